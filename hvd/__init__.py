@@ -1,0 +1,1 @@
+"""The Horovod backend, and the program that builds Horovod."""

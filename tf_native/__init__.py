@@ -1,0 +1,1 @@
+"""Backends over tf.distribute."""

@@ -1,0 +1,78 @@
+"""Several replicas in one process, over tf.distribute.MirroredStrategy."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, final
+
+import numpy as np
+import tensorflow as tf
+
+from tf_native import replicas
+from tfunet.backend import Launch, Topology
+
+CROSS_DEVICE = {
+    "auto": None,
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+    "reduce_to_one": tf.distribute.ReductionToOneDevice,
+}
+
+
+@final
+class MirroredBackend:
+    """Replicas on the GPUs of one machine, or on logical CPUs where there are none.
+
+    Args:
+        launch: What this process is told of the run.
+        collective: auto, nccl, hierarchical_copy or reduce_to_one.
+        bytes_per_pack: Gradients are packed to about this size for one all-reduce; 0 leaves it
+            to TensorFlow.
+    """
+
+    name = "mirrored"
+
+    def __init__(self, launch: Launch, collective: str = "auto", bytes_per_pack: int = 0) -> None:
+        if launch.process_count != 1:
+            raise ValueError(
+                f"The backend 'mirrored' has 1 process, got {launch.process_count}. Choose "
+                "multiworker or horovod for more."
+            )
+        if collective not in CROSS_DEVICE:
+            raise ValueError(
+                f"Unknown collective {collective!r}. Known: {', '.join(CROSS_DEVICE)}."
+            )
+        self._launch = launch
+        self._collective = CROSS_DEVICE[collective]
+        self._options = replicas.communication_options("auto", bytes_per_pack)
+
+    def start(self) -> Topology:
+        devices = replicas.take_devices(self._launch)
+        make = replicas.unscaled(tf.distribute.MirroredStrategy)
+        self._strategy = make(
+            devices, cross_device_ops=self._collective and self._collective()
+        )
+        return Topology(
+            process_index=0,
+            process_count=1,
+            num_replicas=len(devices),
+            local_replicas=self._launch.local_replicas,
+        )
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return self._strategy.scope()
+
+    def feed(self, pipeline: Callable[[range], tf.data.Dataset]) -> Iterable[Any]:
+        local = self._launch.local_replicas
+        return self._strategy.distribute_datasets_from_function(lambda _: pipeline(local))
+
+    def run(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        return replicas.run(self._strategy, step, arguments)
+
+    def average(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return replicas.average(gradients, self._options)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def stop(self) -> None:
+        pass

@@ -1,0 +1,80 @@
+"""One or more replicas in each of many processes, over MultiWorkerMirroredStrategy."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, final
+
+import numpy as np
+import tensorflow as tf
+
+from tf_native import replicas
+from tfunet.backend import Launch, Topology
+
+
+def tf_config(launch: Launch) -> str:
+    """Return TF_CONFIG for this process: the cluster of all addresses, in order."""
+    return json.dumps(
+        {
+            "cluster": {"worker": list(launch.addresses)},
+            "task": {"type": "worker", "index": launch.process_index},
+        }
+    )
+
+
+@final
+class MultiWorkerBackend:
+    """Processes on one or more machines.
+
+    Args:
+        launch: What this process is told of the run.
+        collective: auto, ring or nccl.
+        bytes_per_pack: Gradients are packed to about this size for one all-reduce; 0 leaves it
+            to TensorFlow.
+    """
+
+    name = "multiworker"
+
+    def __init__(self, launch: Launch, collective: str = "auto", bytes_per_pack: int = 0) -> None:
+        self._launch = launch
+        self._options = replicas.communication_options(collective, bytes_per_pack)
+
+    def start(self) -> Topology:
+        replicas.take_devices(self._launch)
+        os.environ["TF_CONFIG"] = tf_config(self._launch)
+        make = replicas.unscaled(tf.distribute.MultiWorkerMirroredStrategy)
+        self._strategy = make(communication_options=self._options)
+        return Topology(
+            process_index=self._launch.process_index,
+            process_count=self._launch.process_count,
+            num_replicas=self._launch.num_replicas,
+            local_replicas=self._launch.local_replicas,
+        )
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return self._strategy.scope()
+
+    def feed(self, pipeline: Callable[[range], tf.data.Dataset]) -> Iterable[Any]:
+        local = self._launch.local_replicas
+        return self._strategy.distribute_datasets_from_function(lambda _: pipeline(local))
+
+    def run(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        return replicas.run(self._strategy, step, arguments)
+
+    def average(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return replicas.average(gradients, self._options)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        first = self._launch.local_replicas.start
+
+        def share(context: tf.distribute.experimental.ValueContext) -> tf.Tensor:
+            # Only the first replica of a process speaks for it.
+            own = context.replica_id_in_sync_group == first
+            return tf.constant(values if own else np.zeros_like(values))
+
+        shares = self._strategy.experimental_distribute_values_from_function(share)
+        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None).numpy()
+
+    def stop(self) -> None:
+        os.environ.pop("TF_CONFIG", None)

@@ -1,0 +1,172 @@
+"""What one run does: a frozen dataclass, checked when made. Imports no TensorFlow."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+SCHEMA_VERSION = 1
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run, fully described. Two runs with equal fields compute the same thing.
+
+    Args:
+        model: A name from `tfunet models`, 'package.module:build', 'file.py:build' or a
+            .keras file.
+        model_options: Keyword arguments of the model's builder.
+        data: A name from the table of data sets, 'package.module:open' or 'file.py:open'.
+        data_options: Keyword arguments of the data set.
+        patch: Spatial shape that the network sees; larger images are cropped, smaller padded.
+            By default the data set's own.
+        patches_per_case: Training patches drawn from each case in an epoch.
+        validation_share: Share of the groups (cases, where there are none) held out.
+        validation_groups: The groups to hold out, by name, instead of a share.
+        flips: Flip image and mask at random along every spatial axis.
+        cache_dir: Folder for decoded cases. By default $TFUNET_CACHE, else ~/.cache/tfunet.
+        backend: single, mirrored, multiworker, horovod, or 'package.module:Class'.
+        backend_options: Tunables of the backend.
+        num_replicas: Model replicas over all processes.
+        processes: Processes to start. By default what the backend needs.
+        cores_per_replica: CPU cores for each replica. By default an equal share of all.
+        replica_batch: Samples per replica and optimizer step (weak scaling).
+        global_batch: Samples of all replicas per optimizer step (strong scaling).
+        accumulation: Passes into which a replica's batch is cut, their gradients averaged.
+        loss: A name from the table of losses, a Keras loss or 'package.module:Class'.
+        loss_options: Keyword arguments of the loss.
+        optimizer: A Keras optimizer's name or 'package.module:Class'.
+        optimizer_options: Keyword arguments of the optimizer.
+        learning_rate: For one replica; see `scale_learning_rate`.
+        scale_learning_rate: Multiply the learning rate by the number of replicas (linear
+            scaling rule, Goyal et al. 2017).
+        warmup_epochs: Epochs over which the rate rises linearly from the one-replica rate to
+            the scaled one.
+        decay_epochs: Epochs at which the rate is multiplied by `decay_factor`.
+        decay_factor: See `decay_epochs`.
+        metrics: Keras metrics computed on the training batches.
+        callbacks: Keras callbacks: tables with `name` ('package.module:Class' or a name in
+            keras.callbacks) and its keyword arguments.
+        epochs: Passes over the training cases.
+        steps: Optimizer steps instead of `epochs`.
+        evaluate_every: Epochs between evaluations; the last epoch is always evaluated.
+        evaluation_halo: Voxels at each border of an evaluation window that only give context,
+            for images larger than `patch`.
+        seed: Of the weights, the split, the order of the samples and the augmentation.
+        precision: float32, mixed_bfloat16 or mixed_float16.
+        xla: Compile the step with XLA.
+        deterministic: Use only deterministic ops (slower on GPUs).
+        checkpoint_steps: Optimizer steps between checkpoints; one is also written after every
+            epoch.
+        synthetic: Feed the first batch again and again: the bound of what any pipeline can do.
+    """
+
+    model: str = "unet"
+    model_options: dict[str, Any] = field(default_factory=dict)
+    data: str = "cells"
+    data_options: dict[str, Any] = field(default_factory=dict)
+    patch: tuple[int, ...] | None = None
+    patches_per_case: int = 1
+    validation_share: float = 0.2
+    validation_groups: tuple[str, ...] = ()
+    flips: bool = True
+    cache_dir: str | None = None
+    backend: str = "single"
+    backend_options: dict[str, Any] = field(default_factory=dict)
+    num_replicas: int = 1
+    processes: int | None = None
+    cores_per_replica: int | None = None
+    replica_batch: int | None = None
+    global_batch: int | None = None
+    accumulation: int = 1
+    loss: str = "dice_crossentropy"
+    loss_options: dict[str, Any] = field(default_factory=dict)
+    optimizer: str = "adam"
+    optimizer_options: dict[str, Any] = field(default_factory=dict)
+    learning_rate: float = 1e-3
+    scale_learning_rate: bool = False
+    warmup_epochs: float = 0.0
+    decay_epochs: tuple[int, ...] = ()
+    decay_factor: float = 0.1
+    metrics: tuple[str, ...] = ()
+    callbacks: tuple[dict[str, Any], ...] = ()
+    epochs: int = 5
+    steps: int | None = None
+    evaluate_every: int = 1
+    evaluation_halo: int = 0
+    seed: int = 0
+    precision: str = "float32"
+    xla: bool = False
+    deterministic: bool = False
+    checkpoint_steps: int | None = None
+    synthetic: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("num_replicas", "accumulation", "epochs", "patches_per_case"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("processes", "cores_per_replica", "replica_batch", "global_batch", "steps"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        _at_least("evaluate_every", self.evaluate_every, 1)
+        _at_least("evaluation_halo", self.evaluation_halo, 0)
+        if self.checkpoint_steps is not None:
+            _at_least("checkpoint_steps", self.checkpoint_steps, 1)
+        if not 0 < self.validation_share < 1:
+            raise ValueError(
+                f"validation_share must lie between 0 and 1, got {self.validation_share}."
+            )
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
+        if self.warmup_epochs < 0:
+            raise ValueError(f"warmup_epochs must not be negative, got {self.warmup_epochs}.")
+        if self.precision not in PRECISIONS:
+            raise ValueError(
+                f"Unknown precision {self.precision!r}. Known: {', '.join(PRECISIONS)}."
+            )
+        if self.patch is not None and (len(self.patch) not in (2, 3) or min(self.patch) < 1):
+            raise ValueError(
+                f"patch must be 2 or 3 positive sizes (height, width[, depth]), got {self.patch}."
+            )
+        self._check_batch()
+
+    def _check_batch(self) -> None:
+        if self.replica_batch is None and self.global_batch is None:
+            object.__setattr__(self, "replica_batch", 4)
+        if self.global_batch is None:
+            object.__setattr__(self, "global_batch", (self.replica_batch or 1) * self.num_replicas)
+        elif self.global_batch % self.num_replicas:
+            raise ValueError(
+                f"global_batch={self.global_batch} cannot be divided by num_replicas="
+                f"{self.num_replicas}. Choose a multiple, or give replica_batch instead."
+            )
+        share = (self.global_batch or 1) // self.num_replicas
+        if self.replica_batch is None:
+            object.__setattr__(self, "replica_batch", share)
+        elif self.replica_batch != share:
+            raise ValueError(
+                f"replica_batch={self.replica_batch} x num_replicas={self.num_replicas} is not "
+                f"global_batch={self.global_batch}. Give one of the two."
+            )
+        if share % self.accumulation:
+            raise ValueError(
+                f"replica_batch={share} cannot be cut into accumulation={self.accumulation} "
+                "equal passes. Choose a divisor of it."
+            )
+
+    def to_json(self) -> str:
+        """Return the fully resolved configuration as JSON."""
+        return json.dumps(asdict(self), indent=1)
+
+
+def from_json(text: str) -> RunConfig:
+    """Return the configuration that `RunConfig.to_json` wrote."""
+    values = json.loads(text)
+    for one in fields(RunConfig):
+        if isinstance(values.get(one.name), list):
+            values[one.name] = tuple(values[one.name])
+    return RunConfig(**values)
+
+
+def _at_least(name: str, value: int, bound: int) -> None:
+    if value < bound:
+        raise ValueError(f"{name} must be at least {bound}, got {value}.")

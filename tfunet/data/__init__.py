@@ -1,0 +1,7 @@
+"""Data sets: where cases come from. Imports no TensorFlow."""
+
+DATASETS = {
+    "cells": "tfunet.data.phantoms:cells",
+    "tumours": "tfunet.data.phantoms:tumours",
+    "folder": "tfunet.data.folder:open_folder",
+}
