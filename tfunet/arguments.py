@@ -52,13 +52,14 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
 def from_toml(path: str | Path) -> RunConfig:
     """Return the configuration in a TOML file."""
-    if not Path(path).is_file():
-        raise ValueError(f"There is no configuration file {str(path)!r}.")
-    return to_config(_parser().parse_args(["--config", str(path)]))
+    return parse(["--config", str(path)])
 
 
 def parse(arguments: Sequence[str]) -> RunConfig:
     """Return the configuration for command-line arguments."""
+    for flag, path in zip(arguments, arguments[1:], strict=False):
+        if flag == "--config" and not Path(path).is_file():
+            raise ValueError(f"There is no configuration file {path!r}.")
     return to_config(_parser().parse_args(list(arguments)))
 
 

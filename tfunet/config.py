@@ -153,6 +153,16 @@ class RunConfig:
                 "equal passes. Choose a divisor of it."
             )
 
+    @property
+    def replica_samples(self) -> int:
+        """Samples per replica and optimizer step."""
+        return self.global_samples // self.num_replicas
+
+    @property
+    def global_samples(self) -> int:
+        """Samples of all replicas per optimizer step."""
+        return self.global_batch or (self.replica_batch or 1) * self.num_replicas
+
     def to_json(self) -> str:
         """Return the fully resolved configuration as JSON."""
         return json.dumps(asdict(self), indent=1)

@@ -4,6 +4,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -130,7 +131,16 @@ def call(kind: str, function: Any, options: Mapping[str, Any], **fixed: Any) -> 
     ]
     if missing:
         raise ValueError(f"The {kind} {name!r} needs the option {', '.join(missing)}.")
-    return function(**fixed, **options)
+    try:
+        return function(**fixed, **options)
+    except TypeError as error:
+        # It takes any keyword, and passed one on to something that does not.
+        found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if found is None or found[1] not in options:
+            raise
+        raise ValueError(
+            f"The {kind} {name!r} has no option {found[1]!r}.{near_match(found[1], names)}"
+        ) from error
 
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -1,0 +1,286 @@
+"""Builds Horovod against the installed TensorFlow and proves that it starts: python -m hvd.build.
+
+Standard library only: it runs before anything else of tfunet is known to work.
+"""
+
+import argparse
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HOROVOD_VERSION = "0.28.1"
+NOT_BUILT = 3
+ASK_DOCTOR = "What to type: tfunet doctor"
+
+XLA_OPS = "horovod/tensorflow/xla_mpi_ops.cc"
+NEWEST_TENSORFLOW_FOR_XLA_OPS = (2, 16)
+
+COMPILERS = ("c++", "g++", "clang++")
+# The user's own build settings, for NCCL or an MPI elsewhere; the other HOROVOD_ ones tune a run.
+BUILD_SETTINGS = (
+    "HOROVOD_BUILD_",
+    "HOROVOD_CUDA_",
+    "HOROVOD_GPU",
+    "HOROVOD_NCCL_",
+    "HOROVOD_ROCM_",
+    "HOROVOD_WITH",
+)
+
+START_CHECK = """
+import tensorflow as tf
+import horovod.tensorflow as horovod
+
+horovod.init()
+total = horovod.allreduce(tf.constant([1.0, 2.0]), op=horovod.Sum, name="start_check")
+if horovod.size() != 1 or total.numpy().tolist() != [1.0, 2.0]:
+    raise SystemExit(f"allreduce over {horovod.size()} process gave {total.numpy()}")
+"""
+
+
+class BuildError(RuntimeError):
+    """A step failed; the message is one line, the log has the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildPlan:
+    """What Horovod's own build reads from the environment, and the sources it must not compile."""
+
+    environment: Mapping[str, str]
+    left_out: tuple[str, ...]
+
+    @property
+    def controllers(self) -> str:
+        return "Gloo and MPI" if "HOROVOD_WITH_MPI" in self.environment else "Gloo"
+
+
+def plan_build(
+    tensorflow_version: str, *, mpi: bool, settings: Mapping[str, str] | None = None
+) -> BuildPlan:
+    """The plan for one TensorFlow; `settings` are the user's own, and win."""
+    controllers = {"HOROVOD_WITH_GLOO": "1"}
+    controllers["HOROVOD_WITH_MPI" if mpi else "HOROVOD_WITHOUT_MPI"] = "1"
+    frameworks = {
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+    }
+    release = tuple(int(part) for part in tensorflow_version.split(".")[:2])
+    # From TensorFlow 2.17 on, the headers that they include are gone or changed.
+    left_out = (XLA_OPS,) if release > NEWEST_TENSORFLOW_FOR_XLA_OPS else ()
+    return BuildPlan(
+        environment={**controllers, **frameworks, **(settings or {})}, left_out=left_out
+    )
+
+
+def plans_to_try(
+    tensorflow_version: str, *, mpicxx: str | None, environment: Mapping[str, str]
+) -> list[BuildPlan]:
+    """With MPI first where `mpicxx` is there and not refused, then with Gloo alone."""
+    settings = {
+        name: value for name, value in environment.items() if name.startswith(BUILD_SETTINGS)
+    }
+    with_mpi = plan_build(tensorflow_version, mpi=True, settings=settings)
+    gloo_only = plan_build(tensorflow_version, mpi=False, settings=settings)
+    if "HOROVOD_WITH_MPI" in settings:
+        return [with_mpi]
+    if mpicxx is None or "HOROVOD_WITHOUT_MPI" in settings:
+        return [gloo_only]
+    return [with_mpi, gloo_only]
+
+
+def wheel_folder(
+    plan: BuildPlan, *, tensorflow_version: str, python: str, compiler: str, mpicxx: str | None
+) -> str:
+    """A name that differs whenever the wheel would: everything that goes into it."""
+    controllers = plan.controllers.replace(" and ", "-").lower()
+    facts = [HOROVOD_VERSION, compiler, *plan.left_out, *map(str, sorted(plan.environment.items()))]
+    if "mpi" in controllers:
+        facts.append(str(mpicxx))
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
+    return f"horovod-{HOROVOD_VERSION}-tf{tensorflow_version}-{python}-{controllers}-{digest}"
+
+
+def without_sources(cmake_lists: str, sources: Sequence[str]) -> str:
+    """A CMakeLists.txt less the one line that names each source."""
+    lines = cmake_lists.splitlines(keepends=True)
+    for source in sources:
+        naming = [line for line in lines if source in line]
+        if len(naming) != 1:
+            raise BuildError(
+                f"Horovod's CMakeLists.txt names {source} in {len(naming)} lines, expected 1. "
+                f"Is this Horovod {HOROVOD_VERSION}?"
+            )
+        lines.remove(naming[0])
+    return "".join(lines)
+
+
+def find_compiler(environment: Mapping[str, str]) -> str | None:
+    """The C++ compiler that CMake would take: $CXX, else the first of the usual names."""
+    names = [environment["CXX"].split()[0]] if environment.get("CXX") else COMPILERS
+    found = (shutil.which(name, path=environment.get("PATH", "")) for name in names)
+    return next(filter(None, found), None)
+
+
+def missing_tools(environment: Mapping[str, str]) -> list[str]:
+    """What must be installed before a build can start."""
+    missing = [] if find_compiler(environment) else ["a C++ compiler"]
+    return missing + ([] if shutil.which("make", path=environment.get("PATH", "")) else ["make"])
+
+
+def _first_line_of_version(program: str) -> str:
+    shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    return (shown.stdout or shown.stderr).partition("\n")[0]
+
+
+def _run(command: Sequence[str | Path], log: Path, environment: Mapping[str, str]) -> None:
+    with log.open("a") as output:
+        print("$", *command, file=output, flush=True)
+        status = subprocess.run(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, check=False
+        ).returncode
+    if status != 0:
+        # After `python -m` or `python -c`: "pip wheel", "horovod's start".
+        raise BuildError(f"{' '.join(map(str, command[2:4]))} ended with {status}; see {log}")
+
+
+def _build_environment(plan: BuildPlan) -> dict[str, str]:
+    # A surrounding make passes its own variables and job slots on, which CMake's make would take.
+    ours = {
+        name: value for name, value in os.environ.items() if name not in ("MFLAGS", "MAKELEVEL")
+    }
+    ours["MAKEFLAGS"] = f"-j{len(os.sched_getaffinity(0))}"
+    scripts = sysconfig.get_path("scripts")
+    ours["PATH"] = os.pathsep.join((scripts, os.environ.get("PATH", os.defpath)))
+    return {**ours, **plan.environment}
+
+
+def _pip(*arguments: str | Path) -> list[str | Path]:
+    return [sys.executable, "-m", "pip", *arguments]
+
+
+def _build_wheel(plan: BuildPlan, folder: Path, log: Path) -> None:
+    """Leaves the wheel in `folder`, which appears only when the wheel is whole."""
+    work = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    work.mkdir(parents=True)
+    environment = _build_environment(plan)
+    source_only = ("--no-deps", "--no-build-isolation", "--no-binary", ":all:")
+    requirement = f"horovod=={HOROVOD_VERSION}"
+    _run(_pip("download", *source_only, "--dest", work, requirement), log, environment)
+    with tarfile.open(next(work.glob("horovod-*.tar.gz"))) as archive:
+        archive.extractall(work, filter="data")
+    source = work / f"horovod-{HOROVOD_VERSION}"
+    cmake_lists = source / "horovod" / "tensorflow" / "CMakeLists.txt"
+    cmake_lists.write_text(without_sources(cmake_lists.read_text(), plan.left_out))
+    flags = ("--verbose", "--no-deps", "--no-build-isolation", "--wheel-dir", work / "wheel")
+    _run(_pip("wheel", *flags, source), log, environment)
+    (work / "wheel").replace(folder)
+    shutil.rmtree(work)
+
+
+def _install(wheel: Path, log: Path) -> None:
+    # By hand: pip cannot remove an installation that was cut short.
+    packages = Path(sysconfig.get_path("platlib"))
+    for leftover in (packages / "horovod", *packages.glob("horovod-*.dist-info")):
+        shutil.rmtree(leftover, ignore_errors=True)
+    _run(_pip("install", "--no-deps", "--no-index", "--force-reinstall", wheel), log, os.environ)
+
+
+def _check_start(log: Path) -> None:
+    settings = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    with log.open("a") as output:
+        try:
+            status = subprocess.run(
+                [sys.executable, "-c", START_CHECK],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **settings, **hidden},
+                timeout=120,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = -1
+    if status != 0:
+        raise BuildError(f"built, but horovod.init() fails ({status}); see {log}")
+
+
+def build(plan: BuildPlan, folder: Path, log: Path) -> None:
+    """Installs the wheel in `folder`, building it first where it is missing; BuildError if not."""
+    if not list(folder.glob("*.whl")):
+        _build_wheel(plan, folder, log)
+    try:
+        _install(next(folder.glob("*.whl")), log)
+        _check_start(log)
+    except BuildError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _tensorflow_version() -> str | None:
+    for name in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m hvd.build", description=__doc__)
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        default=Path(sys.prefix, "wheels"),
+        help="where built wheels are kept and looked for (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--log",
+        type=Path,
+        default=Path(sys.prefix, "horovod.log"),
+        help="where the compiler's output goes (default: %(default)s)",
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0 where Horovod works, or 3 where not: one line has said why and what to type."""
+    options = _parse(arguments)
+    options.wheels.mkdir(parents=True, exist_ok=True)
+    tensorflow_version, compiler = _tensorflow_version(), find_compiler(os.environ)
+    if tensorflow_version is None or compiler is None or not shutil.which("make"):
+        needed = " and ".join(missing_tools(os.environ)) or "TensorFlow in this environment"
+        print(f"Horovod is not built: it needs {needed}. All else works. {ASK_DOCTOR}")
+        return NOT_BUILT
+    mpicxx = shutil.which("mpicxx")
+    for plan in plans_to_try(tensorflow_version, mpicxx=mpicxx, environment=os.environ):
+        folder = wheel_folder(
+            plan,
+            tensorflow_version=tensorflow_version,
+            python=f"cp{sys.version_info.major}{sys.version_info.minor}-{platform.machine()}",
+            compiler=_first_line_of_version(compiler),
+            mpicxx=mpicxx and os.path.realpath(mpicxx),
+        )
+        horovod = f"Horovod {HOROVOD_VERSION} with {plan.controllers}"
+        try:
+            build(plan, options.wheels / folder, options.log)
+        except BuildError as error:
+            print(f"{horovod} is not built: {error}. All else works. {ASK_DOCTOR}")
+        else:
+            print(f"{horovod} works on TensorFlow {tensorflow_version}.")
+            return 0
+    return NOT_BUILT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Writes a sweep's folder with made-up numbers whose truth the tests know. Nothing is trained."""
+
+import json
+import math
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tfunet.bench.plan import Trial, plan, plan_json
+from tfunet.bench.study import Study, study_from_dict
+from tfunet.bench.toml_writer import study_toml
+from tfunet.record import CASE_COLUMNS, RunFolder, write_atomic
+
+EFFICIENCY = {"single": 1.0, "mirrored": 0.88, "multiworker": 0.82, "horovod": 0.93}
+ENVIRONMENT = {
+    "host": "made-up",
+    "system": "Linux 6.1.0 x86_64",
+    "python": "3.11.2",
+    "packages": {"tfunet": "0.1.0", "tensorflow": "2.16.2", "keras": "3.15.1", "horovod": "0.28.1"},
+    "cpu": "An Imagined CPU @ 2.50GHz",
+    "machine_cores": 4,
+    "memory_bytes": 16 * 2**30,
+    "gpus": [],
+    "git": {"commit": "0123456789abcdef", "modified": False},
+    "launcher": "local",
+    "slurm": {},
+}
+STUDY: dict[str, Any] = {
+    "name": "synthetic",
+    "repeats": 3,
+    "base": {"replica_batch": 4, "cores_per_replica": 1, "model_options": {"filters": 8}},
+    "grid": {
+        "backend": ["single", "mirrored", "multiworker", "horovod"],
+        "num_replicas": [1, 2, 4],
+    },
+    "skip": [
+        {
+            "when": {"backend": ["mirrored", "multiworker", "horovod"], "num_replicas": 1},
+            "reason": "one replica is what single is for",
+        }
+    ],
+}
+
+
+def make_study(**changes: Any) -> Study:
+    """Return the study of four backends at up to four replicas, or a changed one."""
+    return study_from_dict({**STUDY, **changes})
+
+
+def write_sweep(
+    folder: Path,
+    study: Study | None = None,
+    *,
+    noise: float = 0.02,
+    regions: tuple[str, ...] = ("cell",),
+    speed: Mapping[str, float] = EFFICIENCY,
+) -> list[Trial]:
+    """Write plan and one finished record a trial; returns the trials.
+
+    Images per second are 10 for each replica, times `speed` of the backend for more than one,
+    times what all trials of a repeat share, times (1 + noise * a normal number).
+    """
+    planned = plan(study or make_study(), num_cores=64)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / "study.toml", study_toml(planned.study))
+    write_atomic(folder / "plan.json", json.dumps(plan_json(planned)))
+    measurements = [
+        {"when": when, "median_seconds": 0.01, "spread": 0.03, "cores": 4, "unix_seconds": 0.0}
+        for when in ("before", "after")
+    ]
+    write_atomic(folder / "noise.json", json.dumps({"measurements": measurements}))
+    for trial in planned.trials:
+        write_trial(folder, trial, noise=noise, regions=regions, speed=speed)
+    return list(planned.trials)
+
+
+def write_trial(
+    folder: Path,
+    trial: Trial,
+    *,
+    noise: float = 0.02,
+    regions: tuple[str, ...] = ("cell",),
+    speed: Mapping[str, float] = EFFICIENCY,
+    **changes: Any,
+) -> None:
+    """Write one finished record; `changes` go into result.json."""
+    config = trial.config
+    dice = random.Random(f"{trial.id}")
+    block = 1 + 0.1 * random.Random(trial.repeat).gauss(0, 1)
+    scale = speed.get(config.backend, 1.0) if config.num_replicas > 1 else 1.0
+    rate = 10.0 * config.num_replicas * scale * block * (1 + noise * dice.gauss(0, 1))
+    seconds = (config.global_batch or 1) / rate
+    steps = config.steps or 60 // config.num_replicas
+    run = RunFolder(folder / trial.id)
+    run.create()
+    run.write_config(config)
+    run.write_env({**ENVIRONMENT, "cores": list(range(config.num_replicas))})
+    with run.steps_table() as table:
+        for step in range(1, steps + 1):
+            row = {
+                "step": step,
+                "seconds": 4.0 if step == 1 else seconds * (1 + 0.05 * abs(dice.gauss(0, 1))),
+                "loss": 0.2 + 1.1 * math.exp(-step / 12) + 0.04 * dice.gauss(0, 1),
+            }
+            table.append({key: row.get(key, 0) for key in table.columns})
+    scores = _write_cases(run, regions, dice)
+    count = 1 if config.backend in ("single", "mirrored") else config.num_replicas
+    result = {
+        "backend": config.backend,
+        "num_replicas": config.num_replicas,
+        "process_count": count,
+        "replica_batch": config.replica_batch,
+        "global_batch": config.global_batch,
+        "parameters": 121_777,
+        "steps": steps,
+        "epochs": config.epochs,
+        "start_seconds": 3.0 + 0.4 * count,
+        "first_step_seconds": 4.0,
+        "median_step_seconds": seconds,
+        "images_per_second": rate,
+        "training_seconds": 4.0 + seconds * steps,
+        "evaluation_seconds": 2.5 / config.num_replicas,
+        "saving_seconds": 0.3,
+        "elapsed_seconds": 10.0 + seconds * steps,
+        "peak_resident_bytes": [900 * 2**20 + dice.randrange(2**24) for _ in range(count)],
+        "peak_device_bytes": [None] * count,
+        "loss": 0.3,
+        "val_loss": 0.35,
+        "dice": {region: values[0] for region, values in scores.items()},
+        "iou": {region: values[1] for region, values in scores.items()},
+        "weights_hash": "ab" * 4,
+        "samples_hash": f"{trial.repeat}-{config.global_batch}",
+        "checks": {"samples": True, "weights": True, "scores": True},
+    }
+    run.write_result({**result, **changes})
+
+
+def _write_cases(
+    run: RunFolder, regions: tuple[str, ...], dice: random.Random
+) -> dict[str, tuple[float, float]]:
+    rows = []
+    scores = {}
+    for index, region in enumerate(regions):
+        values = []
+        for case in range(12):
+            truth = 1000
+            hit = min(truth, max(0, int(truth * (0.88 - 0.06 * index + 0.05 * dice.gauss(0, 1)))))
+            counts = (hit, int(80 * dice.random()), truth - hit)
+            rows.append(
+                dict(zip(CASE_COLUMNS, (3, f"case{case:02d}", region, *counts), strict=True))
+            )
+            top = counts[0]
+            values.append((2 * top / (2 * top + counts[1] + counts[2]), top / sum(counts)))
+        scores[region] = (
+            sum(one for one, _ in values) / len(values),
+            sum(one for _, one in values) / len(values),
+        )
+    run.write_cases(rows)
+    return scores

@@ -1,0 +1,53 @@
+"""The contract's checks on finished runs; each raises AssertionError for a backend that breaks it."""
+
+import numpy as np
+
+
+def same_weights(run, single, tolerance=1e-6):
+    """k steps on 2 replicas give the weights of k steps on 1 with the same global batch."""
+    for one, other in zip(run.weights, single.weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+def same_samples(run, single):
+    """Step k holds the same samples; the epochs differ from each other."""
+    hashes = [row["samples_hash"] for row in run.rows("epochs.csv")]
+    assert hashes == [row["samples_hash"] for row in single.rows("epochs.csv")]
+    assert len(set(hashes)) == len(hashes)
+
+
+def same_losses(run, single):
+    """The loss of each step and the metrics of each epoch are those of one device."""
+    for one, other in zip(run.rows("steps.csv"), single.rows("steps.csv"), strict=True):
+        assert abs(float(one["loss"]) - float(other["loss"])) < 2e-6
+    for one, other in zip(run.rows("epochs.csv"), single.rows("epochs.csv"), strict=True):
+        for name in ("loss", "val_loss"):
+            assert abs(float(one[name]) - float(other[name])) < 2e-6
+
+
+def same_scores(run, single):
+    """The counts of every case are those of one device."""
+    assert run.rows("cases.csv") == single.rows("cases.csv")
+
+
+def only_the_chief_wrote(audit, folder):
+    """No other process opened a file of the run for writing, or moved one there."""
+    lines = [line.split(" ", 1) for line in audit.read_text().splitlines()]
+    written = {(index, path) for index, path in lines if str(folder) in path}
+    assert written, "The chief wrote nothing: the audit does not work."
+    assert {index for index, _ in written} == {"0"}
+
+
+def ended_at_once(run, process):
+    """A killed process ended the whole run, non-zero, and is named."""
+    assert run.exit_code == 3
+    assert f"process {process}" in run.failure["reason"]
+    assert "SIGKILL" in run.failure["reason"]
+    assert not (run.folder / "result.json").exists()
+
+
+def bit_identical(run, uninterrupted):
+    """All variables of the last checkpoint have the same bits."""
+    for one, other in zip(run.weights, uninterrupted.weights, strict=True):
+        assert one.dtype == other.dtype
+        assert one.tobytes() == other.tobytes()

@@ -1,0 +1,107 @@
+"""Starts real runs for the contract, as a user would, and reads what they recorded."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+# The smallest run that has all that the contract is about: two epochs, a short last batch in
+# the epoch, validation cases that two processes cannot share equally, normalisation.
+BASE = {
+    "model": "unet",
+    "model_options": {"filters": 4, "levels": 1, "normalization": "synchronized_batch"},
+    "data": "cells",
+    "data_options": {"num_cases": 26, "size": 32},
+    "validation_share": 0.2,
+    "global_batch": 4,
+    "epochs": 2,
+    "learning_rate": 0.01,
+    "optimizer_options": {"clipnorm": 0.5},
+    "metrics": ["sparse_categorical_accuracy"],
+    "checkpoint_steps": 2,
+    "deterministic": True,
+    "cores_per_replica": 1,
+}
+SECONDS = 150
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended."""
+
+    folder: Path
+    exit_code: int
+    output: str
+
+    @property
+    def result(self):
+        return json.loads((self.folder / "result.json").read_text())
+
+    @property
+    def failure(self):
+        return json.loads((self.folder / "failure.json").read_text())
+
+    def rows(self, name):
+        with (self.folder / name).open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    @property
+    def weights(self):
+        with np.load(self.folder / "checkpoint.npz") as file:
+            names = sorted(name for name in file.files if name.startswith("variable_"))
+            return [file[name] for name in names]
+
+
+def train(folder, environment=None, **settings):
+    """Run `tfunet train` to its end and return the Run; kills its whole group when it hangs."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    config = folder.parent / f"{folder.name}.toml"
+    config.write_text(to_toml({**BASE, **settings}))
+    cache = folder.parent / "cache"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tfunet", "train", "--config", str(config), "--out", str(folder)],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "TFUNET_CACHE": str(cache),
+            "CUDA_VISIBLE_DEVICES": "",
+            **(environment or {}),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        raise AssertionError(f"The run hangs:\n{output}") from None
+    return Run(folder, process.returncode, output)
+
+
+def to_toml(settings):
+    """Return a mapping as TOML; JSON's scalars and lists are TOML's."""
+    plain = {key: value for key, value in settings.items() if not isinstance(value, dict)}
+    lines = [f"{key} = {_value(value)}" for key, value in plain.items()]
+    for key, table in settings.items():
+        if isinstance(table, dict):
+            lines += [f"[{key}]", *(f"{name} = {_value(one)}" for name, one in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(one) for one in value) + "]"
+    return json.dumps(value)

@@ -1,0 +1,109 @@
+"""One suite for every backend, over real runs: what makes them interchangeable."""
+
+import time
+
+import checks
+import pytest
+import runs
+from conftest import KILL_STEP, kill_at
+
+BACKENDS = ["single", "mirrored", "multiworker", "horovod"]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request):
+    return request.param
+
+
+def replicas(backend):
+    return 1 if backend == "single" else 2
+
+
+@pytest.fixture(scope="module")
+def audit(backend, contract_folder):
+    return contract_folder / f"{backend}-audit.txt"
+
+
+@pytest.fixture(scope="module")
+def whole(backend, single, audit, contract_folder):
+    """An uninterrupted run of the backend, whose writes are noted."""
+    run = runs.train(
+        contract_folder / f"{backend}-whole",
+        environment={
+            "PYTHONPATH": f"{runs.HERE / 'audit'}",
+            "TFUNET_TEST_AUDIT": str(audit),
+            "TFUNET_TEST_AUDITED": str(contract_folder / f"{backend}-whole"),
+        },
+        backend=backend,
+        num_replicas=replicas(backend),
+        **kill_at(KILL_STEP),
+    )
+    assert run.exit_code == 0, run.output
+    return run
+
+
+@pytest.fixture(scope="module")
+def killed(backend, contract_folder):
+    """A run whose last process is killed at a step, in the middle of the second epoch."""
+    last = 0 if backend in ("single", "mirrored") else 1
+    began = time.monotonic()
+    run = runs.train(
+        contract_folder / f"{backend}-killed",
+        environment={"TFUNET_TEST_KILL": str(last)},
+        backend=backend,
+        num_replicas=replicas(backend),
+        **kill_at(KILL_STEP),
+    )
+    return run, last, time.monotonic() - began
+
+
+def test_weights_equal_those_of_one_device(whole, single):
+    checks.same_weights(whole, single)
+
+
+def test_every_step_holds_the_samples_of_one_device(whole, single):
+    checks.same_samples(whole, single)
+
+
+def test_losses_and_metrics_are_those_of_one_device(whole, single):
+    checks.same_losses(whole, single)
+
+
+def test_weights_are_checked_over_all_replicas_after_every_epoch(whole):
+    hashes = [row["weights_hash"] for row in whole.rows("epochs.csv")]
+    assert len(set(hashes)) == len(hashes) == 2
+    assert whole.result["checks"] == {"weights": True, "scores": True, "samples": True}
+
+
+def test_scores_of_every_case_equal_those_of_one_device(whole, single):
+    assert len(single.rows("cases.csv")) % 2 == 1  # Two processes cannot share them equally.
+    checks.same_scores(whole, single)
+
+
+def test_only_the_chief_writes(whole, audit):
+    checks.only_the_chief_wrote(audit, whole.folder)
+
+
+def test_killed_process_ends_the_run_and_is_named(killed):
+    run, process, seconds = killed
+    checks.ended_at_once(run, process)
+    assert seconds < 60  # Most of it is TensorFlow's start.
+
+
+def test_resumed_run_has_the_bits_of_the_uninterrupted_one(backend, killed, whole):
+    run, _, _ = killed
+    assert not (run.folder / "result.json").exists()
+    resumed = runs.train(
+        run.folder, backend=backend, num_replicas=replicas(backend), **kill_at(KILL_STEP)
+    )
+    assert resumed.exit_code == 0, resumed.output
+    assert "Going on from step 6 of 10" in resumed.output
+    checks.bit_identical(resumed, whole)
+    for name in ("steps.csv", "epochs.csv", "cases.csv"):
+        drop = {"seconds", "traced"} | {key for key in whole.rows(name)[0] if "_seconds" in key}
+        same = [
+            [{key: row[key] for key in row if key not in drop} for row in one.rows(name)]
+            for one in (resumed, whole)
+        ]
+        assert same[0] == same[1]

@@ -1,0 +1,54 @@
+"""docs/data.md: its descriptions are the ones that work."""
+
+import inspect
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+from tfunet.config import RunConfig
+from tfunet.data.check import check
+from tfunet.data.folder import open_folder
+from tfunet.data.phantoms import cells, tumours
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "data.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def rows(heading):
+    section = PAGE[PAGE.index(heading) :]
+    return re.findall(r"^\| `(\w+)` \|", section[: section.index("\n\n", section.index("|"))], re.M)
+
+
+def test_every_option_of_a_folder_is_in_the_table():
+    assert rows("### Options") == list(inspect.signature(open_folder).parameters)
+
+
+def test_every_option_of_the_phantoms_is_in_the_table():
+    options = {*inspect.signature(cells).parameters, *inspect.signature(tumours).parameters}
+    assert set(rows("## Generated data")) == options
+
+
+def test_the_descriptions_are_those_of_the_studies():
+    described = [tomllib.loads(text) for text in blocks("toml")]
+    assert len(described) == 3
+    for one in described:
+        inspect.signature(open_folder).bind(**one["data_options"])
+        RunConfig(**one)
+    for one, name in zip(described[:2], ("sem", "hippocampus"), strict=True):
+        base = tomllib.loads((ROOT / "studies" / f"{name}.toml").read_text())["base"]
+        assert {"intensity": "zscore", **one["data_options"]} == base["data_options"]
+
+
+def test_ones_own_data_set_works_as_shown():
+    (code,) = blocks("python")
+    scope = {}
+    exec(code, scope)
+    source = scope["open"](path="x")
+    assert check(source) == []
+    assert np.unique(source.read(3)[1]).tolist() == [0, 1]

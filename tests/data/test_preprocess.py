@@ -1,0 +1,92 @@
+"""Resampling and normalisation against independent implementations and known values."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfunet.data.preprocess import (
+    check_intensity,
+    normalise,
+    resampled_shape,
+    resize_linear,
+    resize_nearest,
+)
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("shape", [(31, 20), (97, 20), (13, 55), (61, 47), (1, 1), (40, 60)])
+def test_linear_resizing_equals_pillows_antialiased_bilinear(shape):
+    image = RNG.uniform(0, 255, (61, 47)).astype(np.float32)
+    expected = Image.fromarray(image).resize(shape[::-1], Image.Resampling.BILINEAR)
+    resized = resize_linear(image[..., None], shape)
+    assert resized.dtype == np.float32
+    np.testing.assert_allclose(resized[..., 0], np.asarray(expected), atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(31, 20), (97, 20), (13, 55), (61, 47)])
+def test_nearest_resizing_equals_pillows_and_invents_no_label(shape):
+    mask = RNG.integers(0, 3, (61, 47)).astype(np.uint8) * 7
+    expected = Image.fromarray(mask).resize(shape[::-1], Image.Resampling.NEAREST)
+    resized = resize_nearest(mask, shape)
+    assert resized.dtype == np.uint8
+    np.testing.assert_array_equal(resized, np.asarray(expected))
+
+
+def test_volumes_are_resized_along_every_axis():
+    grid = np.stack(np.meshgrid(*(np.arange(16.0),) * 3, indexing="ij"), -1).astype(np.float32)
+    resized = resize_linear(grid, (8, 16, 32))
+    assert resized.shape == (8, 16, 32, 3)
+    # Away from the edges, a ramp stays a ramp between the same pixel borders.
+    np.testing.assert_allclose(resized[2:-2, 3, 5, 0], np.arange(2, 6) * 2 + 0.5, atol=1e-5)
+    np.testing.assert_allclose(resized[3, 3, 4:-4, 2], np.arange(4, 28) / 2 - 0.25, atol=1e-5)
+    assert resize_nearest(np.zeros((5, 6, 7), np.uint8), (10, 3, 7)).shape == (10, 3, 7)
+
+
+def test_image_and_mask_stay_aligned():
+    mask = np.zeros((60, 60), np.uint8)
+    mask[17:43, 9:31] = 1
+    image = mask[..., None].astype(np.float32)
+    for shape in ((33, 47), (90, 101)):
+        resized = resize_linear(image, shape)[..., 0]
+        disagree = (resized > 0.5) != (resize_nearest(mask, shape) > 0)
+        # Only pixels through which the outline runs may differ.
+        assert np.abs(resized[disagree] - 0.5).max(initial=0) < 0.5
+        assert disagree.sum() < 2 * sum(shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "spacing", "target", "expected"),
+    [
+        ((924, 1278), (0.18, 0.18), (0.1, 0.1), (1663, 2300)),
+        ((2001, 2001), (0.07, 0.07), (0.1, 0.1), (1401, 1401)),
+        ((40, 50, 30), (1, 1, 3), (1, 2, 1), (40, 25, 90)),
+        ((3, 3), (0.1, 0.1), (9, 9), (1, 1)),  # never empty
+    ],
+)
+def test_resampled_shape(shape, spacing, target, expected):
+    assert resampled_shape(shape, spacing, target) == expected
+
+
+def test_zscore_is_for_each_channel_of_each_image():
+    image = RNG.normal([5, -1e5], [2, 1e4], (50, 60, 2)).astype(np.float32)
+    scaled = normalise(image, "zscore")
+    np.testing.assert_allclose(scaled.mean((0, 1)), 0, atol=1e-5)
+    np.testing.assert_allclose(scaled.std((0, 1)), 1, atol=1e-5)
+    assert scaled.dtype == np.float32
+
+
+def test_a_constant_image_becomes_zero_and_not_nan():
+    assert not normalise(np.full((4, 4, 1), 7, np.float32), "zscore").any()
+
+
+def test_a_range_becomes_zero_to_one_and_clips():
+    image = np.array([-50, 0, 51, 255, 300], np.float32).reshape(1, 5, 1)
+    np.testing.assert_allclose(normalise(image, (0, 255)).ravel(), [0, 0, 0.2, 1, 1])
+    np.testing.assert_array_equal(normalise(image, "none"), image)
+
+
+@pytest.mark.parametrize("intensity", ["z-score", [0], [5, 5], [255, 0], [0, 1, 2]])
+def test_unknown_intensities_say_what_is_known(intensity):
+    with pytest.raises(ValueError, match=r"Unknown intensity.*zscore"):
+        check_intensity(intensity)

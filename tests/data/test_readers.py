@@ -1,0 +1,242 @@
+"""Readers: every format gives its exact pixels, and a bad file is named."""
+
+import struct
+
+import nibabel
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from tfunet.data.readers import is_readable, read_header, read_image, read_mask
+
+RNG = np.random.default_rng(0)
+
+
+def whole(shape, dtype, high):
+    return RNG.integers(0, high, shape).astype(dtype)
+
+
+def save(path, pixels, **options):
+    if path.name.endswith((".nii", ".nii.gz")):
+        nibabel.save(nibabel.Nifti1Image(pixels, np.diag([0.5, 1, 2, 1])), path)
+    elif path.suffix in (".tif", ".tiff"):
+        tifffile.imwrite(path, pixels, **options)
+    else:
+        Image.fromarray(pixels).save(path, **options)
+
+
+GREY8 = whole((20, 31), np.uint8, 256)
+GREY16 = whole((20, 31), np.uint16, 65536)
+COLOUR8 = whole((20, 31, 3), np.uint8, 256)
+STACK16 = whole((6, 20, 31), np.uint16, 65536)
+VOLUME = RNG.normal(0, 1e5, (9, 7, 5)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "pixels", "options", "expected"),
+    [
+        ("a.png", GREY8, {}, GREY8[..., None]),
+        ("a.png", GREY16, {}, GREY16[..., None]),
+        ("a.png", COLOUR8, {}, COLOUR8),
+        ("a.PNG", GREY8, {}, GREY8[..., None]),
+        # Alpha says how a viewer shows a pixel, not what was measured.
+        ("a.png", np.stack([GREY8, GREY8 // 2], -1), {}, GREY8[..., None]),
+        ("a.png", np.concatenate([COLOUR8, GREY8[..., None]], -1), {}, COLOUR8),
+        ("a.png", GREY8 > 100, {}, (GREY8 > 100)[..., None]),
+        ("a.tif", GREY16, {}, GREY16[..., None]),
+        ("a.tif", GREY16.astype(np.float32) / 7, {}, GREY16[..., None].astype(np.float32) / 7),
+        ("a.tiff", GREY16, {"compression": "lzw"}, GREY16[..., None]),
+        ("a.tif", COLOUR8, {"photometric": "rgb"}, COLOUR8),
+        ("a.tif", STACK16, {"photometric": "minisblack"}, STACK16[..., None]),
+        # Channels come first in microscopy's files, and last in ours.
+        (
+            "a.tif",
+            STACK16[:3],
+            {"imagej": True, "metadata": {"axes": "CYX"}},
+            np.moveaxis(STACK16[:3], 0, -1),
+        ),
+        ("a.nii", VOLUME, {}, VOLUME[..., None]),
+        ("a.nii.gz", VOLUME, {}, VOLUME[..., None]),
+        ("a.nii.gz", np.stack([VOLUME, -VOLUME], -1), {}, np.stack([VOLUME, -VOLUME], -1)),
+        ("a.nii.gz", VOLUME[..., :1], {}, VOLUME[..., :1]),
+    ],
+)
+def test_every_format_gives_its_exact_pixels_as_float32_with_channels_last(
+    tmp_path, name, pixels, options, expected
+):
+    save(tmp_path / name, pixels, **options)
+    image = read_image(tmp_path / name)
+    header = read_header(tmp_path / name)
+    assert image.dtype == np.float32
+    np.testing.assert_array_equal(image, expected.astype(np.float32))
+    assert (*header.shape, header.channels) == image.shape
+
+
+def test_a_jpeg_is_read_to_within_its_compression(tmp_path):
+    smooth = np.add.outer(np.arange(64), np.arange(80)).astype(np.uint8)
+    save(tmp_path / "a.jpg", smooth, quality=95)
+    image = read_image(tmp_path / "a.jpg")
+    assert image.shape == (64, 80, 1)
+    assert np.abs(image[..., 0] - smooth).max() < 6
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_a_colour_png_of_16_bits_keeps_all_of_them(tmp_path, channels):
+    imagecodecs = pytest.importorskip("imagecodecs")
+    pixels = whole((12, 9, channels), np.uint16, 65536)
+    (tmp_path / "a.png").write_bytes(imagecodecs.png_encode(pixels))
+    expected = pixels[..., : {2: 1, 3: 3, 4: 3}[channels]]
+    np.testing.assert_array_equal(read_image(tmp_path / "a.png"), expected.astype(np.float32))
+
+
+def test_grey_gives_the_luminance_of_colours(tmp_path):
+    save(tmp_path / "a.png", COLOUR8)
+    with Image.open(tmp_path / "a.png") as image:
+        expected = np.asarray(image.convert("L")).astype(np.float32)
+    read = read_image(tmp_path / "a.png", grey=True)
+    assert read.shape == (20, 31, 1)
+    assert np.abs(read[..., 0] - expected).max() <= 1
+
+
+def test_a_palette_is_colours_in_an_image_and_labels_in_a_mask(tmp_path):
+    labels = whole((8, 8), np.uint8, 3)
+    image = Image.fromarray(labels, "P")
+    image.putpalette([0, 0, 0, 200, 10, 20, 30, 200, 40])
+    image.save(tmp_path / "a.png")
+    np.testing.assert_array_equal(read_mask(tmp_path / "a.png"), labels)
+    assert read_image(tmp_path / "a.png").shape == (8, 8, 3)
+    assert read_header(tmp_path / "a.png").channels == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "pixels"),
+    [
+        ("m.png", whole((8, 9), np.uint8, 4)),
+        ("m.png", whole((8, 9), np.uint16, 900)),
+        ("m.tif", whole((6, 8, 9), np.uint16, 900)),
+        ("m.nii.gz", whole((4, 8, 9), np.uint8, 3)),
+        ("m.nii.gz", whole((4, 8, 9), np.float32, 3)),
+        ("m.nii.gz", whole((4, 8, 9), np.float64, 3)),
+        ("m.nii.gz", whole((4, 8, 9), np.int16, 3) - 1),
+    ],
+)
+def test_masks_come_back_as_the_whole_numbers_that_were_stored(tmp_path, name, pixels):
+    save(tmp_path / name, pixels)
+    mask = read_mask(tmp_path / name)
+    assert mask.dtype == np.int64
+    np.testing.assert_array_equal(mask, pixels.astype(np.int64))
+
+
+def test_a_grey_mask_stored_as_colour_is_grey(tmp_path):
+    save(tmp_path / "m.png", np.repeat(GREY8[..., None], 3, -1))
+    np.testing.assert_array_equal(read_mask(tmp_path / "m.png"), GREY8)
+
+
+def test_scaled_nifti_labels_are_rounded_where_scaling_moved_them(tmp_path):
+    labels = whole((4, 5, 6), np.int16, 3)
+    image = nibabel.Nifti1Image(labels * 255, np.eye(4))
+    image.header.set_slope_inter(1 / 255, 0)
+    raw = labels * 255
+    image = nibabel.Nifti1Image(raw, np.eye(4))
+    nibabel.save(image, tmp_path / "m.nii")
+    content = bytearray((tmp_path / "m.nii").read_bytes())
+    content[112:116] = struct.pack("<f", 1 / 255)
+    (tmp_path / "m.nii").write_bytes(content)
+    assert not np.array_equal(np.asanyarray(nibabel.load(tmp_path / "m.nii").dataobj), labels)
+    np.testing.assert_array_equal(read_mask(tmp_path / "m.nii"), labels)
+
+
+def test_nifti_headers_give_the_voxel_size(tmp_path):
+    save(tmp_path / "a.nii.gz", VOLUME)
+    assert read_header(tmp_path / "a.nii.gz").spacing == (0.5, 1.0, 2.0)
+    save(tmp_path / "a.png", GREY8)
+    assert read_header(tmp_path / "a.png").spacing is None
+
+
+def cut(path, share=0.6):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+
+def flip_bytes(path):
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 40] = bytes(byte ^ 0x5A for byte in content[middle : middle + 40])
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.tif", "a.nii.gz", "a.nii"])
+def test_a_truncated_file_is_named_when_it_is_read(tmp_path, name):
+    save(tmp_path / name, whole((40, 41), np.uint8, 256))
+    cut(tmp_path / name)
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        read_image(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg"])
+def test_a_truncated_png_or_jpeg_is_found_by_its_header_check(tmp_path, name):
+    save(tmp_path / name, whole((40, 41), np.uint8, 256))
+    cut(tmp_path / name)
+    with pytest.raises(ValueError, match="truncated"):
+        read_header(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.nii.gz"])
+def test_a_damaged_file_is_named(tmp_path, name):
+    save(tmp_path / name, whole((60, 61), np.uint8, 256))
+    flip_bytes(tmp_path / name)
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        read_image(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.tif", "a.nii", "a.nii.gz"])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        (b"this is no image" * 40, "cannot be read"),
+        (None, "no such file"),
+    ],
+)
+def test_a_file_that_is_no_image_says_why(tmp_path, name, content, reason):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    for read in (read_header, read_image, read_mask):
+        with pytest.raises(ValueError, match=reason) as caught:
+            read(tmp_path / name)
+        assert str(tmp_path / name) in str(caught.value)
+
+
+def test_an_unknown_suffix_lists_the_readable_ones(tmp_path):
+    assert not is_readable(tmp_path / "a.bmp")
+    with pytest.raises(ValueError, match=r"a\.bmp: unknown format.*\.nii\.gz"):
+        read_image(tmp_path / "a.bmp")
+
+
+def test_not_a_number_in_an_image_is_refused(tmp_path):
+    save(tmp_path / "a.nii", np.where(VOLUME > 0, VOLUME, np.nan))
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        read_image(tmp_path / "a.nii")
+
+
+@pytest.mark.parametrize(
+    ("name", "pixels", "reason"),
+    [
+        ("m.nii", np.full((4, 4, 4), 0.5, np.float32), "holds 0.5, which is no label"),
+        ("m.nii", np.full((4, 4, 4), np.nan, np.float32), "holds nan, which is no label"),
+        ("m.png", COLOUR8, "3 different channels"),
+    ],
+)
+def test_a_mask_of_fractions_or_colours_is_refused(tmp_path, name, pixels, reason):
+    save(tmp_path / name, pixels)
+    with pytest.raises(ValueError, match=reason):
+        read_mask(tmp_path / name)
+
+
+def test_a_missing_library_names_what_to_install(tmp_path, monkeypatch):
+    save(tmp_path / "a.nii", VOLUME)
+    monkeypatch.setitem(__import__("sys").modules, "nibabel", None)
+    with pytest.raises(ValueError, match=r"a\.nii.*pip install 'tfunet\[io\]'"):
+        read_header(tmp_path / "a.nii")

@@ -1,0 +1,104 @@
+"""Splits: whole groups, the same every time, and nothing lost when written and read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tfunet.data.source import DataSource
+from tfunet.data.split import Split, from_json, split_cases, to_json
+
+
+def source(groups):
+    return DataSource(
+        name="set",
+        case_ids=tuple(f"case{index}" for index in range(len(groups))),
+        groups=tuple(groups),
+        num_classes=2,
+        channels=1,
+        regions={"cell": (1,)},
+        patch=(8, 8),
+        fingerprint="",
+        read=lambda index: (np.zeros((8, 8, 1), np.float32), np.zeros((8, 8), np.uint8)),
+    )
+
+
+ANIMALS = source("aabbbcddee")
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.99])
+def test_every_case_is_on_one_side_and_no_group_on_both(share, seed):
+    split = split_cases(ANIMALS, share=share, seed=seed)
+    assert sorted(split.train + split.validation) == list(range(10))
+    sides = [{ANIMALS.groups[one] for one in side} for side in (split.train, split.validation)]
+    assert not sides[0] & sides[1]
+    assert min(map(len, sides)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("num_groups", "share", "held_out"),
+    [(10, 0.2, 2), (5, 0.2, 1), (2, 0.01, 1), (2, 0.99, 1), (260, 0.2, 52), (10, 0.25, 2)],
+)
+def test_the_share_counts_groups(num_groups, share, held_out):
+    split = split_cases(source([str(one) for one in range(num_groups)]), share=share)
+    assert len(split.validation) == held_out
+
+
+def test_the_seed_decides_and_the_order_of_the_files_does_not():
+    names = [f"animal{index}" for index in range(12)]
+    first, turned = source(names), source(names[::-1])
+
+    def held_out(data, seed):
+        return {data.groups[one] for one in split_cases(data, share=0.25, seed=seed).validation}
+
+    assert held_out(first, 3) == held_out(turned, 3)
+    assert len({frozenset(held_out(first, seed)) for seed in range(10)}) > 5
+
+
+def test_the_split_of_a_seed_never_changes():
+    # Written down on purpose: results of earlier runs are compared with those of later ones.
+    assert split_cases(ANIMALS, share=0.4, seed=0).validation == (0, 1, 6, 7)
+
+
+def test_named_groups_are_held_out():
+    assert split_cases(ANIMALS, share=0.9, groups=["b", "d"]) == Split(
+        train=(0, 1, 5, 8, 9), validation=(2, 3, 4, 6, 7)
+    )
+
+
+def test_an_unknown_group_gives_the_near_match():
+    with pytest.raises(ValueError, match=r"no group 'rat_6'. Did you mean 'rat6'\? Known: rat6, r"):
+        split_cases(source(["rat6", "rat8"]), groups=["rat_6"])
+
+
+def test_a_side_without_cases_is_refused():
+    with pytest.raises(ValueError, match="none is left for training"):
+        split_cases(ANIMALS, groups=list("edcba"))
+    with pytest.raises(ValueError, match=r"single group \('a'\).*at least two"):
+        split_cases(source("aaaa"))
+
+
+def test_a_written_split_comes_back():
+    split = split_cases(ANIMALS, share=0.4, seed=5)
+    text = to_json(split, ANIMALS)
+    assert set(json.loads(text)) == {"train", "validation"}
+    assert from_json(text, ANIMALS) == split
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"train": ["case0"', "not JSON"),
+        ("[1, 2]", "must be"),
+        ('{"train": ["case0"], "validation": []}', "at least one"),
+        ('{"train": ["case0"], "validation": [["case1"]]}', "must be"),
+        ('{"train": ["case0"], "validation": ["cas1"]}', "Did you mean 'case1'"),
+        ('{"train": ["case0", "case1"], "validation": ["case0"]}', "twice: case0"),
+        ('{"train": ["case0"], "validation": ["case1"]}', "leaves out 1 cases.*case2"),
+        ('{"train": ["case0"], "validation": ["case1", "case2"]}', "group 'a' on both sides"),
+    ],
+)
+def test_a_written_split_that_does_not_fit_the_data_is_refused(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        from_json(text, source("aab"))

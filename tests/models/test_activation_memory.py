@@ -1,0 +1,102 @@
+"""The estimate of kept activations against what TensorFlow's gradient reads."""
+
+import math
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tfunet.models import isensee, unet
+from tfunet.models.activation_memory import activation_bytes
+from tfunet.models.show import describe
+
+BATCH = 2
+NO_CONTENT = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "BroadcastGradientArgs"}
+
+
+def _content(tensor):
+    """The tensor whose memory this one shares."""
+    while tensor.op.type in ("Reshape", "Identity", "IdentityN", "StopGradient"):
+        tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
+    return tensor
+
+
+def _is_activation(tensor):
+    if tensor.op.type == "Cast" and tensor.op.inputs[0].op.type == "ReadVariableOp":
+        return False
+    return tensor.op.type not in ("ReadVariableOp", "Const") and tensor.dtype != tf.int32
+
+
+def _bytes_read_by_the_gradient(model: keras.Model) -> int:
+    """Bytes of the forward tensors that operations of the gradient take, each once."""
+
+    @tf.function(jit_compile=False)
+    def gradients(images):
+        variables = [one.value for one in model.trainable_variables]
+        with tf.GradientTape() as tape:
+            logits = model(images, training=True)
+        return tape.gradient(logits, variables)
+
+    images = tf.TensorSpec((BATCH, *model.input.shape[1:]), "float32")
+    operations = gradients.get_concrete_function(images).graph.get_operations()
+    # In the order of their making: the model first, then the gradient.
+    first = next(i for i, one in enumerate(operations) if one.name.startswith("gradient_tape/"))
+    forward = {one.name for one in operations[:first]}
+    kept = {
+        tensor.ref(): tensor
+        for operation in operations[first:]
+        if operation.type not in NO_CONTENT
+        for tensor in map(_content, operation.inputs)
+        if tensor.op.name in forward and _is_activation(tensor)
+    }
+    return sum(math.prod(one.shape) * one.dtype.size for one in kept.values())
+
+
+def _logits_bytes(model: keras.Model) -> int:
+    return BATCH * math.prod(model.output.shape[1:]) * 4
+
+
+SMALL = {"image_shape": (32, 32, 1), "num_classes": 2, "filters": 8, "levels": 2}
+CASES = {
+    "relu": {"normalization": "none", "activation": "relu"},
+    "instance": {},
+    "batch": {
+        "normalization": "batch",
+        "activation": "relu",
+        "dropout": 0.1,
+        "bottom_dropout": 0.5,
+    },
+    "residual": {"normalization": "group", "activation": "elu", "residual": True},
+    "gelu": {"normalization": "none", "activation": "gelu", "upsampling": "linear"},
+    "silu": {"normalization": "none", "activation": "silu", "downsampling": "strided"},
+    "three dimensions": {"image_shape": (16, 16, 16, 1), "upsampling": "nearest"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _precision_as_found():
+    found = keras.config.dtype_policy()
+    yield
+    keras.config.set_dtype_policy(found)
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("case", [*CASES, "isensee"])
+def test_estimate_is_what_the_gradient_reads(case, precision):
+    keras.config.set_dtype_policy(precision)
+    if case == "isensee":
+        model = isensee.build(
+            image_shape=(32, 32, 1), num_classes=2, filters=8, depth=3, segmentation_levels=2
+        )
+    else:
+        model = unet.build(**{**SMALL, **CASES[case]})
+    estimate = activation_bytes(model, batch=BATCH) - _logits_bytes(model)
+    assert estimate == pytest.approx(_bytes_read_by_the_gradient(model), rel=0.04)
+
+
+def test_memory_is_proportional_to_the_batch_and_smaller_in_16_bits():
+    one, three = (
+        describe("unet", image_shape=(64, 64, 1), num_classes=2, batch=batch) for batch in (1, 3)
+    )
+    assert three.activation_bytes_float32 == 3 * one.activation_bytes_float32
+    assert three.activation_bytes_16bit < 0.8 * three.activation_bytes_float32

@@ -1,0 +1,101 @@
+"""The published numbers of parameters come out exactly, the largest without being allocated."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tfunet.models import presets
+from tfunet.models.show import describe
+from tfunet.models.symbolic import build_symbolic
+
+# torchgpipe's U-Net (poolings, convolutions), 4 channels, 1 class.
+SUMMIT = {
+    "summit_5_2": 72_301_856,
+    "summit_5_5": 232_687_904,
+    "summit_6_2": 289_357_088,
+    "summit_7_2": 1_157_578_016,
+}
+
+
+@pytest.mark.parametrize(("name", "count"), SUMMIT.items())
+def test_summit_models_have_the_published_number_of_parameters(name, count):
+    described = describe(name, image_shape=(256, 256, 4), num_classes=1)
+    assert (described.num_trainable, described.num_non_trainable) == (count, 0)
+
+
+def test_cicek_has_the_published_number_of_parameters_beside_batch_normalization():
+    model = build_symbolic(
+        lambda: presets.cicek3d(image_shape=(64, 64, 64, 3), num_classes=3), precision="float32"
+    )
+    normalizations = [one for one in model.layers if "Normalization" in type(one).__name__]
+    assert len(normalizations) == 14
+    inside = sum(layer.count_params() for layer in normalizations)
+    assert model.count_params() - inside == 19_069_955
+
+
+def test_first_unet_has_the_parameters_counted_elsewhere():
+    # The figure of the common Keras and PyTorch versions with transposed convolutions.
+    described = describe("ronneberger2d", image_shape=(256, 256, 1), num_classes=1)
+    assert described.num_trainable == 31_030_593
+
+
+def _convolution(size: int, channels: int, filters: int, *, bias: bool) -> int:
+    return size**3 * channels * filters + (filters if bias else 0)
+
+
+def _isensee_by_hand(channels: int, classes: int, *, wide: bool, bias: bool) -> int:
+    """Parameters counted from the figure of the paper (wide), or from 3DUnetCNN's arrangement."""
+    total, entering = 0, channels
+    for level in range(5):
+        filters = 16 * 2**level
+        total += _convolution(3, entering, filters, bias=bias)
+        total += 2 * _convolution(3, filters, filters, bias=bias)
+        total += 3 * 2 * filters  # three normalizations with scale and centre
+        entering = filters
+    for level in range(4):
+        filters = 16 * 2**level
+        inner = 2 * filters if wide else filters
+        total += _convolution(3, 2 * filters, filters, bias=bias) + 2 * filters
+        total += _convolution(3, 2 * filters, inner, bias=bias) + 2 * inner
+        if level > 0 or not wide:
+            total += _convolution(1, inner, filters, bias=bias) + 2 * filters
+        if level < 3:
+            last = inner if level == 0 else filters
+            total += _convolution(1, last, classes, bias=True)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("name", "wide", "bias"), [("isensee", True, False), ("isensee_3dunetcnn", False, True)]
+)
+def test_isensee_models_have_the_parameters_counted_by_hand(name, wide, bias):
+    described = describe(name, image_shape=(32, 32, 32, 4), num_classes=3)
+    assert described.num_trainable == _isensee_by_hand(4, 3, wide=wide, bias=bias)
+
+
+LARGEST = """
+import resource
+import keras
+from tfunet.models.show import describe
+
+def peak_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+before = peak_bytes()
+described = describe("summit_7_2", image_shape=(256, 256, 4), num_classes=1)
+# The next stateless scope of anybody initializes what Keras noted as still without a value.
+with keras.StatelessScope():
+    pass
+print(described.num_trainable, peak_bytes() - before)
+"""
+
+
+def test_describing_the_largest_model_allocates_none_of_its_weights():
+    printed = subprocess.run(
+        [sys.executable, "-c", LARGEST], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    count, grown_bytes = map(int, printed.split()[-2:])
+    assert count == SUMMIT["summit_7_2"]
+    # Its weights are 4.6 GB, its largest kernel 1.2 GB.
+    assert grown_bytes < 200 * 2**20

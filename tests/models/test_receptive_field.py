@@ -1,0 +1,113 @@
+"""The receptive field read from the graph is the one that gradients show."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfunet.models import isensee, unet
+from tfunet.models.receptive_field import UnknownReachError, receptive_field
+
+# Smooth activations and no normalization: no gradient is exactly zero inside the field.
+SMOOTH = {"normalization": "none", "activation": "silu", "filters": 2}
+
+
+def _odd_one():
+    """Layers that the networks here do not have, different in the two dimensions."""
+    inputs = tensor = keras.Input((48, 60, 1))
+    tensor = keras.layers.Conv2D(2, (3, 5), dilation_rate=(2, 1), padding="same")(tensor)
+    tensor = keras.layers.AveragePooling2D((2, 3), strides=(2, 3))(tensor)
+    tensor = keras.layers.Conv2D(2, 4, strides=2, padding="same")(tensor)
+    tensor = keras.layers.Conv2DTranspose(2, 3, strides=2, padding="same")(tensor)
+    tensor = keras.layers.UpSampling2D((2, 3), interpolation="bilinear")(tensor)
+    tensor = keras.layers.DepthwiseConv2D((1, 2), padding="same")(tensor)
+    return keras.Model(inputs, keras.layers.Add()([tensor, inputs]))
+
+
+def _valid_one():
+    """Valid padding shifts the indices and leaves a smaller output."""
+    inputs = tensor = keras.Input((40, 40, 1))
+    tensor = keras.layers.Conv2D(2, 3)(tensor)
+    tensor = keras.layers.Conv2D(2, 5, strides=2)(tensor)
+    return keras.Model(inputs, keras.layers.Conv2DTranspose(1, 4, strides=2)(tensor))
+
+
+def _small_unet(shape, **options):
+    return lambda: unet.build(image_shape=shape, num_classes=1, **{**SMOOTH, **options})
+
+
+MODELS = {
+    "transposed": _small_unet((64, 64, 1), levels=2, convolutions=1, downsampling="average"),
+    "nearest": _small_unet((64, 64, 1), levels=2, upsampling="nearest", downsampling="strided"),
+    "linear": _small_unet(
+        (64, 64, 1), levels=2, convolutions=1, upsampling="linear", downsampling="average"
+    ),
+    "maximum": _small_unet((40, 40, 1), levels=1, convolutions=1),
+    "residual": _small_unet((64, 64, 1), levels=2, residual=True, downsampling="average"),
+    "three dimensions": _small_unet(
+        (24, 24, 24, 1), levels=1, convolutions=1, downsampling="average"
+    ),
+    "isensee": lambda: isensee.build(
+        image_shape=(64, 64, 1), num_classes=1, depth=3, segmentation_levels=2, **SMOOTH
+    ),
+    "odd": _odd_one,
+    "valid": _valid_one,
+}
+
+
+def _field_of_gradients(model: keras.Model, *, repeats: int) -> tuple[int, ...]:
+    """The largest extent of non-zero gradients over output positions in the middle."""
+    middle = np.array([size // 2 for size in model.output.shape[1:-1]])
+    # Neighbours on the diagonal: up-sampling by at most 6 repeats its pattern within them.
+    positions = [middle + offset for offset in range(-3, 3)]
+    generator = np.random.default_rng(0)
+    shape = (len(positions) * repeats, *model.input.shape[1:])
+    images = tf.constant(generator.normal(size=shape).astype("float32"))
+    indices = [[row, *positions[row // repeats]] for row in range(len(images))]
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        value = tf.reduce_sum(tf.gather_nd(model(images), indices))
+    touched = np.any(tape.gradient(value, images).numpy() != 0, axis=-1)
+    # Over several images: a maximum passes the gradient to one of its inputs only.
+    touched = touched.reshape(len(positions), repeats, *touched.shape[1:]).any(axis=1)
+    return tuple(
+        max(_extent(one, dimension) for one in touched) for dimension in range(len(middle))
+    )
+
+
+def _extent(touched: np.ndarray, dimension: int) -> int:
+    others = tuple(axis for axis in range(touched.ndim) if axis != dimension)
+    indices = np.flatnonzero(touched.any(axis=others))
+    return int(indices[-1] - indices[0] + 1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_receptive_field_is_the_extent_of_the_gradients(name):
+    keras.utils.set_random_seed(0)
+    model = MODELS[name]()
+    repeats = 16 if name == "maximum" else 2
+    assert receptive_field(model) == _field_of_gradients(model, repeats=repeats)
+
+
+STACKS = [
+    # Sizes of convolutions in a row, by the usual formula 1 + sum(size - 1).
+    ([3], 3),
+    ([3, 3, 3], 7),
+    ([5, 1, 3], 7),
+    ([1], 1),
+]
+
+
+@pytest.mark.parametrize(("sizes", "expected"), STACKS)
+def test_stacked_convolutions_add_up(sizes, expected):
+    inputs = tensor = keras.Input((32, 32, 1))
+    for size in sizes:
+        tensor = keras.layers.Conv2D(1, size, padding="same")(tensor)
+    assert receptive_field(keras.Model(inputs, tensor)) == (expected, expected)
+
+
+def test_a_layer_of_unknown_reach_is_named():
+    inputs = keras.Input((8, 8, 1))
+    outputs = keras.layers.Permute((2, 1, 3), name="turned")(inputs)
+    with pytest.raises(UnknownReachError, match="'turned' of type Permute"):
+        receptive_field(keras.Model(inputs, outputs))

@@ -1,0 +1,244 @@
+"""The Makefile's set-up with a stand-in for Python, pip and the Horovod build: no network."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FAKE_PYTHON = Path(__file__).with_name("fake_python.sh")
+ENV = ".venv/tf-0.0"
+ALL_STEPS = ["venv", "packages", "horovod"]
+
+
+class Project:
+    """A folder with the real Makefile and a constraints file for a TensorFlow 0.0."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.num_runs = 0
+        (folder / "hvd").mkdir(parents=True)
+        (folder / "constraints").mkdir()
+        (folder / "bin").mkdir()
+        (folder / "hvd/build.py").write_text("first")
+        (folder / "constraints/tf-0.0.txt").write_text("numpy==1.0\n")
+        (folder / "setup.cfg").write_text("[metadata]\n")
+        shutil.copy(ROOT / "Makefile", folder)
+        for name in ("python3.11", "mv"):
+            shutil.copy(FAKE_PYTHON, folder / "bin" / name)
+
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        self.num_runs += 1
+        # Less what an outer make, whose test this is, tells the makes that it starts.
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "TF", "PYTHON")
+        }
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        return subprocess.Popen(
+            ["make", "TF=0.0", *(arguments or ["env"])],
+            cwd=self.folder,
+            env={**inherited, "PATH": path, "RUN": str(self.num_runs), **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def make(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        (self.folder / "calls").unlink(missing_ok=True)
+        process = self.start(*arguments, **variables)
+        output, errors = process.communicate(timeout=30)
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def wait_until_stopped(self) -> None:
+        deadline = time.monotonic() + 20
+        while not (self.folder / "stopped").exists():
+            assert time.monotonic() < deadline, "the step was never reached"
+            time.sleep(0.01)
+        (self.folder / "stopped").unlink()
+
+    def steps_run(self) -> list[str]:
+        """The steps begun since the last `make`, in order."""
+        calls = self.folder / "calls"
+        lines = calls.read_text().splitlines() if calls.exists() else []
+        return [line.split()[0] for line in lines if line.endswith(("begin", "begins"))]
+
+    def is_whole(self) -> bool:
+        return all((self.folder / ENV / f"{step}.stamp").exists() for step in ALL_STEPS[1:])
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path / "project")
+
+
+def test_first_make_runs_every_step_and_says_so(project: Project) -> None:
+    done = project.make()
+    assert done.returncode == 0, done.stderr
+    assert project.steps_run() == ALL_STEPS
+    assert [line[:5] for line in done.stdout.splitlines()] == ["[1/3]", "[2/3]", "[3/3]", "Horov"]
+    assert project.is_whole()
+
+
+def test_second_make_does_nothing_and_prints_nothing(project: Project) -> None:
+    project.make()
+    done = project.make()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert project.steps_run() == []
+
+
+@pytest.mark.parametrize(
+    ("moment", "steps_after"),
+    [
+        ("venv begins", ALL_STEPS),
+        ("venv ends", ALL_STEPS),
+        ("packages begin", ALL_STEPS),
+        ("packages end", ALL_STEPS),
+        ("rename packages.stamp", ALL_STEPS),
+        # The packages are whole by then; only Horovod is done again.
+        ("horovod begins", ["horovod"]),
+        ("rename horovod.stamp", ["horovod"]),
+    ],
+)
+def test_a_killed_set_up_recovers(project: Project, moment: str, steps_after: list[str]) -> None:
+    killed = project.start(STOP_AT=moment)
+    project.wait_until_stopped()
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert not project.is_whole()
+
+    done = project.make()
+    assert done.returncode == 0, done.stderr
+    assert project.steps_run() == steps_after
+    assert project.is_whole()
+    made_in_run = (project.folder / ENV / "made-in-run").read_text().strip()
+    assert made_in_run == ("2" if "venv" in steps_after else "1")
+
+
+def test_a_kill_while_packages_are_updated_remakes_the_environment(project: Project) -> None:
+    project.make()
+    (project.folder / "setup.cfg").write_text("[metadata]\nname = changed\n")
+    killed = project.start(STOP_AT="packages begin")
+    project.wait_until_stopped()
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert project.make().returncode == 0
+    assert project.steps_run() == ALL_STEPS
+
+
+@pytest.mark.parametrize(
+    ("file", "steps"),
+    [
+        ("constraints/tf-0.0.txt", ["packages", "horovod"]),
+        ("setup.cfg", ["packages", "horovod"]),
+        ("hvd/build.py", ["horovod"]),
+    ],
+)
+def test_a_changed_file_repeats_what_depends_on_it(
+    project: Project, file: str, steps: list[str]
+) -> None:
+    project.make()
+    (project.folder / file).touch()
+    project.make()
+    assert project.steps_run() == []  # It is the content that counts.
+    (project.folder / file).write_text("changed")
+    project.make()
+    assert project.steps_run() == steps
+
+
+def test_two_makes_at_once_set_up_once(project: Project) -> None:
+    first = project.start(STOP_AT="packages begin")
+    project.wait_until_stopped()
+    second = project.start()
+    assert second.stdout is not None
+    assert "waiting" in second.stdout.readline()
+    (project.folder / "go").touch()
+    assert first.wait(timeout=30) == second.wait(timeout=30) == 0
+    assert project.steps_run() == ALL_STEPS
+    for process in (first, second):
+        process.communicate()
+
+
+def test_failed_packages_show_the_end_of_the_log_and_are_tried_again(project: Project) -> None:
+    failed = project.make(FAKE_PIP_STATUS="1")
+    assert failed.returncode != 0
+    assert "pip says 1" in failed.stderr
+    assert f"{ENV}/packages.log" in failed.stderr
+    assert project.make().returncode == 0
+    assert project.steps_run() == ALL_STEPS
+
+
+def test_horovod_that_cannot_be_built_does_not_fail_the_set_up(project: Project) -> None:
+    done = project.make(FAKE_HOROVOD_STATUS="3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "Horovod says 3"
+    project.make()
+    assert project.steps_run() == []
+    project.make("horovod")
+    assert project.steps_run() == ["horovod"]
+
+
+def test_a_compiler_installed_later_builds_horovod(project: Project) -> None:
+    project.make(FAKE_HOROVOD_STATUS="3")
+    shutil.copy(FAKE_PYTHON, project.folder / "bin" / "mpicxx")
+    project.make()
+    assert project.steps_run() == ["horovod"]
+
+
+def test_an_interrupted_horovod_build_is_not_taken_for_a_failed_one(project: Project) -> None:
+    assert project.make(FAKE_HOROVOD_STATUS="130").returncode != 0
+    assert project.make().returncode == 0
+    assert project.steps_run() == ["horovod"]
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(project: Project) -> None:
+    project.make()
+    (project.folder / ENV / "bin/python").unlink()
+    project.make()
+    assert project.steps_run() == ALL_STEPS
+
+
+@pytest.mark.parametrize(
+    ("version", "accepted"),
+    [("3.10.13", False), ("3.11.0", True), ("3.12.9", True), ("3.13.0", False), ("3.1.1", False)],
+)
+def test_only_supported_pythons_are_accepted(
+    project: Project, version: str, accepted: bool
+) -> None:
+    done = project.make("env", "PYTHON=python3.11", FAKE_VERSION=version)
+    assert (done.returncode == 0) == accepted
+
+
+def test_a_wrong_python_is_one_clear_line(project: Project) -> None:
+    done = project.make("env", "PYTHON=python3.11", FAKE_VERSION="3.10.13")
+    line, make_says = done.stderr.splitlines()
+    assert line == (
+        "make: tfunet needs Python 3.11 or 3.12; python3.11 is 3.10.13. "
+        "Install one, then type: make PYTHON=/path/to/python3.11"
+    )
+    assert make_says.startswith("make: ***")
+    assert done.stdout == ""
+
+
+def test_a_python_that_is_not_there_is_one_clear_line(project: Project) -> None:
+    done = project.make("env", "PYTHON=python3.999")
+    assert "needs Python 3.11 or 3.12; python3.999 does not run." in done.stderr
+
+
+def test_an_unknown_tensorflow_names_the_supported_ones(project: Project) -> None:
+    done = project.make("env", "TF=9.9")
+    assert done.returncode != 0
+    assert done.stderr.startswith("make: TF=9.9 has no constraints file. Supported: 0.0.")
+
+
+def test_make_alone_lists_the_targets() -> None:
+    done = subprocess.run(["make", "-C", ROOT], capture_output=True, text=True, check=True)
+    for target in ("demo", "test", "contract", "lint", "env", "horovod", "clean"):
+        assert f"make {target} " in done.stdout

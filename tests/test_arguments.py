@@ -1,0 +1,47 @@
+import pytest
+
+from tfunet import arguments
+from tfunet.config import RunConfig
+
+
+def test_toml_file_and_overrides_give_one_configuration(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('model = "isensee"\npatch = [16, 16, 16]\n[model_options]\nfilters = 4\n')
+    config = arguments.parse(
+        ["--config", str(file), "--model_options.levels", "2", "--num_replicas", "2"]
+    )
+    assert config == RunConfig(
+        model="isensee",
+        patch=(16, 16, 16),
+        model_options={"filters": 4, "levels": 2},
+        num_replicas=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments_", "message"),
+    [
+        (["--modle", "unet"], "'modle'. Did you mean 'model'"),
+        (["--num_replicas", "two"], "num_replicas"),
+        (["--config", "nowhere.toml"], "nowhere.toml"),
+        (["stray"], "stray"),
+    ],
+)
+def test_bad_command_line_is_a_value_error(arguments_, message):
+    with pytest.raises(ValueError, match=message):
+        arguments.parse(arguments_)
+
+
+def test_unknown_key_in_a_file_comes_with_its_near_match(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("num_replica = 2\n")
+    with pytest.raises(ValueError, match="Did you mean 'num_replicas'"):
+        arguments.from_toml(file)
+
+
+def test_mapping_is_checked_like_a_file():
+    assert arguments.from_dict({"callbacks": [{"name": "X"}]}).callbacks == ({"name": "X"},)
+    with pytest.raises(ValueError, match="Did you mean 'epochs'"):
+        arguments.from_dict({"epoch": 2})
+    with pytest.raises(ValueError, match="learning_rate"):
+        arguments.from_dict({"learning_rate": "fast"})

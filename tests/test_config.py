@@ -1,0 +1,50 @@
+import pytest
+
+from tfunet.config import RunConfig, from_json
+
+
+@pytest.mark.parametrize(
+    ("given", "replica_batch", "global_batch"),
+    [
+        ({}, 4, 4),
+        ({"num_replicas": 3, "replica_batch": 2}, 2, 6),  # weak scaling
+        ({"num_replicas": 2, "global_batch": 8}, 4, 8),  # strong scaling
+        ({"num_replicas": 2, "global_batch": 8, "replica_batch": 4}, 4, 8),
+    ],
+)
+def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batch):
+    config = RunConfig(**given)
+    assert (config.replica_batch, config.global_batch) == (replica_batch, global_batch)
+    assert (config.replica_samples, config.global_samples) == (replica_batch, global_batch)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_replicas": 2, "global_batch": 7}, "cannot be divided"),
+        ({"num_replicas": 2, "global_batch": 8, "replica_batch": 3}, "Give one of the two"),
+        ({"replica_batch": 4, "accumulation": 3}, "equal passes"),
+        ({"num_replicas": 0}, "at least 1, got 0"),
+        ({"steps": 0}, "at least 1"),
+        ({"validation_share": 1.0}, "between 0 and 1"),
+        ({"learning_rate": 0.0}, "positive"),
+        ({"precision": "float8"}, "Known: float32"),
+        ({"patch": (4,)}, "2 or 3 positive sizes"),
+        ({"warmup_epochs": -1}, "not be negative"),
+    ],
+)
+def test_bad_value_is_refused_with_what_is_allowed(given, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig(**given)
+
+
+def test_json_gives_the_same_configuration_back():
+    config = RunConfig(
+        patch=(8, 8),
+        model_options={"filters": [1, 2]},
+        callbacks=({"name": "EarlyStopping", "patience": 2},),
+        decay_epochs=(3, 4),
+        num_replicas=2,
+        global_batch=8,
+    )
+    assert from_json(config.to_json()) == config

@@ -1,0 +1,78 @@
+"""Cores for replicas and the threads that go with them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tfunet
+from tfunet.cores import core_variables, read_cores, share_cores
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_replicas", "process_count", "cores_per_replica", "shares"),
+    [
+        ([0, 1], 1, 1, None, [(0, 1)]),
+        ([0, 1], 2, 2, None, [(0,), (1,)]),
+        ([0, 1], 2, 1, None, [(0, 1)]),
+        ([0, 1], 1, 1, 1, [(0,)]),
+        # What a job may use is not counted from 0.
+        ([4, 6, 9, 11], 2, 2, None, [(4, 6), (9, 11)]),
+        # Seven cores: the same for each replica, one stays idle.
+        (range(7), 3, 3, None, [(0, 1), (2, 3), (4, 5)]),
+        (range(8), 4, 2, 1, [(0, 1), (2, 3)]),
+        (range(8), 4, 2, None, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+    ],
+)
+def test_replicas_get_equal_and_separate_cores(
+    cores, num_replicas, process_count, cores_per_replica, shares
+):
+    assert share_cores(cores, num_replicas, process_count, cores_per_replica) == shares
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "cores_per_replica", "message"),
+    [
+        (3, None, "num_replicas=3 needs a CPU core for each replica, but 2 can be used"),
+        (1, 3, r"needs 3 CPU cores, but 2 can be used here\. Give cores_per_replica=2 or fewer"),
+    ],
+)
+def test_too_few_cores_are_said(num_replicas, cores_per_replica, message):
+    with pytest.raises(ValueError, match=message):
+        share_cores([0, 1], num_replicas, 1, cores_per_replica)
+
+
+def test_variables_of_a_process():
+    assert core_variables((2, 3)) == {
+        "TFUNET_CORES": "2,3",
+        "TF_NUM_INTRAOP_THREADS": "2",
+        "TF_NUM_INTEROP_THREADS": "2",
+        "OMP_NUM_THREADS": "2",
+    }
+    assert read_cores(core_variables((2, 3))) == [2, 3]
+
+
+def test_wrong_cores_are_said():
+    with pytest.raises(ValueError, match=r"TFUNET_CORES must hold core numbers .* got 'a,b'"):
+        read_cores({"TFUNET_CORES": "a,b"})
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_process_started_by_hand_is_pinned_and_limited(named):
+    cores = sorted(os.sched_getaffinity(0))
+    expected = cores[-1:] if named else cores
+    program = (
+        "import os; from tfunet.cores import pin_and_limit; pin_and_limit();"
+        "print(sorted(os.sched_getaffinity(0)), os.environ['TF_NUM_INTRAOP_THREADS'],"
+        "os.environ['OMP_NUM_THREADS'])"
+    )
+    environment = {"PYTHONPATH": str(Path(tfunet.__file__).parents[1]), "OMP_NUM_THREADS": "7"}
+    if named:
+        environment["TFUNET_CORES"] = str(cores[-1])
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    # A limit that the user set stays.
+    assert done.stdout == f"{expected} {len(expected)} 7\n"

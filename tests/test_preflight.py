@@ -1,0 +1,88 @@
+import keras
+import numpy as np
+import pytest
+
+from tfunet import losses, preflight
+from tfunet.models.make import make_model
+
+IMAGE = np.random.default_rng(0).normal(size=(1, 8, 8, 1)).astype("float32")
+MASK = np.zeros((1, 8, 8), "int32")
+
+
+def net(*layers):
+    return keras.Sequential([keras.Input((8, 8, 1)), *layers])
+
+
+def look(model, loss="dice", num_classes=3, **options):
+    return preflight.inspect(
+        model, losses.make(loss, options), image=IMAGE, mask=MASK, num_classes=num_classes
+    )
+
+
+def conv(channels=3, **options):
+    return keras.layers.Conv2D(channels, 3, **{"padding": "same", **options})
+
+
+def test_sound_model_is_reported():
+    found = look(net(conv(), keras.layers.BatchNormalization()))
+    assert found.parameters == 30 + 12
+    assert found.trainable_parameters == 30 + 6
+    assert found.output_shape == (8, 8, 3)
+    assert "42 parameters" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: net(conv(padding="valid")), "must have the shape of the masks"),
+        (lambda: net(conv(4)), "4 channels; the data has 3 classes"),
+        (lambda: net(conv(1)), "1 channels; the data has 3 classes"),
+        (lambda: net(conv(activation="softmax")), "activation 'softmax'"),
+        (lambda: net(conv(), keras.layers.Softmax()), "looks like probabilities"),
+        (lambda: net(conv(), keras.layers.Activation("sigmoid")), "activation 'sigmoid'"),
+        (lambda: net(conv(dtype="mixed_float16")), "float16; the loss needs float32"),
+        (lambda: net(conv(trainable=False)), "nothing to train"),
+        (lambda: net(conv(bias_initializer=keras.initializers.Constant(np.nan))), "NaN"),
+        (
+            lambda: keras.Sequential([keras.Input((8, 8, 2)), conv()]),
+            r"cannot take a batch of shape \(1, 8, 8, 1\)",
+        ),
+    ],
+)
+def test_model_that_would_train_wrongly_is_refused(model, message):
+    with pytest.raises(ValueError, match=message):
+        look(model())
+
+
+def test_model_with_two_outputs_is_refused():
+    entry = keras.Input((8, 8, 1))
+    model = keras.Model(entry, [conv()(entry), conv()(entry)])
+    with pytest.raises(ValueError, match="one tensor of logits"):
+        look(model)
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "message"),
+    [
+        ("SparseCategoricalCrossentropy", {}, "from_logits = true"),
+        ("dice", {"reduction": "sum"}, "reduction"),
+        ("Dice", {}, "one-hot masks"),
+    ],
+)
+def test_loss_that_misreads_the_output_is_refused(loss, options, message):
+    with pytest.raises(ValueError, match=message):
+        look(net(conv()), loss, **options)
+
+
+def test_saved_model_is_loaded_and_code_in_it_is_not_run(tmp_path):
+    net(conv()).save(tmp_path / "net.keras")
+    known = {"image_shape": (8, 8, 1), "num_classes": 3, "options": {}}
+    model = make_model(str(tmp_path / "net.keras"), **known)
+    assert look(model).parameters == 30
+    net(conv(), keras.layers.Lambda(lambda x: x * 2)).save(tmp_path / "unsafe.keras")
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        make_model(str(tmp_path / "unsafe.keras"), **known)
+    with pytest.raises(ValueError, match="does not exist"):
+        make_model("missing.keras", **known)
+    with pytest.raises(ValueError, match="no options"):
+        make_model("net.keras", **{**known, "options": {"filters": 2}})

@@ -1,0 +1,7 @@
+"""`python -m tfunet` is `tfunet`."""
+
+import sys
+
+from tfunet.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""The harness: studies, launching, statistics and reports. Imports no TensorFlow."""

@@ -1,0 +1,321 @@
+"""Reads the records of a sweep, or of single runs, into typed rows. Never writes."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from tfunet import exit_codes
+from tfunet.config import SCHEMA_VERSION, RunConfig, from_json
+from tfunet.record import RunFolder, read_rows
+
+State = Literal["done", "failed", "interrupted", "running", "waiting"]
+# Of a run that somebody ended: not a failure of the trial.
+ENDED_BY_USER = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The numbers of a finished run, as result.json holds them; None where it has none."""
+
+    images_per_second: float
+    num_replicas: int
+    process_count: int | None
+    parameters: int | None
+    steps: int | None
+    start_seconds: float | None
+    first_step_seconds: float | None
+    median_step_seconds: float | None
+    training_seconds: float | None
+    evaluation_seconds: float | None
+    saving_seconds: float | None
+    elapsed_seconds: float | None
+    peak_resident_bytes: tuple[int, ...]
+    peak_device_bytes: tuple[int, ...]
+    loss: float | None
+    val_loss: float | None
+    dice: Mapping[str, float]
+    iou: Mapping[str, float]
+    samples_hash: str | None
+    weights_hash: str | None
+    checks: Mapping[str, bool]
+
+    @property
+    def mean_dice(self) -> float | None:
+        """Mean over regions of the mean over cases."""
+        return sum(self.dice.values()) / len(self.dice) if self.dice else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """One trial as its files tell it.
+
+    Args:
+        state: "done" only where the run ended and all its correctness checks are true.
+        reason: Why it is not done; empty for one that is, or that waits.
+        result: None unless done: a failed trial's times are not used.
+        environment: env.json, flattened: "versions.tensorflow" to "2.16.2".
+    """
+
+    id: str
+    folder: Path
+    cell: int
+    repeat: int
+    scaling: str
+    settings: Mapping[str, Any]
+    config: RunConfig
+    state: State = "waiting"
+    reason: str = ""
+    result: Result | None = None
+    environment: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRecord:
+    """All trials of a folder in the order in which they run, and what is known besides."""
+
+    name: str
+    folder: Path
+    trials: tuple[TrialRecord, ...]
+    skipped: tuple[Mapping[str, Any], ...] = ()
+    noise: tuple[Mapping[str, Any], ...] = ()
+
+
+def read_sweep(folder: str | Path) -> SweepRecord:
+    """Return what a sweep's folder, a run's folder, or a folder of runs' folders holds."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise ValueError(f"There is no folder {str(folder)!r}.")
+    if (root / "plan.json").is_file():
+        return _planned(root)
+    runs = [root] if (root / "config.json").is_file() else sorted(root.glob("*/"))
+    trials = [_lone_run(run) for run in runs if (run / "config.json").is_file()]
+    if not trials:
+        raise ValueError(
+            f"{str(folder)!r} is no sweep's folder (it has no plan.json) and holds no runs. "
+            "Make one with: tfunet sweep run STUDY.toml"
+        )
+    return SweepRecord(name=root.resolve().name, folder=root, trials=_number_cells(trials))
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """Return plan.json of a sweep's folder; ValueError if it cannot be used."""
+    path = folder / "plan.json"
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        # Read here, so that what comes later may rely on them.
+        [(one["id"], one["cell"], one["changes"]) for one in table["trials"]], table["base"]
+    except FileNotFoundError as error:
+        raise ValueError(f"{folder} is no sweep's folder: it has no plan.json.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error!r}). Run the sweep again with its study: plan.json "
+            "is written anew and no finished trial is lost."
+        ) from error
+    return dict(table)
+
+
+def planned_config(base: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration of a trial of plan.json."""
+    values: dict[str, Any] = {**base, **changes}
+    for key, value in values.items():
+        if isinstance(value, list):
+            values[key] = tuple(value)
+    try:
+        return RunConfig(**values)
+    except TypeError as error:
+        raise ValueError(
+            f"plan.json was written by another version of tfunet ({error}). Use that version, or "
+            "run the study in another folder."
+        ) from error
+
+
+def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
+    """Return the trial with state, reason, result and environment from the files in its folder."""
+    state, reason, result = _state(trial.folder, trial.config)
+    if is_running and state != "done":
+        state, reason = "running", ""
+    environment = flatten(_json(trial.folder / "env.json") or {})
+    return replace(trial, state=state, reason=reason, result=result, environment=environment)
+
+
+def read_steps(folder: Path) -> dict[str, list[float]]:
+    """Return step, seconds and loss of every optimizer step; empty lists without a record."""
+    return read_table(folder / "steps.csv", {"step": int, "seconds": float, "loss": float})
+
+
+def read_cases(folder: Path) -> dict[str, list[Any]]:
+    """Return epoch, case, region and counts of the last evaluation, a row a case and region."""
+    counts = ("true_positive", "false_positive", "false_negative")
+    kinds: dict[str, Callable[[str], Any]] = {"epoch": int, "case": str, "region": str}
+    table = read_table(folder / "cases.csv", {**kinds, **dict.fromkeys(counts, float)})
+    last = max(table["epoch"], default=0)
+    keep = [at for at, epoch in enumerate(table["epoch"]) if epoch == last]
+    return {name: [column[at] for at in keep] for name, column in table.items()}
+
+
+def read_table(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> dict[str, list[Any]]:
+    """Return columns of a CSV file up to the first row that is torn; empty ones without a file."""
+    columns: dict[str, list[Any]] = {name: [] for name in kinds}
+    for row in read_rows(path):
+        try:
+            values = {name: kind(row[name]) for name, kind in kinds.items()}
+        except (KeyError, TypeError, ValueError):
+            break
+        for name, value in values.items():
+            columns[name].append(value)
+    return columns
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _planned(root: Path) -> SweepRecord:
+    table = read_plan(root)
+    running = (
+        (_json(root / "running.json") or {}).get("trial") if RunFolder(root).is_locked() else None
+    )
+    trials = []
+    for one in table["trials"]:
+        trial = TrialRecord(
+            id=one["id"],
+            folder=root / one["id"],
+            cell=one["cell"],
+            repeat=one.get("repeat", 1),
+            scaling=one.get("scaling", "weak"),
+            settings=one.get("settings", {}),
+            config=planned_config(table["base"], one["changes"]),
+            environment={},
+        )
+        trials.append(read_trial(trial, is_running=one["id"] == running))
+    return SweepRecord(
+        name=table.get("study", root.name),
+        folder=root,
+        trials=tuple(trials),
+        skipped=tuple(table.get("skipped", ())),
+        noise=tuple((_json(root / "noise.json") or {}).get("measurements", ())),
+    )
+
+
+def _lone_run(folder: Path) -> TrialRecord:
+    try:
+        config = from_json((folder / "config.json").read_text(encoding="utf-8"))
+        fault = ""
+    except (ValueError, TypeError, AttributeError) as error:
+        config, fault = RunConfig(), f"config.json cannot be read: {error}"
+    trial = TrialRecord(
+        id=folder.resolve().name,
+        folder=folder,
+        cell=0,
+        repeat=1,
+        scaling="weak",
+        settings={"backend": config.backend, "num_replicas": config.num_replicas},
+        config=config,
+        environment={},
+    )
+    return replace(trial, state="failed", reason=fault) if fault else read_trial(trial)
+
+
+def _number_cells(trials: list[TrialRecord]) -> tuple[TrialRecord, ...]:
+    """Give runs of equal settings, the seed apart, one cell, and number its repeats."""
+    global_batches = {trial.config.global_batch for trial in trials}
+    counts = {trial.config.num_replicas for trial in trials}
+    scaling = "strong" if len(counts) > 1 and len(global_batches) == 1 else "weak"
+    cells: dict[str, int] = {}
+    repeats: dict[str, int] = {}
+    numbered = []
+    for trial in trials:
+        key = repr(replace(trial.config, seed=0))
+        cells.setdefault(key, len(cells))
+        repeats[key] = repeats.get(key, 0) + 1
+        numbered.append(replace(trial, cell=cells[key], repeat=repeats[key], scaling=scaling))
+    return tuple(numbered)
+
+
+def _state(folder: Path, config: RunConfig) -> tuple[State, str, Result | None]:
+    text = _text(folder / "result.json")
+    if text is not None:
+        try:
+            result = _result(json.loads(text))
+            _check(result, config)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return "failed", f"result.json cannot be used: {error}", None
+        wrong = [name for name, passed in result.checks.items() if passed is not True]
+        if wrong or not result.checks:
+            what = f"failed: {', '.join(wrong)}" if wrong else "are missing"
+            return "failed", f"correctness checks {what}", None
+        return "done", "", result
+    failure = _json(folder / "failure.json")
+    if failure is not None:
+        reason = str(failure.get("reason", "no reason was recorded"))
+        ended = failure.get("exit_code") in ENDED_BY_USER
+        return ("interrupted" if ended else "failed"), reason, None
+    if (folder / "failure.json").exists():
+        return "failed", "failure.json cannot be read", None
+    if (folder / "config.toml").exists() or (folder / "config.json").exists():
+        return "interrupted", "never finished", None
+    return "waiting", "", None
+
+
+def _result(table: Mapping[str, Any]) -> Result:
+    if table.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(
+            f"its schema_version is {table.get('schema_version')!r}, this reads {SCHEMA_VERSION}"
+        )
+    if table.get("images_per_second") is None:
+        raise ValueError("no steady step was measured; train for more steps")
+    for name in ("images_per_second", "num_replicas"):
+        value = table.get(name)
+        if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+            raise ValueError(f"{name} must be a positive number, got {value!r}")
+    plain: dict[str, Any] = {
+        name: table.get(name)
+        for name in Result.__dataclass_fields__
+        if name not in ("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "checks")
+    }
+    return Result(
+        **plain,
+        peak_resident_bytes=_bytes(table, "peak_resident_bytes"),
+        peak_device_bytes=_bytes(table, "peak_device_bytes"),
+        dice={str(region): float(one) for region, one in (table.get("dice") or {}).items()},
+        iou={str(region): float(one) for region, one in (table.get("iou") or {}).items()},
+        checks=dict(table.get("checks") or {}),
+    )
+
+
+def _check(result: Result, config: RunConfig) -> None:
+    if result.num_replicas != config.num_replicas:
+        raise ValueError(
+            f"it is of a run with num_replicas={result.num_replicas}, planned were "
+            f"{config.num_replicas}"
+        )
+
+
+def _bytes(table: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in table.get(name) or () if one is not None)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """Return a JSON table; None where there is none that can be read."""
+    try:
+        table = json.loads(_text(path) or "")
+    except ValueError:
+        return None
+    return table if isinstance(table, dict) else None

@@ -1,0 +1,349 @@
+"""The supervisor: starts the processes of a run here, watches them, and ends them together.
+
+Nothing of a run outlives it. Every process leads a session of its own, and its process group is
+killed when it ends, so what it started itself ends with it. Should the supervisor be killed, the
+kernel kills the processes, and a guard their groups. Out of reach is only a program that a
+process starts in yet another session (a daemon). No TensorFlow.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from tfunet import exit_codes
+from tfunet.backend import BACKENDS, ONE_PROCESS, Launch
+from tfunet.bench.output import Log, Screen, Stream
+from tfunet.bench.process import Guard, Process, signals_noted, start
+from tfunet.config import RunConfig
+from tfunet.cores import core_variables, share_cores, usable_cores
+from tfunet.record import RunFolder, WriteError
+from tfunet.refs import expand
+
+GRACE_SECONDS = 2.0
+# Processes whose collective breaks because another one died follow it within this time.
+SETTLE_SECONDS = 0.2
+TICK_SECONDS = 0.05
+# Only a process that hangs in a driver or a network disk takes longer to die of SIGKILL.
+KILLED_SECONDS = 10.0
+# What was written by processes that have ended is there at once; a daemon may hold a pipe open.
+DRAIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `exit_code` as in tfunet.exit_codes, `process` the one to blame."""
+
+    exit_code: int
+    reason: str = ""
+    process: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One process to start."""
+
+    launch: Launch
+    cores: tuple[int, ...]
+
+
+def launch(
+    config: RunConfig,
+    folder: Path,
+    *,
+    command: Sequence[str] | None = None,
+    verbose: bool = False,
+    grace_seconds: float = GRACE_SECONDS,
+) -> Outcome:
+    """Run `config` in `folder` with as many processes as its backend needs, until all ended.
+
+    The terminal shows the chief's output (with `verbose` everyone's), and at a failure the end
+    of what the failing process wrote; log-<index>.txt holds everything. A failure is also
+    written to failure.json.
+
+    Raises ValueError (a run that cannot be: too many replicas, a folder in use, finished or of
+    other settings) and WriteError before anything is started; afterwards an Outcome says it.
+    In the main thread SIGINT, SIGTERM and SIGHUP end the run, and a second one at once. In any
+    other thread signals stay the caller's.
+
+    Args:
+        command: What each process runs; by default the worker on this folder.
+        grace_seconds: From SIGTERM to SIGKILL, for processes that are to end.
+    """
+    plans = plan_processes(config, usable_cores())
+    run_folder = RunFolder(folder)
+    worker = [sys.executable, "-m", "tfunet.worker", str(folder)]
+    run_folder.create()
+    with signals_noted() as noted, run_folder.locked():
+        if run_folder.is_done():
+            raise ValueError(f"{folder} holds a finished run. Choose another folder, or delete it.")
+        run_folder.write_config(config)
+        run_folder.clear_failure()
+        run = _Run(run_folder, noted, verbose=verbose, grace_seconds=grace_seconds)
+        outcome = run.run(plans, list(command or worker))
+    if noted and outcome.exit_code not in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
+        # It came too late to end this run; what the caller does next should not be spared.
+        signal.raise_signal(noted[0])
+    return outcome
+
+
+def plan_processes(config: RunConfig, cores: Sequence[int]) -> list[Plan]:
+    """Return the processes of a run on this machine, each with its cores and a free port."""
+    count = num_processes(config)
+    # Checks that the processes can share the replicas, before anything else needs it.
+    Launch(process_count=count, num_replicas=config.num_replicas, addresses=("",) * count)
+    shares = share_cores(cores, config.num_replicas, count, config.cores_per_replica)
+    addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(count))
+    return [
+        Plan(
+            Launch(
+                process_index=index,
+                process_count=count,
+                num_replicas=config.num_replicas,
+                addresses=addresses,
+            ),
+            shares[index],
+        )
+        for index in range(count)
+    ]
+
+
+def num_processes(config: RunConfig) -> int:
+    """Return how many processes a run has; raises ValueError for an unknown backend."""
+    expand("backend", config.backend, BACKENDS)
+    if config.backend in ONE_PROCESS:
+        if config.processes not in (None, 1):
+            raise ValueError(
+                f"The backend {config.backend!r} runs in one process, got processes="
+                f"{config.processes}. Leave it out, or choose another backend."
+            )
+        return 1
+    return config.processes or config.num_replicas
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports of this machine that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def child_environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of one process.
+
+    TFUNET_LAUNCH tells it its place; TFUNET_TERMINAL is set if its standard error reaches a
+    terminal, which it cannot see through the pipe.
+    """
+    environment = {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "PYTHONIOENCODING": "utf-8",
+        **inherited,
+        "PYTHONUNBUFFERED": "1",
+        "TFUNET_LAUNCH": json.dumps(dataclasses.asdict(plan.launch)),
+        **core_variables(plan.cores),
+    }
+    environment.pop("TFUNET_TERMINAL", None)
+    if plan.launch.process_index == 0 and sys.stderr is not None and sys.stderr.isatty():
+        columns, lines = shutil.get_terminal_size()
+        environment.update(TFUNET_TERMINAL="1", COLUMNS=str(columns), LINES=str(lines))
+    return environment
+
+
+def blame(failures: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return the (index, return code) that made the others fail, of those in order of their end.
+
+    They ended almost together, so the order alone does not tell: a process killed from outside
+    never follows another, one that ended on purpose knew why, and one whose collective broke
+    raises or aborts.
+    """
+
+    def rank(failure: tuple[int, int]) -> int:
+        code = failure[1]
+        if code < 0 and code != -signal.SIGABRT:
+            return 0
+        if code in exit_codes.ON_PURPOSE:
+            return 1
+        return 2 if code < 0 else 3
+
+    return min(failures, key=rank)
+
+
+def describe(index: int, count: int, code: int, last_words: str) -> str:
+    """Return the reason that stands in failure.json; last_words is what an error ended with."""
+    who, where = f"process {index} of {count}", f"see log-{index}.txt"
+    if code < 0:
+        names = {int(one): one.name for one in signal.Signals}
+        return f"{who} was killed by {names.get(-code, f'signal {-code}')}, {where}"
+    words = f": {last_words}" if last_words else ""
+    return f"{who} ended with exit code {code}, {where}{words}"
+
+
+@final
+class _Run:
+    """The processes of one run, from the first start to the last end."""
+
+    def __init__(
+        self, folder: RunFolder, noted: Sequence[int], *, verbose: bool, grace_seconds: float
+    ) -> None:
+        self.folder = folder
+        self.noted = noted
+        self.verbose = verbose
+        self.grace_seconds = grace_seconds
+        self.screen = Screen()
+        self.selector = selectors.DefaultSelector()
+        self.processes: list[Process] = []
+        self.logs: list[Log] = []
+        # (index, code) of those that failed, in order.
+        self.failures: list[tuple[int, int]] = []
+        self.unwritten: WriteError | None = None
+
+    def run(self, plans: Sequence[Plan], command: Sequence[str]) -> Outcome:
+        """Start all, watch them, end all and write down how it went."""
+        guard = Guard()
+        try:
+            for plan in plans:
+                if not self.noted:
+                    self._start(plan, command, guard)
+            self._watch(guard)
+            # What is noted from here on only follows from ending the others.
+            failures, noted = list(self.failures), list(self.noted)
+        except WriteError as error:
+            self.unwritten, failures, noted = error, [], []
+        finally:
+            self._end_all(guard)
+            guard.dismiss()
+        outcome = self._outcome(failures, noted)
+        if outcome.exit_code != exit_codes.OK:
+            self._report(outcome)
+        return outcome
+
+    def _start(self, plan: Plan, command: Sequence[str], guard: Guard) -> None:
+        index = plan.launch.process_index
+        log = Log(self.folder.log_path(index), self.folder.open_log(index))
+        self.logs.append(log)
+        process = start(index, command, plan.cores, child_environment(plan, os.environ))
+        self.processes.append(process)
+        guard.watch(self.processes)
+        for pipe, target in zip(process.pipes(), (sys.stdout, sys.stderr), strict=True):
+            stream = Stream(
+                log,
+                screen=self.screen,
+                target=target if self._is_shown(index) else None,
+                owner=index,
+                prefix=f"[{index}] " if plan.launch.process_count > 1 else "",
+            )
+            self.selector.register(pipe, selectors.EVENT_READ, (pipe, stream))
+
+    def _is_shown(self, index: int) -> bool:
+        return self.verbose or index == 0
+
+    def _watch(self, guard: Guard) -> None:
+        """Return when all have ended, one has failed, a signal came or a log cannot be written."""
+
+        def over() -> bool:
+            return bool(self.failures or self.noted or self.unwritten)
+
+        self._pump_until(over, guard)
+        if self.failures:
+            self._pump_until(lambda: bool(self.noted), guard, SETTLE_SECONDS)
+
+    def _outcome(self, failures: Sequence[tuple[int, int]], noted: Sequence[int]) -> Outcome:
+        if noted:
+            ctrl_c = noted[0] == signal.SIGINT
+            code = exit_codes.INTERRUPTED if ctrl_c else exit_codes.TERMINATED
+            return Outcome(code, f"interrupted by {signal.Signals(noted[0]).name}")
+        if self.unwritten:
+            return Outcome(exit_codes.NOT_WRITTEN, str(self.unwritten))
+        if not failures:
+            return Outcome(exit_codes.OK)
+        index, code = blame(failures)
+        reason = describe(index, len(self.processes), code, self.logs[index].last_words())
+        on_purpose = code in exit_codes.ON_PURPOSE
+        return Outcome(code if on_purpose else exit_codes.PROCESS_DIED, reason, index)
+
+    def _end_all(self, guard: Guard) -> None:
+        """Leave nothing running and nothing open: SIGTERM, some time, SIGKILL."""
+        noted = min(len(self.noted), 1)
+        for one in self.processes:
+            if one.code is None:
+                one.signal_group(signal.SIGTERM)
+        self._pump_until(lambda: len(self.noted) > noted, guard, self.grace_seconds)
+        for one in self.processes:
+            if one.code is None:
+                one.signal_group(signal.SIGKILL)
+        self._pump_until(lambda: False, guard, KILLED_SECONDS)
+        for one in self.processes:
+            if one.code is None:
+                self.screen.say(f"tfunet: process {one.popen.pid} cannot be killed; it hangs.")
+        self._close_all()
+
+    def _close_all(self) -> None:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self.selector.get_map() and time.monotonic() < deadline:
+            self._pump()
+        for key in list(self.selector.get_map().values()):
+            self._close(key)
+        self.selector.close()
+        for log in self.logs:
+            log.close()
+
+    def _pump_until(
+        self, done: Callable[[], bool], guard: Guard, seconds: float | None = None
+    ) -> None:
+        """Pass on output and note ends, until nobody is left, `done`, or the time is up."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while any(one.code is None for one in self.processes) and not done():
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            self._pump()
+            ended = [one for one in self.processes if one.has_just_ended()]
+            if ended:
+                self.failures += [(one.index, one.code) for one in ended if one.code]
+                guard.watch(self.processes)
+
+    def _pump(self) -> None:
+        """Pass on what the pipes hold, waiting a moment for it."""
+        for key, _ in self.selector.select(TICK_SECONDS):
+            data = os.read(key.fd, 65536)
+            if not data:
+                self._close(key)
+                continue
+            try:
+                key.data[1].feed(data)
+            except WriteError as error:
+                self.unwritten = self.unwritten or error
+
+    def _close(self, key: selectors.SelectorKey) -> None:
+        pipe, stream = key.data
+        self.selector.unregister(pipe)
+        pipe.close()
+        try:
+            stream.finish()
+        except WriteError as error:
+            self.unwritten = self.unwritten or error
+
+    def _report(self, outcome: Outcome) -> None:
+        """Say on the terminal and in failure.json what went wrong."""
+        index = outcome.process
+        if index is not None and not self._is_shown(index):
+            for line in self.logs[index].tail:
+                self.screen.say(f"[{index}] {line}")
+        self.screen.say(f"tfunet: {outcome.reason}")
+        if index is not None:
+            self.screen.say(f"tfunet: All that it wrote is in {self.logs[index].path}")
+        try:
+            self.folder.write_failure(outcome.reason, outcome.exit_code, index)
+        except WriteError as error:
+            self.screen.say(f"tfunet: {error}")

@@ -1,0 +1,202 @@
+"""Says in words what a sweep found, and what a reader must know before believing it. Pure."""
+
+from collections.abc import Iterator
+
+from tfunet.bench.collect import TrialRecord
+from tfunet.bench.comparison import Cell, Comparison, Family, Summary
+from tfunet.bench.stats import Estimate, speed_verdict
+
+# A machine whose fixed computation varies or drifts by more than this is not a quiet one.
+NOISY = 0.10
+FEW_REPEATS = 3
+
+
+def findings(summary: Summary) -> dict[str, list[str]]:
+    """Return, by heading, one sentence for each thing that the sweep shows."""
+    parts = {"Speed": _comparisons, "Scaling": _speed_ups, "Scores": _scores}
+    found: dict[str, list[str]] = {}
+    for heading, sentences in parts.items():
+        for family in summary.families:
+            prefix = f"With {family.title}: " if family.title else ""
+            lines = [f"{prefix}{line}" for line in sentences(family)]
+            if lines:
+                found.setdefault(heading, []).extend(lines)
+    return found
+
+
+def doubts(summary: Summary) -> list[str]:
+    """Return what weakens the findings; empty if nothing is known to."""
+    return [
+        *_missing_trials(summary),
+        *_environment(summary),
+        *_samples(summary),
+        *_cores(summary),
+        *_repeats(summary),
+        *_noise(summary),
+    ]
+
+
+def interval_text(estimate: Estimate, digits: int = 2) -> str:
+    """Return "95 % interval 0.99 to 1.07, 3 repeats", or that there is none."""
+    if estimate.method == "none":
+        return f"{estimate.repeats} repeat{'s' if estimate.repeats > 1 else ''}: no interval"
+    unpaired = "" if estimate.paired else " on each side, not paired"
+    low, high = f"{estimate.low:.{digits}f}", f"{estimate.high:.{digits}f}"
+    return f"95 % interval {low} to {high}, {estimate.repeats} repeats{unpaired}"
+
+
+def _comparisons(family: Family) -> Iterator[str]:
+    for one in family.comparisons:
+        yield _comparison(one)
+
+
+def _comparison(one: Comparison) -> str:
+    verdict = speed_verdict(one.ratio).replace("unknown", "more repeats are needed to tell")
+    count = one.upper.num_replicas
+    return (
+        f"{one.upper.way} at {count} replica{'s' if count > 1 else ''} is {one.ratio.value:.2f} "
+        f"times as fast as {one.lower.way} ({interval_text(one.ratio)}): {verdict}."
+    )
+
+
+def _speed_ups(family: Family) -> Iterator[str]:
+    for cell in family.cells:
+        if cell.num_replicas > 1 and cell.speed_up is not None and cell.efficiency is not None:
+            yield (
+                f"{cell.num_replicas} replicas of {cell.way} are {cell.speed_up.value:.2f} times "
+                f"as fast as one of {family.baseline or cell.way} "
+                f"({interval_text(cell.speed_up)}): "
+                f"efficiency {cell.efficiency:.2f} ({family.scaling} scaling)."
+            )
+
+
+def _scores(family: Family) -> Iterator[str]:
+    scored = [cell for cell in family.cells if cell.mean_dice is not None]
+    others = [cell for cell in scored if cell.dice_difference and not cell.is_baseline]
+    baseline = next((cell for cell in scored if cell.is_baseline), None)
+    # Without one baseline for all, the cells' differences are of different things.
+    if family.baseline is None or baseline is None or baseline.mean_dice is None or not others:
+        return
+    dice = baseline.mean_dice
+    what = (
+        f"the mean Dice of {baseline.label} ({dice.median:.3f}, {dice.low:.3f} to {dice.high:.3f})"
+    )
+    apart = [cell for cell in others if _excludes_zero(cell)]
+    same = [cell for cell in others if not _excludes_zero(cell)]
+    if apart:
+        yield f"Different from {what}: {'; '.join(map(_dice_difference, apart))}."
+    if same:
+        largest = max(same, key=_dice_distance)
+        can_tell = any(cell.dice_difference and cell.dice_difference.repeats > 1 for cell in same)
+        yield (
+            f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from {what}: "
+            f"{', '.join(cell.label for cell in same)}. Largest difference: "
+            f"{_dice_difference(largest)}."
+        )
+    steps = sorted({result.steps for cell in scored for result in cell.results if result.steps})
+    if len(steps) > 1:
+        yield (
+            f"The runs took different numbers of optimizer steps ({steps[0]} to {steps[-1]}), so "
+            "equal scores are not to be expected."
+        )
+
+
+def _dice_distance(cell: Cell) -> float:
+    return abs(cell.dice_difference.value) if cell.dice_difference else 0.0
+
+
+def _excludes_zero(cell: Cell) -> bool:
+    return cell.dice_difference is not None and cell.dice_difference.excludes(0.0)
+
+
+def _dice_difference(cell: Cell) -> str:
+    estimate = cell.dice_difference
+    if estimate is None:
+        return cell.label
+    return f"{cell.label} {estimate.value:+.3f} ({interval_text(estimate, 3)})"
+
+
+def _missing_trials(summary: Summary) -> Iterator[str]:
+    missing = summary.not_done
+    if missing:
+        failed = sum(trial.state == "failed" for trial in missing)
+        yield (
+            f"{len(missing)} of {len(summary.sweep.trials)} trials have no numbers ({failed} "
+            "failed); their times are not used. The table of trials says why."
+        )
+
+
+def _environment(summary: Summary) -> Iterator[str]:
+    different = summary.environment_differences
+    if different:
+        yield (
+            f"Trials ran in different environments: {', '.join(different)} differ. Times of "
+            "different machines or versions must not be compared."
+        )
+    if summary.environment.get("git.modified") is True:
+        yield "The code had changes that are not in its git commit."
+
+
+def _samples(summary: Summary) -> Iterator[str]:
+    for family in summary.families:
+        groups: dict[tuple[int, int], dict[str, str]] = {}
+        for cell in family.cells:
+            for trial in cell.done:
+                if trial.result is not None and trial.result.samples_hash:
+                    key = (cell.global_batch, trial.repeat)
+                    groups.setdefault(key, {})[cell.label] = trial.result.samples_hash
+        for (global_batch, repeat), hashes in groups.items():
+            if len(set(hashes.values())) > 1:
+                yield (
+                    f"Repeat {repeat} with global_batch={global_batch}: "
+                    f"{', '.join(hashes)} did not train on the same samples in the same order."
+                )
+
+
+def _cores(summary: Summary) -> Iterator[str]:
+    counts = {trial.config.num_replicas for trial in _done(summary)}
+    open_share = any(trial.config.cores_per_replica is None for trial in _done(summary))
+    has_gpus = any(
+        result.peak_device_bytes
+        for family in summary.families
+        for cell in family.cells
+        for result in cell.results
+    )
+    if len(counts) > 1 and open_share and not has_gpus:
+        yield (
+            "cores_per_replica is not set: fewer replicas had more CPU cores each, which makes "
+            "every speed-up look small. Set it in the study's [base]."
+        )
+
+
+def _repeats(summary: Summary) -> Iterator[str]:
+    fewest = min(
+        (len(cell.results) for family in summary.families for cell in family.cells if cell.results),
+        default=0,
+    )
+    if 0 < fewest < FEW_REPEATS:
+        yield (
+            f"Some cells have only {fewest} good repeat{'s' if fewest > 1 else ''}: their "
+            "intervals are wide or missing. Raise `repeats` and run the study again; only the new "
+            "trials are run."
+        )
+
+
+def _noise(summary: Summary) -> Iterator[str]:
+    measured = summary.sweep.noise
+    spreads = [float(one.get("spread", 0)) for one in measured]
+    if spreads and max(spreads) > NOISY:
+        yield (
+            f"The machine was not quiet: a fixed computation varied by {max(spreads):.0%} "
+            "(10th to 90th percentile)."
+        )
+    medians = [float(one.get("median_seconds", 0)) for one in measured]
+    if medians and min(medians) > 0 and max(medians) / min(medians) - 1 > NOISY:
+        yield (
+            f"The machine's speed changed by {max(medians) / min(medians) - 1:.0%} between the "
+            "beginning and the end of the sweep."
+        )
+
+
+def _done(summary: Summary) -> list[TrialRecord]:
+    return [trial for trial in summary.sweep.trials if trial.result is not None]

@@ -1,0 +1,90 @@
+"""What a run proves of itself before its result counts."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfunet.backend import Backend, Topology
+from tfunet.exit_codes import CheckFailed
+
+
+
+
+def make_fingerprint(backend: Backend, variables: Sequence[Any]) -> Any:
+    """Return a function that gives (local replicas, variables, 8) bytes of the values' hashes.
+
+    It reads every replica's own copy, so that copies that have drifted apart within one process
+    are found too.
+    """
+
+    def replica_fingerprint() -> tf.Tensor:
+        hashes = []
+        for variable in variables:
+            value = tf.convert_to_tensor(variable.value)
+            with tf.device("CPU"):
+                hashes.append(tf.fingerprint(tf.reshape(value, [1, -1]))[0])
+        return tf.stack(hashes)
+
+    return tf.function(lambda: backend.run(replica_fingerprint))
+
+
+def weights_hash(backend: Backend, topology: Topology, fingerprints: np.ndarray) -> str:
+    """Return the hash that all replicas of all processes share.
+
+    Args:
+        fingerprints: (local replicas, variables, 8) uint8, from `make_fingerprint`.
+
+    Raises CheckFailed, naming the replicas, where one differs.
+    """
+    table = np.zeros((topology.num_replicas, 4))
+    for replica, rows in zip(topology.local_replicas, fingerprints, strict=True):
+        digest = hashlib.blake2b(rows.tobytes(), digest_size=8).digest()
+        table[replica] = np.frombuffer(digest, np.uint16)
+    table = backend.sum(table)
+    hashes = [row.astype(np.uint16).tobytes().hex() for row in table]
+    different = [index for index, value in enumerate(hashes) if value != hashes[0]]
+    if different:
+        raise CheckFailed(
+            f"The weights of replicas {different} differ from those of replica 0: the gradients "
+            "are not averaged, or a random or non-deterministic operation updates a weight."
+        )
+    return hashes[0]
+
+
+def samples_hash(step_of_sample: np.ndarray, *, steps: int, global_batch: int) -> str:
+    """Return a hash of which samples each step of an epoch held, over all replicas.
+
+    Args:
+        step_of_sample: (2, samples): how often each sample was used in the epoch, and the sum of
+            the steps (from 1) that used it, over all processes.
+
+    Raises CheckFailed where a sample was used twice, or the batches were not full.
+    """
+    used, step = step_of_sample
+    if used.max(initial=0) > 1:
+        twice = np.flatnonzero(used > 1)
+        raise CheckFailed(f"Samples {twice[:5].tolist()} were used more than once in one epoch.")
+    if used.sum() != steps * global_batch:
+        raise CheckFailed(
+            f"{int(used.sum())} samples were used in {steps} steps of {global_batch}."
+        )
+    return hashlib.blake2b(step.astype(np.int64).tobytes(), digest_size=8).hexdigest()
+
+
+def every_voxel_once(counted: np.ndarray, expected: np.ndarray, cases: Sequence[str]) -> None:
+    """Raise CheckFailed unless each case's voxels were counted exactly once.
+
+    Args:
+        counted: (cases,) voxels that the evaluation counted.
+        expected: (cases,) voxels that the cases have.
+    """
+    wrong = np.flatnonzero(counted != expected)
+    if wrong.size:
+        first = int(wrong[0])
+        raise CheckFailed(
+            f"{wrong.size} cases were not counted exactly once, the first {cases[first]}: "
+            f"{int(counted[first])} voxels counted of {int(expected[first])}."
+        )

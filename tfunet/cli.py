@@ -1,0 +1,225 @@
+"""The command line. Imports no TensorFlow: commands that need it start processes of their own."""
+
+import argparse
+import json
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfunet import __version__, exit_codes
+
+LOGS = Path("logs")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code (tfunet.exit_codes)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(given)
+    if rest and options.command is not _train:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = rest
+    try:
+        return options.command(options)
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.OK
+    except (ValueError, OSError, KeyboardInterrupt) as error:
+        code = exit_codes.of_error(error)
+        if code is None:
+            raise
+        print(f"error: {error}" if str(error) else "interrupted", file=sys.stderr)
+        return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tfunet",
+        description="Train Keras segmentation models on many devices, and compare the ways.",
+        epilog="Exit codes: 0 done, 2 bad usage, configuration or data, 3 a process died, 4 a "
+        "check of correctness failed, 5 a file could not be written, 130 Ctrl-C, 143 terminated.",
+    )
+    parser.add_argument("--version", action="version", version=f"tfunet {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    train = _command(commands, "train", _train, "train one model with one backend", help_=False)
+    train.add_argument("-h", "--help", action="store_true", help="show all keys of a run")
+    train.add_argument("--out", type=Path, help="folder of the record; started again, it resumes")
+    train.add_argument("--verbose", action="store_true", help="show the output of all processes")
+
+    sweep = commands.add_parser("sweep", help="plan, run and watch a study of many runs")
+    actions = sweep.add_subparsers(metavar="ACTION", required=True)
+    plan = _command(actions, "plan", _sweep_plan, "print every trial of a study")
+    plan.add_argument("study", type=Path, help="TOML file")
+    plan.add_argument("--json", action="store_true", help="as JSON")
+    run = _command(actions, "run", _sweep_run, "run what is not done yet, then report")
+    run.add_argument("study", type=Path, help="TOML file")
+    run.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
+    status = _command(actions, "status", _sweep_status, "say what is done, failed and waiting")
+    status.add_argument("folder", type=Path, help="folder of a sweep")
+    status.add_argument("--json", action="store_true", help="as JSON")
+
+    report = _command(commands, "report", _report, "write the report of a sweep")
+    report.add_argument("folder", type=Path, help="folder of a sweep")
+    report.add_argument("--out", type=Path, help="folder of the report; by default FOLDER/report")
+
+    models = commands.add_parser("models", help="list the models, or show one")
+    models.set_defaults(command=_models)
+    about = models.add_subparsers(metavar="ACTION")
+    show = _command(about, "show", _models_show, "levels, shapes, parameters, memory of a model")
+    show.add_argument("name", help="a name of the list, or 'package.module:build'")
+    show.add_argument(
+        "--shape", type=_sizes, required=True, help="spatial sizes and channels, as 128,128,1"
+    )
+    show.add_argument("--classes", type=int, default=2, help="labels, with background")
+    show.add_argument("--batch", type=int, default=1, help="samples, for the memory")
+    show.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of the builder, the value as in TOML: filters=8; may be given again",
+    )
+
+    data = commands.add_parser("data", help="check a data set")
+    checks = data.add_subparsers(metavar="ACTION", required=True)
+    check = _command(checks, "check", _data_check, "read every case once and list all defects")
+    check.add_argument("config", type=Path, help="TOML file with the keys data and data_options")
+
+    doctor = _command(commands, "doctor", _doctor, "say what works here and what is missing")
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction,
+    name: str,
+    function: Callable[[argparse.Namespace], int],
+    help_text: str,
+    *,
+    help_: bool = True,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=help_text, description=help_text, add_help=help_)
+    parser.set_defaults(command=function)
+    return parser
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _toml(pairs: Sequence[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads("\n".join(pairs))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(
+            f"Options are KEY=VALUE with a value as in TOML (a text in quotes), got {pairs}: "
+            f"{error}."
+        ) from error
+
+
+def _train(options: argparse.Namespace) -> int:
+    from tfunet.arguments import parse, run_parser
+    from tfunet.bench.launch import launch
+
+    if options.help:
+        run_parser().print_help()
+        print("\n  --out OUT             Folder of the record; started again, it resumes.")
+        print("  --verbose             Show the output of all processes.")
+        return exit_codes.OK
+    config = parse(options.rest)
+    folder = options.out or LOGS / "runs" / time.strftime("%Y%m%d-%H%M%S")
+    outcome = launch(config, folder, verbose=options.verbose)
+    if outcome.exit_code == exit_codes.OK:
+        print(f"Record: {folder}")
+    return outcome.exit_code
+
+
+def _sweep_plan(options: argparse.Namespace) -> int:
+    from tfunet.bench.plan import plan, plan_json, plan_table
+    from tfunet.bench.study import read_study
+
+    planned = plan(read_study(options.study))
+    print(json.dumps(plan_json(planned), indent=1) if options.json else plan_table(planned))
+    return exit_codes.OK
+
+
+def _sweep_run(options: argparse.Namespace) -> int:
+    from tfunet.bench.study import read_study
+    from tfunet.bench.sweep import run_sweep
+
+    study = read_study(options.study)
+    folder = options.out or LOGS / study.name
+    code = run_sweep(study, folder)
+    if code not in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
+        _print_report(folder, None)
+    return code
+
+
+def _sweep_status(options: argparse.Namespace) -> int:
+    from tfunet.bench.status import status, status_table
+
+    folder = options.folder
+    print(json.dumps(status(folder), indent=1) if options.json else status_table(folder))
+    return exit_codes.OK
+
+
+def _report(options: argparse.Namespace) -> int:
+    _print_report(options.folder, options.out)
+    return exit_codes.OK
+
+
+def _print_report(folder: Path, out: Path | None) -> None:
+    from tfunet.bench.report import summary_table, write_report
+
+    print(summary_table(folder))
+    print(f"Report: {write_report(folder, out).html}")
+
+
+def _models(options: argparse.Namespace) -> int:
+    from tfunet.models import list_models
+
+    print(list_models())
+    return exit_codes.OK
+
+
+def _models_show(options: argparse.Namespace) -> int:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from tfunet.models.show import describe
+
+    print(
+        describe(
+            options.name,
+            image_shape=options.shape,
+            num_classes=options.classes,
+            batch=options.batch,
+            options=_toml(options.option),
+        )
+    )
+    return exit_codes.OK
+
+
+def _data_check(options: argparse.Namespace) -> int:
+    from tfunet.arguments import from_toml
+    from tfunet.data import DATASETS
+    from tfunet.data.check import check
+    from tfunet.refs import call, resolve
+
+    config = from_toml(options.config)
+    source = call("data set", resolve("data set", config.data, DATASETS), config.data_options)
+    defects = check(source)
+    for defect in defects:
+        print(defect)
+    print(f"{source.name}: {len(source.case_ids)} cases, {len(defects)} defects.")
+    return exit_codes.BAD_INPUT if defects else exit_codes.OK
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from tfunet import doctor
+
+    return doctor.run(as_json=options.json)

@@ -1,0 +1,265 @@
+"""Decoded cases on disk, read at random without Python in the way. Imports no TensorFlow.
+
+All images lie one after another in one raw file, all masks in a second, so that any part of any
+case can be mapped into memory. The processes of a machine share the pages; nothing is copied
+until a patch is cut out.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import prod
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from tfunet.data.source import DataSource
+from tfunet.data.windows import padding_before
+
+FORMAT_VERSION = 1
+SHOWN_DEFECTS = 20
+VARIABLE = "TFUNET_CACHE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedCases:
+    """Cases as they lie in the cache's two files.
+
+    Args:
+        image_path: float32 little-endian (*spatial, channels), case after case.
+        mask_path: uint8 (*spatial), case after case.
+        case_ids: As in the source.
+        num_classes: As in the source.
+        channels: As in the source.
+        extents: Spatial shape of each case as it was read.
+        patch: What the cases were padded to, at least.
+    """
+
+    image_path: Path
+    mask_path: Path
+    case_ids: tuple[str, ...]
+    num_classes: int
+    channels: int
+    extents: tuple[tuple[int, ...], ...]
+    patch: tuple[int, ...]
+
+    @cached_property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Spatial shape of each case in the cache: at least `patch`."""
+        return tuple(tuple(map(max, extent, self.patch)) for extent in self.extents)
+
+    @cached_property
+    def origins(self) -> tuple[tuple[int, ...], ...]:
+        """Voxel of each case in the cache at which the case as it was read begins."""
+        return tuple(padding_before(extent, self.patch) for extent in self.extents)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Voxels in front of each case in the files, and in front of their ends."""
+        return tuple(accumulate(map(prod, self.shapes), initial=0))
+
+    @property
+    def num_voxels(self) -> int:
+        """Voxels of all cases in the cache."""
+        return self.offsets[-1]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of both files."""
+        return self.num_voxels * (self.channels * 4 + 1)
+
+
+def default_folder() -> Path:
+    """Return $TFUNET_CACHE, else ~/.cache/tfunet."""
+    return Path(os.environ.get(VARIABLE) or "~/.cache/tfunet").expanduser()
+
+
+def build_cache(
+    source: DataSource,
+    folder: Path | None = None,
+    *,
+    patch: tuple[int, ...],
+    progress: Callable[[int, int], None] | None = None,
+) -> CachedCases:
+    """Return the source's cases from the cache, decoding each once if they are not there.
+
+    Any number of processes may call it at once: one decodes and the others wait. `progress`
+    gets (cases done, cases in all) after each case that is decoded.
+
+    Raises:
+        ValueError: Cases cannot be used; the message lists them.
+        OSError: The folder cannot be read or written: no permission, or a full disk.
+    """
+    home = (folder or default_folder()) / _key(source, patch)
+    try:
+        found = _load(home, source, patch)
+        if found is not None:
+            return found
+        home.mkdir(parents=True, exist_ok=True)
+        with _lock(home / "lock"):
+            # Another process may have decoded while this one waited.
+            return _load(home, source, patch) or _build(home, source, patch, progress)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"The cache of decoded cases in {home} cannot be used: {error.strerror or error}. "
+            f"Make it writable, free some space there, or name another folder with --cache_dir "
+            f"or ${VARIABLE}",
+        ) from error
+
+
+def _key(source: DataSource, patch: tuple[int, ...]) -> str:
+    parts = [
+        FORMAT_VERSION,
+        source.fingerprint,
+        source.num_classes,
+        source.channels,
+        source.case_ids,
+        patch,
+    ]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name)[:40]
+    return f"{name}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
+
+
+def _cases(
+    home: Path, source: DataSource, patch: tuple[int, ...], extents: list[tuple[int, ...]]
+) -> CachedCases:
+    return CachedCases(
+        image_path=home / "images.bin",
+        mask_path=home / "masks.bin",
+        case_ids=source.case_ids,
+        num_classes=source.num_classes,
+        channels=source.channels,
+        extents=tuple(extents),
+        patch=patch,
+    )
+
+
+def _load(home: Path, source: DataSource, patch: tuple[int, ...]) -> CachedCases | None:
+    """Return what an earlier build left, if it is whole."""
+    try:
+        extents = json.loads((home / "index.json").read_text())["extents"]
+        cases = _cases(home, source, patch, [tuple(extent) for extent in extents])
+        # Somebody may have removed a file by hand, or a full disk may have cut it.
+        image_bytes = cases.image_path.stat().st_size
+        mask_bytes = cases.mask_path.stat().st_size
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    voxels = cases.num_voxels
+    whole = image_bytes == voxels * cases.channels * 4 and mask_bytes == voxels
+    return cases if whole else None
+
+
+def _build(
+    home: Path,
+    source: DataSource,
+    patch: tuple[int, ...],
+    progress: Callable[[int, int], None] | None,
+) -> CachedCases:
+    total = len(source.case_ids)
+    extents: list[tuple[int, ...]] = []
+    defects: list[str] = []
+    with _replacing(home / "images.bin") as images, _replacing(home / "masks.bin") as masks:
+        for index, case_id in enumerate(source.case_ids):
+            try:
+                image, mask = _checked(source, index, rank=len(patch))
+            # A reader may let an OSError through: the file is the defect, not the cache.
+            except (ValueError, OSError) as error:
+                defects.append(f"{case_id}: {error}")
+            else:
+                extents.append(mask.shape)
+                images.write(_padded(image, (*patch, source.channels), "<f4"))
+                masks.write(_padded(mask, patch, "u1"))
+            if progress is not None:
+                progress(index + 1, total)
+        if defects:
+            raise ValueError(_listing(source.name, defects, total))
+    with _replacing(home / "index.json") as index_file:
+        index_file.write(json.dumps({"data": source.name, "extents": extents}).encode())
+    return _cases(home, source, patch, extents)
+
+
+def _checked(source: DataSource, index: int, *, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a case, or raise ValueError for one that no training could use."""
+    image, mask = source.read(index)
+    if image.ndim != rank + 1 or image.shape[-1] != source.channels or not image.size:
+        raise ValueError(
+            f"the image has shape {image.shape}; expected {rank} spatial axes for the patch and "
+            f"{source.channels} channels."
+        )
+    if mask.shape != image.shape[:-1]:
+        raise ValueError(
+            f"the mask has shape {mask.shape} and the image {image.shape[:-1]}; they must agree."
+        )
+    if not np.isfinite(image).all():
+        raise ValueError("the image has pixels that are not finite (NaN or infinite).")
+    if mask.dtype.kind not in "bui":
+        raise ValueError(f"the mask has type {mask.dtype}; labels must be integers.")
+    low, high = int(mask.min()), int(mask.max())
+    if low < 0 or high >= source.num_classes:
+        raise ValueError(
+            f"the mask has labels {low}..{high}; allowed: 0..{source.num_classes - 1}."
+        )
+    return image, mask
+
+
+def _padded(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> memoryview:
+    """Return the bytes of an array, centred in zeros where it is smaller than `shape`."""
+    padded = np.zeros(tuple(map(max, array.shape, shape)), dtype)
+    starts = padding_before(array.shape, shape)
+    inside = tuple(
+        slice(start, start + size) for start, size in zip(starts, array.shape, strict=True)
+    )
+    padded[inside] = array
+    return padded.data.cast("B")
+
+
+def _listing(name: str, defects: list[str], total: int) -> str:
+    shown = "".join(f"\n  {defect}" for defect in defects[:SHOWN_DEFECTS])
+    more = len(defects) - SHOWN_DEFECTS
+    rest = f"\n  and {more} more" if more > 0 else ""
+    return (
+        f"{len(defects)} of {total} cases of the data set {name!r} cannot be used. Mend or "
+        f"remove them:{shown}{rest}"
+    )
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name only when it is whole."""
+    # A name of its own: where the file system has no locks, several processes may be writing.
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Wait until no other process builds here; the system frees the lock of one that dies."""
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            # No locks on this file system: every process decodes, to files of its own.
+        else:
+            for left in path.parent.glob("*.tmp"):
+                left.unlink(missing_ok=True)
+        yield

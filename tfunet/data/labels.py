@@ -1,0 +1,158 @@
+"""Turns mask files into labels 0..num_classes-1. Imports no TensorFlow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfunet.data.readers import read_mask
+from tfunet.refs import near_match
+
+BACKGROUND = "background"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelling:
+    """How the values of a case's mask files become labels.
+
+    Args:
+        names: The classes 1, 2, ... by name.
+        patterns: One file pattern for each class, or a single one for a file that holds all.
+        values: File value to label, for a single file with values for classes; None where each
+            class has a file of its own.
+        threshold: With a file for each class: a pixel belongs to it where the file's value is
+            above. None: the file holds 0 and at most one other value, and that one is the class.
+    """
+
+    names: tuple[str, ...]
+    patterns: tuple[str, ...]
+    values: Mapping[int, int] | None
+    threshold: float | None
+
+    def read(self, paths: Sequence[Path]) -> np.ndarray:
+        """Return a case's labels as uint8 (*spatial); ValueError names the file that is wrong."""
+        if self.values is not None:
+            return self._translate(paths[0], read_mask(paths[0]), self.values)
+        labels: np.ndarray | None = None
+        for label, path in enumerate(paths, start=1):
+            inside = self._foreground(path, read_mask(path))
+            if labels is None:
+                labels = np.zeros(inside.shape, np.uint8)
+            if labels.shape != inside.shape:
+                raise ValueError(
+                    f"{path}: the mask has shape {inside.shape}, and {paths[0].name} has "
+                    f"{labels.shape}."
+                )
+            labels[inside] = label
+        if labels is None:
+            raise ValueError("A case needs at least one mask file.")
+        return labels
+
+    def _foreground(self, path: Path, mask: np.ndarray) -> np.ndarray:
+        if self.threshold is not None:
+            return mask > self.threshold
+        found = np.unique(mask)
+        if len(found) > 2 or (len(found) == 2 and found[0] != 0) or found.min(initial=0) < 0:
+            raise ValueError(
+                f"{path}: holds the values {_listed(found)}, and a mask of one class holds 0 and "
+                "one other value. Give threshold= to take all above it, or classes= if the "
+                "values are classes."
+            )
+        return mask != 0
+
+    def _translate(self, path: Path, mask: np.ndarray, values: Mapping[int, int]) -> np.ndarray:
+        labels = np.zeros(mask.shape, np.uint8)
+        found = np.unique(mask)
+        unknown = [value for value in found if int(value) not in values]
+        if unknown:
+            allowed = ", ".join(str(value) for value in sorted(values))
+            raise ValueError(
+                f"{path}: labels out of range: holds the values {_listed(found)}; allowed: "
+                f"{allowed}. Add the others to classes=, those to ignore as "
+                f"{BACKGROUND} = [0, ...]."
+            )
+        for value in found:
+            labels[mask == value] = values[int(value)]
+        return labels
+
+
+def labelling(
+    masks: str | Mapping[str, str],
+    classes: Mapping[str, int | Sequence[int]] | None,
+    threshold: float | None,
+) -> Labelling:
+    """Return the labelling that the options of `open_folder` describe."""
+    if isinstance(masks, str) and classes is None:
+        masks = {"foreground": masks}
+    if isinstance(masks, str):
+        if threshold is not None:
+            raise ValueError(
+                "threshold= makes one class out of a mask, classes= several: give one of the two. "
+                "For a mask of one class: masks = {NAME = PATTERN} and threshold."
+            )
+        names, values = _class_values(classes or {})
+        return Labelling(names=names, patterns=(masks,), values=values, threshold=None)
+    if classes is not None:
+        raise ValueError(
+            "classes= gives the values in a single mask file, and masks= here names a file for "
+            "each class: the classes are its names. Leave classes out, or give one pattern."
+        )
+    if not masks:
+        raise ValueError("masks= names no file. Give a pattern, or {CLASS = PATTERN, ...}.")
+    return Labelling(
+        names=tuple(masks), patterns=tuple(masks.values()), values=None, threshold=threshold
+    )
+
+
+def named_regions(
+    regions: Mapping[str, Sequence[str]] | None, names: Sequence[str]
+) -> dict[str, tuple[int, ...]]:
+    """Return region name to labels; by default each class is a region of its own."""
+    if regions is None:
+        return {name: (label,) for label, name in enumerate(names, start=1)}
+    for region, members in regions.items():
+        for member in [members] if isinstance(members, str) else members:
+            if member not in names:
+                raise ValueError(
+                    f"Region {region!r} names the class {member!r}.{near_match(str(member), names)}"
+                    f" Known: {', '.join(names)}."
+                )
+    return {
+        region: tuple(
+            list(names).index(one) + 1
+            for one in ([members] if isinstance(members, str) else members)
+        )
+        for region, members in regions.items()
+    }
+
+
+def _class_values(
+    classes: Mapping[str, int | Sequence[int]],
+) -> tuple[tuple[str, ...], dict[int, int]]:
+    names = tuple(name for name in classes if name != BACKGROUND)
+    if not 1 <= len(names) <= 255:
+        raise ValueError(
+            f"classes= names {len(names)} classes besides the background; allowed: 1 to 255, "
+            "as {NAME = VALUE, ...}."
+        )
+    values: dict[int, int] = {}
+    for name, given in {BACKGROUND: 0, **classes}.items():
+        label = 0 if name == BACKGROUND else names.index(name) + 1
+        for value in given if isinstance(given, list | tuple) else [given]:
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"Class {name!r} has the value {value!r}; allowed: whole numbers.")
+            if value in values:
+                raise ValueError(
+                    f"classes= gives the value {value} to two classes. (0 is the background, "
+                    f"unless {BACKGROUND} = [...] says otherwise.)"
+                )
+            values[value] = label
+    return names, values
+
+
+def _listed(found: np.ndarray) -> str:
+    shown = [str(int(value)) for value in found[:8]]
+    if len(found) > 8:
+        shown = [*shown[:6], "...", str(int(found[-1])), f"({len(found)} of them)"]
+    return ", ".join(shown)

@@ -1,0 +1,70 @@
+"""File patterns with placeholders: 'imagesTr/{case}.nii.gz'. Imports no TensorFlow."""
+
+import re
+from pathlib import Path
+
+_TOKEN = re.compile(r"\{([A-Za-z_]\w*)\}|(\*\*/)|(\*)|(\?)")
+
+
+def placeholders(pattern: str) -> tuple[str, ...]:
+    """Return the names of a pattern's placeholders, each once, in order of appearance."""
+    if re.search(r"[{}]", _TOKEN.sub("", pattern)):
+        raise ValueError(
+            f"The pattern {pattern!r} has a brace that is no placeholder. Write {{name}}, with "
+            "letters, digits and underscores."
+        )
+    names = [match[1] for match in _TOKEN.finditer(pattern) if match[1]]
+    return tuple(dict.fromkeys(names))
+
+
+def find(root: Path, pattern: str) -> dict[str, dict[str, str]]:
+    """Return the files under `root` that match, in sorted order, with their placeholders' values.
+
+    A placeholder stands for as few characters as can be within one name of the path, the same
+    ones wherever it is repeated; `*` for any characters within a name, `?` for one, `**/` for
+    any folders. Hidden files (.name) never match. Keys are relative to `root`, with slashes.
+    """
+    if Path(pattern).is_absolute():
+        raise ValueError(f"The pattern {pattern!r} must be relative to root. Move its start there.")
+    exact = re.compile(_regex(pattern))
+    found = {}
+    for path in root.glob(_glob(pattern)):
+        relative = path.relative_to(root).as_posix()
+        match = exact.fullmatch(relative)
+        if match and not path.name.startswith(".") and path.is_file():
+            found[relative] = match.groupdict()
+    return dict(sorted(found.items()))
+
+
+def _glob(pattern: str) -> str:
+    """Return a glob that matches at least the pattern's files."""
+    parts = []
+    for part in _split(pattern):
+        if isinstance(part, str):
+            parts.append(part.replace("[", "[[]"))
+        else:
+            parts.append("*" if part[1] else part[0])
+    return re.sub(r"\*\*+(?!/)", "*", "".join(parts))
+
+
+def _regex(pattern: str) -> str:
+    parts = []
+    seen: set[str] = set()
+    for part in _split(pattern):
+        if isinstance(part, str):
+            parts.append(re.escape(part))
+        elif part[1]:
+            parts.append(f"(?P={part[1]})" if part[1] in seen else f"(?P<{part[1]}>[^/]+?)")
+            seen.add(part[1])
+        else:
+            parts.append({"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}[part[0]])
+    return "".join(parts)
+
+
+def _split(pattern: str) -> list[str | re.Match[str]]:
+    parts: list[str | re.Match[str]] = []
+    end = 0
+    for match in _TOKEN.finditer(pattern):
+        parts += [pattern[end : match.start()], match]
+        end = match.end()
+    return [*parts, pattern[end:]]

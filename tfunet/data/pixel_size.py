@@ -1,0 +1,131 @@
+"""How large the pixels of each case are, and how large they shall be. Imports no TensorFlow."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfunet.data.pairs import Case, Found
+from tfunet.data.patterns import placeholders
+from tfunet.data.readers import Header
+from tfunet.data.tables import Table
+from tfunet.refs import near_match
+
+Spacing = tuple[float, ...]
+KEYS = ("file", "key", "column")
+
+
+class PixelSizes:
+    """Finds each case's pixel size: a setting, a JSON file's, a table's or the image header's.
+
+    Args:
+        root: The data set's folder.
+        given: `pixel_size` of `open_folder`.
+        target: `target_pixel_size` of `open_folder`; None leaves every image as it is.
+        images: The image patterns.
+        table: `table` of `open_folder`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        given: float | Sequence[float] | Mapping[str, str] | None,
+        target: float | Sequence[float] | None,
+        images: Sequence[str],
+        table: Table | None,
+    ) -> None:
+        if given is not None and target is None:
+            raise ValueError(
+                "pixel_size= is given and target_pixel_size= is not. Give the size to resample "
+                "to, or leave pixel_size out."
+            )
+        self._root, self._target, self._table = root, target, table
+        self._fixed = None if isinstance(given, Mapping) else given
+        self._source = given if isinstance(given, Mapping) else None
+        self._files: Found | None = None
+        self._first_image = images[0]
+        if self._source is not None:
+            self._open(self._source)
+
+    def of(
+        self, cases: Sequence[Case], headers: Sequence[Header]
+    ) -> tuple[list[tuple[Spacing, Spacing] | None], list[str]]:
+        """Return each case's (pixel size, target) along its axes, and one line for each defect."""
+        if self._target is None or len(cases) != len(headers):
+            return [None] * len(headers), []
+        pairs: list[tuple[Spacing, Spacing] | None] = []
+        defects = []
+        for case, header in zip(cases, headers, strict=True):
+            num_axes = len(header.shape)
+            try:
+                spacing = _sizes(self._of(case, header), num_axes)
+                pairs.append((spacing, _sizes(self._target, num_axes)))
+            except ValueError as error:
+                defects.append(f"{case.images[0]}: {error}")
+        return pairs, defects
+
+    def _open(self, source: Mapping[str, str]) -> None:
+        for name in source:
+            if name not in KEYS:
+                raise ValueError(
+                    f"pixel_size= has an unknown key {name!r}.{near_match(name, KEYS)} Known: "
+                    f"{', '.join(KEYS)}."
+                )
+        if ("file" in source) == ("column" in source):
+            raise ValueError("pixel_size= needs either file (and key), for JSON files, or column.")
+        if "column" in source:
+            if self._table is None:
+                raise ValueError("pixel_size.column names a column of table=, which is not given.")
+            return
+        names, known = placeholders(source["file"]), placeholders(self._first_image)
+        if not set(names) <= set(known):
+            raise ValueError(
+                f"pixel_size.file={source['file']!r} has the placeholders {list(names)}; known: "
+                f"those of images={self._first_image!r}, {list(known)}."
+            )
+        self._files = Found(self._root, source["file"])
+
+    def _of(self, case: Case, header: Header) -> Any:
+        if self._fixed is not None:
+            return self._fixed
+        if self._source is None:
+            if header.spacing is None:
+                raise ValueError("states no pixel size; give pixel_size=")
+            return header.spacing
+        if self._files is None:
+            column = self._source["column"]
+            return self._table.value(case.case_id, column) if self._table else None
+        files = self._files.matching(case.values)
+        if len(files) != 1:
+            raise ValueError(
+                f"{len(files)} files match {self._files.filled(case.values)} for its pixel size; "
+                "exactly one is needed"
+            )
+        size = _from_json(self._root / files[0], self._source.get("key", "PixelSize"))
+        # BIDS lists x first; the arrays of all formats but NIfTI have rows (y) first.
+        return size[::-1] if isinstance(size, list) and header.spacing is None else size
+
+
+def _from_json(path: Path, key: str) -> Any:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"its pixel size file {path} cannot be read ({error})") from error
+    if not isinstance(values, dict) or key not in values:
+        known = ", ".join(values) if isinstance(values, dict) else "no keys"
+        raise ValueError(f"{path} has no {key!r} (it has: {known})")
+    return values[key]
+
+
+def _sizes(given: Any, num_axes: int) -> Spacing:
+    several = given if isinstance(given, list | tuple) else [given] * num_axes
+    try:
+        sizes = tuple(float(one) for one in several)
+    except (TypeError, ValueError):
+        sizes = ()
+    # A not-a-number is not above 0 either.
+    if len(sizes) != num_axes or not all(0 < one < float("inf") for one in sizes):
+        raise ValueError(
+            f"pixel size {given!r}; allowed: a positive number, or one for each of {num_axes} axes"
+        )
+    return sizes

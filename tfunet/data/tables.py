@@ -1,0 +1,95 @@
+"""A CSV or TSV file with a row for each case. Imports no TensorFlow."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tfunet.data.pairs import Case
+from tfunet.refs import near_match
+
+KEYS = ("file", "key", "group", "keep")
+
+
+class Table:
+    """Says which cases to use and which group each belongs to.
+
+    Args:
+        root: The data set's folder.
+        options: `file`, relative to `root`; `key`, the column that holds the case ids; and
+            where wanted `group`, a column, and `keep`, column to the values of the rows to use.
+    """
+
+    def __init__(self, root: Path, options: Mapping[str, Any]) -> None:
+        for name in options:
+            if name not in KEYS:
+                raise ValueError(
+                    f"table= has an unknown key {name!r}.{near_match(name, KEYS)} "
+                    f"Known: {', '.join(KEYS)}."
+                )
+        if "file" not in options or "key" not in options:
+            raise ValueError("table= needs file (CSV or TSV) and key (its column of case ids).")
+        self.file = str(options["file"])
+        self._group = options.get("group")
+        self._keep = {
+            column: [str(one) for one in ([wanted] if isinstance(wanted, str | int) else wanted)]
+            for column, wanted in options.get("keep", {}).items()
+        }
+        rows = _rows(root / self.file)
+        columns = list(rows[0])
+        for column in [options["key"], *([self._group] if self._group else []), *self._keep]:
+            self._known(column, columns)
+        self._columns = columns
+        self._by_id = {row[options["key"]]: row for row in rows}
+        if len(self._by_id) < len(rows):
+            raise ValueError(
+                f"{root / self.file}: column {options['key']!r} names a case in two rows."
+            )
+
+    def select(self, cases: Sequence[Case]) -> tuple[list[Case], list[str]]:
+        """Return the cases that the table keeps, with its groups, and one line for each defect."""
+        chosen, defects = [], []
+        for case in cases:
+            row = self._by_id.get(case.case_id)
+            if row is None:
+                defects.append(f"{case.images[0]}: no row {case.case_id!r} in {self.file}")
+            elif self._kept(row):
+                chosen.append(replace(case, group=row[self._group]) if self._group else case)
+        there = {case.case_id for case in cases}
+        defects += [
+            f"{self.file}: row {case_id!r} has no complete case"
+            for case_id, row in self._by_id.items()
+            if case_id not in there and self._kept(row)
+        ]
+        if not chosen and not defects:
+            raise ValueError(f"table.keep={self._keep} leaves no case of {self.file}.")
+        return chosen, defects
+
+    def value(self, case_id: str, column: str) -> str:
+        """Return what a case's row says in a column."""
+        self._known(column, self._columns)
+        return self._by_id[case_id][column]
+
+    def _kept(self, row: Mapping[str, str]) -> bool:
+        return all(row[column] in wanted for column, wanted in self._keep.items())
+
+    def _known(self, column: str, columns: Sequence[str]) -> None:
+        if column not in columns:
+            raise ValueError(
+                f"{self.file} has no column {column!r}.{near_match(str(column), columns)} "
+                f"It has: {', '.join(columns)}."
+            )
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"The table {path} cannot be read ({error}).") from error
+    if not rows:
+        raise ValueError(f"The table {path} has no rows.")
+    if any(None in row or None in row.values() for row in rows):
+        raise ValueError(f"The table {path} has rows with more or fewer fields than its header.")
+    return rows

@@ -1,0 +1,64 @@
+"""Windows that cover an image so that each voxel is counted once. Imports no TensorFlow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """One patch of an image, and the part of it that counts.
+
+    Args:
+        start: First voxel, in the image; negative where the image is smaller than the patch.
+        core_start: First voxel that counts, in the window.
+        core_stop: One past the last voxel that counts, in the window.
+    """
+
+    start: tuple[int, ...]
+    core_start: tuple[int, ...]
+    core_stop: tuple[int, ...]
+
+
+def plan_windows(extent: Sequence[int], patch: Sequence[int], halo: int = 0) -> list[Window]:
+    """Return windows of the size of `patch` whose cores cover each voxel of `extent` once.
+
+    A core keeps at least `halo` voxels of context on each side that is not a border of the
+    image. The last window of an axis is shifted inward; an axis shorter than the patch has one
+    window, centred on it.
+    """
+    if len(extent) != len(patch):
+        raise ValueError(f"An image of shape {tuple(extent)} has no patches of {tuple(patch)}.")
+    axes = [_axis(size, length, halo) for size, length in zip(extent, patch, strict=True)]
+    return [
+        Window(
+            start=tuple(start for start, _, _ in corner),
+            core_start=tuple(first for _, first, _ in corner),
+            core_stop=tuple(stop for _, _, stop in corner),
+        )
+        for corner in product(*axes)
+    ]
+
+
+def padding_before(extent: Sequence[int], patch: Sequence[int]) -> tuple[int, ...]:
+    """Return the voxels in front of an image that is padded, centred, to at least `patch`."""
+    return tuple(max(size - length, 0) // 2 for length, size in zip(extent, patch, strict=True))
+
+
+def _axis(length: int, window: int, halo: int) -> list[tuple[int, int, int]]:
+    """Return (start, core start, core stop) of each window of one axis."""
+    if length <= window:
+        before = (window - length) // 2
+        return [(-before, before, before + length)]
+    stride = window - 2 * halo
+    if stride < 1:
+        raise ValueError(
+            f"evaluation_halo={halo} leaves nothing of a window of {window} voxels; it must be "
+            f"at most {(window - 1) // 2}. Choose a smaller halo or a larger patch."
+        )
+    starts = [*range(0, length - window, stride), length - window]
+    stops = [start + window - halo for start in starts[:-1]] + [length]
+    return [
+        (start, first - start, stop - start)
+        for start, first, stop in zip(starts, [0, *stops[:-1]], stops, strict=True)
+    ]

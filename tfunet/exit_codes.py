@@ -1,0 +1,31 @@
+"""What the exit code of every tfunet command means. Imports no TensorFlow."""
+
+from tfunet.record import WriteError
+
+OK = 0
+BAD_INPUT = 2  # Usage, configuration or data.
+PROCESS_DIED = 3
+CHECK_FAILED = 4  # The run finished, but a check of its correctness did not hold.
+NOT_WRITTEN = 5  # No permission, or a full disk.
+INTERRUPTED = 130  # Ctrl-C.
+TERMINATED = 143  # SIGTERM, or the terminal went away.
+
+# A process of a run ends with one of these on purpose; with anything else, it died.
+ON_PURPOSE = (BAD_INPUT, CHECK_FAILED, NOT_WRITTEN)
+
+
+class CheckFailed(RuntimeError):
+    """A run computed something else than it should have; its result must not be used."""
+
+
+def of_error(error: BaseException) -> int | None:
+    """Return the exit code that an error stands for; None for one nobody foresaw."""
+    if isinstance(error, WriteError):
+        return NOT_WRITTEN
+    if isinstance(error, CheckFailed):
+        return CHECK_FAILED
+    if isinstance(error, ValueError):
+        return BAD_INPUT
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return None

@@ -1,0 +1,98 @@
+"""The table of models. Importing it imports no TensorFlow."""
+
+from dataclasses import dataclass
+
+MODELS = {
+    "unet": "tfunet.models.unet:build",
+    "isensee": "tfunet.models.isensee:build",
+    "isensee_3dunetcnn": "tfunet.models.presets:isensee_3dunetcnn",
+    "ronneberger2d": "tfunet.models.presets:ronneberger2d",
+    "cicek3d": "tfunet.models.presets:cicek3d",
+    "summit_5_2": "tfunet.models.presets:summit_5_2",
+    "summit_5_5": "tfunet.models.presets:summit_5_5",
+    "summit_6_2": "tfunet.models.presets:summit_6_2",
+    "summit_7_2": "tfunet.models.presets:summit_7_2",
+    "nnunet2d": "tfunet.models.presets:nnunet2d",
+    "nnunet3d": "tfunet.models.presets:nnunet3d",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What `tfunet models` says of a model."""
+
+    dimensions: str
+    summary: str
+    citation: str
+
+
+_SUMMIT = "Seal et al. 2020, Toward Large-Scale Image Segmentation on Summit"
+
+CARDS = {
+    "unet": Card(
+        dimensions="2D, 3D",
+        summary="U-Net with every option: filters, levels, normalization, up-sampling, residual",
+        citation="Ronneberger et al. 2015, arXiv:1505.04597; Cicek et al. 2016, arXiv:1606.06650",
+    ),
+    "isensee": Card(
+        dimensions="2D, 3D",
+        summary="context and localization modules, segmentation layers of three levels summed",
+        citation="Isensee et al. 2017, arXiv:1802.10508",
+    ),
+    "isensee_3dunetcnn": Card(
+        dimensions="2D, 3D",
+        summary="the same as 3DUnetCNN arranges it, the code of IBM's large-model case study",
+        citation="github.com/ellisdg/3DUnetCNN, after Isensee et al. 2017",
+    ),
+    "ronneberger2d": Card(
+        dimensions="2D",
+        summary="the first U-Net, with same padding",
+        citation="Ronneberger et al. 2015, arXiv:1505.04597",
+    ),
+    "cicek3d": Card(
+        dimensions="3D",
+        summary="the first 3D U-Net, with same padding",
+        citation="Cicek et al. 2016, arXiv:1606.06650",
+    ),
+    "summit_5_2": Card(
+        dimensions="2D",
+        summary="torchgpipe's U-Net, 5 poolings, 2 convolutions a level",
+        citation=_SUMMIT,
+    ),
+    "summit_5_5": Card(
+        dimensions="2D",
+        summary="torchgpipe's U-Net, 5 poolings, 5 convolutions a level",
+        citation=_SUMMIT,
+    ),
+    "summit_6_2": Card(
+        dimensions="2D",
+        summary="torchgpipe's U-Net, 6 poolings, 2 convolutions a level",
+        citation=_SUMMIT,
+    ),
+    "summit_7_2": Card(
+        dimensions="2D",
+        summary="torchgpipe's U-Net, 7 poolings, 2 convolutions a level",
+        citation=_SUMMIT,
+    ),
+    "nnunet2d": Card(
+        dimensions="2D",
+        summary="nnU-Net's 2D network without deep supervision",
+        citation="Isensee et al. 2021, arXiv:1904.08128",
+    ),
+    "nnunet3d": Card(
+        dimensions="3D",
+        summary="nnU-Net's 3D network without deep supervision",
+        citation="Isensee et al. 2021, arXiv:1904.08128",
+    ),
+}
+
+
+def list_models() -> str:
+    """The models as text, one a line: name, dimensions, what it is, citation."""
+    name_width = max(map(len, CARDS))
+    summary_width = max(len(card.summary) for card in CARDS.values())
+    lines = [
+        f"{name:{name_width}}  {card.dimensions:6}  {card.summary:{summary_width}}  {card.citation}"
+        for name, card in CARDS.items()
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,200 @@
+"""The layers the networks are made of, in two or three spatial dimensions, channels last."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from tfunet.models.options import (
+    check_at_least,
+    check_choice,
+    check_flag,
+    check_rate,
+    check_slope,
+)
+
+NORMALIZATIONS = ("none", "batch", "synchronized_batch", "group", "instance")
+ACTIVATIONS = ("relu", "leaky_relu", "elu", "gelu", "silu")
+UPSAMPLINGS = ("transposed", "nearest", "linear")
+DEFAULT_GROUPS = 8
+DEFAULT_NEGATIVE_SLOPE = 0.01
+# All of ACTIVATIONS pass positive values and damp negative ones: He et al. 2015 (arXiv:1502.01852).
+KERNEL_INITIALIZER = "he_normal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """How every block of a network convolves, drops, normalizes and activates.
+
+    `bias=None`: a bias only where no normalization follows (its mean would take it away).
+    `groups` belongs to normalization "group", `negative_slope` to activation "leaky_relu".
+    """
+
+    dimensions: int
+    normalization: str
+    activation: str
+    bias: bool | None
+    dropout: float
+    affine: bool
+    groups: int | None
+    negative_slope: float | None
+
+    def __post_init__(self) -> None:
+        check_choice("normalization", self.normalization, NORMALIZATIONS)
+        check_choice("activation", self.activation, ACTIVATIONS)
+        check_rate("dropout", self.dropout)
+        check_flag("affine", self.affine)
+        if self.bias is not None:
+            check_flag("bias", self.bias)
+        if self.groups is not None:
+            check_at_least("groups", self.groups, 1)
+            _check_belongs("groups", "normalization", self.normalization, "group")
+        if self.negative_slope is not None:
+            check_slope("negative_slope", self.negative_slope)
+            _check_belongs("negative_slope", "activation", self.activation, "leaky_relu")
+
+    @property
+    def convolution_bias(self) -> bool:
+        """Whether a convolution has a bias."""
+        return self.normalization == "none" if self.bias is None else self.bias
+
+
+def _check_belongs(name: str, option: str, value: str, needed: str) -> None:
+    if value != needed:
+        raise ValueError(
+            f"{name} is for {option} {needed!r} only, and {option} is {value!r}: leave it out."
+        )
+
+
+def check_groups(style: Style, filters: Sequence[int]) -> None:
+    """Refuse a number of groups that does not divide every number of filters."""
+    groups = style.groups or DEFAULT_GROUPS
+    wrong = sorted({count for count in filters if count % groups})
+    if style.normalization == "group" and wrong:
+        raise ValueError(
+            f"groups={groups} must divide every number of filters, and does not divide "
+            f"{', '.join(map(str, wrong))}. Choose other groups or other filters."
+        )
+
+
+def convolve(
+    tensor: Any, filters: int, style: Style, name: str, *, size: int = 3, stride: int = 1
+) -> Any:
+    """Convolve with `filters` cubes of `size`, same padding."""
+    layer = {2: keras.layers.Conv2D, 3: keras.layers.Conv3D}[style.dimensions]
+    return layer(
+        filters,
+        size,
+        strides=stride,
+        padding="same",
+        use_bias=style.convolution_bias,
+        kernel_initializer=KERNEL_INITIALIZER,
+        name=name,
+    )(tensor)
+
+
+def segment(tensor: Any, num_classes: int, dimensions: int, name: str, *, bias: bool = True) -> Any:
+    """Logits from a convolution of size 1, in float32 under every precision policy."""
+    layer = {2: keras.layers.Conv2D, 3: keras.layers.Conv3D}[dimensions]
+    return layer(
+        num_classes,
+        1,
+        use_bias=bias,
+        kernel_initializer="glorot_uniform",
+        dtype="float32",
+        name=name,
+    )(tensor)
+
+
+def drop(tensor: Any, style: Style, name: str) -> Any:
+    """Drop whole feature maps (Tompson et al. 2015): neighbouring voxels carry the same thing."""
+    if style.dropout == 0:
+        return tensor
+    layer = {2: keras.layers.SpatialDropout2D, 3: keras.layers.SpatialDropout3D}[style.dimensions]
+    return layer(style.dropout, name=name)(tensor)
+
+
+def normalize(tensor: Any, style: Style, name: str) -> Any:
+    """Normalize over the batch, the replicas' batches, groups of channels or single channels."""
+    affine = {"center": style.affine, "scale": style.affine, "name": name}
+    match style.normalization:
+        case "none":
+            return tensor
+        case "batch":
+            return keras.layers.BatchNormalization(**affine)(tensor)
+        case "synchronized_batch":
+            return keras.layers.BatchNormalization(synchronized=True, **affine)(tensor)
+        case "group":
+            groups = style.groups or DEFAULT_GROUPS
+            return keras.layers.GroupNormalization(groups, epsilon=1e-5, **affine)(tensor)
+        case _:
+            return keras.layers.GroupNormalization(-1, epsilon=1e-5, **affine)(tensor)
+
+
+def activate(tensor: Any, style: Style, name: str) -> Any:
+    """Apply the style's activation."""
+    match style.activation:
+        case "relu":
+            return keras.layers.ReLU(name=name)(tensor)
+        case "leaky_relu":
+            slope = style.negative_slope
+            slope = DEFAULT_NEGATIVE_SLOPE if slope is None else slope
+            return keras.layers.LeakyReLU(slope, name=name)(tensor)
+        case _:
+            return keras.layers.Activation(style.activation, name=name)(tensor)
+
+
+def block(
+    tensor: Any, filters: int, style: Style, name: str, *, size: int = 3, stride: int = 1
+) -> Any:
+    """Convolution, dropout, normalization, activation: the order of nnU-Net and torchgpipe."""
+    tensor = unactivated_block(tensor, filters, style, name, size=size, stride=stride)
+    return activate(tensor, style, f"{name}_activation")
+
+
+def unactivated_block(
+    tensor: Any, filters: int, style: Style, name: str, *, size: int = 3, stride: int = 1
+) -> Any:
+    """A block without its activation, for what is added to a shortcut first."""
+    tensor = convolve(tensor, filters, style, f"{name}_convolution", size=size, stride=stride)
+    tensor = drop(tensor, style, f"{name}_dropout")
+    return normalize(tensor, style, f"{name}_normalization")
+
+
+def upsample(
+    tensor: Any, kind: str, dimensions: int, name: str, *, dtype: str | None = None
+) -> Any:
+    """Double each spatial size by repetition ("nearest") or interpolation ("linear")."""
+    layer = {2: keras.layers.UpSampling2D, 3: keras.layers.UpSampling3D}[dimensions]
+    tensor = layer(2, dtype=dtype, name=name)(tensor)
+    return _smooth(tensor, dimensions, name, dtype) if kind == "linear" else tensor
+
+
+def _smooth(tensor: Any, dimensions: int, name: str, dtype: str | None) -> Any:
+    """Repetition to linear interpolation, with half-pixel centres and repeated borders.
+
+    Repeated values, convolved with (1, 2, 1) / 4 in each dimension, are the interpolated ones;
+    that is two means of neighbours in turn. Keras itself interpolates in two dimensions only, and
+    there in float32 with several copies.
+    """
+    layer = {2: keras.layers.AveragePooling2D, 3: keras.layers.AveragePooling3D}[dimensions]
+    padding = [[0, 0], *[[1, 1]] * dimensions, [0, 0]]
+    tensor = keras.ops.pad(tensor, padding, mode="symmetric")
+    for half in (1, 2):
+        tensor = layer(2, strides=1, dtype=dtype, name=f"{name}_mean{half}")(tensor)
+    return tensor
+
+
+def up_convolve(tensor: Any, filters: int, style: Style, name: str, *, bias: bool) -> Any:
+    """Double each spatial size by a transposed convolution of size 2 and stride 2."""
+    layer = {2: keras.layers.Conv2DTranspose, 3: keras.layers.Conv3DTranspose}[style.dimensions]
+    return layer(
+        filters,
+        2,
+        strides=2,
+        padding="same",
+        use_bias=bias,
+        kernel_initializer=KERNEL_INITIALIZER,
+        name=name,
+    )(tensor)

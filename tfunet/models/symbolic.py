@@ -1,0 +1,30 @@
+"""Builds a model without its weights: shapes and parameters of any size at no memory."""
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+
+
+def build_symbolic(builder: Callable[[], keras.Model], *, precision: str) -> keras.Model:
+    """Call `builder` under the dtype policy `precision`; the model's variables have no values.
+
+    Such a model answers questions about its graph, shapes and parameters, and cannot be called.
+    The caller's policy, layer names and random state stay as they are.
+    """
+    random_state = random.getstate()
+    try:
+        # A thread of its own: Keras keeps its policy and names per thread, and a list of the
+        # variables still without values, all of which the next StatelessScope would allocate.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(_build, builder, precision).result()
+    finally:
+        # Keras draws the seeds of initializers from here.
+        random.setstate(random_state)
+
+
+def _build(builder: Callable[[], keras.Model], precision: str) -> keras.Model:
+    keras.config.set_dtype_policy(precision)
+    with keras.StatelessScope(initialize_variables=False):
+        return builder()

@@ -1,0 +1,236 @@
+"""U-Nets in two and three dimensions, after Ronneberger et al. 2015 and Cicek et al. 2016."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from tfunet.models.blocks import (
+    UPSAMPLINGS,
+    Style,
+    activate,
+    block,
+    check_groups,
+    convolve,
+    normalize,
+    segment,
+    unactivated_block,
+    up_convolve,
+    upsample,
+)
+from tfunet.models.options import (
+    Shape,
+    check_at_least,
+    check_choice,
+    check_divisible,
+    check_flag,
+    check_instance_statistics,
+    check_rate,
+    check_shape,
+    check_table,
+)
+
+DOWNSAMPLINGS = ("max", "average", "strided")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Widths:
+    """Filters of every convolution; row i belongs to level i, level 0 has the full resolution.
+
+    `encoder` has one row more than there are poolings: its last row is the bottom.
+    `upsampling[i]` is the transposed convolution that leads up to level i.
+    """
+
+    encoder: tuple[tuple[int, ...], ...]
+    decoder: tuple[tuple[int, ...], ...]
+    upsampling: tuple[int, ...]
+
+
+def build(
+    *,
+    image_shape: Shape,
+    num_classes: int,
+    filters: int | None = None,
+    levels: int = 4,
+    convolutions: int | None = None,
+    max_filters: int | None = None,
+    normalization: str = "instance",
+    groups: int | None = None,
+    affine: bool = True,
+    activation: str = "leaky_relu",
+    negative_slope: float | None = None,
+    dropout: float = 0.0,
+    bottom_dropout: float = 0.0,
+    residual: bool = False,
+    downsampling: str = "max",
+    upsampling: str = "transposed",
+    bias: bool | None = None,
+    upsampling_bias: bool = True,
+    output_bias: bool = True,
+    encoder_filters: Sequence[Sequence[int]] | None = None,
+    decoder_filters: Sequence[Sequence[int]] | None = None,
+    upsampling_filters: Sequence[int] | None = None,
+) -> keras.Model:
+    """A U-Net from images (batch, *spatial, channels) to float32 logits (batch, *spatial, classes).
+
+    `levels` poolings halve the image; level i has `convolutions` (2) of `filters` (32) * 2**i
+    filters each, at most `max_filters`. The three tables replace these numbers (see `Widths`).
+    A residual level adds its input (through a convolution of size 1 where shapes differ) before
+    its last activation. Up-sampling "nearest" and "linear" have no weights and keep the channels.
+    `dropout` drops feature maps after each convolution, `bottom_dropout` single values at the
+    bottom. Where `bias` is None, only convolutions without a normalization have one.
+    Raises ValueError where an option is unknown or a size is not divisible by 2**levels.
+    """
+    check_shape(image_shape, num_classes)
+    check_at_least("levels", levels, 1)
+    check_choice("downsampling", downsampling, DOWNSAMPLINGS)
+    check_choice("upsampling", upsampling, UPSAMPLINGS)
+    check_rate("bottom_dropout", bottom_dropout)
+    for name, flag in (
+        ("residual", residual),
+        ("upsampling_bias", upsampling_bias),
+        ("output_bias", output_bias),
+    ):
+        check_flag(name, flag)
+    spatial = image_shape[:-1]
+    check_divisible(spatial, levels, option=f"levels={levels}")
+    check_instance_statistics(normalization, spatial, levels)
+    if upsampling_filters is not None and upsampling != "transposed":
+        raise ValueError(
+            f"upsampling_filters is for upsampling 'transposed' only, and upsampling is "
+            f"{upsampling!r}, which has no filters: leave it out."
+        )
+    widths = plan_widths(
+        filters=filters,
+        levels=levels,
+        convolutions=convolutions,
+        max_filters=max_filters,
+        encoder_filters=encoder_filters,
+        decoder_filters=decoder_filters,
+        upsampling_filters=upsampling_filters,
+    )
+    style = Style(
+        dimensions=len(spatial),
+        normalization=normalization,
+        activation=activation,
+        bias=bias,
+        dropout=dropout,
+        affine=affine,
+        groups=groups,
+        negative_slope=negative_slope,
+    )
+    check_groups(style, [count for row in widths.encoder + widths.decoder for count in row])
+
+    inputs = keras.Input(tuple(image_shape), name="image")
+    tensor, skips = _descend(inputs, widths, style, downsampling, residual)
+    if bottom_dropout:
+        tensor = keras.layers.Dropout(bottom_dropout, name="bottom_dropout")(tensor)
+    for level in reversed(range(levels)):
+        name = f"up{level}_upsampling"
+        if upsampling == "transposed":
+            count = widths.upsampling[level]
+            tensor = up_convolve(tensor, count, style, name, bias=upsampling_bias)
+        else:
+            tensor = upsample(tensor, upsampling, style.dimensions, name)
+        tensor = keras.layers.Concatenate(name=f"up{level}_concatenation")([skips[level], tensor])
+        tensor = _level(tensor, widths.decoder[level], style, f"up{level}", residual)
+    logits = segment(tensor, num_classes, style.dimensions, "logits", bias=output_bias)
+    return keras.Model(inputs, logits, name="unet")
+
+
+def plan_widths(
+    *,
+    filters: int | None,
+    levels: int,
+    convolutions: int | None,
+    max_filters: int | None,
+    encoder_filters: Sequence[Sequence[int]] | None,
+    decoder_filters: Sequence[Sequence[int]] | None,
+    upsampling_filters: Sequence[int] | None,
+) -> Widths:
+    """The filters of every convolution; a table given replaces what the numbers would say."""
+    numbers = {"filters": filters, "convolutions": convolutions, "max_filters": max_filters}
+    given = [name for name, value in numbers.items() if value is not None]
+    for name in given:
+        check_at_least(name, numbers[name], 1)
+    if None not in (encoder_filters, decoder_filters) and given:
+        raise ValueError(
+            f"{', '.join(given)}: encoder_filters and decoder_filters already say the number of "
+            f"filters of every convolution: give one or the other."
+        )
+    check_table("encoder_filters", encoder_filters, levels + 1, "one a level and the bottom")
+    check_table("decoder_filters", decoder_filters, levels, "one a level")
+    if upsampling_filters is not None:
+        rows = [[count] for count in upsampling_filters]
+        check_table("upsampling_filters", rows, levels, "one a level")
+    base = 32 if filters is None else filters
+    limit = max_filters or base * 2**levels
+    counts = [min(base * 2**level, limit) for level in range(levels + 1)]
+    repeats = convolutions or 2
+    encoder = encoder_filters or [[count] * repeats for count in counts]
+    decoder = decoder_filters or [[count] * repeats for count in counts[:-1]]
+    return Widths(
+        encoder=tuple(map(tuple, encoder)),
+        decoder=tuple(map(tuple, decoder)),
+        upsampling=tuple(upsampling_filters or [row[0] for row in decoder]),
+    )
+
+
+def _descend(
+    tensor: Any, widths: Widths, style: Style, downsampling: str, residual: bool
+) -> tuple[Any, list[Any]]:
+    """The bottom's output, and the output of each level above it."""
+    skips: list[Any] = []
+    for level, row in enumerate(widths.encoder):
+        name = f"down{level}" if level < len(widths.encoder) - 1 else "bottom"
+        if level:
+            tensor = _downsample(tensor, downsampling, style.dimensions, f"down{level - 1}_pooling")
+        stride = 2 if level and downsampling == "strided" else 1
+        tensor = _level(tensor, row, style, name, residual, stride=stride)
+        skips.append(tensor)
+    return tensor, skips[:-1]
+
+
+def _downsample(tensor: Any, kind: str, dimensions: int, name: str) -> Any:
+    """Halve each spatial size, unless the next level's first convolution does."""
+    if kind == "strided":
+        return tensor
+    layers = {
+        ("max", 2): keras.layers.MaxPooling2D,
+        ("max", 3): keras.layers.MaxPooling3D,
+        ("average", 2): keras.layers.AveragePooling2D,
+        ("average", 3): keras.layers.AveragePooling3D,
+    }
+    return layers[kind, dimensions](2, name=name)(tensor)
+
+
+def _level(
+    tensor: Any,
+    filters: Sequence[int],
+    style: Style,
+    name: str,
+    residual: bool,
+    *,
+    stride: int = 1,
+) -> Any:
+    """The convolutions of one level; the first has the stride."""
+    shortcut = tensor
+    strides = [stride] + [1] * (len(filters) - 1)
+    for index, count in enumerate(filters[:-1]):
+        tensor = block(tensor, count, style, f"{name}_{index}", stride=strides[index])
+    last = f"{name}_{len(filters) - 1}"
+    if not residual:
+        return block(tensor, filters[-1], style, last, stride=strides[-1])
+    tensor = unactivated_block(tensor, filters[-1], style, last, stride=strides[-1])
+    shortcut = _project(shortcut, filters[-1], style, f"{name}_shortcut", stride)
+    tensor = keras.layers.Add(name=f"{name}_sum")([tensor, shortcut])
+    return activate(tensor, style, f"{last}_activation")
+
+
+def _project(tensor: Any, filters: int, style: Style, name: str, stride: int) -> Any:
+    """A shortcut of the shape that it is added to (He et al. 2016, option B)."""
+    if tensor.shape[-1] == filters and stride == 1:
+        return tensor
+    tensor = convolve(tensor, filters, style, f"{name}_convolution", size=1, stride=stride)
+    return normalize(tensor, style, f"{name}_normalization")

@@ -1,0 +1,125 @@
+"""Small programs that ask TensorFlow and Horovod for a little of their real work.
+
+Each runs in a process of its own, so that one that crashes or hangs takes nothing with it, and
+prints one JSON object last. This module itself imports no TensorFlow.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PROBE_SECONDS = 180.0
+HIDE_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
+TENSORFLOW_PROBE = """
+import json
+import tensorflow as tf
+import keras
+facts = {"tensorflow": tf.__version__, "keras": keras.__version__,
+         "keras_backend": keras.backend.backend(),
+         "gpus": len(tf.config.list_physical_devices("GPU"))}
+with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(keras.layers.Dense(1)(tf.ones([2, 3])) ** 2)
+facts["single"] = bool(tf.math.is_finite(loss))
+print(json.dumps(facts))
+"""
+MIRRORED_PROBE = """
+import json
+import tensorflow as tf
+devices = [f"GPU:{i}" for i in range(len(tf.config.list_physical_devices("GPU")))]
+if len(devices) < 2:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    devices = ["CPU:0", "CPU:1"]
+strategy = tf.distribute.MirroredStrategy(devices)
+def step():
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+total = float(strategy.experimental_local_results(strategy.run(tf.function(step)))[0])
+if total != len(devices):
+    raise ValueError(f"the sum of 1 over {devices} is {total}")
+print(json.dumps({"devices": devices}))
+"""
+MULTIWORKER_PROBE = """
+import json
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+def step():
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+total = float(strategy.experimental_local_results(strategy.run(tf.function(step)))[0])
+if total != 1:
+    raise ValueError(f"the sum of 1 over one worker is {total}")
+print(json.dumps({"workers": 1}))
+"""
+HOROVOD_PROBE = """
+import importlib.metadata
+import json
+import tensorflow as tf
+import horovod.tensorflow as horovod
+horovod.init()
+total = float(horovod.allreduce(tf.constant(1.0), op=horovod.Sum, name="doctor"))
+if total != 1:
+    raise ValueError(f"the sum of 1 over one process is {total}")
+print(json.dumps({"version": importlib.metadata.version("horovod"),
+                  "gloo": bool(horovod.gloo_built()), "mpi": bool(horovod.mpi_built()),
+                  "nccl": bool(horovod.nccl_built())}))
+"""
+# An operation, not the import: on TensorFlow 2.17 and later the import succeeds and they all fail.
+TENSORFLOW_IO_PROBE = """
+import json
+import tensorflow as tf
+import tensorflow_io as tfio
+encoded = tfio.image.encode_bmp(tf.zeros([1, 1, 3], tf.uint8))
+print(json.dumps({"version": tfio.__version__, "bytes": len(encoded.numpy())}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a probe printed, or the one line that says how it failed."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+def ask(script: str, variables: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Answer:
+    """Run a script that prints one JSON object last, and return that or why there is none."""
+    # What a launcher or an earlier run left behind would start a probe as part of that.
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "TF_CONFIG" and not name.startswith("HOROVOD_")
+    }
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**inherited, **quiet, **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(error=f"no answer within {seconds:g} s")
+    last = done.stdout.strip().rpartition("\n")[2]
+    if done.returncode == 0 and last.startswith("{"):
+        return Answer(facts=json.loads(last))
+    complaints = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+    errors = [line for line in complaints if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return Answer(error=(errors or complaints)[-1].strip())
+
+
+def one_worker() -> str:
+    """Return a TF_CONFIG for a cluster of one, on a port that is free now."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    return json.dumps({"cluster": {"worker": [address]}, "task": {"type": "worker", "index": 0}})

@@ -1,0 +1,387 @@
+"""The run folder: the only module that opens files for writing during a run. No TensorFlow.
+
+A file is either whole or not there: it is written under a temporary name beside its place and
+moved there. A table grows by whole lines.
+"""
+
+import contextlib
+import csv
+import errno
+import fcntl
+import io
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self, final
+
+from tfunet.config import SCHEMA_VERSION, RunConfig, from_json
+
+PARTIAL = ".partial-"
+LOCK = ".lock"
+LOCK_SECONDS = 0.2
+STEP_COLUMNS = ("step", "seconds", "loss", "traced")
+CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
+
+
+class WriteError(OSError):
+    """A file of the record could not be written; the message names it and what to do."""
+
+
+def epoch_columns(regions: Iterable[str]) -> tuple[str, ...]:
+    """Return the columns of epochs.csv for a data set with these regions."""
+    regions = tuple(regions)
+    return (
+        *("epoch", "steps", "loss", "val_loss"),
+        *(f"dice_{region}" for region in regions),
+        *(f"iou_{region}" for region in regions),
+        *("learning_rate", "training_seconds", "evaluation_seconds", "saving_seconds"),
+        *("elapsed_seconds", "weights_hash", "samples_hash"),
+    )
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a WriteError that names `path` and says what to do."""
+    try:
+        yield
+    except WriteError:
+        raise
+    except OSError as error:
+        advice = "Check the folder, or choose another one."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            advice = "Free space there, or choose another folder."
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            advice = "Give yourself the permission to write there, or choose another folder."
+        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+            advice = "A file is in the way: remove it, or choose another folder."
+        raise WriteError(f"Cannot write {path}: {error.strerror or error}. {advice}") from error
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a whole file or nothing; raises WriteError."""
+    with replacing(path) as partial:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path with the same suffix, which becomes `path` when the block ends well.
+
+    Any OSError of the block becomes a WriteError, and nothing of it remains.
+    """
+    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
+    try:
+        with writing(path):
+            yield partial
+            _sync(partial)
+            os.replace(partial, path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+@final
+class Table:
+    """A CSV file that grows by whole lines; each is in the file when `append` returns.
+
+    Args:
+        path: The file; made if it is not there.
+        columns: The first one counts (steps, epochs) from 1.
+        last: Rows of an earlier attempt that count further than this are dropped: with 0 all.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], *, last: int = 0) -> None:
+        self.path = path
+        self.columns = tuple(columns)
+        write_atomic(path, _csv_line(columns) + _rows_up_to(path, self.columns, last))
+        with writing(path):
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def append(self, row: Mapping[str, object]) -> None:
+        """Add one row, with a value for every column; raises WriteError and adds nothing."""
+        if row.keys() != set(self.columns):
+            raise ValueError(
+                f"A row of {self.path.name} has {', '.join(self.columns)}; got {', '.join(row)}."
+            )
+        line = _csv_line([row[column] for column in self.columns]).encode()
+        with writing(self.path):
+            size = os.fstat(self._file).st_size
+            try:
+                # A disk that is nearly full takes the beginning of a line, and says so only here.
+                if os.write(self._file, line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                os.ftruncate(self._file, size)
+                raise
+
+    def close(self) -> None:
+        """Have the rows on the disk, so that a later result.json never outlives them."""
+        with writing(self.path):
+            try:
+                os.fsync(self._file)
+            finally:
+                os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table, as text; none if there is no file.
+
+    A last line without its end is left out: its writer died there, or is still at it.
+    """
+    return list(csv.DictReader(_whole_lines(path)))
+
+
+@final
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run. Its methods raise WriteError for a file that cannot be written."""
+
+    path: Path
+
+    def create(self) -> None:
+        """Make the folder, with those above it."""
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other run out of this folder; raises ValueError naming who has it.
+
+        Clears, at both ends, the temporary files of processes that were killed while writing.
+        """
+        path = self.path / LOCK
+        descriptor = _lock(path)
+        try:
+            self._remove_partial()
+            yield
+        finally:
+            self._remove_partial()
+            with contextlib.suppress(OSError):
+                path.unlink()
+            os.close(descriptor)
+
+    def is_locked(self) -> bool:
+        """Whether a run is going on in this folder."""
+        try:
+            descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write config.json; raises ValueError if the folder holds a run with other settings."""
+        # Compared as JSON: a tuple among a model's options comes back as a list.
+        ours, theirs = json.loads(config.to_json()), self._read_json("config.json")
+        if theirs not in (None, ours):
+            differing = [
+                f"{name}={ours.get(name)!r} (there: {theirs.get(name)!r})"
+                for name in {**ours, **theirs}
+                if ours.get(name) != theirs.get(name)
+            ]
+            raise ValueError(
+                f"{self.path} holds a run with other settings: {', '.join(differing)}. Choose "
+                "another folder, or delete that one."
+            )
+        write_atomic(self.path / "config.json", config.to_json() + "\n")
+
+    def read_config(self) -> RunConfig | None:
+        """Return what `write_config` wrote; None if it has not."""
+        text = _read(self.path / "config.json")
+        return None if text is None else from_json(text)
+
+    def write_env(self, environment: Mapping[str, Any]) -> None:
+        """Write env.json."""
+        self._write_json("env.json", environment)
+
+    def read_env(self) -> dict[str, Any] | None:
+        """Return what `write_env` wrote; None if it has not."""
+        return self._read_json("env.json")
+
+    def write_split(self, train: Sequence[str], validation: Sequence[str]) -> None:
+        """Write the case ids of both parts to split.json."""
+        self._write_json("split.json", {"train": list(train), "validation": list(validation)})
+
+    def read_split(self) -> dict[str, list[str]] | None:
+        """Return what `write_split` wrote; None if it has not."""
+        return self._read_json("split.json")
+
+    def steps_table(self, *, last: int = 0) -> Table:
+        """Open steps.csv, keeping the rows up to step `last` of an earlier attempt."""
+        return Table(self.path / "steps.csv", STEP_COLUMNS, last=last)
+
+    def epochs_table(self, regions: Iterable[str], *, last: int = 0) -> Table:
+        """Open epochs.csv, keeping the rows up to epoch `last` of an earlier attempt."""
+        return Table(self.path / "epochs.csv", epoch_columns(regions), last=last)
+
+    def write_cases(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Replace cases.csv by the counts of one evaluation."""
+        lines = [_csv_line([row[column] for column in CASE_COLUMNS]) for row in rows]
+        write_atomic(self.path / "cases.csv", _csv_line(CASE_COLUMNS) + "".join(lines))
+
+    def replacing(self, name: str) -> contextlib.AbstractContextManager[Path]:
+        """Return a context like that of the module's `replacing`, for checkpoint and model."""
+        return replacing(self.path / name)
+
+    def log_path(self, process_index: int) -> Path:
+        """Return the file that keeps a process's output."""
+        return self.path / f"log-{process_index}.txt"
+
+    def open_log(self, process_index: int) -> BinaryIO:
+        """Open that file unbuffered, after what an earlier attempt left in it."""
+        path = self.log_path(process_index)
+        with writing(path):
+            return path.open("ab", buffering=0)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write result.json, by which the run is done, and take away an earlier failure."""
+        self._write_json("result.json", {"schema_version": SCHEMA_VERSION, **result})
+        self.clear_failure()
+
+    def read_result(self) -> dict[str, Any] | None:
+        """Return what `write_result` wrote; None if the run is not done."""
+        return self._read_json("result.json")
+
+    def is_done(self) -> bool:
+        """Whether the run has its result."""
+        return (self.path / "result.json").is_file()
+
+    def write_failure(self, reason: str, exit_code: int, process: int | None = None) -> None:
+        """Write failure.json; `process` is the index of the one to blame, if there is one."""
+        self._write_json(
+            "failure.json", {"reason": reason, "exit_code": exit_code, "process": process}
+        )
+
+    def read_failure(self) -> dict[str, Any] | None:
+        """Return what `write_failure` wrote; None if it has not."""
+        return self._read_json("failure.json")
+
+    def clear_failure(self) -> None:
+        """Remove failure.json, if it is there."""
+        path = self.path / "failure.json"
+        with writing(path):
+            path.unlink(missing_ok=True)
+
+    def _remove_partial(self) -> None:
+        for partial in self.path.glob(f"{PARTIAL}*"):
+            with contextlib.suppress(OSError):
+                partial.unlink()
+
+    def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        write_atomic(self.path / name, json.dumps(value, indent=1, default=_plain) + "\n")
+
+    def _read_json(self, name: str) -> Any:
+        text = _read(self.path / name)
+        return None if text is None else json.loads(text)
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy number or array, or a path, as JSON knows it."""
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{value!r} is neither a number nor text, which is all that a record holds.")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _csv_line(values: Iterable[object]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(values)
+    return line.getvalue()
+
+
+def _whole_lines(path: Path) -> list[str]:
+    lines = (_read(path) or "").split("\n")
+    return [f"{line}\n" for line in lines[:-1]]
+
+
+def _rows_up_to(path: Path, columns: tuple[str, ...], last: int) -> str:
+    if last < 1:
+        return ""
+    header, *rows = _whole_lines(path) or [""]
+    if header != _csv_line(columns):
+        raise ValueError(
+            f"{path} has the columns {header.strip() or '(none)'}, and this run writes "
+            f"{','.join(columns)}. Start it anew in another folder."
+        )
+    return "".join(row for row in rows if int(row.partition(",")[0]) <= last)
+
+
+def _lock(path: Path) -> int:
+    """Return the descriptor that holds the lock; the kernel frees it however the process ends."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        with writing(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The one before us may have removed the file between our open and our lock.
+            if _is_file(descriptor, path):
+                break
+        except BlockingIOError:
+            # Not at once: `is_locked` holds it for an instant.
+            if time.monotonic() > deadline:
+                holder = os.pread(descriptor, 200, 0).decode(errors="replace")
+                raise ValueError(
+                    f"{path.parent} is in use by {holder or 'another run'}. Wait until it ends, "
+                    "end it, or choose another folder."
+                ) from None
+            time.sleep(LOCK_SECONDS / 10)
+        except OSError as error:
+            # Some shared disks know no locks.
+            print(f"tfunet: {path.parent} cannot be locked ({error.strerror}).", file=sys.stderr)
+            break
+        os.close(descriptor)
+    holder = f"process {os.getpid()} on {socket.gethostname()}"
+    try:
+        with writing(path):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, holder.encode(), 0)
+    except WriteError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,93 @@
+"""The rows and the result that a run records."""
+
+import resource
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfunet.backend import Backend, Topology
+from tfunet.config import RunConfig
+
+
+def epoch_row(
+    epoch: int, progress: Any, regions: Iterable[str], **seconds: float
+) -> dict[str, object]:
+    """Return a row of epochs.csv; scores are empty in an epoch without evaluation."""
+    logs = progress.logs
+    row: dict[str, object] = {"epoch": epoch, "steps": progress.step, "loss": logs["loss"]}
+    row["val_loss"] = logs.get("val_loss", "")
+    for region in regions:
+        row[f"dice_{region}"] = logs.get(f"val_dice_{region}", "")
+        row[f"iou_{region}"] = logs.get(f"val_iou_{region}", "")
+    row["learning_rate"] = logs["learning_rate"]
+    row["weights_hash"] = progress.weights_hash
+    row["samples_hash"] = progress.samples_hash
+    return {**row, **seconds}
+
+
+def steady_seconds(step_seconds: Sequence[float], traced_steps: Iterable[int]) -> list[float]:
+    """Return the times of the steps that traced nothing; `traced_steps` counts from 1."""
+    traced = set(traced_steps)
+    return [value for step, value in enumerate(step_seconds, start=1) if step not in traced]
+
+
+def peak_bytes(backend: Backend, topology: Topology) -> np.ndarray:
+    """Return (processes, 2): peak resident memory and peak of all GPUs, called by all together."""
+    table = np.zeros((topology.process_count, 2))
+    # Linux counts ru_maxrss in KiB.
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    gpus = tf.config.list_logical_devices("GPU")
+    device = sum(tf.config.experimental.get_memory_info(gpu.name)["peak"] for gpu in gpus)
+    table[topology.process_index] = [resident, device]
+    return backend.sum(table)
+
+
+def summarise(
+    config: RunConfig,
+    topology: Topology,
+    *,
+    parameters: int,
+    steps_per_epoch: int,
+    progress: Any,
+    regions: Sequence[str],
+    peaks: np.ndarray,
+    elapsed_seconds: float,
+) -> dict[str, Any]:
+    """Return result.json. A check that failed would have ended the run before."""
+    steady = steady_seconds(progress.step_seconds, progress.traced_steps)
+    first = [progress.step_seconds[step - 1] for step in progress.traced_steps]
+    median = float(np.median(steady)) if steady else None
+    checks = {"weights": True, "scores": True}
+    if not config.synthetic:
+        checks["samples"] = True
+    return {
+        "backend": config.backend,
+        "num_replicas": topology.num_replicas,
+        "process_count": topology.process_count,
+        "replica_batch": config.replica_samples,
+        "global_batch": config.global_samples,
+        "parameters": parameters,
+        "steps": progress.step,
+        "epochs": -(-progress.step // steps_per_epoch),
+        "xla": config.xla,
+        "precision": config.precision,
+        "start_seconds": progress.seconds["start"],
+        "first_step_seconds": sum(first),
+        "median_step_seconds": median,
+        "images_per_second": config.global_samples / median if median else None,
+        "training_seconds": sum(progress.step_seconds),
+        "evaluation_seconds": progress.seconds["evaluation"],
+        "saving_seconds": progress.seconds["saving"],
+        "elapsed_seconds": elapsed_seconds,
+        "peak_resident_bytes": [int(row[0]) for row in peaks],
+        "peak_device_bytes": [int(row[1]) or None for row in peaks],
+        "loss": progress.logs["loss"],
+        "val_loss": progress.logs["val_loss"],
+        "dice": {region: progress.logs[f"val_dice_{region}"] for region in regions},
+        "iou": {region: progress.logs[f"val_iou_{region}"] for region in regions},
+        "weights_hash": progress.weights_hash,
+        "samples_hash": progress.samples_hash,
+        "checks": checks,
+    }

@@ -1,0 +1,360 @@
+"""The one training loop. Read it from top to bottom."""
+
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import psutil
+import tensorflow as tf
+from tqdm import tqdm
+
+from tfunet import callbacks as callback_tables
+from tfunet import checkpoint, losses, optimizers, preflight, state
+from tfunet.backend import Backend, Topology
+from tfunet.checks import every_voxel_once, make_fingerprint, samples_hash, weights_hash
+from tfunet.config import RunConfig
+from tfunet.data import DATASETS
+from tfunet.data.cache import build_cache, default_folder
+from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.source import DataSource
+from tfunet.data.split import split_cases
+from tfunet.environment import environment
+from tfunet.evaluation import Evaluation, Scores
+from tfunet.exit_codes import CheckFailed
+from tfunet.models.make import make_model
+from tfunet.optimizer import averaging
+from tfunet.record import RunFolder
+from tfunet.refs import call, resolve
+from tfunet.summary import epoch_row, peak_bytes, summarise
+from tfunet.training_step import make_step
+
+TERMINAL_VARIABLE = "TFUNET_TERMINAL"
+
+
+@dataclass
+class Progress:
+    """How far a run is, and what it has measured so far: what a checkpoint keeps of it."""
+
+    step: int = 0
+    step_seconds: list[float] = field(default_factory=list)
+    traced_steps: list[int] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    logs: dict[str, float] = field(default_factory=dict)
+    weights_hash: str = ""
+    samples_hash: str = ""
+
+    def spend(self, phase: str, since: float) -> float:
+        """Add the time since `since` (time.perf_counter) to a phase, and return it."""
+        spent = time.perf_counter() - since
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+        return spent
+
+
+def run(config: RunConfig, backend: Backend, path: str | Path) -> dict[str, Any]:
+    """Train, evaluate and record one run; every process of it calls this.
+
+    A folder with a checkpoint of the same configuration goes on from there.
+
+    Args:
+        config: What to do.
+        backend: Not yet started.
+        path: The run's folder; the chief writes there.
+
+    Returns what result.json holds.
+
+    Raises ValueError for what is wrong with configuration or data, WriteError where the record
+    cannot be written, and CheckFailed when the run did not compute what it should.
+    """
+    # --- Start: devices, processes, random numbers ---------------------------------------------
+    started = psutil.Process().create_time()
+    topology = backend.start()
+    keras.utils.set_random_seed(config.seed)
+    keras.config.set_dtype_policy(config.precision)
+    if config.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    folder = RunFolder(Path(path))
+    if topology.is_chief:
+        folder.create()
+        folder.write_config(config)
+        folder.write_env(environment())
+
+    # --- Data: the same split and order in every process ---------------------------------------
+    source = call("data set", resolve("data set", config.data, DATASETS), config.data_options)
+    patch = _patch(config, source)
+    split = split_cases(
+        source, share=config.validation_share, groups=config.validation_groups, seed=config.seed
+    )
+    cache_folder = Path(config.cache_dir) if config.cache_dir else default_folder()
+    cases = build_cache(source, cache_folder, patch=patch)
+    validation_ids = tuple(source.case_ids[index] for index in split.validation)
+    if topology.is_chief:
+        folder.write_split([source.case_ids[index] for index in split.train], validation_ids)
+    training_pipeline = TrainingPipeline(
+        cases,
+        split.train,
+        patch=patch,
+        patches_per_case=config.patches_per_case,
+        replica_batch=config.replica_samples,
+        num_replicas=topology.num_replicas,
+        accumulation=config.accumulation,
+        seed=config.seed,
+        flips=config.flips,
+        synthetic=config.synthetic,
+    )
+    evaluation_pipeline = EvaluationPipeline(
+        cases,
+        split.validation,
+        patch=patch,
+        halo=config.evaluation_halo,
+        replica_batch=config.replica_samples // config.accumulation,
+        num_replicas=topology.num_replicas,
+    )
+    steps_per_epoch = training_pipeline.steps_per_epoch
+    last_step = config.steps or config.epochs * steps_per_epoch
+
+    # --- Model, loss, optimizer ----------------------------------------------------------------
+    loss = losses.make(config.loss, config.loss_options)
+    with backend.scope():
+        model = make_model(
+            config.model,
+            image_shape=(*patch, source.channels),
+            num_classes=source.num_classes,
+            options=config.model_options,
+        )
+        optimizer = optimizers.make(config, topology.num_replicas, steps_per_epoch)
+        model.compile(
+            optimizer=averaging(optimizer, backend.average, config.accumulation),
+            loss=loss,
+            metrics=list(config.metrics),
+            jit_compile=False,
+            auto_scale_loss=False,
+        )
+        model.optimizer.build(model.trainable_variables)
+    batch = next(iter(evaluation_pipeline(range(1)).take(1)))
+    look = preflight.inspect(
+        model,
+        loss,
+        image=batch["image"].numpy()[:1],
+        mask=batch["mask"].numpy()[:1],
+        num_classes=source.num_classes,
+    )
+    with backend.scope():
+        # Makes the variables of compiled metrics, as `fit` does: replicas cannot make them.
+        model._symbolic_build(data_batch=(batch["image"], batch["mask"]))
+
+    # --- Where to begin: the chief's weights, or its checkpoint --------------------------------
+    variables = [*model.variables, *model.optimizer.variables]
+    callbacks = callback_tables.make(
+        config.callbacks, is_chief=topology.is_chief, folder=folder.path
+    )
+    progress = Progress()
+    carried: dict[str, np.ndarray] = {}  # of an epoch that was begun before; on the chief only
+    callback_states: dict[str, dict[str, Any]] = {}
+    restored = checkpoint.restore(folder, backend, topology, variables)
+    if restored is None:
+        state.broadcast(backend, topology, variables)
+    else:
+        carried, facts = restored
+        callback_states = facts.pop("callbacks")
+        progress = Progress(**facts)
+
+    # --- Traced functions and feeds ------------------------------------------------------------
+    take_step = make_step(backend, model, accumulation=config.accumulation, xla=config.xla)
+    evaluate = Evaluation(
+        backend=backend,
+        model=model,
+        loss=loss,
+        pipeline=evaluation_pipeline,
+        num_cases=len(validation_ids),
+        num_classes=source.num_classes,
+        regions=source.regions,
+    )
+    metric_state = state.MetricState(backend, model)
+    fingerprint = make_fingerprint(backend, model.variables)
+    feed = backend.feed(
+        lambda replicas: training_pipeline(replicas, first_step=progress.step, last_step=last_step)
+    )
+    iterator = iter(feed)
+
+    # --- Record, progress, callbacks -----------------------------------------------------------
+    steps_table = epochs_table = None
+    if topology.is_chief:
+        print(f"{config.model}: {look}", flush=True)
+        steps_table = folder.steps_table(last=progress.step)
+        epochs_table = folder.epochs_table(source.regions, last=progress.step // steps_per_epoch)
+        if restored is not None:
+            print(f"Going on from step {progress.step} of {last_step}.", flush=True)
+    bar = tqdm(
+        total=last_step,
+        initial=progress.step,
+        unit="step",
+        disable=not (topology.is_chief and shows_progress()),
+    )
+    keras_callbacks = keras.callbacks.CallbackList(
+        callbacks,
+        model=model,
+        epochs=-(-last_step // steps_per_epoch),
+        steps=steps_per_epoch,
+    )
+    model.stop_training = False
+    keras_callbacks.on_train_begin()
+    for index, values in callback_states.items():
+        if int(index) < len(callbacks):
+            vars(callbacks[int(index)]).update(values)
+
+    def write_steps(local_losses: list[float]) -> None:
+        """Sum the losses since the last call over processes, and write a row for each step."""
+        step_losses = backend.sum(np.array(local_losses)) / topology.num_replicas
+        local_losses.clear()
+        first = progress.step - len(step_losses)
+        for index, value in enumerate(step_losses, start=first):
+            if steps_table is not None:
+                row = {"step": index + 1, "seconds": progress.step_seconds[index], "loss": value}
+                steps_table.append({**row, "traced": int(index + 1 in progress.traced_steps)})
+
+    def save(arrays: dict[str, np.ndarray]) -> None:
+        since = time.perf_counter()
+        if topology.is_chief:
+            states = {str(index): callback_tables.state(one) for index, one in enumerate(callbacks)}
+            facts = {**vars(progress), "callbacks": states}
+            checkpoint.save(folder, variables, arrays, facts)
+        progress.spend("saving", since)
+
+    # --- The loop ------------------------------------------------------------------------------
+    progress.seconds["start"] = progress.seconds.get("start", 0.0) + time.time() - started
+    progress.traced_steps.append(progress.step + 1)
+    saving_in_rows = progress.seconds.get("saving", 0.0)
+    while progress.step < last_step and not model.stop_training:
+        epoch, begun = divmod(progress.step, steps_per_epoch)
+        epoch_end = min((epoch + 1) * steps_per_epoch, last_step)
+        epoch_since = time.perf_counter()
+        saving_before = progress.seconds.get("saving", 0.0)
+        used = carried.pop("samples", np.zeros((2, training_pipeline.num_samples)))
+        metrics_before = carried.pop("metrics", None)
+        local_losses: list[float] = []
+        running_sum = 0.0
+        model.reset_metrics()
+        keras_callbacks.on_epoch_begin(epoch)
+        for in_epoch in range(begun, epoch_end - epoch * steps_per_epoch):
+            keras_callbacks.on_train_batch_begin(in_epoch)
+            since = time.perf_counter()
+            output = take_step(iterator)
+            # Reading the loss waits for the device: the clock stops after the work is done.
+            running = float(output["logs"]["loss"].numpy().sum())
+            progress.step_seconds.append(time.perf_counter() - since)
+            progress.step += 1
+            # Keras's logs are means since the epoch began; this step's loss is the difference.
+            local_losses.append(running * (in_epoch - begun + 1) - running_sum)
+            running_sum = running * (in_epoch - begun + 1)
+            used[:, output["sample"].numpy().ravel()] += [[1], [in_epoch + 1]]
+            if not np.isfinite(running):
+                raise CheckFailed(
+                    f"The loss became {running} at step {progress.step}. Lower learning_rate, or "
+                    "use precision = 'float32'."
+                )
+            logs = {name: float(value.numpy().mean()) for name, value in output["logs"].items()}
+            keras_callbacks.on_train_batch_end(in_epoch, logs)
+            bar.update()
+            bar.set_postfix(loss=f"{logs['loss']:.4f}", refresh=False)
+            if _checkpoint_due(config, progress.step) and progress.step < epoch_end:
+                state.average_statistics(backend, topology, model)
+                write_steps(local_losses)
+                metrics = metric_state.total(metrics_before)
+                save({"metrics": metrics, "samples": backend.sum(used)})
+        saving = progress.seconds.get("saving", 0.0) - saving_before
+        training_seconds = time.perf_counter() - epoch_since - saving
+
+        # After an epoch: the same numbers in every process, and proof of it.
+        write_steps(local_losses)
+        state.average_statistics(backend, topology, model)
+        progress.weights_hash = weights_hash(backend, topology, fingerprint().numpy())
+        steps = epoch_end - epoch * steps_per_epoch
+        if not config.synthetic:
+            progress.samples_hash = samples_hash(
+                backend.sum(used), steps=steps, global_batch=config.global_samples
+            )
+        progress.logs = metric_state.results(metric_state.total(metrics_before))
+        progress.logs["learning_rate"] = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+        since = time.perf_counter()
+        found: Scores | None = None
+        if (epoch + 1) % config.evaluate_every == 0 or epoch_end == last_step:
+            found = evaluate()
+            every_voxel_once(found.counts[..., 3], cases.voxels(split.validation), validation_ids)
+            progress.logs.update(found.logs())
+        evaluation_seconds = progress.spend("evaluation", since)
+        keras_callbacks.on_epoch_end(epoch, progress.logs)
+        if epochs_table is not None:
+            epochs_table.append(
+                epoch_row(
+                    epoch + 1,
+                    progress,
+                    source.regions,
+                    training_seconds=training_seconds,
+                    evaluation_seconds=evaluation_seconds,
+                    saving_seconds=progress.seconds.get("saving", 0.0) - saving_in_rows,
+                    elapsed_seconds=time.time() - started,
+                )
+            )
+            saving_in_rows = progress.seconds.get("saving", 0.0)
+            if found is not None:
+                folder.write_cases(found.case_rows(epoch + 1, validation_ids))
+            bar.clear()
+            print(_epoch_line(epoch + 1, progress, training_seconds), flush=True)
+        # After the rows: a run that is killed in between drops them when it goes on.
+        save({})
+    keras_callbacks.on_train_end()
+    bar.close()
+
+    # --- Result: written last ------------------------------------------------------------------
+    result = summarise(
+        config,
+        topology,
+        parameters=look.parameters,
+        steps_per_epoch=steps_per_epoch,
+        progress=progress,
+        regions=tuple(source.regions),
+        peaks=peak_bytes(backend, topology),
+        elapsed_seconds=time.time() - started,
+    )
+    if topology.is_chief:
+        since = time.perf_counter()
+        with folder.replacing("model.keras") as model_path:
+            model.save(model_path)
+        progress.spend("saving", since)
+        for table in (steps_table, epochs_table):
+            if table is not None:
+                table.close()
+        folder.write_result(result)
+    backend.sum(np.zeros(1))  # Nobody leaves before the result is written.
+    backend.stop()
+    return result
+
+
+def shows_progress() -> bool:
+    """Whether there is a terminal at the end of the line; the supervisor says so by a variable."""
+    return sys.stderr.isatty() or os.environ.get(TERMINAL_VARIABLE) == "1"
+
+
+def _patch(config: RunConfig, source: DataSource) -> tuple[int, ...]:
+    patch = config.patch or source.patch
+    if len(patch) != len(source.patch):
+        raise ValueError(
+            f"patch={patch} has {len(patch)} sizes; the images of {source.name} have "
+            f"{len(source.patch)} dimensions."
+        )
+    return patch
+
+
+def _checkpoint_due(config: RunConfig, step: int) -> bool:
+    return config.checkpoint_steps is not None and step % config.checkpoint_steps == 0
+
+
+def _epoch_line(epoch: int, progress: Progress, training_seconds: float) -> str:
+    names = ("loss", "val_loss", "val_dice", "val_iou")
+    shown = [f"{name} {progress.logs[name]:.4f}" for name in names if name in progress.logs]
+    return f"epoch {epoch}: step {progress.step}, {', '.join(shown)}, {training_seconds:.1f} s"
