@@ -6,7 +6,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -200,10 +199,16 @@ folder = Path(sys.argv[1])
 table = Table(folder / "steps.csv", ("step", "seconds", "loss"))
 for step in range(1, 10**9):
     table.append({"step": step, "seconds": 0.5, "loss": 1 / step})
-    write_atomic(folder / "result.json", f"{step:09d}" * 20000)
+    write_atomic(folder / "result.json", f"{step:09d}" * 100000)
     if step == 1:
         print("ready", flush=True)
 """
+
+
+def assert_whole(path: Path):
+    text = path.read_text()
+    assert len(text) == 900000
+    assert text.count(text[:9]) == 100000
 
 
 def test_killed_writer_leaves_whole_files(tmp_path):
@@ -211,12 +216,13 @@ def test_killed_writer_leaves_whole_files(tmp_path):
     for trial in range(8):
         writer = python(WRITER, tmp_path)
         writer.stdout.readline()
-        time.sleep(0.011 * trial)
+        # Whoever looks while it writes sees whole files as well.
+        for _ in range(1 + 2 * trial):
+            assert_whole(tmp_path / "result.json")
         writer.kill()
         writer.wait()
         writer.stdout.close()
-        text = (tmp_path / "result.json").read_text()
-        assert text == text[:9] * 20000
+        assert_whole(tmp_path / "result.json")
         steps = [int(one["step"]) for one in read_rows(tmp_path / "steps.csv")]
         assert steps == list(range(1, len(steps) + 1))
         with folder.locked():

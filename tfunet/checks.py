@@ -74,14 +74,14 @@ def samples_hash(step_of_sample: np.ndarray, *, steps: int, global_batch: int) -
     return hashlib.blake2b(step.astype(np.int64).tobytes(), digest_size=8).hexdigest()
 
 
-def every_voxel_once(counted: np.ndarray, expected: np.ndarray, cases: Sequence[str]) -> None:
+def every_voxel_once(counted: np.ndarray, expected: Sequence[int], cases: Sequence[str]) -> None:
     """Raise CheckFailed unless each case's voxels were counted exactly once.
 
     Args:
         counted: (cases,) voxels that the evaluation counted.
         expected: (cases,) voxels that the cases have.
     """
-    wrong = np.flatnonzero(counted != expected)
+    wrong = np.flatnonzero(counted != np.asarray(expected))
     if wrong.size:
         first = int(wrong[0])
         raise CheckFailed(

@@ -23,6 +23,8 @@ class RunConfig:
         patches_per_case: Training patches drawn from each case in an epoch.
         validation_share: Share of the groups (cases, where there are none) held out.
         validation_groups: The groups to hold out, by name, instead of a share.
+        split_seed: Draws the groups that `validation_share` holds out; runs that differ only in
+            `seed` have the same split.
         flips: Flip image and mask at random along every spatial axis.
         cache_dir: Folder for decoded cases. By default $TFUNET_CACHE, else ~/.cache/tfunet.
         backend: single, mirrored, multiworker, horovod, or 'package.module:Class'.
@@ -52,7 +54,7 @@ class RunConfig:
         evaluate_every: Epochs between evaluations; the last epoch is always evaluated.
         evaluation_halo: Voxels at each border of an evaluation window that only give context,
             for images larger than `patch`.
-        seed: Of the weights, the split, the order of the samples and the augmentation.
+        seed: Of the weights, the order of the samples and the augmentation.
         precision: float32, mixed_bfloat16 or mixed_float16.
         xla: Compile the step with XLA.
         deterministic: Use only deterministic ops (slower on GPUs).
@@ -69,6 +71,7 @@ class RunConfig:
     patches_per_case: int = 1
     validation_share: float = 0.2
     validation_groups: tuple[str, ...] = ()
+    split_seed: int = 0
     flips: bool = True
     cache_dir: str | None = None
     backend: str = "single"

@@ -241,7 +241,9 @@ def horovod_checks(answer: Answer, *, has_compiler: bool, num_gpus: int) -> list
 
 def compiler_check() -> Check:
     """Return the C++ compiler that would build Horovod."""
-    found = [path for name in COMPILERS if (path := shutil.which(os.environ.get("CXX") or name))]
+    # CMake takes $CXX, which may carry flags, before any of the usual names.
+    names = os.environ.get("CXX", "").split()[:1] or COMPILERS
+    found = [path for name in names if (path := shutil.which(name))]
     if found and shutil.which("make"):
         return Check(name="compiler", status="ok", detail=found[0])
     missing = "make" if found else "a C++ compiler"

@@ -1,8 +1,10 @@
 """The one training loop. Read it from top to bottom."""
 
+import math
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from tfunet import checkpoint, losses, optimizers, preflight, state
 from tfunet.backend import Backend, Topology
 from tfunet.checks import every_voxel_once, make_fingerprint, samples_hash, weights_hash
 from tfunet.config import RunConfig
-from tfunet.data import DATASETS
+from tfunet.data import DATASETS, order
 from tfunet.data.cache import build_cache, default_folder
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.source import DataSource
@@ -55,7 +57,13 @@ class Progress:
         return spent
 
 
-def run(config: RunConfig, backend: Backend, path: str | Path) -> dict[str, Any]:
+def run(
+    config: RunConfig,
+    backend: Backend,
+    path: str | Path,
+    *,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> dict[str, Any]:
     """Train, evaluate and record one run; every process of it calls this.
 
     A folder with a checkpoint of the same configuration goes on from there.
@@ -64,6 +72,7 @@ def run(config: RunConfig, backend: Backend, path: str | Path) -> dict[str, Any]
         config: What to do.
         backend: Not yet started.
         path: The run's folder; the chief writes there.
+        callbacks: Keras callbacks beside those of the configuration.
 
     Returns what result.json holds.
 
@@ -87,35 +96,27 @@ def run(config: RunConfig, backend: Backend, path: str | Path) -> dict[str, Any]
     source = call("data set", resolve("data set", config.data, DATASETS), config.data_options)
     patch = _patch(config, source)
     split = split_cases(
-        source, share=config.validation_share, groups=config.validation_groups, seed=config.seed
+        source,
+        share=config.validation_share,
+        groups=config.validation_groups,
+        seed=config.split_seed,
     )
     cache_folder = Path(config.cache_dir) if config.cache_dir else default_folder()
     cases = build_cache(source, cache_folder, patch=patch)
     validation_ids = tuple(source.case_ids[index] for index in split.validation)
+    validation_voxels = [math.prod(cases.extents[index]) for index in split.validation]
     if topology.is_chief:
         folder.write_split([source.case_ids[index] for index in split.train], validation_ids)
-    training_pipeline = TrainingPipeline(
-        cases,
-        split.train,
-        patch=patch,
-        patches_per_case=config.patches_per_case,
-        replica_batch=config.replica_samples,
-        num_replicas=topology.num_replicas,
-        accumulation=config.accumulation,
-        seed=config.seed,
-        flips=config.flips,
-        synthetic=config.synthetic,
-    )
+    num_samples = len(split.train) * config.patches_per_case
+    steps_per_epoch = order.steps_per_epoch(num_samples, config.global_samples)
+    last_step = config.steps or config.epochs * steps_per_epoch
     evaluation_pipeline = EvaluationPipeline(
-        cases,
-        split.validation,
-        patch=patch,
+        cases=cases,
+        validation=split.validation,
         halo=config.evaluation_halo,
         replica_batch=config.replica_samples // config.accumulation,
         num_replicas=topology.num_replicas,
     )
-    steps_per_epoch = training_pipeline.steps_per_epoch
-    last_step = config.steps or config.epochs * steps_per_epoch
 
     # --- Model, loss, optimizer ----------------------------------------------------------------
     loss = losses.make(config.loss, config.loss_options)
@@ -149,9 +150,10 @@ def run(config: RunConfig, backend: Backend, path: str | Path) -> dict[str, Any]
 
     # --- Where to begin: the chief's weights, or its checkpoint --------------------------------
     variables = [*model.variables, *model.optimizer.variables]
-    callbacks = callback_tables.make(
-        config.callbacks, is_chief=topology.is_chief, folder=folder.path
-    )
+    callbacks = [
+        *callback_tables.make(config.callbacks, is_chief=topology.is_chief, folder=folder.path),
+        *callbacks,
+    ]
     progress = Progress()
     carried: dict[str, np.ndarray] = {}  # of an epoch that was begun before; on the chief only
     callback_states: dict[str, dict[str, Any]] = {}
@@ -176,10 +178,20 @@ def run(config: RunConfig, backend: Backend, path: str | Path) -> dict[str, Any]
     )
     metric_state = state.MetricState(backend, model)
     fingerprint = make_fingerprint(backend, model.variables)
-    feed = backend.feed(
-        lambda replicas: training_pipeline(replicas, first_step=progress.step, last_step=last_step)
+    training_pipeline = TrainingPipeline(
+        cases=cases,
+        train=split.train,
+        first_step=progress.step,
+        last_step=last_step,
+        patches_per_case=config.patches_per_case,
+        replica_batch=config.replica_samples,
+        num_replicas=topology.num_replicas,
+        accumulation=config.accumulation,
+        seed=config.seed,
+        flips=config.flips,
+        synthetic=config.synthetic,
     )
-    iterator = iter(feed)
+    iterator = iter(backend.feed(training_pipeline))
 
     # --- Record, progress, callbacks -----------------------------------------------------------
     steps_table = epochs_table = None
@@ -234,7 +246,7 @@ def run(config: RunConfig, backend: Backend, path: str | Path) -> dict[str, Any]
         epoch_end = min((epoch + 1) * steps_per_epoch, last_step)
         epoch_since = time.perf_counter()
         saving_before = progress.seconds.get("saving", 0.0)
-        used = carried.pop("samples", np.zeros((2, training_pipeline.num_samples)))
+        used = carried.pop("samples", np.zeros((2, num_samples)))
         metrics_before = carried.pop("metrics", None)
         local_losses: list[float] = []
         running_sum = 0.0
@@ -279,12 +291,13 @@ def run(config: RunConfig, backend: Backend, path: str | Path) -> dict[str, Any]
                 backend.sum(used), steps=steps, global_batch=config.global_samples
             )
         progress.logs = metric_state.results(metric_state.total(metrics_before))
-        progress.logs["learning_rate"] = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+        rate = keras.ops.convert_to_numpy(model.optimizer.learning_rate)
+        progress.logs["learning_rate"] = float(rate)
         since = time.perf_counter()
         found: Scores | None = None
         if (epoch + 1) % config.evaluate_every == 0 or epoch_end == last_step:
             found = evaluate()
-            every_voxel_once(found.counts[..., 3], cases.voxels(split.validation), validation_ids)
+            every_voxel_once(found.counts[:, 0, 3], validation_voxels, validation_ids)
             progress.logs.update(found.logs())
         evaluation_seconds = progress.spend("evaluation", since)
         keras_callbacks.on_epoch_end(epoch, progress.logs)

@@ -78,6 +78,12 @@ def until(condition, seconds: float = 20.0):
         time.sleep(0.01)
 
 
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """Let programs import this tfunet, wherever they run."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(tfunet.__file__).parents[1]))
+
+
 def run(program: str, num_replicas: int = 2, folder: str = "run", **options: object) -> Outcome:
     config = RunConfig(backend="horovod", num_replicas=num_replicas)
     command = [sys.executable, "-c", PRELUDE + program]
@@ -87,7 +93,6 @@ def run(program: str, num_replicas: int = 2, folder: str = "run", **options: obj
 def supervisor(program: str, grace_seconds: float = 2.0) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", SUPERVISOR, PRELUDE + program, str(grace_seconds)],
-        env={**os.environ, "PYTHONPATH": str(Path(tfunet.__file__).parents[1])},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -192,6 +197,42 @@ def test_blame_falls_on_the_cause(failures, culprit):
     assert blame(failures)[0] == culprit
 
 
+def test_process_killed_just_after_another_failed_is_blamed(mark):
+    # One of two that fail together is seen first by chance.
+    outcome = run(
+        """
+if index == 1:
+    with open("new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename("new", "pid")
+    sys.exit(1)
+while not os.path.exists("pid"):
+    time.sleep(0.01)
+while os.path.exists("/proc/" + open("pid").read()):
+    time.sleep(0.001)
+os.kill(os.getpid(), 9)
+"""
+    )
+    assert outcome.reason.startswith("process 0 of 2 was killed by SIGKILL")
+
+
+def test_process_that_is_ended_may_clean_up(mark):
+    program = """
+def clean_up(*_):
+    open("cleaned", "w").close()
+    sys.exit(1)
+if index == 0:
+    signal.signal(signal.SIGTERM, clean_up)
+    open("listening", "w").close()
+    time.sleep(60)
+while not os.path.exists("listening"):
+    time.sleep(0.01)
+sys.exit(2)
+"""
+    assert run(program).process == 1
+    assert Path("cleaned").exists()
+
+
 def test_process_that_ignores_sigterm_is_killed(mark):
     begin = time.monotonic()
     outcome = run(
@@ -220,6 +261,19 @@ def test_children_of_a_process_that_ended_well_are_ended(mark):
     assert run("subprocess.Popen(['sleep', '60'])") == Outcome(0)
 
 
+def test_half_written_file_of_a_killed_process_is_removed(mark):
+    program = """
+from pathlib import Path
+from tfunet.record import replacing
+with replacing(Path("run/checkpoint.npz")) as partial:
+    partial.write_text("half")
+    os.kill(os.getpid(), 9)
+"""
+    assert run(program, num_replicas=1).exit_code == 3
+    names = sorted(one.name for one in Path("run").iterdir())
+    assert names == ["config.json", "failure.json", "log-0.txt"]
+
+
 def test_success_clears_an_earlier_failure(mark):
     assert run("sys.exit(2)").exit_code == 2
     assert RunFolder(Path("run")).read_failure()["exit_code"] == 2
@@ -231,7 +285,10 @@ def test_command_that_does_not_exist_is_named(mark):
     config = RunConfig()
     outcome = launch(config, Path("run"), command=["/no/such/program"])
     assert outcome.exit_code == 3
-    assert outcome.reason.endswith("Cannot start '/no/such/program': No such file or directory.")
+    assert outcome.reason == (
+        "process 0 of 1 ended with exit code 1, see log-0.txt: "
+        "Cannot start '/no/such/program': No such file or directory."
+    )
 
 
 # -- signals to the supervisor
@@ -468,9 +525,17 @@ time.sleep(60)
 
 
 def test_last_words_of_a_single_process_are_not_lost(mark):
-    # More than one read of the pipe, and nobody else left to wait for.
-    outcome = run("print('x' * 300000)\nsys.exit('the end')", num_replicas=1)
+    # It ends while its pipe holds more than one read, and nobody else is left to wait for.
+    program = """
+import fcntl
+fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 2**20)
+sys.stdout.write("x\\n" * 250000 + "the end\\n")
+sys.stdout.flush()
+sys.exit(1)
+"""
+    outcome = run(program, num_replicas=1)
     assert outcome.reason == "process 0 of 1 ended with exit code 1, see log-0.txt: the end"
+    assert Path("run/log-0.txt").stat().st_size == 2 * 250000 + len("the end\n")
 
 
 def test_chief_knows_of_the_terminal_behind_the_supervisor(mark):
@@ -479,8 +544,7 @@ def test_chief_knows_of_the_terminal_behind_the_supervisor(mark):
         main, other = os.openpty()
         errors = other if with_terminal else subprocess.DEVNULL
         arguments = [SUPERVISOR, PRELUDE + program, "2"]
-        environment = {**os.environ, "PYTHONPATH": str(Path(tfunet.__file__).parents[1])}
-        subprocess.run([sys.executable, "-c", *arguments], env=environment, stderr=errors)
+        subprocess.run([sys.executable, "-c", *arguments], stderr=errors)
         os.close(main)
         os.close(other)
         assert Path("ready-0").read_text() == ("1" if with_terminal else "None")
@@ -490,7 +554,6 @@ def test_chief_knows_of_the_terminal_behind_the_supervisor(mark):
 def test_reader_that_went_away_does_not_end_the_run(mark):
     process = subprocess.Popen(
         [sys.executable, "-c", SUPERVISOR, PRELUDE + "for i in range(9): print(i)", "2"],
-        env={**os.environ, "PYTHONPATH": str(Path(tfunet.__file__).parents[1])},
         stdout=subprocess.PIPE,
     )
     process.stdout.close()
@@ -502,7 +565,6 @@ def test_full_disk_under_the_logs_ends_the_run_and_is_named(mark):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
     process = subprocess.Popen(
         [sys.executable, "-c", limit + SUPERVISOR, PRELUDE + "print('x' * 30000)" + BUSY, "2"],
-        env={**os.environ, "PYTHONPATH": str(Path(tfunet.__file__).parents[1])},
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

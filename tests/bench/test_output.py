@@ -62,10 +62,25 @@ def test_lines_are_prefixed_and_logged(tmp_path, chunks, shown, logged):
         assert parts.after(*chunks) == (shown, logged)
 
 
-def test_progress_is_shown_before_its_line_ends(tmp_path):
-    parts = Parts(tmp_path)
-    parts.stream.feed(b"\r 50%")
-    assert parts.terminal.getvalue() == "\r 50%"
+def test_line_written_in_parts_is_not_cut_by_another_process(tmp_path):
+    screen, terminal = Screen(), io.StringIO()
+    one = Parts(tmp_path, "[0] ", 0, screen, terminal)
+    two = Parts(tmp_path, "[1] ", 1, screen, terminal)
+    # As print("loss", 0.5) arrives.
+    for part in ("loss", " ", "0.5", "\n"):
+        one.stream.feed(part.encode())
+        two.stream.feed(part.encode())
+    one.log.close()
+    two.log.close()
+    assert terminal.getvalue() == "[0] loss 0.5\n[1] loss 0.5\n"
+
+
+@pytest.mark.parametrize("prefix", ["", "[0] "])
+def test_progress_is_shown_before_its_line_ends(tmp_path, prefix):
+    raw = io.BytesIO()
+    terminal = io.TextIOWrapper(raw, encoding="utf-8")
+    Parts(tmp_path, prefix, terminal=terminal).stream.feed(b"\r 50%")
+    assert raw.getvalue().decode() == f"\r{prefix} 50%"
 
 
 @pytest.mark.parametrize(
@@ -150,6 +165,6 @@ def test_full_disk_is_said_once_and_the_tail_goes_on(tmp_path):
     with Path("/dev/full").open("ab", buffering=0) as full:
         log = Log(tmp_path / "log-0.txt", full)
         with pytest.raises(WriteError, match=r"log-0\.txt: No space left on device"):
-            log.add(b"one")
-        log.add(b"two")
+            log.add([b"one"])
+        log.add([b"two"])
     assert list(log.tail) == ["one", "two"]

@@ -23,8 +23,10 @@ BASE = {
     "validation_share": 0.2,
     "global_batch": 4,
     "epochs": 2,
-    "learning_rate": 0.01,
-    "optimizer_options": {"clipnorm": 0.5},
+    # Not Adam, whose steps hardly depend on the size of the gradients.
+    "optimizer": "sgd",
+    "optimizer_options": {"momentum": 0.9, "global_clipnorm": 1.0},
+    "learning_rate": 0.05,
     "metrics": ["sparse_categorical_accuracy"],
     "checkpoint_steps": 2,
     "deterministic": True,

@@ -100,10 +100,4 @@ def test_resumed_run_has_the_bits_of_the_uninterrupted_one(backend, killed, whol
     assert resumed.exit_code == 0, resumed.output
     assert "Going on from step 6 of 10" in resumed.output
     checks.bit_identical(resumed, whole)
-    for name in ("steps.csv", "epochs.csv", "cases.csv"):
-        drop = {"seconds", "traced"} | {key for key in whole.rows(name)[0] if "_seconds" in key}
-        same = [
-            [{key: row[key] for key in row if key not in drop} for row in one.rows(name)]
-            for one in (resumed, whole)
-        ]
-        assert same[0] == same[1]
+    checks.same_records(resumed, whole)

@@ -93,6 +93,19 @@ def test_isensee_refuses_and_says_what_is_allowed(options, parts):
         assert part in str(refusal.value)
 
 
+SMALLEST = [
+    # The options, and a size that only the right number of halvings divides.
+    (unet.build, {"levels": 3, "filters": 2}, 24),
+    (isensee.build, {"depth": 3, "filters": 2, "segmentation_levels": 2}, 12),
+]
+
+
+@pytest.mark.parametrize(("build", "options", "size"), SMALLEST)
+def test_a_size_that_the_halvings_divide_is_taken(build, options, size):
+    model = build(image_shape=(size, 2 * size, 1), num_classes=2, **options)
+    assert model.output.shape == (None, size, 2 * size, 2)
+
+
 PRESET_REFUSALS = [
     (presets.cicek3d, (64, 64, 1), {}, "cicek3d is a 3D network"),
     (presets.ronneberger2d, (32, 32, 32, 1), {}, "ronneberger2d is a 2D network"),

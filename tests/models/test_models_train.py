@@ -61,10 +61,10 @@ def test_loss_falls_and_the_saved_model_gives_the_same_logits(name, tmp_path):
     model = _build(name)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     # Tracing so small a step takes longer than these steps do.
-    model.compile(keras.optimizers.Adam(0.01), loss, run_eagerly=True)
+    model.compile(keras.optimizers.Adam(0.02), loss, run_eagerly=True)
     images, masks = _task(SMALL[name][1])
-    losses = [float(model.train_on_batch(images, masks)) for _ in range(10)]
-    assert np.mean(losses[-3:]) < 0.9 * losses[0]
+    losses = [float(model.train_on_batch(images, masks)) for _ in range(7)]
+    assert np.mean(losses[-2:]) < 0.92 * losses[0]
 
     path = tmp_path / "model.keras"
     model.save(path)
@@ -140,15 +140,21 @@ def test_building_without_weights_leaves_the_caller_as_it_was():
     def dense():
         return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
 
-    before = keras.config.dtype_policy().name
-    keras.utils.set_random_seed(2)
-    expected = [dense().get_weights()[0], dense().layers[0].name]
-    keras.utils.set_random_seed(2)
-    keras.utils.clear_session()
-    first = dense()
-    symbolic = build_symbolic(lambda: _build("unet 2D"), precision="mixed_bfloat16")
-    second = dense()
-    assert keras.config.dtype_policy().name == before
-    np.testing.assert_array_equal(first.get_weights()[0], expected[0])
-    assert symbolic.count_params() == _build("unet 2D").count_params()
-    assert second.layers[0].name == "dense_1"
+    def draws(between):
+        """Two layers made from one seed, and their names, with something else between them."""
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(2)
+        first = dense()
+        between()
+        second = dense()
+        return [*first.get_weights(), *second.get_weights()], second.layers[0].name
+
+    policy = keras.config.dtype_policy().name
+    expected, expected_name = draws(lambda: None)
+    found, found_name = draws(
+        lambda: build_symbolic(lambda: _build("unet 2D"), precision="mixed_bfloat16")
+    )
+    assert keras.config.dtype_policy().name == policy
+    assert found_name == expected_name == "dense_1"
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -89,21 +89,43 @@ def test_receptive_field_is_the_extent_of_the_gradients(name):
     assert receptive_field(model) == _field_of_gradients(model, repeats=repeats)
 
 
-STACKS = [
-    # Sizes of convolutions in a row, by the usual formula 1 + sum(size - 1).
-    ([3], 3),
-    ([3, 3, 3], 7),
-    ([5, 1, 3], 7),
-    ([1], 1),
+def _convolutions(*sizes):
+    def stack(tensor):
+        for size in sizes:
+            tensor = keras.layers.Conv2D(1, size, padding="same")(tensor)
+        return tensor
+
+    return stack
+
+
+def _even_positions_of_bilinear(tensor):
+    tensor = keras.layers.UpSampling2D(2, interpolation="bilinear")(tensor)
+    return keras.layers.Conv2D(1, 1, strides=2)(tensor)
+
+
+def _before_and_after(tensor):
+    """One branch reads the two positions before its own, the other the one after."""
+    before = keras.ops.pad(tensor, [[0, 0], [2, 0], [2, 0], [0, 0]])
+    before = keras.layers.Conv2D(1, 3)(before)
+    after = keras.layers.Conv2D(1, 2, padding="same")(tensor)
+    return keras.layers.Add()([before, after])
+
+
+BY_HAND = [
+    # Convolutions in a row: 1 + sum(size - 1).
+    (_convolutions(3), 3),
+    (_convolutions(3, 3, 3), 7),
+    (_convolutions(5, 1, 3), 7),
+    (_convolutions(1), 1),
+    (_even_positions_of_bilinear, 2),
+    (_before_and_after, 4),
 ]
 
 
-@pytest.mark.parametrize(("sizes", "expected"), STACKS)
-def test_stacked_convolutions_add_up(sizes, expected):
-    inputs = tensor = keras.Input((32, 32, 1))
-    for size in sizes:
-        tensor = keras.layers.Conv2D(1, size, padding="same")(tensor)
-    assert receptive_field(keras.Model(inputs, tensor)) == (expected, expected)
+@pytest.mark.parametrize(("layers", "expected"), BY_HAND)
+def test_receptive_field_is_the_one_counted_by_hand(layers, expected):
+    inputs = keras.Input((32, 32, 1))
+    assert receptive_field(keras.Model(inputs, layers(inputs))) == (expected, expected)
 
 
 def test_a_layer_of_unknown_reach_is_named():

@@ -22,7 +22,7 @@ case "$*" in
     ;;
 "-m venv "*)
     mkdir -p "$3/bin"
-    echo "$RUN" >"$3/made-in-run"
+    touch "$3/made-in-run-$RUN"
     moment "venv begins"
     cp "$0" "$3/bin/python"
     moment "venv ends"

@@ -120,7 +120,7 @@ class Family:
     Args:
         scaling: "weak" (a fixed batch for each replica) or "strong" (a fixed global batch).
         settings: In what the family differs from the other ones of the sweep.
-        cells: Sorted by way and number of replicas.
+        cells: Sorted by number of replicas.
         baseline: One replica of the single-device backend, else of the only way that has one.
     """
 
@@ -143,9 +143,7 @@ class Family:
     def comparisons(self) -> list[Comparison]:
         """Ways against each other at equal numbers of replicas, the faster one first."""
         found = []
-        for _, group in itertools.groupby(
-            sorted(self.cells, key=lambda cell: cell.num_replicas), lambda cell: cell.num_replicas
-        ):
+        for _, group in itertools.groupby(self.cells, lambda cell: cell.num_replicas):
             found += _compare([cell for cell in group if cell.results])
         return found
 
@@ -251,7 +249,7 @@ def _family(trials: Sequence[TrialRecord], scaling: str, settings: Mapping[str, 
         groups.setdefault((way_of(trial), trial.config.num_replicas), []).append(trial)
     # Single first, for it is what the others are measured by; else as in the study.
     names = sorted(dict.fromkeys(way for way, _ in groups), key=lambda way: way != BASELINE)
-    order = sorted(groups, key=lambda key: (names.index(key[0]), key[1]))
+    order = sorted(groups, key=lambda key: (key[1], names.index(key[0])))
     with_one = [way for way, count in order if count == 1]
     has_single = BASELINE in with_one
     baseline = BASELINE if has_single else (with_one[0] if len(with_one) == 1 else None)
@@ -297,14 +295,20 @@ def _compare(cells: Sequence[Cell]) -> list[Comparison]:
 
 
 def _ratio(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:
-    top, bottom = (
-        _by_repeat(one, _images_per_second) for one in (upper, lower)
-    )
+    top, bottom = _by_repeat(upper, _images_per_second), _by_repeat(lower, _images_per_second)
     return ratio(top, bottom) if top and bottom else None
 
 
+def _repeat_ratios(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> tuple[float, ...]:
+    top, bottom = _by_repeat(upper, _images_per_second), _by_repeat(lower, _images_per_second)
+    if not bottom:
+        return ()
+    typical = spread(list(bottom.values())).median
+    return tuple(value / bottom.get(repeat, typical) for repeat, value in top.items())
+
+
 def _dice_difference(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:
-    top, bottom = (_by_repeat(one, _mean_dice) for one in (upper, lower))
+    top, bottom = _by_repeat(upper, _mean_dice), _by_repeat(lower, _mean_dice)
     return difference(top, bottom) if top and bottom else None
 
 
@@ -313,6 +317,14 @@ def _by_repeat(
 ) -> dict[int, float]:
     found = {trial.repeat: value(trial.result) for trial in trials if trial.result is not None}
     return {repeat: one for repeat, one in found.items() if one is not None}
+
+
+def _images_per_second(result: Result) -> float:
+    return result.images_per_second
+
+
+def _mean_dice(result: Result) -> float | None:
+    return result.mean_dice
 
 
 def _spread(values: Iterable[float | None]) -> Spread | None:

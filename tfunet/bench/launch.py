@@ -36,8 +36,8 @@ SETTLE_SECONDS = 0.2
 TICK_SECONDS = 0.05
 # Only a process that hangs in a driver or a network disk takes longer to die of SIGKILL.
 KILLED_SECONDS = 10.0
-# What was written by processes that have ended is there at once; a daemon may hold a pipe open.
-DRAIN_SECONDS = 1.0
+# What ended processes wrote is all there; only a daemon may still write, and holds the pipe open.
+DRAIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -291,8 +291,8 @@ class _Run:
 
     def _close_all(self) -> None:
         deadline = time.monotonic() + DRAIN_SECONDS
-        while self.selector.get_map() and time.monotonic() < deadline:
-            self._pump()
+        while self._pump() and time.monotonic() < deadline:
+            continue
         for key in list(self.selector.get_map().values()):
             self._close(key)
         self.selector.close()
@@ -313,9 +313,10 @@ class _Run:
                 self.failures += [(one.index, one.code) for one in ended if one.code]
                 guard.watch(self.processes)
 
-    def _pump(self) -> None:
-        """Pass on what the pipes hold, waiting a moment for it."""
-        for key, _ in self.selector.select(TICK_SECONDS):
+    def _pump(self) -> bool:
+        """Pass on what the pipes hold, waiting a moment for it; False if there was nothing."""
+        ready = self.selector.select(TICK_SECONDS)
+        for key, _ in ready:
             data = os.read(key.fd, 65536)
             if not data:
                 self._close(key)
@@ -324,6 +325,7 @@ class _Run:
                 key.data[1].feed(data)
             except WriteError as error:
                 self.unwritten = self.unwritten or error
+        return bool(ready)
 
     def _close(self, key: selectors.SelectorKey) -> None:
         pipe, stream = key.data

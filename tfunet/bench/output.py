@@ -1,14 +1,15 @@
 """Where the output of a run's processes goes: all of it to log files, some to the terminal.
 
 The log gets whole lines, and of a line that was redrawn (a progress bar) its last state. The
-terminal gets what arrives, at once, so that a progress bar moves; TensorFlow's own messages stay
-in the log. No TensorFlow.
+terminal gets a progress bar at once, so that it moves; TensorFlow's own messages stay in the
+log. No TensorFlow.
 """
 
 import codecs
 import re
 import sys
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO, final
 
@@ -61,14 +62,14 @@ class Log:
         self._file = file
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
 
-    def add(self, line: bytes) -> None:
-        """Write one line; raises WriteError on a full disk, and then only keeps the tail."""
-        self.tail.append(line.decode(errors="replace"))
+    def add(self, lines: Sequence[bytes]) -> None:
+        """Write whole lines; raises WriteError on a full disk, and then only keeps the tail."""
+        self.tail.extend(line.decode(errors="replace") for line in lines[-TAIL_LINES:])
         if self._file.closed:
             return
         try:
             with writing(self.path):
-                rest = line + b"\n"
+                rest = b"".join(line + b"\n" for line in lines)
                 while rest:
                     # A disk that fills up takes a part, and refuses the next.
                     rest = rest[self._file.write(rest) :]
@@ -100,7 +101,8 @@ class Stream:
         self._prefix = prefix
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._line = b""
-        self._line_start = True
+        self._end = "\n"
+        self._held = ""
         self._hiding = False
 
     def feed(self, data: bytes) -> None:
@@ -111,8 +113,8 @@ class Stream:
                 self._screen.write(self._owner, self._target, shown)
         *lines, rest = (self._line + data).split(b"\n")
         self._line = _last_state(rest) + (b"\r" if rest.endswith(b"\r") else b"")
-        for line in lines:
-            self._log.add(_last_state(line))
+        if lines:
+            self._log.add([_last_state(line) for line in lines])
 
     def finish(self) -> None:
         """Take the end of the pipe: a line without its end is written as one."""
@@ -121,14 +123,21 @@ class Stream:
 
     def _shown(self, text: str) -> str:
         shown = []
-        for piece in PIECE.findall(text):
-            if self._line_start:
+        pieces = PIECE.findall(self._held + text)
+        self._held = ""
+        for piece in pieces:
+            if self._prefix and self._end == "\n" and piece[-1] not in "\r\n":
+                # Among several processes, half a line waits for the rest: `print` writes a line
+                # in parts, and another's may come between. A progress bar is being redrawn.
+                self._held = piece
+                break
+            if self._end in "\r\n":
                 self._hiding = NATIVE_MESSAGE.match(piece) is not None
                 if piece not in "\r\n" and not self._hiding:
                     shown.append(self._prefix)
             if not self._hiding:
                 shown.append(piece)
-            self._line_start = piece[-1] in "\r\n"
+            self._end = piece[-1]
         return "".join(shown)
 
 

@@ -1,54 +1,39 @@
 """Draws the figures of a report as SVG. Needs matplotlib; nothing is shown or written."""
 
-import io
-import math
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 
 from tfunet import scores
 from tfunet.bench.collect import read_cases, read_steps
 from tfunet.bench.comparison import PHASES, Cell, Family, Summary
+from tfunet.bench.plot_style import (
+    RC,
+    Styles,
+    bars_height,
+    legend_above,
+    make_panels,
+    name_rows,
+    replica_axis,
+    shifts,
+    styles_of,
+    to_svg,
+)
 
-# Okabe and Ito 2008, told apart by the colour-blind; yellow is left out, too pale on white. Each
-# has a marker of its own too. Names that come often keep theirs from report to report.
-STYLES = {
-    "single": ("#4d4d4d", "o"),
-    "mirrored": ("#0072B2", "s"),
-    "multiworker": ("#009E73", "^"),
-    "horovod": ("#D55E00", "D"),
-}
-OTHER_STYLES = (("#CC79A7", "v"), ("#56B4E9", "P"), ("#E69F00", "X"), ("#000000", "*"))
 PHASE_COLOURS = ("#999999", "#E69F00", "#0072B2", "#009E73", "#CC79A7")
 PHASE_HATCHES = ("", "//", "", "..", "xx")
-WIDTH = 9.0  # inches, which a page of 900 pixels shows at its own size
+# How far to the right of its median the dot of a repeat stands.
+BESIDE = 2**0.035
 MAX_COUNTS = 4
+# A figure takes about half a second to draw, and nobody looks at hundreds.
+MAX_FAMILIES = 8
 MAX_POINTS = 300
 GIB = 2.0**30
-RC = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
-    "font.size": 9.5,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e3e3e3",
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    # Text stays text: it can be searched, copied and read aloud.
-    "svg.fonttype": "none",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +47,10 @@ class Drawing:
 
 
 def draw_all(summary: Summary) -> list[Drawing]:
-    """Return all figures for which the sweep has numbers, family by family."""
+    """Return the figures for which the sweep has numbers, for the first families of cells."""
     drawings = []
-    styles = _styles(summary)
-    for number, family in enumerate(summary.families, 1):
+    styles = styles_of(summary)
+    for number, family in enumerate(summary.families[:MAX_FAMILIES], 1):
         suffix = f"-{number}" if len(summary.families) > 1 else ""
         for name, title, caption, draw in FIGURES:
             with rc_context({**RC, "svg.hashsalt": name + suffix}):
@@ -73,26 +58,16 @@ def draw_all(summary: Summary) -> list[Drawing]:
                 if figure is None:
                     continue
                 heading = f"{title}: {family.title}" if family.title else title
-                svg = _svg(figure, name + suffix, heading)
+                svg = to_svg(figure, name + suffix, heading)
             drawings.append(Drawing(name=name + suffix, title=heading, caption=caption, svg=svg))
     return drawings
-
-
-Styles = dict[str, tuple[str, str]]
-
-
-def _styles(summary: Summary) -> Styles:
-    ways = list(dict.fromkeys(way for family in summary.families for way in family.ways))
-    others = [way for way in ways if way not in STYLES]
-    extra = {way: OTHER_STYLES[at % len(OTHER_STYLES)] for at, way in enumerate(others)}
-    return {**STYLES, **extra}
 
 
 def _scaling(family: Family, styles: Styles) -> Figure | None:
     cells = [cell for cell in family.cells if cell.speed_up is not None]
     if not any(cell.num_replicas > 1 for cell in cells):
         return None
-    figure, (left, right) = _panels(1, 2, 3.7)
+    figure, (left, right) = make_panels(1, 2, 3.7)
     counts = sorted({cell.num_replicas for cell in cells})
     left.plot(counts, counts, color="#888888", linestyle="--", linewidth=1, zorder=1)
     left.annotate(
@@ -106,15 +81,19 @@ def _scaling(family: Family, styles: Styles) -> Figure | None:
     right.axhline(1, color="#888888", linestyle="--", linewidth=1, zorder=1)
     _lines(left, cells, styles, lambda cell: 1.0)
     _lines(right, cells, styles, lambda cell: 1.0 / cell.num_replicas)
-    baseline = f"one replica of {family.baseline}" if family.baseline else "one replica"
+    baseline = f"{family.baseline} x1" if family.baseline else "one replica"
     left.set(ylabel=f"times as fast as {baseline}", title="Speed-up")
     right.set(ylabel="speed-up / replicas", title="Efficiency")
-    left.set_ylim(bottom=0)
+    left.set_yscale("log", base=2)
+    low, high = left.get_ylim()
+    fine = [tick / 5 for tick in range(1, 12) if low <= tick / 5 <= high]
+    ticks = fine if counts[-1] <= 2 else counts
+    left.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    left.minorticks_off()
     right.set_ylim(0, max(1.1, right.get_ylim()[1]))
     for axes in (left, right):
-        axes.set_xticks(counts)
-        axes.set_xlabel(f"replicas ({family.scaling} scaling)")
-    _legend(figure, left)
+        replica_axis(axes, counts, f"replicas ({family.scaling} scaling)")
+    legend_above(figure, left)
     return figure
 
 
@@ -122,12 +101,12 @@ def _lines(
     axes: Any, cells: Sequence[Cell], styles: Styles, scale: Callable[[Cell], float]
 ) -> None:
     """Draw a line a way: medians with their intervals, and a dot for every repeat beside."""
-    shift = _shifts(cells)
+    shift = shifts(cells)
     tops = [1.0]
     for way in dict.fromkeys(cell.way for cell in cells):
         colour, marker = styles[way]
         own = [cell for cell in cells if cell.way == way]
-        x = np.array([cell.num_replicas + shift[way] for cell in own])
+        x = np.array([cell.num_replicas * shift[way] for cell in own])
         middle = np.array([cell.speed_up.value * scale(cell) for cell in own if cell.speed_up])
         low = np.array([cell.speed_up.low * scale(cell) for cell in own if cell.speed_up])
         high = np.array([cell.speed_up.high * scale(cell) for cell in own if cell.speed_up])
@@ -139,29 +118,21 @@ def _lines(
         for at, cell in zip(x, own, strict=True):
             values = [value * scale(cell) for value in cell.speed_up_repeats]
             axes.plot(
-                [at] * len(values), values, linestyle="none", marker=".", markersize=5,
-                markerfacecolor="white", markeredgecolor=colour, markeredgewidth=0.9, zorder=4,
+                [at * BESIDE] * len(values), values, linestyle="none", marker="o",
+                markersize=3, markerfacecolor="white", markeredgecolor=colour,
+                markeredgewidth=0.9, zorder=4,
             )  # fmt: skip
             tops += values
         tops += list(middle)
     # Intervals of two or three repeats are so wide that they would flatten everything else.
-    axes.set_ylim(top=max(tops) * 1.12)
-
-
-def _shifts(cells: Sequence[Cell]) -> dict[str, float]:
-    """Return a small step aside for each way, so that equal values do not hide each other."""
-    ways = list(dict.fromkeys(cell.way for cell in cells))
-    counts = sorted({cell.num_replicas for cell in cells})
-    gap = min((b - a for a, b in zip(counts, counts[1:], strict=False)), default=1)
-    middle = (len(ways) - 1) / 2
-    return {way: (at - middle) * 0.07 * gap for at, way in enumerate(ways)}
+    axes.set_ylim(0.85 * min(tops), 1.12 * max(tops))
 
 
 def _throughput(family: Family, styles: Styles) -> Figure | None:
     cells = [cell for cell in family.cells if cell.images_per_second is not None]
     if not cells:
         return None
-    figure, (axes,) = _panels(1, 1, _height(len(cells)))
+    figure, (axes,) = make_panels(1, 1, bars_height(len(cells)))
     rates = [cell.images_per_second.values if cell.images_per_second else () for cell in cells]
     _bars(axes, cells, rates, styles, "{:.1f}")
     axes.set_xlabel("images per second, all replicas together (steady steps)")
@@ -173,7 +144,7 @@ def _memory(family: Family, styles: Styles) -> Figure | None:
     if not cells:
         return None
     on_device = [cell for cell in cells if cell.device_bytes is not None]
-    figure, panels = _panels(1, 2 if on_device else 1, _height(len(cells)))
+    figure, panels = make_panels(1, 2 if on_device else 1, bars_height(len(cells)))
     resident = [cell.resident_bytes.values if cell.resident_bytes else () for cell in cells]
     _bars(panels[0], cells, [[one / GIB for one in row] for row in resident], styles, "{:.2f}")
     panels[0].set_xlabel("peak resident memory, all processes together (GiB)")
@@ -204,14 +175,14 @@ def _bars(
         )  # fmt: skip
         axes.text(max(values) + 0.015 * largest, at, text.format(median), va="center")
     axes.set_xlim(0, largest * 1.12)
-    _name_rows(axes, cells)
+    name_rows(axes, cells)
 
 
 def _phases(family: Family, styles: Styles) -> Figure | None:
     cells = [cell for cell in family.cells if cell.phases]
     if not cells:
         return None
-    figure, (axes,) = _panels(1, 1, _height(len(cells)) + 0.3)
+    figure, (axes,) = make_panels(1, 1, bars_height(len(cells)) + 0.3)
     left = np.zeros(len(cells))
     for phase, colour, hatch in zip(PHASES, PHASE_COLOURS, PHASE_HATCHES, strict=True):
         widths = np.array([cell.phases[phase] for cell in cells if cell.phases])
@@ -224,20 +195,18 @@ def _phases(family: Family, styles: Styles) -> Figure | None:
         axes.text(total + 0.01 * left.max(), at, f"{total:.1f} s", va="center")
     axes.set_xlim(0, left.max() * 1.1)
     axes.set_xlabel("seconds (median of the repeats)")
-    _name_rows(axes, cells)
-    _legend(figure, axes)
+    name_rows(axes, cells)
+    legend_above(figure, axes)
     return figure
 
 
 def _loss(family: Family, styles: Styles) -> Figure | None:
-    curves = {
-        (cell.way, cell.num_replicas): _curves(cell) for cell in family.cells if cell.results
-    }
+    curves = {(cell.way, cell.num_replicas): _curves(cell) for cell in family.cells if cell.results}
     counts = _some(sorted({count for (_, count), found in curves.items() if found and count > 1}))
     counts = counts or [1]
     if not any(curves.values()):
         return None
-    figure, panels = _panels(2, len(counts), 5.6, sharey=True)
+    figure, panels = make_panels(2, len(counts), 5.6, sharey=True)
     grid = np.array(panels, dtype=object).reshape(2, len(counts))
     for column, count in enumerate(counts):
         for (way, replicas), found in curves.items():
@@ -252,7 +221,7 @@ def _loss(family: Family, styles: Styles) -> Figure | None:
         grid[1, column].set_xlabel("seconds of training")
     for row in (0, 1):
         grid[row, 0].set_ylabel("training loss")
-    _legend(figure, *grid[0])
+    legend_above(figure, *grid[0])
     return figure
 
 
@@ -269,7 +238,7 @@ def _curves(cell: Cell) -> list[Curve]:
     return found
 
 
-def smooth(step: Sequence[float], seconds: Sequence[float], loss: Sequence[float]) -> Curve:
+def smooth(step: ArrayLike, seconds: ArrayLike, loss: Sequence[float]) -> Curve:
     """Return a running mean of the loss over a twentieth of the steps, at most 300 points."""
     width = max(1, len(loss) // 20)
     sums = np.cumsum(np.insert(np.asarray(loss, float), 0, 0.0))
@@ -294,31 +263,28 @@ def _score_figure(family: Family, styles: Styles) -> Figure | None:
     regions = _regions(family)
     if not regions:
         return None
-    figure, panels = _panels(2, len(regions), 5.4)
-    grid = np.array(panels, dtype=object).reshape(2, len(regions))
+    # One region: its scores side by side. Several: a column for each.
+    rows, columns = (1, 2) if len(regions) == 1 else (2, len(regions))
+    figure, panels = make_panels(rows, columns, 0.6 + 2.6 * rows)
     counts = sorted({cell.num_replicas for cell in family.cells if cell.results})
-    for column, region in enumerate(regions):
-        _score_panel(grid[0, column], family, region, "dice", styles)
-        _score_panel(grid[1, column], family, region, "iou", styles)
-        grid[0, column].set_title(region)
-        for row in (0, 1):
-            grid[row, column].set_xticks(counts)
-            grid[row, column].set_xlabel("replicas")
-    grid[0, 0].set_ylabel("Dice, mean over cases")
-    grid[1, 0].set_ylabel("IoU, mean over cases")
-    _legend(figure, grid[0, 0])
+    places = [(score, region) for score in ("Dice", "IoU") for region in regions]
+    for axes, (score, region) in zip(panels, places, strict=True):
+        _score_panel(axes, family, region, score, styles)
+        axes.set(title=f"{score}, {region}", ylabel="mean over cases")
+        replica_axis(axes, counts, "replicas")
+    legend_above(figure, panels[0])
     return figure
 
 
 def _score_panel(axes: Any, family: Family, region: str, score: str, styles: Styles) -> None:
     cells = [cell for cell in family.cells if cell.results]
-    shift = _shifts(cells)
+    shift = shifts(cells)
     for cell in cells:
-        found = cell.dice(region) if score == "dice" else cell.iou(region)
+        found = cell.dice(region) if score == "Dice" else cell.iou(region)
         if found is None:
             continue
         colour, marker = styles[cell.way]
-        x = cell.num_replicas + shift[cell.way]
+        x = cell.num_replicas * shift[cell.way]
         if cell.is_baseline:
             axes.axhspan(found.low, found.high, color=colour, alpha=0.12, linewidth=0, zorder=0)
         axes.plot(
@@ -338,7 +304,7 @@ def _case_boxes(family: Family, styles: Styles) -> Figure | None:
     values = {region: [case_dice(cell, region) for cell in cells] for region in regions}
     if not any(len(one) for rows in values.values() for one in rows):
         return None
-    figure, panels = _panels(1, len(regions), _height(len(cells)) + 0.3, sharey=True)
+    figure, panels = make_panels(1, len(regions), bars_height(len(cells)) + 0.3, sharey=True)
     for axes, region in zip(panels, regions, strict=True):
         rows = values[region]
         boxes = axes.boxplot(
@@ -349,7 +315,7 @@ def _case_boxes(family: Family, styles: Styles) -> Figure | None:
         for box, cell in zip(boxes["boxes"], cells, strict=True):
             box.set(facecolor=styles[cell.way][0], alpha=0.5)
         axes.set(title=region, xlabel="Dice of a case")
-    _name_rows(panels[0], cells)
+    name_rows(panels[0], cells)
     return figure
 
 
@@ -422,50 +388,3 @@ def _some(counts: Sequence[int]) -> list[int]:
         return list(counts)
     places = np.linspace(0, len(counts) - 1, MAX_COUNTS).round().astype(int)
     return [counts[at] for at in places]
-
-
-def _panels(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, list[Any]]:
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
-
-
-def _height(num_cells: int) -> float:
-    return 0.9 + 0.34 * num_cells
-
-
-def _name_rows(axes: Any, cells: Sequence[Cell]) -> None:
-    axes.set_yticks(range(len(cells)), [cell.label for cell in cells])
-    axes.set_ylim(len(cells) - 0.4, -0.6)
-    axes.grid(visible=False, axis="y")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, min_n_ticks=3))
-
-
-def _legend(figure: Figure, *panels: Any) -> None:
-    """Put one legend for all panels above them."""
-    handles: dict[str, Any] = {}
-    for axes in panels:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    columns = min(len(handles), 6)
-    figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=columns)
-
-
-def _svg(figure: Figure, name: str, title: str) -> str:
-    file = io.StringIO()
-    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(file, format="svg", metadata=no_metadata)
-    return inline(file.getvalue(), name, title)
-
-
-def inline(svg: str, name: str, title: str) -> str:
-    """Return an SVG file as an element of a page: no prolog, own ids, and a name to read aloud."""
-    svg = svg[svg.index("<svg") :]
-    ids = set(re.findall(r'\bid="([^"]+)"', svg))
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
-
-    def own(found: re.Match[str]) -> str:
-        return f"{found[1]}#{name}-{found[2]}" if found[2] in ids else found[0]
-
-    svg = re.sub(r'(url\(|href=")#([^)"]+)', own, svg)
-    label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
-    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

@@ -90,8 +90,7 @@ class Guard:
                 self._popen.stdin.flush()
 
     def dismiss(self) -> None:
-        """End it; it kills nobody."""
-        self._popen.kill()
+        """Close its pipe; it kills whoever was last said to be alive, and ends."""
         with contextlib.suppress(OSError):
             self._popen.communicate()
 

@@ -9,18 +9,18 @@ from tfunet.bench.stats import Estimate, speed_verdict
 # A machine whose fixed computation varies or drifts by more than this is not a quiet one.
 NOISY = 0.10
 FEW_REPEATS = 3
+MAX_NAMES = 5
 
 
 def findings(summary: Summary) -> dict[str, list[str]]:
     """Return, by heading, one sentence for each thing that the sweep shows."""
     parts = {"Speed": _comparisons, "Scaling": _speed_ups, "Scores": _scores}
-    found: dict[str, list[str]] = {}
+    found = {}
     for heading, sentences in parts.items():
         for family in summary.families:
-            prefix = f"With {family.title}: " if family.title else ""
-            lines = [f"{prefix}{line}" for line in sentences(family)]
-            if lines:
-                found.setdefault(heading, []).extend(lines)
+            title = f"{heading} with {family.title}" if family.title else heading
+            if lines := list(sentences(family)):
+                found[title] = lines
     return found
 
 
@@ -60,14 +60,21 @@ def _comparison(one: Comparison) -> str:
 
 
 def _speed_ups(family: Family) -> Iterator[str]:
-    for cell in family.cells:
-        if cell.num_replicas > 1 and cell.speed_up is not None and cell.efficiency is not None:
-            yield (
-                f"{cell.num_replicas} replicas of {cell.way} are {cell.speed_up.value:.2f} times "
-                f"as fast as one of {family.baseline or cell.way} "
-                f"({interval_text(cell.speed_up)}): "
-                f"efficiency {cell.efficiency:.2f} ({family.scaling} scaling)."
-            )
+    for way in family.ways:
+        cells = [cell for cell in family.cells if cell.way == way and cell.num_replicas > 1]
+        parts = [_speed_up(cell) for cell in cells if cell.speed_up is not None]
+        if parts:
+            baseline = f"one replica of {family.baseline}" if family.baseline else "its one replica"
+            yield f"{way}, against {baseline}, {family.scaling} scaling: {'; '.join(parts)}."
+
+
+def _speed_up(cell: Cell) -> str:
+    if cell.speed_up is None:
+        return cell.label
+    return (
+        f"{cell.num_replicas} replicas are {cell.speed_up.value:.2f} times as fast "
+        f"({interval_text(cell.speed_up)}), efficiency {cell.efficiency:.2f}"
+    )
 
 
 def _scores(family: Family) -> Iterator[str]:
@@ -88,10 +95,11 @@ def _scores(family: Family) -> Iterator[str]:
     if same:
         largest = max(same, key=_dice_distance)
         can_tell = any(cell.dice_difference and cell.dice_difference.repeats > 1 for cell in same)
+        names = ", ".join(cell.label for cell in same)
         yield (
             f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from {what}: "
-            f"{', '.join(cell.label for cell in same)}. Largest difference: "
-            f"{_dice_difference(largest)}."
+            f"{names if apart or len(same) < MAX_NAMES else f'all {len(same)} others'}. Largest "
+            f"difference: {_dice_difference(largest)}."
         )
     steps = sorted({result.steps for cell in scored for result in cell.results if result.steps})
     if len(steps) > 1:
@@ -139,17 +147,19 @@ def _environment(summary: Summary) -> Iterator[str]:
 
 def _samples(summary: Summary) -> Iterator[str]:
     for family in summary.families:
-        groups: dict[tuple[int, int], dict[str, str]] = {}
+        groups: dict[tuple[int, int], dict[str, list[str]]] = {}
         for cell in family.cells:
             for trial in cell.done:
                 if trial.result is not None and trial.result.samples_hash:
-                    key = (cell.global_batch, trial.repeat)
-                    groups.setdefault(key, {})[cell.label] = trial.result.samples_hash
+                    hashes = groups.setdefault((cell.global_batch, trial.repeat), {})
+                    hashes.setdefault(trial.result.samples_hash, []).append(cell.label)
         for (global_batch, repeat), hashes in groups.items():
-            if len(set(hashes.values())) > 1:
+            most, *rest = sorted(hashes.values(), key=len, reverse=True)
+            if rest:
                 yield (
-                    f"Repeat {repeat} with global_batch={global_batch}: "
-                    f"{', '.join(hashes)} did not train on the same samples in the same order."
+                    f"In repeat {repeat} with global_batch={global_batch}, "
+                    f"{', '.join(label for labels in rest for label in labels)} did not train on "
+                    f"the same samples in the same order as {most[0]}."
                 )
 
 
@@ -177,7 +187,7 @@ def _repeats(summary: Summary) -> Iterator[str]:
     if 0 < fewest < FEW_REPEATS:
         yield (
             f"Some cells have only {fewest} good repeat{'s' if fewest > 1 else ''}: their "
-            "intervals are wide or missing. Raise `repeats` and run the study again; only the new "
+            "intervals are wide or missing. Raise repeats and run the study again; only the new "
             "trials are run."
         )
 

@@ -9,19 +9,19 @@ from tfunet.data.fields import blur, ellipsoid, sigmoid, smooth_field
 # How bright each thing is, before each case's own deviation.
 CONTRAST = {
     "flair": {
-        "white": 0.45, "grey": 0.60, "fluid": 0.12, "edema": 0.90, "core": 0.72,
-        "enhancing": 0.80, "lesion": 0.85, "vessel": 0.45,
+        "white": 0.42, "grey": 0.54, "fluid": 0.12, "edema": 0.95, "core": 0.66,
+        "enhancing": 0.82, "lesion": 0.90, "vessel": 0.45,
     },
     "t1c": {
-        "white": 0.62, "grey": 0.50, "fluid": 0.15, "edema": 0.48, "core": 0.36,
-        "enhancing": 1.00, "lesion": 0.45, "vessel": 0.95,
+        "white": 0.62, "grey": 0.50, "fluid": 0.15, "edema": 0.48, "core": 0.28,
+        "enhancing": 1.10, "lesion": 0.45, "vessel": 1.05,
     },
     "t2": {
-        "white": 0.40, "grey": 0.55, "fluid": 1.00, "edema": 0.85, "core": 0.80,
+        "white": 0.40, "grey": 0.55, "fluid": 1.00, "edema": 0.80, "core": 1.05,
         "enhancing": 0.65, "lesion": 0.75, "vessel": 0.30,
     },
     "t1": {
-        "white": 0.68, "grey": 0.52, "fluid": 0.18, "edema": 0.46, "core": 0.36,
+        "white": 0.68, "grey": 0.52, "fluid": 0.18, "edema": 0.46, "core": 0.28,
         "enhancing": 0.48, "lesion": 0.44, "vessel": 0.50,
     },
 }  # fmt: skip
@@ -91,11 +91,11 @@ def _modality(
     scene *= (1 - tumour[0] - tumour[1] - tumour[2]).clip(0, 1)
     for share, name in zip(tumour, ("edema", "core", "enhancing"), strict=True):
         scene += share * level[name]
-    scene *= 1 + 0.12 * smooth_field(rng, shape, max(2, shape[0] // 8))
-    bias = np.exp(0.25 * smooth_field(rng, shape, shape[0] // 2 + 1))
+    scene *= 1 + 0.07 * smooth_field(rng, shape, max(2, shape[0] // 8))
+    bias = np.exp(0.2 * smooth_field(rng, shape, shape[0] // 2 + 1))
     scene = blur(scene * anatomy.brain * bias, rng.uniform(0.4, 0.7))
     # Rician noise: a magnitude image of two noisy components.
-    real, imaginary = rng.standard_normal((2, *shape), dtype=np.float32) * (0.06 * noise)
+    real, imaginary = rng.standard_normal((2, *shape), dtype=np.float32) * (0.04 * noise)
     return np.sqrt((scene + real) ** 2 + imaginary**2)
 
 
@@ -124,18 +124,18 @@ def _tumour(
     shape = skull.shape
     direction = rng.normal(0, 1, 3)
     centre = direction / np.sqrt((direction**2).sum()) * rng.uniform(0.15, 0.5)
-    half_axes = rng.uniform(0.28, 0.5) * rng.uniform(0.75, 1.25, 3)
+    half_axes = rng.uniform(0.34, 0.54) * rng.uniform(0.8, 1.2, 3)
     ragged = smooth_field(rng, shape, max(2, shape[0] // 7))
     spread = ellipsoid(grid, centre, half_axes) + 0.22 * ragged
     whole = (spread < 1) & (skull < 0.97) & ((fluid < 0.5) | (spread < 0.6))
 
     smooth = smooth_field(rng, shape, max(2, shape[0] // 6))
     inner = ellipsoid(grid, centre + rng.normal(0, 0.3, 3) * half_axes, half_axes) + 0.12 * smooth
-    core = _lowest(inner, whole, rng.uniform(0.2, 0.55))
+    core = _lowest(inner, whole, rng.uniform(0.25, 0.55))
     # The shell lies at some depth of the core, and is torn where the field is high.
     shell = np.abs(inner - float(inner[core].max()) * rng.uniform(0.7, 1.0))
     torn = 0.15 * smooth_field(rng, shape, max(2, shape[0] // 6))
-    enhancing = _lowest(shell + torn, core, rng.uniform(0.3, 0.65))
+    enhancing = _lowest(shell + torn, core, rng.uniform(0.35, 0.65))
     return whole.astype(np.uint8) + core + enhancing
 
 

@@ -1,0 +1,111 @@
+# make demo, make test: each sets up what it needs first. TF=2.21 chooses another TensorFlow.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.SILENT:
+.DEFAULT_GOAL := help
+.PHONY: help env horovod demo test contract lint clean clean-env
+
+TF ?= 2.16.2
+# The Python that makes the environment; unset: the first that fits.
+PYTHON ?=
+EXTRAS ?= horovod,io,report,notebooks,dev
+PYTEST_ARGS ?=
+
+ENV := .venv/tf-$(TF)
+BIN := $(ENV)/bin
+CONSTRAINTS := constraints/tf-$(TF).txt
+SUPPORTED := $(patsubst constraints/tf-%.txt,%,$(sort $(wildcard constraints/tf-*.txt)))
+PIP_INSTALL := $(BIN)/python -m pip install --progress-bar off --no-input -c $(CONSTRAINTS)
+
+help:
+	echo "make demo       compare native TensorFlow with Horovod on this machine, and write a report"
+	echo "make test       every check: format, lint, types, tests"
+	echo "make contract   the suite that every backend passes"
+	echo "make lint       format, lint and types only"
+	echo "make env        only set up, in $(ENV)"
+	echo "make horovod    try again to build Horovod"
+	echo "make clean      remove what tools cached here; make clean-env removes $(ENV)"
+	echo "TF=$(TF) is the TensorFlow; supported: $(SUPPORTED). PYTHON=python3.11 makes the environment."
+
+# A stamp holds the hash of what its step was made from, and is written last, by rename. So a step
+# that was killed has no stamp, and an environment whose packages have none is made anew.
+env:
+	fail() { echo "make: $$*" >&2; exit 2; }
+	hash() { sha256sum | cut -d ' ' -f 1; }
+	done_with() { [ -x $(BIN)/python ] && [ "$$(cat $(ENV)/$$1.stamp 2>/dev/null)" = "$$2" ]; }
+	stamp() { echo "$$2" >$(ENV)/$$1.stamp.new; mv $(ENV)/$$1.stamp.new $(ENV)/$$1.stamp; }
+	logged() {
+	    local log=$(ENV)/$$1.log; shift
+	    "$$@" >>$$log 2>&1 || { tail -n 20 $$log >&2; fail "the set-up failed; all of it: $$log"; }
+	}
+	find_python() {
+	    local candidate version found=
+	    for candidate in $(or $(PYTHON),python3.11 python3.12 python3); do
+	        version=$$("$$candidate" -c 'import platform; print(platform.python_version())' 2>/dev/null) || continue
+	        case $$version in 3.11.*|3.12.*) python=$$candidate; return;; esac
+	        found="$$found$${found:+, }$$candidate is $$version"
+	    done
+	    fail "tfunet needs Python 3.11 or 3.12; $${found:-$(or $(PYTHON),python3) does not run}." \
+	        "Install one, then type: make PYTHON=/path/to/python3.11"
+	}
+	[ -f "$(CONSTRAINTS)" ] || fail "TF=$(TF) has no constraints file. Supported: $(SUPPORTED)."
+	packages=$$({ cat $(CONSTRAINTS) setup.cfg; echo "$(EXTRAS) $$PWD"; } | hash)
+	# With the tools that were found: installing a compiler or MPI is reason to build again.
+	tools=$$(command -v $${CXX:-c++} g++ clang++ mpicxx make || true)
+	horovod=$$({ cat hvd/build.py; echo "$$packages $$tools"; } | hash)
+	up_to_date() { done_with packages $$packages && done_with horovod $$horovod; }
+	if up_to_date; then exit; fi
+	mkdir -p .venv
+	exec 9>>$(ENV).lock
+	flock --nonblock 9 || { echo "Another make sets up $(ENV); waiting for it ..."; flock 9; }
+	if up_to_date; then exit; fi
+	if ! done_with packages $$packages; then
+	    remake=; [ -x $(BIN)/python ] && [ -f $(ENV)/packages.stamp ] || remake=yes
+	    rm -f $(ENV)/packages.stamp $(ENV)/horovod.stamp
+	    if [ $$remake ]; then
+	        find_python
+	        echo "[1/3] Virtual environment $(ENV) with $$python ..."
+	        rm -rf $(ENV); mkdir $(ENV)
+	        logged venv $$python -m venv $(ENV)
+	    fi
+	    echo "[2/3] Python packages for TensorFlow $(TF) (about 2 minutes) ..."
+	    logged packages $(PIP_INSTALL) 'setuptools<70' wheel
+	    # compat: one .pth line, so that a package added later is found without a new set-up.
+	    logged packages $(PIP_INSTALL) --no-build-isolation --config-settings editable_mode=compat \
+	        --editable '.[$(EXTRAS)]'
+	    stamp packages $$packages
+	fi
+	echo "[3/3] Horovod (about 3 minutes, the first time) ..."
+	status=0
+	$(BIN)/python -m hvd.build --wheels .venv/wheels --log $(ENV)/horovod.log || status=$$?
+	# 3: it could not be built, and it has said why; all but its backend works.
+	case $$status in 0|3) stamp horovod $$horovod;; *) exit $$status;; esac
+
+horovod:
+	rm -f $(ENV)/horovod.stamp
+	$(MAKE) --no-print-directory env
+
+demo: env
+	$(BIN)/tfunet sweep run studies/quickstart.toml
+	$(BIN)/tfunet report logs/quickstart
+
+lint: env
+	$(BIN)/ruff format --quiet --check --diff .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy --no-error-summary
+
+test: lint
+	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+contract: env
+	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest tests/contract $(PYTEST_ARGS)
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+clean-env:
+	# The stamp first: a half-removed environment must not look whole.
+	rm -f $(ENV)/packages.stamp
+	rm -rf $(ENV)

@@ -1,0 +1,78 @@
+"""Every check of the contract goes red for a backend that breaks it."""
+
+import re
+
+import checks
+import pytest
+import runs
+from conftest import KILL_STEP, kill_at
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(600)]
+
+
+def broken(name, folder, *, num_replicas=2, environment=None):
+    return runs.train(
+        folder / f"broken-{name}",
+        environment=environment,
+        backend=f"{runs.HERE / 'broken.py'}:{name}",
+        num_replicas=num_replicas,
+        **kill_at(KILL_STEP),
+    )
+
+
+def test_sum_of_gradients_instead_of_the_mean_is_found(single, contract_folder):
+    run = broken("SumsGradients", contract_folder)
+    assert run.exit_code == 0, run.output
+    with pytest.raises(AssertionError):
+        checks.same_weights(run, single)
+    with pytest.raises(AssertionError):
+        checks.same_losses(run, single)
+    with pytest.raises(AssertionError):
+        checks.same_scores(run, single)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("AveragesNothing", "weights of replicas .1. differ"),
+        ("FeedsEveryReplicaTheSame", "used more than once"),
+        ("EvaluatesTheSameEverywhere", "cases were not counted exactly once"),
+    ],
+)
+def test_run_that_computes_the_wrong_thing_ends_as_failed(name, reason, contract_folder):
+    run = broken(name, contract_folder)
+    assert run.exit_code == 4, run.output
+    assert re.search(reason, run.failure["reason"])
+    assert not (run.folder / "result.json").exists()
+
+
+def test_data_that_is_a_step_ahead_is_found(single, contract_folder):
+    run = broken("SkipsSamples", contract_folder)
+    with pytest.raises(AssertionError):
+        assert run.exit_code == 0
+        checks.same_samples(run, single)
+
+
+def test_second_process_that_writes_is_found(contract_folder):
+    audit = contract_folder / "broken-audit.txt"
+    run = broken(
+        "EveryProcessIsChief",
+        contract_folder,
+        environment={
+            "PYTHONPATH": f"{runs.HERE / 'audit'}",
+            "TFUNET_TEST_AUDIT": str(audit),
+            "TFUNET_TEST_AUDITED": str(contract_folder),
+        },
+    )
+    with pytest.raises(AssertionError):
+        checks.only_the_chief_wrote(audit, run.folder)
+
+
+def test_resume_that_starts_the_data_anew_is_found(single, contract_folder):
+    name = "StartsTheDataAnew"
+    killed = broken(name, contract_folder, num_replicas=1, environment={"TFUNET_TEST_KILL": "0"})
+    assert killed.exit_code == 3, killed.output
+    resumed = broken(name, contract_folder, num_replicas=1)
+    with pytest.raises(AssertionError):
+        assert resumed.exit_code == 0
+        checks.bit_identical(resumed, single)

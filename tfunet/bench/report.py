@@ -1,0 +1,181 @@
+"""Writes what a sweep found: one offline HTML file, Markdown, CSV and the figures."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tfunet.bench.collect import read_sweep
+from tfunet.bench.comparison import Summary, summarise
+from tfunet.bench.plan import show
+from tfunet.bench.tables import (
+    cell_facts,
+    csv_text,
+    family_heading,
+    markdown_text,
+    plain_text,
+    skipped_rows,
+    summary_rows,
+    trial_facts,
+    trial_row,
+)
+from tfunet.bench.verdict import doubts, findings
+from tfunet.record import RunFolder, write_atomic
+
+FACTS = {
+    "host": "host",
+    "cpu": "CPU",
+    "machine_cores": "CPU cores",
+    "packages.tensorflow": "TensorFlow",
+    "packages.keras": "Keras",
+    "packages.horovod": "Horovod",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The files of a report; `html` needs none of the others."""
+
+    html: Path
+    markdown: Path
+    cells: Path
+    trials: Path
+    figures: tuple[Path, ...]
+
+
+def write_report(folder: str | Path, out: str | Path | None = None) -> Report:
+    """Write the report of a sweep, of a run, or of a folder of runs.
+
+    Args:
+        folder: Where the records are.
+        out: The report's own folder; by default `report` in `folder`.
+
+    Raises ValueError where there are no records, or matplotlib or jinja2 is missing.
+    """
+    summary = summarise(read_sweep(folder))
+    render, plots = _needs()
+    target = Path(out) if out is not None else Path(folder) / "report"
+    figures = target / "figures"
+    RunFolder(figures).create()
+    drawings = plots.draw_all(summary)
+    for drawing in drawings:
+        write_atomic(figures / f"{drawing.name}.svg", drawing.svg)
+    values = {**_values(summary, target), "drawings": drawings, "max_families": plots.MAX_FAMILIES}
+    report = Report(
+        html=target / "report.html",
+        markdown=target / "report.md",
+        cells=target / "cells.csv",
+        trials=target / "trials.csv",
+        figures=tuple(figures / f"{drawing.name}.svg" for drawing in drawings),
+    )
+    facts = [cell_facts(family, cell) for family in summary.families for cell in family.cells]
+    write_atomic(report.cells, csv_text(facts))
+    write_atomic(report.trials, csv_text([trial_facts(trial) for trial in summary.sweep.trials]))
+    write_atomic(report.markdown, render("report.md.j2", values))
+    write_atomic(report.html, render("report.html.j2", values))
+    return report
+
+
+def summary_table(folder: str | Path) -> str:
+    """Return the summary of a sweep as text: a table a family, what was found, what to doubt."""
+    summary = summarise(read_sweep(folder))
+    blocks = []
+    for family in summary.families:
+        blocks.append("\n".join([family_heading(family), *plain_text(summary_rows(family))]))
+    found = findings(summary)
+    for heading, sentences in found.items():
+        if not heading.startswith("Scaling"):
+            blocks.append("\n".join([heading, *(f"- {one}" for one in sentences)]))
+    warnings = doubts(summary)
+    if warnings:
+        blocks.append("\n".join(["Before you rely on this:", *(f"- {one}" for one in warnings)]))
+    return "\n\n".join(blocks)
+
+
+def _values(summary: Summary, target: Path) -> dict[str, Any]:
+    """Return what the templates show."""
+    sweep = summary.sweep
+    done = sum(trial.result is not None for trial in sweep.trials)
+    return {
+        "name": sweep.name,
+        "num_trials": len(sweep.trials),
+        "num_done": done,
+        "headline": _headline(summary),
+        "findings": findings(summary),
+        "doubts": doubts(summary),
+        "families": [
+            {"heading": family_heading(family), "rows": summary_rows(family)}
+            for family in summary.families
+        ],
+        "varying": {key: ", ".join(values) for key, values in summary.varying.items()},
+        "fixed": {key: show(value) for key, value in summary.fixed.items()},
+        "num_comparisons": sum(len(family.comparisons) for family in summary.families),
+        "repeats": max((trial.repeat for trial in sweep.trials), default=0),
+        "environment": {key: show(value) for key, value in summary.environment.items()},
+        "differences": {
+            key: "; ".join(f"{value} ({count} trials)" for value, count in counts.items())
+            for key, counts in summary.environment_differences.items()
+        },
+        "noise": [_noise(one) for one in sweep.noise],
+        "trials": [
+            {
+                "row": trial_row(trial),
+                "link": os.path.relpath(trial.folder, target) if trial.folder.is_dir() else None,
+            }
+            for trial in sweep.trials
+        ],
+        "skipped": skipped_rows(summary),
+        "checks": sorted(
+            {
+                check
+                for family in summary.families
+                for cell in family.cells
+                for result in cell.results
+                for check in result.checks
+            }
+        ),
+        "markdown": markdown_text,
+    }
+
+
+def _headline(summary: Summary) -> str:
+    facts = {name: summary.environment.get(key) for key, name in FACTS.items()}
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+
+
+def _noise(measured: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "when": str(measured.get("when", "")),
+        "median (ms)": f"{1000 * float(measured.get('median_seconds', 0)):.2f}",
+        "spread": f"{float(measured.get('spread', 0)):.1%}",
+        "cores": str(measured.get("cores", "")),
+    }
+
+
+def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType]:
+    """Import what only a written report needs: a function that fills templates, and the plots."""
+    try:
+        import jinja2
+
+        from tfunet.bench import plots
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "matplotlib"):
+            raise
+        raise ValueError(
+            f"A report needs {error.name}, which is not installed. Install it with: "
+            "pip install 'tfunet[report]'"
+        ) from error
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tfunet.bench", "."),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+    def render(template: str, values: Mapping[str, Any]) -> str:
+        return environment.get_template(template).render(**values)
+
+    return render, plots
