@@ -254,7 +254,7 @@ def test_the_table_shows_what_to_type_under_the_row_that_lacks_it() -> None:
         ({probes.HOROVOD_PROBE: not_installed("horovod")}, 0, "One device can train here."),
         (
             {probes.TENSORFLOW_PROBE: not_installed("tensorflow")},
-            1,
+            4,
             "Nothing can be trained yet: TensorFlow, Keras, single.",
         ),
     ],

@@ -25,6 +25,16 @@ def test_loss_of_a_batch_is_the_mean_of_its_samples(name, num_classes, channels)
     assert 3 * weighted == pytest.approx(alone[0], abs=1e-6)
 
 
+@pytest.mark.parametrize("name", [*ALL, "SparseCategoricalCrossentropy"])
+def test_loss_per_sample_averages_to_the_loss(name):
+    mask, logits = batch(3, 3)
+    options = {"from_logits": True} if name[0] == "S" else {}
+    loss = losses.make(name, options)
+    each = losses.per_sample(loss, mask, logits)
+    assert each.shape == (3,)
+    assert float(np.mean(each)) == pytest.approx(float(loss(mask, logits)), abs=1e-6)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_one_channel_of_logits_equals_two_with_a_zero(name):
     mask, logits = batch(2, 1)

@@ -74,6 +74,15 @@ def test_loss_that_misreads_the_output_is_refused(loss, options, message):
         look(net(conv()), loss, **options)
 
 
+def test_loss_that_mixes_samples_is_refused():
+    class OneNumber(keras.Loss):
+        def call(self, y_true, y_pred):
+            return keras.ops.mean(y_pred)
+
+    with pytest.raises(ValueError, match="a value for each sample"):
+        preflight.inspect(net(conv()), OneNumber(), image=IMAGE, mask=MASK, num_classes=3)
+
+
 def test_saved_model_is_loaded_and_code_in_it_is_not_run(tmp_path):
     net(conv()).save(tmp_path / "net.keras")
     known = {"image_shape": (8, 8, 1), "num_classes": 3, "options": {}}

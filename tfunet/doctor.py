@@ -21,6 +21,7 @@ from typing import Literal
 
 from tfunet.cores import usable_cores
 from tfunet.environment import gpus
+from tfunet.exit_codes import CHECK_FAILED, OK
 from tfunet.probes import (
     HIDE_GPUS,
     HOROVOD_PROBE,
@@ -115,10 +116,10 @@ def format_checks(checks: Iterable[Check], width: int = 100) -> str:
 
 
 def run(*, as_json: bool = False, logs: Path = Path("logs")) -> int:
-    """Print the checks; return 0 if one device can train and write its record, else 1."""
+    """Print the checks; return 0 if one device can train and write its record, else 4."""
     checks = diagnose(logs)
     print(json.dumps([asdict(c) for c in checks], indent=2) if as_json else format_checks(checks))
-    return 1 if _core_failures(checks) else 0
+    return CHECK_FAILED if _core_failures(checks) else OK
 
 
 def python_check(version: str) -> Check:

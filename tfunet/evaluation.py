@@ -12,6 +12,7 @@ from tfunet import scores
 from tfunet.backend import Backend
 from tfunet.counting import count, predicted_labels, region_table
 from tfunet.data.pipeline import EvaluationPipeline
+from tfunet.losses import per_sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +72,6 @@ class Evaluation:
 
         def replica_step(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             logits = model(batch["image"], training=False)
-            # A mean over the batch in which fillers weigh nothing; times the batch it is a sum.
-            mean = loss(batch["mask"], logits, sample_weight=batch["valid"])
             counted = count(
                 predicted_labels(logits),
                 batch["mask"],
@@ -84,7 +83,7 @@ class Evaluation:
             return {
                 "counts": counted,
                 "case": batch["case"],
-                "loss": mean * tf.cast(tf.shape(batch["valid"])[0], mean.dtype),
+                "loss": tf.reduce_sum(per_sample(loss, batch["mask"], logits) * batch["valid"]),
                 "windows": tf.reduce_sum(batch["valid"]),
             }
 

@@ -35,6 +35,21 @@ def make(name: str, options: dict[str, Any]) -> keras.Loss:
     return call("loss", resolve("loss", name, LOSSES), options)
 
 
+def per_sample(loss: keras.Loss, mask: Any, logits: Any) -> Any:
+    """Return the loss of each sample of a batch, (batch,): the mean over what it gives for one.
+
+    Raises ValueError for a loss that mixes the samples of a batch into one number.
+    """
+    values = loss.call(ops.cast(mask, loss.dtype), ops.cast(logits, loss.dtype))
+    if len(values.shape) == 0 or values.shape[0] != mask.shape[0]:
+        raise ValueError(
+            f"The loss {loss.name!r} gives the shape {tuple(values.shape)} for {mask.shape[0]} "
+            "samples. Its call must give a value for each sample (or voxel): a number for the "
+            "whole batch would depend on how the batch is divided among devices."
+        )
+    return ops.mean(ops.reshape(values, (mask.shape[0], -1)), axis=-1)
+
+
 def class_probabilities(logits: Any) -> Any:
     """Return (batch, voxels, classes): softmax, or sigmoid and its complement for one channel."""
     logits = _flat(ops.cast(logits, "float32"))

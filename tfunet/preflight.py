@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfunet.losses import per_sample
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight:
@@ -50,6 +52,7 @@ def inspect(
         )
     _check_logits(model, output)
     _check_loss(loss, num_classes, output.shape[-1])
+    per_sample(loss, tf.constant(mask), tf.constant(output))
     weights = model.trainable_weights + model.non_trainable_weights
     return Preflight(
         parameters=model.count_params(),

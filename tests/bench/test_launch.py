@@ -538,17 +538,22 @@ sys.exit(1)
     assert Path("run/log-0.txt").stat().st_size == 2 * 250000 + len("the end\n")
 
 
-def test_chief_knows_of_the_terminal_behind_the_supervisor(mark):
-    program = "open(f'ready-{index}', 'w').write(str(os.environ.get('TFUNET_TERMINAL')))"
+def test_chief_knows_of_the_terminal_behind_the_supervisor(mark, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    program = """
+names = ("TFUNET_TERMINAL", "COLUMNS")
+with open(f"ready-{index}", "w") as file:
+    file.write(" ".join(str(os.environ.get(name)) for name in names))
+"""
     for with_terminal in (True, False):
         main, other = os.openpty()
         errors = other if with_terminal else subprocess.DEVNULL
-        arguments = [SUPERVISOR, PRELUDE + program, "2"]
-        subprocess.run([sys.executable, "-c", *arguments], stderr=errors)
+        subprocess.run([sys.executable, "-c", SUPERVISOR, PRELUDE + program, "2"], stderr=errors)
         os.close(main)
         os.close(other)
-        assert Path("ready-0").read_text() == ("1" if with_terminal else "None")
-        assert Path("ready-1").read_text() == "None"
+        # A progress bar and its prefix fit into one line.
+        assert Path("ready-0").read_text() == ("1 96" if with_terminal else "None 100")
+        assert Path("ready-1").read_text() == "None 100"
 
 
 def test_reader_that_went_away_does_not_end_the_run(mark):

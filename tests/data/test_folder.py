@@ -108,6 +108,15 @@ def test_placeholders_name_cases_and_groups(tmp_path):
     assert source.groups == ("rat1", "rat1", "rat2")
 
 
+def test_a_placeholder_stands_for_as_little_as_it_can(tmp_path):
+    save(tmp_path / "rat1_slice_7.png", grey())
+    save(tmp_path / "rat1_slice_7_mask.png", disc())
+    source = open_folder(
+        root=str(tmp_path), images="{group}_{case}.png", masks="{group}_{case}_mask.png"
+    )
+    assert (source.groups, source.case_ids) == (("rat1",), ("rat1_slice_7",))
+
+
 def test_hidden_files_and_other_names_are_left_alone(folder):
     # The archives of the Medical Segmentation Decathlon hold such shadows of every file.
     (folder / "images" / "._a.png").write_bytes(b"shadow")
@@ -271,6 +280,7 @@ def test_the_fingerprint_follows_the_pixels_and_nothing_else(folder, tmp_path_fa
     first = fingerprint()
     copy = tmp_path_factory.mktemp("copy") / "elsewhere"
     shutil.copytree(folder, copy)
+    os.utime(copy / "images" / "b.png", (0, 0))
     assert fingerprint(copy) == first
     assert fingerprint(patch=[16, 16], name="other", regions={"all": ["cell"]}) == first
 

@@ -133,15 +133,12 @@ def test_a_grey_mask_stored_as_colour_is_grey(tmp_path):
     np.testing.assert_array_equal(read_mask(tmp_path / "m.png"), GREY8)
 
 
-def test_scaled_nifti_labels_are_rounded_where_scaling_moved_them(tmp_path):
+@pytest.mark.parametrize("step", [255, 41])  # as float32, 1 / 255 is too high, 1 / 41 too low
+def test_scaled_nifti_labels_are_rounded_where_scaling_moved_them(tmp_path, step):
     labels = whole((4, 5, 6), np.int16, 3)
-    image = nibabel.Nifti1Image(labels * 255, np.eye(4))
-    image.header.set_slope_inter(1 / 255, 0)
-    raw = labels * 255
-    image = nibabel.Nifti1Image(raw, np.eye(4))
-    nibabel.save(image, tmp_path / "m.nii")
+    save(tmp_path / "m.nii", labels * step)
     content = bytearray((tmp_path / "m.nii").read_bytes())
-    content[112:116] = struct.pack("<f", 1 / 255)
+    content[112:116] = struct.pack("<f", 1 / step)  # scl_slope
     (tmp_path / "m.nii").write_bytes(content)
     assert not np.array_equal(np.asanyarray(nibabel.load(tmp_path / "m.nii").dataobj), labels)
     np.testing.assert_array_equal(read_mask(tmp_path / "m.nii"), labels)

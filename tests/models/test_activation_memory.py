@@ -28,7 +28,10 @@ def _is_activation(tensor):
 
 
 def _bytes_read_by_the_gradient(model: keras.Model) -> int:
-    """Bytes of the forward tensors that operations of the gradient take, each once."""
+    """Bytes of the forward tensors that operations of the gradient take, each once.
+
+    The logits are among them, as for a loss: the gradient starts from ones of their shape.
+    """
 
     @tf.function(jit_compile=False)
     def gradients(images):
@@ -50,10 +53,6 @@ def _bytes_read_by_the_gradient(model: keras.Model) -> int:
         if tensor.op.name in forward and _is_activation(tensor)
     }
     return sum(math.prod(one.shape) * one.dtype.size for one in kept.values())
-
-
-def _logits_bytes(model: keras.Model) -> int:
-    return BATCH * math.prod(model.output.shape[1:]) * 4
 
 
 SMALL = {"image_shape": (32, 32, 1), "num_classes": 2, "filters": 8, "levels": 2}
@@ -90,8 +89,18 @@ def test_estimate_is_what_the_gradient_reads(case, precision):
         )
     else:
         model = unet.build(**{**SMALL, **CASES[case]})
-    estimate = activation_bytes(model, batch=BATCH) - _logits_bytes(model)
-    assert estimate == pytest.approx(_bytes_read_by_the_gradient(model), rel=0.04)
+    # The rest are the statistics of the normalizations, a few bytes a channel.
+    estimate = activation_bytes(model, batch=BATCH)
+    assert estimate == pytest.approx(_bytes_read_by_the_gradient(model), rel=0.01)
+
+
+def test_dropout_keeps_one_byte_a_value():
+    inputs = keras.Input((8, 8, 1))
+    tensor = keras.layers.Conv2D(4, 3, padding="same")(inputs)
+    tensor = keras.layers.Dropout(0.5)(tensor)
+    model = keras.Model(inputs, keras.layers.Conv2D(2, 1)(tensor))
+    image, mask, dropped, logits = 64 * 4, 64 * 4, 64 * 4 * 4, 64 * 2 * 4
+    assert activation_bytes(model, batch=1) == image + mask + dropped + logits
 
 
 def test_memory_is_proportional_to_the_batch_and_smaller_in_16_bits():

@@ -103,12 +103,16 @@ def _even_positions_of_bilinear(tensor):
     return keras.layers.Conv2D(1, 1, strides=2)(tensor)
 
 
-def _before_and_after(tensor):
-    """One branch reads the two positions before its own, the other the one after."""
-    before = keras.ops.pad(tensor, [[0, 0], [2, 0], [2, 0], [0, 0]])
-    before = keras.layers.Conv2D(1, 3)(before)
-    after = keras.layers.Conv2D(1, 2, padding="same")(tensor)
-    return keras.layers.Add()([before, after])
+def _before_and_around(size):
+    """One branch reads the two positions before its own, the other `size` around it."""
+
+    def branches(tensor):
+        before = keras.ops.pad(tensor, [[0, 0], [2, 0], [2, 0], [0, 0]])
+        before = keras.layers.Conv2D(1, 3)(before)
+        around = keras.layers.Conv2D(1, size, padding="same")(tensor)
+        return keras.layers.Add()([before, around])
+
+    return branches
 
 
 BY_HAND = [
@@ -118,7 +122,8 @@ BY_HAND = [
     (_convolutions(5, 1, 3), 7),
     (_convolutions(1), 1),
     (_even_positions_of_bilinear, 2),
-    (_before_and_after, 4),
+    (_before_and_around(3), 4),
+    (_before_and_around(2), 4),  # TensorFlow pads an even size after, not before
 ]
 
 

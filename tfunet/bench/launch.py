@@ -157,8 +157,14 @@ def child_environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str
     environment.pop("TFUNET_TERMINAL", None)
     if plan.launch.process_index == 0 and sys.stderr is not None and sys.stderr.isatty():
         columns, lines = shutil.get_terminal_size()
-        environment.update(TFUNET_TERMINAL="1", COLUMNS=str(columns), LINES=str(lines))
+        width = columns - len(prefix(plan.launch))
+        environment.update(TFUNET_TERMINAL="1", COLUMNS=str(width), LINES=str(lines))
     return environment
+
+
+def prefix(place: Launch) -> str:
+    """Return what begins each line of a process on the terminal: nothing if it is alone."""
+    return f"[{place.process_index}] " if place.process_count > 1 else ""
 
 
 def blame(failures: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -242,7 +248,7 @@ class _Run:
                 screen=self.screen,
                 target=target if self._is_shown(index) else None,
                 owner=index,
-                prefix=f"[{index}] " if plan.launch.process_count > 1 else "",
+                prefix=prefix(plan.launch),
             )
             self.selector.register(pipe, selectors.EVENT_READ, (pipe, stream))
 

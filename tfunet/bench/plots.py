@@ -102,7 +102,8 @@ def _lines(
 ) -> None:
     """Draw a line a way: medians with their intervals, and a dot for every repeat beside."""
     shift = shifts(cells)
-    tops = [1.0]
+    # The ideal shows too.
+    tops = [1.0, *(cell.num_replicas * scale(cell) for cell in cells)]
     for way in dict.fromkeys(cell.way for cell in cells):
         colour, marker = styles[way]
         own = [cell for cell in cells if cell.way == way]
@@ -209,19 +210,25 @@ def _loss(family: Family, styles: Styles) -> Figure | None:
     figure, panels = make_panels(2, len(counts), 5.6, sharey=True)
     grid = np.array(panels, dtype=object).reshape(2, len(counts))
     for column, count in enumerate(counts):
-        for (way, replicas), found in curves.items():
-            # One replica is in every column, as what the others are measured by.
-            if found and replicas in (1, count):
-                label = way if replicas > 1 or count == 1 else f"{way} x1"
-                for row in (0, 1):
-                    _curve(grid[row, column], found, row, styles[way][0], label, replicas == 1)
-        plural = "s" if count > 1 else ""
-        grid[0, column].set_title(f"{count} replica{plural}")
+        # One replica is in every column, as what the others are measured by.
+        shown = [key for key, found in curves.items() if found and key[1] in (1, count)]
+        for at, (way, replicas) in enumerate(shown):
+            is_reference = replicas < count
+            # Curves that are equal over steps, as they should be, lie inside each other.
+            widths = (1.1 if is_reference else 1.1 + 1.5 * (len(shown) - 1 - at), 1.1)
+            label = f"{way} x1" if is_reference else way
+            for row, width in enumerate(widths):
+                _curve(
+                    grid[row, column], curves[way, replicas], row,
+                    color=styles[way][0], linewidth=width, label=label,
+                    linestyle=":" if is_reference else "-",
+                )  # fmt: skip
+        grid[0, column].set_title(f"{count} replica{'s' if count > 1 else ''}")
         grid[0, column].set_xlabel("optimizer steps")
         grid[1, column].set_xlabel("seconds of training")
     for row in (0, 1):
         grid[row, 0].set_ylabel("training loss")
-    legend_above(figure, *grid[0])
+    legend_above(figure, *grid[1])
     return figure
 
 
@@ -249,14 +256,9 @@ def smooth(step: ArrayLike, seconds: ArrayLike, loss: Sequence[float]) -> Curve:
     return np.asarray(step)[keep], np.asarray(seconds)[keep], mean[keep]
 
 
-def _curve(
-    axes: Any, found: Sequence[Curve], column: int, colour: str, label: str, is_reference: bool
-) -> None:
+def _curve(axes: Any, found: Sequence[Curve], column: int, label: str, **line: Any) -> None:
     for number, curve in enumerate(found):
-        axes.plot(
-            curve[column], curve[2], color=colour, linewidth=1.1, alpha=0.75,
-            linestyle=":" if is_reference else "-", label=label if number == 0 else None,
-        )  # fmt: skip
+        axes.plot(curve[column], curve[2], label=label if number == 0 else None, **line)
 
 
 def _score_figure(family: Family, styles: Styles) -> Figure | None:
@@ -348,7 +350,8 @@ FIGURES: tuple[tuple[str, str, str, Callable[[Family, Styles], Figure | None]], 
         "loss",
         "Training loss over steps and over time",
         "A line for every repeat, a running mean over a twentieth of the steps. Dotted: one "
-        "replica, for comparison. Time is that of training alone and contains the first step.",
+        "replica, for comparison. Over steps, equal curves lie inside each other. Time is that of "
+        "training alone and contains the first step.",
         _loss,
     ),
     (

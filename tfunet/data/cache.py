@@ -13,7 +13,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -169,7 +169,7 @@ def _build(
     total = len(source.case_ids)
     extents: list[tuple[int, ...]] = []
     defects: list[str] = []
-    with _replacing(home / "images.bin") as images, _replacing(home / "masks.bin") as masks:
+    with _replacing(home / "images.bin", home / "masks.bin") as (images, masks):
         for index, case_id in enumerate(source.case_ids):
             try:
                 image, mask = _checked(source, index, rank=len(patch))
@@ -184,7 +184,7 @@ def _build(
                 progress(index + 1, total)
         if defects:
             raise ValueError(_listing(source.name, defects, total))
-    with _replacing(home / "index.json") as index_file:
+    with _replacing(home / "index.json") as (index_file,):
         index_file.write(json.dumps({"data": source.name, "extents": extents}).encode())
     return _cases(home, source, patch, extents)
 
@@ -235,18 +235,22 @@ def _listing(name: str, defects: list[str], total: int) -> str:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name only when it is whole."""
-    # A name of its own: where the file system has no locks, several processes may be writing.
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+def _replacing(*paths: Path) -> Iterator[list[BinaryIO]]:
+    """Open files that appear under their names only when all of them are whole."""
+    # Names of their own: where the file system has no locks, several processes may be writing.
+    temporary = [path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp") for path in paths]
     try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with ExitStack() as stack:
+            files = [stack.enter_context(one.open("wb")) for one in temporary]
+            yield files
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+        for one, path in zip(temporary, paths, strict=True):
+            os.replace(one, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        for one in temporary:
+            one.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -50,7 +50,6 @@ class TrainingPipeline:
         last_step: One past the last optimizer step.
         flips: Flip at random along every spatial axis.
         synthetic: Yield the first step's batches again and again.
-        parallel_calls: Samples made at the same time. By default TensorFlow decides.
     """
 
     cases: CachedCases
@@ -64,7 +63,6 @@ class TrainingPipeline:
     first_step: int = 0
     flips: bool = True
     synthetic: bool = False
-    parallel_calls: int | None = None
 
     def __post_init__(self) -> None:
         _check_cases(self.cases, self.train)
@@ -96,7 +94,7 @@ class TrainingPipeline:
         dataset = self._samples(replicas)
         dataset = dataset.map(
             self._sample_reader(),
-            num_parallel_calls=self.parallel_calls or tf.data.AUTOTUNE,
+            num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
         dataset = dataset.batch(self.replica_batch, drop_remainder=True).map(self._passes)
@@ -171,7 +169,6 @@ class EvaluationPipeline:
         halo: Voxels of context on each inner side of a core.
         replica_batch: Windows per replica and step.
         num_replicas: Replicas over all processes.
-        parallel_calls: Windows read at the same time. By default TensorFlow decides.
     """
 
     cases: CachedCases
@@ -179,7 +176,6 @@ class EvaluationPipeline:
     replica_batch: int
     num_replicas: int = 1
     halo: int = 0
-    parallel_calls: int | None = None
 
     def __post_init__(self) -> None:
         _check_cases(self.cases, self.validation)
@@ -213,7 +209,7 @@ class EvaluationPipeline:
         num_fed = self.num_steps * len(replicas) * self.replica_batch
         dataset = tf.data.Dataset.range(num_fed).map(
             self._window_reader(replicas),
-            num_parallel_calls=self.parallel_calls or tf.data.AUTOTUNE,
+            num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
         return _finished(dataset.batch(self.replica_batch, drop_remainder=True))

@@ -10,7 +10,7 @@ from tfunet.data.fields import blur, ellipsoid, sigmoid, smooth_field
 CONTRAST = {
     "flair": {
         "white": 0.42, "grey": 0.54, "fluid": 0.12, "edema": 0.95, "core": 0.66,
-        "enhancing": 0.82, "lesion": 0.90, "vessel": 0.45,
+        "enhancing": 0.84, "lesion": 0.95, "vessel": 0.45,
     },
     "t1c": {
         "white": 0.62, "grey": 0.50, "fluid": 0.15, "edema": 0.48, "core": 0.28,
@@ -18,11 +18,11 @@ CONTRAST = {
     },
     "t2": {
         "white": 0.40, "grey": 0.55, "fluid": 1.00, "edema": 0.80, "core": 1.05,
-        "enhancing": 0.65, "lesion": 0.75, "vessel": 0.30,
+        "enhancing": 0.65, "lesion": 0.60, "vessel": 0.30,
     },
     "t1": {
         "white": 0.68, "grey": 0.52, "fluid": 0.18, "edema": 0.46, "core": 0.28,
-        "enhancing": 0.48, "lesion": 0.44, "vessel": 0.50,
+        "enhancing": 0.48, "lesion": 0.58, "vessel": 0.50,
     },
 }  # fmt: skip
 MODALITIES = tuple(CONTRAST)
@@ -147,8 +147,8 @@ def _lowest(values: np.ndarray, within: np.ndarray, share: float) -> np.ndarray:
 
 def _lesions(rng: np.random.Generator, grid: np.ndarray) -> np.ndarray:
     nearest = np.full(grid.shape[1:], np.inf, np.float32)
-    for _ in range(int(rng.integers(3, 9))):
-        half_axes = rng.uniform(0.05, 0.17) * rng.uniform(0.7, 1.4, 3)
+    for _ in range(int(rng.integers(5, 12))):
+        half_axes = rng.uniform(0.08, 0.22) * rng.uniform(0.7, 1.4, 3)
         nearest = np.minimum(nearest, ellipsoid(grid, rng.uniform(-0.6, 0.6, 3), half_axes))
     return sigmoid(8 * (1 - nearest))
 

@@ -1,0 +1,150 @@
+"""Weak scaling from 1 to 2 replicas with one core each, against what a user would do instead.
+
+Ours: every backend. The peers, in the same rounds: tf_keras `fit` under
+MultiWorkerMirroredStrategy, and tf_keras with horovod.tensorflow.keras.DistributedOptimizer.
+The bound: two independent single-device runs at once. Every way trains the same U-Net on the
+same images in fresh processes that the same supervisor pins to a core each; the order within a
+round is drawn anew. A run whose replicas end with different weights ends the benchmark.
+
+    python benchmarks/scaling.py [--quick]
+"""
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import measure
+
+from tfunet.bench.collect import read_steps
+from tfunet.bench.launch import launch
+from tfunet.bench.toml_writer import config_toml
+from tfunet.config import RunConfig
+
+SETTINGS = {
+    "model_options": {"filters": 8, "levels": 3, "normalization": "none"},
+    "data": "cells",
+    "data_options": {"num_cases": 60, "size": 128},
+    "loss": "SparseCategoricalCrossentropy",
+    "loss_options": {"from_logits": True},
+    "replica_batch": 4,
+    "flips": False,
+    "steps": 40,
+    "evaluate_every": 1000,
+    "cores_per_replica": 1,
+}
+OURS = ("mirrored", "multiworker", "horovod")
+PEERS = ("tf_keras multiworker", "tf_keras horovod")
+WARM_UP_STEPS = 10
+
+
+def run_ours(backend, folder, cache):
+    """Return the steady step times of one of our backends."""
+    num_replicas = 1 if backend == "single" else 2
+    config = RunConfig(**SETTINGS, backend=backend, num_replicas=num_replicas, cache_dir=cache)
+    finish(launch(config, folder), backend)
+    return ours_times(folder)
+
+
+def ours_times(folder):
+    return read_steps(folder)["seconds"][WARM_UP_STEPS:]
+
+
+def run_peer(kind, folder, parameters):
+    """Return the steady step times of a peer, the slower process's for each step."""
+    config = RunConfig(**SETTINGS, backend=kind, num_replicas=2)
+    script = Path(__file__).with_name("tf_keras_peer.py")
+    finish(launch(config, folder, command=[sys.executable, str(script), kind, str(folder)]), kind)
+    facts = [json.loads((folder / f"peer-{index}.json").read_text()) for index in range(2)]
+    if facts[0]["weights"] != facts[1]["weights"]:
+        raise SystemExit(f"tf_keras {kind}: the processes end with different weights.")
+    if facts[0]["parameters"] != parameters:
+        raise SystemExit(f"tf_keras {kind}: {facts[0]['parameters']} parameters, not {parameters}.")
+    both = zip(*(one["seconds"] for one in facts), strict=True)
+    return [max(pair) for pair in both][WARM_UP_STEPS:]
+
+
+def run_independent(folder, cache):
+    """Return the steady step times of two runs at once that know nothing of each other."""
+    folder.mkdir()
+    config = folder / "run.toml"
+    alone = {**SETTINGS, "cores_per_replica": None, "cache_dir": cache}
+    config.write_text(config_toml(RunConfig(**alone)))
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    started = [
+        subprocess.Popen(
+            ["taskset", "-c", str(core), sys.executable, "-m", "tfunet", "train"]
+            + ["--config", str(config), "--out", str(folder / str(core))],
+            stdout=subprocess.DEVNULL,
+        )
+        for core in cores
+    ]
+    if any([one.wait() for one in started]):
+        raise SystemExit("An independent run failed.")
+    both = zip(*(ours_times(folder / str(core)) for core in cores), strict=True)
+    return [max(pair) for pair in both]
+
+
+def finish(outcome, name):
+    if outcome.exit_code:
+        raise SystemExit(f"{name}: {outcome.reason}")
+
+
+def one_round(folder, cache, order):
+    """Return each way's median step time."""
+    times = {"single": run_ours("single", folder / "single", cache)}
+    parameters = json.loads((folder / "single/result.json").read_text())["parameters"]
+    for way in order:
+        target = folder / way.replace(" ", "-")
+        if way in OURS:
+            times[way] = run_ours(way, target, cache)
+        elif way in PEERS:
+            times[way] = run_peer(way.split()[1], target, parameters)
+        else:
+            times[way] = run_independent(target, cache)
+    return {way: statistics.median(values) for way, values in times.items()}
+
+
+def main():
+    num_rounds = 1 if measure.quick_option(__doc__) else 5
+    if len(os.sched_getaffinity(0)) < 2:
+        raise SystemExit("Two replicas with a core each need two cores.")
+    drawn = random.Random(0)
+    rounds = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(num_rounds):
+            order = [*OURS, *PEERS, "independent"]
+            drawn.shuffle(order)
+            path = Path(folder) / str(number)
+            path.mkdir()
+            rounds.append(one_round(path, f"{folder}/cache", order))
+            print({way: round(seconds, 4) for way, seconds in rounds[-1].items()}, flush=True)
+    measure.show(claims(rounds))
+
+
+def claims(rounds):
+    """Return the claims that the rounds support or refute."""
+    samples = {way: [one[way] for one in rounds] for way in rounds[0]}
+    peers = ["tensorflow", "keras", "tf_keras", "horovod"]
+    found = []
+    for ours, peer in (("multiworker", PEERS[0]), ("horovod", PEERS[1])):
+        ratios = [one[ours] / one[peer] for one in rounds]
+        name = f"step of our {ours} / step of {peer}"
+        found.append(
+            measure.verdict(name, ratios, bound=1.0, most=True, samples=samples, peers=peers)
+        )
+    for way in (*OURS, *PEERS, "independent"):
+        ratios = [one["single"] / one[way] for one in rounds]
+        name = f"weak-scaling efficiency of {way}, 2 replicas"
+        found.append(
+            measure.verdict(name, ratios, bound=0.9, most=False, samples={}, peers=peers)
+        )
+    return found
+
+
+if __name__ == "__main__":
+    main()

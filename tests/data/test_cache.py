@@ -1,0 +1,270 @@
+"""The cache of decoded cases: decoded once, whole or not there, and clear when it cannot be."""
+
+import errno
+import fcntl
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfunet.data.cache import build_cache, default_folder
+from tfunet.data.source import DataSource
+
+EXTENTS = ((6, 9), (8, 3), (5, 7))
+PATCH = (4, 5)
+
+
+def decode(index):
+    extent = EXTENTS[index]
+    image = np.random.default_rng(index).random((*extent, 2), dtype=np.float32)
+    return image, (image[..., 0] * 3).astype(np.uint8)
+
+
+def source_of(read=decode, num_cases=3, fingerprint="one"):
+    names = tuple(f"case{index}" for index in range(num_cases))
+    return DataSource(
+        name="odd/cells",
+        case_ids=names,
+        groups=names,
+        num_classes=3,
+        channels=2,
+        regions={"cell": (1, 2)},
+        patch=PATCH,
+        fingerprint=fingerprint,
+        read=read,
+    )
+
+
+def refuse(index):
+    raise RuntimeError("must not be read")
+
+
+def contents(cases):
+    """Each case as the cache holds it."""
+    images = np.fromfile(cases.image_path, "<f4")
+    masks = np.fromfile(cases.mask_path, np.uint8)
+    channels = cases.channels
+    for shape, first, stop in zip(cases.shapes, cases.offsets, cases.offsets[1:], strict=False):
+        image = images[first * channels : stop * channels].reshape(*shape, channels)
+        yield image, masks[first:stop].reshape(shape)
+
+
+def test_cases_are_stored_bit_for_bit_and_the_smaller_ones_centred_in_zeros(tmp_path):
+    cases = build_cache(source_of(), tmp_path, patch=PATCH)
+    assert cases.extents == EXTENTS
+    assert cases.shapes == ((6, 9), (8, 5), (5, 7))
+    assert cases.origins == ((0, 0), (0, 1), (0, 0))
+    for index, (image, mask) in enumerate(contents(cases)):
+        original, labels = decode(index)
+        inside = tuple(
+            slice(start, start + size)
+            for start, size in zip(cases.origins[index], EXTENTS[index], strict=True)
+        )
+        np.testing.assert_array_equal(image[inside], original)
+        np.testing.assert_array_equal(mask[inside], labels)
+        assert np.count_nonzero(image) == np.count_nonzero(original)
+        assert np.count_nonzero(mask) == np.count_nonzero(labels)
+    sizes = [path.stat().st_size for path in (cases.image_path, cases.mask_path)]
+    assert sum(sizes) == cases.num_bytes
+
+
+def test_a_second_build_reads_no_case_and_gives_the_same(tmp_path):
+    first = build_cache(source_of(), tmp_path, patch=PATCH)
+    assert build_cache(source_of(refuse), tmp_path, patch=PATCH) == first
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"fingerprint": "two"},
+        {"num_classes": 4},
+        {"case_ids": ("a", "b", "c")},
+    ],
+)
+def test_another_source_has_another_cache(changed, tmp_path):
+    first = build_cache(source_of(), tmp_path, patch=PATCH)
+    other = build_cache(replace(source_of(), **changed), tmp_path, patch=PATCH)
+    assert other.image_path != first.image_path
+
+
+def test_another_patch_has_another_cache(tmp_path):
+    first = build_cache(source_of(), tmp_path, patch=PATCH)
+    other = build_cache(source_of(), tmp_path, patch=(9, 9))
+    assert other.image_path != first.image_path
+    assert other.shapes == ((9, 9), (9, 9), (9, 9))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda cases: cases.image_path.unlink(),
+        lambda cases: os.truncate(cases.mask_path, 7),
+        lambda cases: cases.image_path.with_name("index.json").write_text('{"ext'),
+    ],
+    ids=["images removed", "masks cut", "index cut"],
+)
+def test_a_damaged_cache_is_built_again(harm, tmp_path):
+    cases = build_cache(source_of(), tmp_path, patch=PATCH)
+    whole = [(image.copy(), mask.copy()) for image, mask in contents(cases)]
+    harm(cases)
+    again = build_cache(source_of(), tmp_path, patch=PATCH)
+    for (image, mask), (old_image, old_mask) in zip(contents(again), whole, strict=True):
+        np.testing.assert_array_equal(image, old_image)
+        np.testing.assert_array_equal(mask, old_mask)
+
+
+def test_progress_is_told_after_each_case(tmp_path):
+    told = []
+    build_cache(source_of(), tmp_path, patch=PATCH, progress=lambda *done: told.append(done))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def wrong(change):
+    """A reader whose second case is spoilt."""
+
+    def read(index):
+        image, mask = decode(index)
+        return change(image, mask) if index == 1 else (image, mask)
+
+    return read
+
+
+def truncated(image, mask):
+    raise OSError("image file is truncated")
+
+
+def unreadable(image, mask):
+    raise ValueError("b.png is truncated.")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (unreadable, "b.png is truncated"),
+        (truncated, "image file is truncated"),
+        (lambda image, mask: (image[..., :1], mask), r"shape \(8, 3, 1\); .* 2 channels"),
+        (lambda image, mask: (image[None], mask), "expected 2 spatial axes"),
+        (lambda image, mask: (image[:0], mask[:0]), r"shape \(0, 3, 2\)"),
+        (lambda image, mask: (image, mask[:-1]), r"mask has shape \(7, 3\) and the image \(8, 3\)"),
+        (lambda image, mask: (image * np.float32(np.nan), mask), "not finite"),
+        (lambda image, mask: (image, mask + 2), "labels 2..4; allowed: 0..2"),
+        (lambda image, mask: (image, mask.astype(int) - 1), "labels -1..1; allowed: 0..2"),
+        (lambda image, mask: (image, mask / 1.0), "type float64; labels must be integers"),
+    ],
+)
+def test_a_case_that_cannot_be_used_is_named_with_its_defect(change, message, tmp_path):
+    with pytest.raises(ValueError, match=rf"1 of 3 cases .*\n  case1: .*{message}"):
+        build_cache(source_of(wrong(change)), tmp_path, patch=PATCH)
+    assert [path.name for path in tmp_path.glob("*/*")] == ["lock"]
+
+
+def test_all_defects_are_found_in_one_go_and_twenty_are_listed(tmp_path):
+    def read(index):
+        raise ValueError(f"no pixels in file {index}.")
+
+    with pytest.raises(ValueError, match="23 of 23 cases") as caught:
+        build_cache(source_of(read, num_cases=23), tmp_path, patch=PATCH)
+    lines = str(caught.value).splitlines()
+    assert lines[1] == "  case0: no pixels in file 0."
+    assert lines[20] == "  case19: no pixels in file 19."
+    assert lines[21:] == ["  and 3 more"]
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_the_way_out(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match=r"--cache_dir or \$TFUNET_CACHE") as caught:
+        build_cache(source_of(), tmp_path / "file" / "cache", patch=PATCH)
+    assert str(tmp_path / "file" / "cache") in str(caught.value)
+    assert caught.value.errno == errno.ENOTDIR
+
+
+def test_a_disk_without_room_leaves_nothing_half_written(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Writing past the limit fails in the middle of a file, as on a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        with pytest.raises(OSError, match="free some space there") as caught:
+            build_cache(source_of(), tmp_path, patch=PATCH)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.errno == errno.EFBIG
+    assert [path.name for path in tmp_path.glob("*/*")] == ["lock"]
+
+
+def test_a_file_system_without_locks_still_caches(tmp_path, monkeypatch):
+    def refuse_lock(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse_lock)
+    cases = build_cache(source_of(), tmp_path, patch=PATCH)
+    # Where nobody is kept out, another's unfinished files are not to be touched.
+    theirs = cases.image_path.with_name("images.bin.theirs.tmp")
+    theirs.touch()
+    cases.mask_path.unlink()
+    assert build_cache(source_of(), tmp_path, patch=PATCH) == cases
+    assert theirs.exists()
+
+
+def test_the_folder_is_the_environment_s_or_the_user_s(monkeypatch):
+    monkeypatch.setenv("TFUNET_CACHE", "/somewhere/else")
+    assert default_folder() == Path("/somewhere/else")
+    monkeypatch.delenv("TFUNET_CACHE")
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert default_folder() == Path("/home/ada/.cache/tfunet")
+
+
+class LoggedRead:
+    """Notes each case that is decoded, slowly enough for others to arrive meanwhile."""
+
+    def __init__(self, log, fatal=None):
+        self.log = log
+        self.fatal = fatal
+
+    def __call__(self, index):
+        if index == self.fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with self.log.open("a") as file:
+            file.write(json.dumps([os.getpid(), index]) + "\n")
+        time.sleep(0.2)
+        return decode(index)
+
+
+def build_in_process(folder, log, fatal=None):
+    build_cache(source_of(LoggedRead(log, fatal)), folder, patch=PATCH)
+
+
+def started(count, *arguments):
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=build_in_process, args=arguments) for _ in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    return [process.exitcode for process in processes]
+
+
+@pytest.mark.multiprocess
+def test_of_several_processes_one_decodes_and_all_find_the_cases(tmp_path):
+    log = tmp_path / "log"
+    assert started(3, tmp_path / "cache", log) == [0, 0, 0]
+    decoded = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [index for _, index in decoded] == [0, 1, 2]
+    assert len({process for process, _ in decoded}) == 1
+
+
+@pytest.mark.multiprocess
+def test_after_a_killed_builder_the_next_one_starts_anew_and_sweeps_up(tmp_path):
+    assert started(1, tmp_path / "cache", tmp_path / "log", 2) == [-signal.SIGKILL]
+    left = {path.suffix for path in (tmp_path / "cache").glob("*/*")}
+    assert ".tmp" in left
+    cases = build_cache(source_of(), tmp_path / "cache", patch=PATCH)
+    assert len(list(contents(cases))) == 3
+    names = {path.name for path in cases.image_path.parent.iterdir()}
+    assert names == {"images.bin", "masks.bin", "index.json", "lock"}

@@ -1,0 +1,314 @@
+"""Batches: the same samples and pixels for any number of replicas, each voxel evaluated once."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfunet.data.cache import CachedCases, build_cache
+from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.source import DataSource
+
+NUM_LABELS = 251
+PLANE = (6, 5)
+BLOCK = (4, 5, 3)
+
+
+def labels_at(coordinates):
+    """The label that belongs to coordinates (..., case and voxel), counted from 1."""
+    weights = np.array([31, 7, 13, 89])[: coordinates.shape[-1]]
+    labels = 1 + (coordinates * weights).sum(axis=-1) % (NUM_LABELS - 1)
+    return np.where(coordinates[..., 0] > 0, labels, 0)
+
+
+def decode(index, rank):
+    """A case whose pixels say where they are; sizes differ, some smaller than the patch."""
+    extent = [(9, 5), (6, 11), (4, 8), (8, 7)][index % 4] + (3 + index % 3,) * (rank - 2)
+    axes = np.meshgrid(*(np.arange(1, size + 1) for size in extent), indexing="ij")
+    coordinates = np.stack([np.full(extent, index + 1), *axes], axis=-1)
+    return coordinates.astype(np.float32), labels_at(coordinates).astype(np.uint8)
+
+
+@pytest.fixture(scope="session")
+def cached(tmp_path_factory):
+    """Cases by rank: pixels are (case, voxel), masks a function of these."""
+    folder = tmp_path_factory.mktemp("cache")
+
+    def build(patch, num_cases):
+        names = tuple(f"case{index}" for index in range(num_cases))
+        source = DataSource(
+            name="coordinates",
+            case_ids=names,
+            groups=names,
+            num_classes=NUM_LABELS,
+            channels=1 + len(patch),
+            regions={"all": (1,)},
+            patch=patch,
+            fingerprint="",
+            read=lambda index: decode(index, len(patch)),
+        )
+        return build_cache(source, folder, patch=patch)
+
+    return {2: build(PLANE, 14), 3: build(BLOCK, 7)}
+
+
+def training(cases, **settings_):
+    default = {"train": tuple(range(len(cases.case_ids))), "replica_batch": 2, "last_step": 3}
+    return TrainingPipeline(cases=cases, **{**default, **settings_})
+
+
+def fed(pipeline, *shares):
+    """Each step's batches in the order of the replicas, as processes with these shares feed it."""
+    shares = shares or (range(pipeline.num_replicas),)
+    streams = [pipeline(share).as_numpy_iterator() for share in shares]
+    steps = []
+    for first in streams[0]:
+        batches = [first, *(next(streams[0]) for _ in shares[0][1:])]
+        for stream, share in zip(streams[1:], shares[1:], strict=True):
+            batches += [next(stream) for _ in share]
+        steps.append(batches)
+    assert all(next(stream, None) is None for stream in streams)
+    return steps
+
+
+def joined(steps, key):
+    """One array a step, of all replicas, without the axis of passes."""
+    return [
+        np.concatenate([batch[key].reshape(-1, *batch[key].shape[tail(key) :]) for batch in step])
+        for step in steps
+    ]
+
+
+def tail(key):
+    return 1 if key == "sample" else 2
+
+
+@st.composite
+def runs(draw):
+    """A run, cut into replicas and processes, and the same on one replica."""
+    num_replicas = draw(st.integers(1, 9))
+    replica_batch = draw(st.integers(1, max(14 // num_replicas, 1)))
+    share = draw(st.sampled_from([n for n in range(1, num_replicas + 1) if num_replicas % n == 0]))
+    shares = [range(first, first + share) for first in range(0, num_replicas, share)]
+    patches_per_case = draw(st.integers(1, 3))
+    num_train = draw(st.integers(-(-replica_batch * num_replicas // patches_per_case), 14))
+    train = draw(st.permutations(range(14)))[:num_train]
+    first_step = draw(st.integers(0, 6))
+    whole = {
+        "train": tuple(train),
+        "patches_per_case": patches_per_case,
+        "replica_batch": replica_batch * num_replicas,
+        "seed": draw(st.integers(0, 2**40)),
+        "first_step": first_step,
+        "last_step": first_step + draw(st.integers(1, 6)),
+    }
+    cut = {**whole, "replica_batch": replica_batch, "num_replicas": num_replicas}
+    return whole, cut, shares
+
+
+@settings(max_examples=12, deadline=None)
+@given(run=runs())
+def test_a_step_holds_the_same_pixels_for_any_number_of_replicas_and_processes(cached, run):
+    whole, cut, shares = run
+    alone, together = fed(training(cached[2], **whole)), fed(training(cached[2], **cut), *shares)
+    assert len(alone) == whole["last_step"] - whole["first_step"]
+    for key in ("sample", "image", "mask"):
+        for one, many in zip(joined(alone, key), joined(together, key), strict=True):
+            np.testing.assert_array_equal(one, many)
+
+
+@settings(max_examples=6, deadline=None)
+@given(run=runs())
+def test_a_sample_comes_at_most_once_an_epoch_and_from_its_own_case(cached, run):
+    _, cut, _ = run
+    pipeline = training(cached[2], **cut)
+    pipeline = replace(pipeline, first_step=0, last_step=2 * pipeline.steps_per_epoch)
+    steps = fed(pipeline)
+    samples = np.concatenate(joined(steps, "sample"))
+    global_batch = cut["replica_batch"] * cut["num_replicas"]
+    assert len(samples) == 2 * (pipeline.num_samples // global_batch) * global_batch
+    for epoch in np.split(samples, 2):
+        assert len(set(epoch)) == len(epoch)
+        assert set(epoch) <= set(range(pipeline.num_samples))
+    images = np.concatenate(joined(steps, "image"))
+    cases = images.reshape(len(samples), -1, 3)[..., 0].max(axis=1) - 1
+    expected = np.asarray(cut["train"])[samples // cut["patches_per_case"]]
+    np.testing.assert_array_equal(cases, expected)
+
+
+def test_the_dropped_tail_and_the_order_differ_from_epoch_to_epoch(cached):
+    steps = fed(training(cached[2], replica_batch=4, last_step=3 * 20))
+    epochs = np.split(np.concatenate(joined(steps, "sample")), 20)
+    assert len({tuple(epoch) for epoch in epochs}) == 20
+    dropped = [set(range(14)) - set(epoch) for epoch in epochs]
+    assert set.union(*dropped) == set(range(14))
+
+
+@pytest.mark.parametrize("first_step", [1, 3, 4, 7])
+def test_a_resumed_run_gets_the_rest(first_step, cached):
+    run = {"replica_batch": 2, "num_replicas": 2, "last_step": 9, "patches_per_case": 1}
+    whole = fed(training(cached[2], **run))
+    rest = fed(training(cached[2], first_step=first_step, **run))
+    for key in ("sample", "image", "mask"):
+        np.testing.assert_array_equal(joined(whole, key)[first_step:], joined(rest, key))
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_image_and_mask_stay_aligned_when_cut_flipped_and_padded(rank, cached):
+    steps = fed(training(cached[rank], last_step=30, flips=True))
+    images, masks = (np.concatenate(joined(steps, key)) for key in ("image", "mask"))
+    np.testing.assert_array_equal(labels_at(images.astype(int)), masks)
+    directions = set()
+    for image in images:
+        inside = image[..., 0] > 0
+        for axis in range(rank):
+            # Along its own axis a coordinate goes up or down by one; along the others it stays.
+            change = np.diff(image[..., 1:], axis=axis)
+            pairs = inside.take(range(1, inside.shape[axis]), axis) & inside.take(
+                range(inside.shape[axis] - 1), axis
+            )
+            steps_along = np.unique(change[pairs], axis=0)
+            assert len(steps_along) <= 1
+            for step in steps_along:
+                assert np.abs(step).tolist() == [float(one == axis) for one in range(rank)]
+                directions.add((axis, step[axis]))
+    assert directions == {(axis, sign) for axis in range(rank) for sign in (-1.0, 1.0)}
+
+
+def test_without_flips_nothing_is_turned_and_the_cuts_stay_where_they_were(cached):
+    plain, turned = (
+        np.concatenate(joined(fed(training(cached[2], flips=flips)), "image"))
+        for flips in (False, True)
+    )
+    sizes = np.diff(plain[..., 1], axis=1), np.diff(plain[..., 2], axis=2)
+    inside = plain[..., 0] > 0
+    assert (sizes[0][inside[:, 1:] & inside[:, :-1]] == 1).all()
+    assert (sizes[1][inside[:, :, 1:] & inside[:, :, :-1]] == 1).all()
+    assert (plain != turned).any()
+    voxels = [np.sort(images.reshape(len(images), -1, 3), axis=1) for images in (plain, turned)]
+    np.testing.assert_array_equal(*voxels)
+
+
+def test_cuts_differ_between_patches_of_a_case_and_between_epochs(cached):
+    pipeline = training(cached[2], train=(1,), patches_per_case=8, flips=False, last_step=8)
+    images = np.concatenate(joined(fed(pipeline), "image"))
+    assert len({image.tobytes() for image in images[:8]}) > 1
+    # Case 1 has six places for a patch: two epochs of eight samples reach all of them.
+    assert {int(image[0, 0, 2]) for image in images} == set(range(1, 8))
+
+
+def test_a_batch_is_cut_into_the_passes_of_accumulation(cached):
+    pipeline = training(cached[3], replica_batch=6, accumulation=3, last_step=2)
+    spec = pipeline(range(1)).element_spec
+    assert spec["image"] == tf.TensorSpec((3, 2, *BLOCK, 4), tf.float32)
+    assert spec["mask"] == tf.TensorSpec((3, 2, *BLOCK), tf.uint8)
+    assert spec["sample"] == tf.TensorSpec((6,), tf.int64)
+    whole = fed(replace(pipeline, accumulation=1))
+    np.testing.assert_array_equal(joined(fed(pipeline), "image"), joined(whole, "image"))
+
+
+def test_a_synthetic_run_feeds_the_first_batch_of_each_replica_again_and_again(cached):
+    pipeline = training(cached[2], num_replicas=2, last_step=4, synthetic=True)
+    first = fed(replace(pipeline, synthetic=False))[0]
+    steps = fed(pipeline)
+    assert len(steps) == 4
+    for step in steps:
+        for batch, expected in zip(step, first, strict=True):
+            np.testing.assert_array_equal(batch["image"], expected["image"])
+
+
+def test_a_cache_larger_than_any_32_bit_index_is_read_at_its_end(tmp_path):
+    # Sparse files: they take no room on the disk.
+    side, count = 1024, 2100
+    images, masks = tmp_path / "images.bin", tmp_path / "masks.bin"
+    last = np.random.default_rng(0).random((side, side), dtype=np.float32)
+    for path, array in ((images, last), (masks, (last * 9).astype(np.uint8))):
+        with path.open("wb") as file:
+            file.seek((count - 1) * array.nbytes)
+            file.write(array.tobytes())
+    cases = CachedCases(
+        image_path=images,
+        mask_path=masks,
+        case_ids=tuple(map(str, range(count))),
+        num_classes=9,
+        channels=1,
+        extents=((side, side),) * count,
+        patch=(side, side),
+    )
+    assert os.stat(images).st_size == cases.num_voxels * 4 > 2**33
+    pipeline = EvaluationPipeline(cases=cases, validation=(count - 1,), replica_batch=1)
+    (batch,) = pipeline(range(1)).as_numpy_iterator()
+    np.testing.assert_array_equal(batch["image"][0, ..., 0], last)
+    np.testing.assert_array_equal(batch["mask"][0], (last * 9).astype(np.uint8))
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    rank=st.sampled_from([2, 3]),
+    num_replicas=st.integers(1, 9),
+    replica_batch=st.integers(1, 5),
+    halo=st.integers(0, 1),
+    order=st.permutations(range(7)),
+    count=st.integers(1, 7),
+)
+def test_each_voxel_is_evaluated_once_for_any_number_of_replicas(
+    cached, rank, num_replicas, replica_batch, halo, order, count
+):
+    cases, validation = cached[rank], tuple(order[:count])
+    pipeline = EvaluationPipeline(
+        cases=cases,
+        validation=validation,
+        replica_batch=replica_batch,
+        num_replicas=num_replicas,
+        halo=halo,
+    )
+    seen = [np.zeros(cases.extents[case], int) for case in validation]
+    for replica in range(num_replicas):
+        batches = list(pipeline(range(replica, replica + 1)).as_numpy_iterator())
+        # Every replica takes part in every collective operation.
+        assert len(batches) == pipeline.num_steps
+        for batch in batches:
+            np.testing.assert_array_equal(labels_at(batch["image"].astype(int)), batch["mask"])
+            for window in range(replica_batch):
+                tally(batch, window, validation, seen)
+    assert all((counts == 1).all() for counts in seen)
+
+
+def tally(batch, window, validation, seen):
+    """Count the voxels of a window's core, where its pixels say that they are."""
+    bounds = zip(batch["core_start"][window], batch["core_stop"][window], strict=True)
+    core = batch["image"][window][tuple(slice(*pair) for pair in bounds)]
+    case = batch["case"][window]
+    assert batch["valid"][window] == (core.size > 0)
+    voxels = core.reshape(-1, core.shape[-1]).astype(int) - 1
+    assert (voxels[:, 0] == validation[case]).all()
+    np.add.at(seen[case], tuple(voxels[:, 1:].T), 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"replica_batch": 15}, "14 training samples, fewer than global_batch=15"),
+        ({"num_replicas": 8}, "14 training samples, fewer than global_batch=16"),
+        ({"train": ()}, "No cases are left"),
+        ({"train": (0, 0)}, "distinct indices of the 14"),
+        ({"train": (0, 14)}, "distinct indices of the 14"),
+        ({"replica_batch": 4, "accumulation": 3}, "cannot be cut into accumulation=3"),
+        ({"first_step": 4}, "first_step=4..last_step=3"),
+        ({"first_step": -1}, "first_step=-1"),
+    ],
+)
+def test_what_cannot_be_fed_is_refused(changed, message, cached):
+    with pytest.raises(ValueError, match=message):
+        training(cached[2], **changed)
+
+
+@pytest.mark.parametrize("replicas", [range(0), range(1, 3), range(0, 2, 2)])
+def test_replicas_that_do_not_exist_are_refused(replicas, cached):
+    pipeline = training(cached[2], num_replicas=2)
+    with pytest.raises(ValueError, match=r"adjacent replicas among 0\.\.1"):
+        pipeline(replicas)
