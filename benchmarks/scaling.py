@@ -75,15 +75,16 @@ def run_independent(folder, cache):
     alone = {**SETTINGS, "cores_per_replica": None, "cache_dir": cache}
     config.write_text(config_toml(RunConfig(**alone)))
     cores = sorted(os.sched_getaffinity(0))[:2]
+    train = [sys.executable, "-m", "tfunet", "train", "--config", str(config), "--out"]
     started = [
         subprocess.Popen(
-            ["taskset", "-c", str(core), sys.executable, "-m", "tfunet", "train"]
-            + ["--config", str(config), "--out", str(folder / str(core))],
+            ["taskset", "-c", str(core), *train, str(folder / str(core))],
             stdout=subprocess.DEVNULL,
         )
         for core in cores
     ]
-    if any([one.wait() for one in started]):
+    exit_codes = [one.wait() for one in started]
+    if any(exit_codes):
         raise SystemExit("An independent run failed.")
     both = zip(*(ours_times(folder / str(core)) for core in cores), strict=True)
     return [max(pair) for pair in both]
@@ -140,9 +141,7 @@ def claims(rounds):
     for way in (*OURS, *PEERS, "independent"):
         ratios = [one["single"] / one[way] for one in rounds]
         name = f"weak-scaling efficiency of {way}, 2 replicas"
-        found.append(
-            measure.verdict(name, ratios, bound=0.9, most=False, samples={}, peers=peers)
-        )
+        found.append(measure.verdict(name, ratios, bound=0.9, most=False, samples={}, peers=peers))
     return found
 
 

@@ -157,7 +157,10 @@ def main():
                 [one / other for one, other in pairs],
                 bound=BOUND,
                 most=True,
-                samples={"ours_seconds": [a for a, _ in pairs], "fit_seconds": [b for _, b in pairs]},
+                samples={
+                    "ours_seconds": [a for a, _ in pairs],
+                    "fit_seconds": [b for _, b in pairs],
+                },
                 peers=["keras", "tensorflow"],
             )
         )

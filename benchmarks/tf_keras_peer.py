@@ -1,6 +1,6 @@
 """What a user would do instead: tf_keras `fit`, started by scaling.py as one process of a run.
 
-    TF_USE_LEGACY_KERAS=1 python benchmarks/tf_keras_peer.py multiworker|horovod FOLDER
+TF_USE_LEGACY_KERAS=1 python benchmarks/tf_keras_peer.py multiworker|horovod FOLDER
 """
 
 import json

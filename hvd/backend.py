@@ -63,9 +63,7 @@ class HorovodBackend:
                 f"got {fusion_threshold_bytes} and {cycle_time_ms}."
             )
         if adasum and launch.num_replicas & (launch.num_replicas - 1):
-            raise ValueError(
-                f"Adasum needs a power of two replicas, got {launch.num_replicas}."
-            )
+            raise ValueError(f"Adasum needs a power of two replicas, got {launch.num_replicas}.")
         self._launch = launch
         self._compression = COMPRESSIONS[compression]
         self._op = horovod.Adasum if adasum else horovod.Average
@@ -111,9 +109,7 @@ class HorovodBackend:
 
     def average(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(
-            horovod.grouped_allreduce(
-                list(gradients), op=self._op, compression=self._compression
-            )
+            horovod.grouped_allreduce(list(gradients), op=self._op, compression=self._compression)
         )
 
     def sum(self, values: np.ndarray) -> np.ndarray:

@@ -6,7 +6,9 @@ TABLE = {"horovod": "hvd.backend:HorovodBackend", "single": "tfunet.single:Singl
 
 
 def test_near_match_is_named_with_all_that_is_known():
-    with pytest.raises(ValueError, match="'horovd'. Did you mean 'horovod'.*Known: horovod, single"):
+    with pytest.raises(
+        ValueError, match=r"'horovd'\. Did you mean 'horovod'.*Known: horovod, single"
+    ):
         refs.expand("backend", "horovd", TABLE)
 
 

@@ -48,9 +48,7 @@ class MirroredBackend:
     def start(self) -> Topology:
         devices = replicas.take_devices(self._launch)
         make = replicas.unscaled(tf.distribute.MirroredStrategy)
-        self._strategy = make(
-            devices, cross_device_ops=self._collective and self._collective()
-        )
+        self._strategy = make(devices, cross_device_ops=self._collective and self._collective())
         return Topology(
             process_index=0,
             process_count=1,

@@ -47,9 +47,7 @@ def communication_options(
 ) -> tf.distribute.experimental.CommunicationOptions:
     """Return TensorFlow's options for the tunables that users sweep."""
     if collective not in COLLECTIVES:
-        raise ValueError(
-            f"Unknown collective {collective!r}. Known: {', '.join(COLLECTIVES)}."
-        )
+        raise ValueError(f"Unknown collective {collective!r}. Known: {', '.join(COLLECTIVES)}.")
     if bytes_per_pack < 0:
         raise ValueError(f"bytes_per_pack must not be negative, got {bytes_per_pack}.")
     return tf.distribute.experimental.CommunicationOptions(

@@ -1,6 +1,7 @@
 """Reads a RunConfig from a command line, a TOML file or a mapping. Imports no TensorFlow."""
 
 import functools
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -57,7 +58,7 @@ def from_toml(path: str | Path) -> RunConfig:
 
 def parse(arguments: Sequence[str]) -> RunConfig:
     """Return the configuration for command-line arguments."""
-    for flag, path in zip(arguments, arguments[1:], strict=False):
+    for flag, path in itertools.pairwise(arguments):
         if flag == "--config" and not Path(path).is_file():
             raise ValueError(f"There is no configuration file {path!r}.")
     return to_config(_parser().parse_args(list(arguments)))

@@ -53,7 +53,9 @@ def _class(table: Mapping[str, Any]) -> Any:
     if ":" in name:
         return resolve("callback", name, {})
     if name == "BackupAndRestore":
-        raise ValueError("A run resumes by itself when it is started again; leave BackupAndRestore out.")
+        raise ValueError(
+            "A run resumes by itself when it is started again; leave BackupAndRestore out."
+        )
     known = [one for one in vars(keras.callbacks) if one[0].isupper()]
     if name not in known:
         raise ValueError(

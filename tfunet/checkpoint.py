@@ -15,7 +15,10 @@ NAME = "checkpoint.npz"
 
 
 def save(
-    folder: RunFolder, variables: Sequence[Any], arrays: dict[str, np.ndarray], facts: dict[str, Any]
+    folder: RunFolder,
+    variables: Sequence[Any],
+    arrays: dict[str, np.ndarray],
+    facts: dict[str, Any],
 ) -> None:
     """Write the values of `variables`, `arrays` and the JSON of `facts` as one file, atomically."""
     values = {

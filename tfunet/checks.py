@@ -11,8 +11,6 @@ from tfunet.backend import Backend, Topology
 from tfunet.exit_codes import CheckFailed
 
 
-
-
 def make_fingerprint(backend: Backend, variables: Sequence[Any]) -> Any:
     """Return a function that gives (local replicas, variables, 8) bytes of the values' hashes.
 

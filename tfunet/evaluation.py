@@ -105,4 +105,3 @@ class Evaluation:
             counts=total[:-2].reshape(counts.shape),
             regions=self._regions,
         )
-

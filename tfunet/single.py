@@ -24,9 +24,7 @@ class SingleDevice:
             )
 
     def start(self) -> Topology:
-        return Topology(
-            process_index=0, process_count=1, num_replicas=1, local_replicas=range(1)
-        )
+        return Topology(process_index=0, process_count=1, num_replicas=1, local_replicas=range(1))
 
     def scope(self) -> AbstractContextManager[Any]:
         return nullcontext()

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from tfunet import callbacks as callback_tables
 from tfunet import checkpoint, losses, optimizers, preflight, state
-from tfunet.backend import Backend, Topology
+from tfunet.backend import Backend
 from tfunet.checks import every_voxel_once, make_fingerprint, samples_hash, weights_hash
 from tfunet.config import RunConfig
 from tfunet.data import DATASETS, order

@@ -44,10 +44,8 @@ def work(path: Path) -> None:
 
 def _is_ours(error: BaseException) -> bool:
     """Whether the project raised it, with a message for the user; not a library inside."""
-    frame = None
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        pass
-    module = frame.f_globals.get("__name__", "") if frame else ""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    module = frames[-1].f_globals.get("__name__", "") if frames else ""
     return module.split(".")[0] in ("tfunet", "tf_native", "hvd")
 
 

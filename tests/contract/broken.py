@@ -1,6 +1,5 @@
 """Backends that each break one promise, to see the contract go red."""
 
-
 import dataclasses
 
 from tf_native.multiworker import MultiWorkerBackend

@@ -1,4 +1,4 @@
-"""The contract's checks on finished runs; each raises AssertionError for a backend that breaks it."""
+"""The contract's checks on finished runs; each raises AssertionError where it is broken."""
 
 import numpy as np
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-import runs  # noqa: E402  # the folder is not a package, so that tests need no __init__ files
+import runs  # the folder is not a package, so that tests need no __init__ files
 
 KILL_STEP = 7
 

@@ -48,9 +48,13 @@ def test_run_that_computes_the_wrong_thing_ends_as_failed(name, reason, contract
 
 def test_data_that_is_a_step_ahead_is_found(single, contract_folder):
     run = broken("SkipsSamples", contract_folder)
-    with pytest.raises(AssertionError):
-        assert run.exit_code == 0
-        checks.same_samples(run, single)
+    # The epoch's first step is lost, so that its last one takes a sample of the next epoch: the
+    # run finds that itself, or the contract does.
+    if run.exit_code == 0:
+        with pytest.raises(AssertionError):
+            checks.same_samples(run, single)
+    else:
+        assert run.exit_code == 4, run.output
 
 
 def test_second_process_that_writes_is_found(contract_folder):
@@ -73,6 +77,8 @@ def test_resume_that_starts_the_data_anew_is_found(single, contract_folder):
     killed = broken(name, contract_folder, num_replicas=1, environment={"TFUNET_TEST_KILL": "0"})
     assert killed.exit_code == 3, killed.output
     resumed = broken(name, contract_folder, num_replicas=1)
-    with pytest.raises(AssertionError):
-        assert resumed.exit_code == 0
-        checks.bit_identical(resumed, single)
+    if resumed.exit_code == 0:
+        with pytest.raises(AssertionError):
+            checks.bit_identical(resumed, single)
+    else:
+        assert resumed.exit_code == 4, resumed.output

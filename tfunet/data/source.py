@@ -46,7 +46,9 @@ class DataSource:
                 f"{len(self.groups)} groups; give one group for each case."
             )
         if self.num_classes < 2:
-            raise ValueError(f"num_classes counts the background: at least 2, got {self.num_classes}.")
+            raise ValueError(
+                f"num_classes counts the background: at least 2, got {self.num_classes}."
+            )
         for region, labels in self.regions.items():
             if not labels or not all(1 <= label < self.num_classes for label in labels):
                 raise ValueError(
