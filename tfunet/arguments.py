@@ -10,8 +10,11 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
+from tfunet.backend import BACKENDS
 from tfunet.config import RunConfig
-from tfunet.refs import near_match
+from tfunet.data import DATASETS
+from tfunet.models import MODELS
+from tfunet.refs import expand, near_match
 
 KEYS = tuple(one.name for one in fields(RunConfig))
 
@@ -76,6 +79,14 @@ def check_keys(values: Mapping[str, Any], where: str = "") -> None:
             raise ValueError(
                 f"Unknown key {key!r}{where}.{near_match(key, KEYS)} Known: {', '.join(KEYS)}."
             )
+
+
+def check_names(config: RunConfig) -> None:
+    """Raise ValueError for a model, data set or backend that does not exist; imports none."""
+    if not config.model.endswith(".keras"):
+        expand("model", config.model, MODELS)
+    expand("data set", config.data, DATASETS)
+    expand("backend", config.backend, BACKENDS)
 
 
 def _with_near_match(message: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
-from tfunet.exit_codes import CheckFailed
+from tfunet.exit_codes import CheckFailedError
 
 
 def make_fingerprint(backend: Backend, variables: Sequence[Any]) -> Any:
@@ -35,7 +35,7 @@ def weights_hash(backend: Backend, topology: Topology, fingerprints: np.ndarray)
     Args:
         fingerprints: (local replicas, variables, 8) uint8, from `make_fingerprint`.
 
-    Raises CheckFailed, naming the replicas, where one differs.
+    Raises CheckFailedError, naming the replicas, where one differs.
     """
     table = np.zeros((topology.num_replicas, 4))
     for replica, rows in zip(topology.local_replicas, fingerprints, strict=True):
@@ -45,7 +45,7 @@ def weights_hash(backend: Backend, topology: Topology, fingerprints: np.ndarray)
     hashes = [row.astype(np.uint16).tobytes().hex() for row in table]
     different = [index for index, value in enumerate(hashes) if value != hashes[0]]
     if different:
-        raise CheckFailed(
+        raise CheckFailedError(
             f"The weights of replicas {different} differ from those of replica 0: the gradients "
             "are not averaged, or a random or non-deterministic operation updates a weight."
         )
@@ -59,21 +59,23 @@ def samples_hash(step_of_sample: np.ndarray, *, steps: int, global_batch: int) -
         step_of_sample: (2, samples): how often each sample was used in the epoch, and the sum of
             the steps (from 1) that used it, over all processes.
 
-    Raises CheckFailed where a sample was used twice, or the batches were not full.
+    Raises CheckFailedError where a sample was used twice, or the batches were not full.
     """
     used, step = step_of_sample
     if used.max(initial=0) > 1:
         twice = np.flatnonzero(used > 1)
-        raise CheckFailed(f"Samples {twice[:5].tolist()} were used more than once in one epoch.")
+        raise CheckFailedError(
+            f"Samples {twice[:5].tolist()} were used more than once in one epoch."
+        )
     if used.sum() != steps * global_batch:
-        raise CheckFailed(
+        raise CheckFailedError(
             f"{int(used.sum())} samples were used in {steps} steps of {global_batch}."
         )
     return hashlib.blake2b(step.astype(np.int64).tobytes(), digest_size=8).hexdigest()
 
 
 def every_voxel_once(counted: np.ndarray, expected: Sequence[int], cases: Sequence[str]) -> None:
-    """Raise CheckFailed unless each case's voxels were counted exactly once.
+    """Raise CheckFailedError unless each case's voxels were counted exactly once.
 
     Args:
         counted: (cases,) voxels that the evaluation counted.
@@ -82,7 +84,7 @@ def every_voxel_once(counted: np.ndarray, expected: Sequence[int], cases: Sequen
     wrong = np.flatnonzero(counted != np.asarray(expected))
     if wrong.size:
         first = int(wrong[0])
-        raise CheckFailed(
+        raise CheckFailedError(
             f"{wrong.size} cases were not counted exactly once, the first {cases[first]}: "
             f"{int(counted[first])} voxels counted of {int(expected[first])}."
         )

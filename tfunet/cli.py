@@ -124,8 +124,9 @@ def _toml(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from tfunet.arguments import parse, run_parser
+    from tfunet.arguments import check_names, parse, run_parser
     from tfunet.bench.launch import launch
+    from tfunet.record import RunFolder
 
     if options.help:
         run_parser().print_help()
@@ -133,11 +134,16 @@ def _train(options: argparse.Namespace) -> int:
         print("  --verbose             Show the output of all processes.")
         return exit_codes.OK
     config = parse(options.rest)
+    check_names(config)
     folder = options.out or LOGS / "runs" / time.strftime("%Y%m%d-%H%M%S")
     outcome = launch(config, folder, verbose=options.verbose)
-    if outcome.exit_code == exit_codes.OK:
-        print(f"Record: {folder}")
-    return outcome.exit_code
+    if outcome.exit_code != exit_codes.OK:
+        return outcome.exit_code
+    if not RunFolder(folder).is_done():
+        print(f"error: the processes ended early, without a result; see {folder}", file=sys.stderr)
+        return exit_codes.PROCESS_DIED
+    print(f"Record: {folder}")
+    return exit_codes.OK
 
 
 def _sweep_plan(options: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ from tfunet.probes import (
     HOROVOD_PROBE,
     MIRRORED_PROBE,
     MULTIWORKER_PROBE,
+    OVER_GLOO,
     TENSORFLOW_IO_PROBE,
     TENSORFLOW_PROBE,
     Answer,
@@ -72,7 +73,7 @@ def diagnose(logs: Path = Path("logs")) -> list[Check]:
         (TENSORFLOW_PROBE, {}),
         (MIRRORED_PROBE, {}),
         (MULTIWORKER_PROBE, {**HIDE_GPUS, "TF_CONFIG": one_worker()}),
-        (HOROVOD_PROBE, {**HIDE_GPUS, "HOROVOD_CONTROLLER": "gloo"}),
+        (HOROVOD_PROBE, {**HIDE_GPUS, **OVER_GLOO}),
         (TENSORFLOW_IO_PROBE, HIDE_GPUS),
     )
     with ThreadPoolExecutor(max_workers=min(len(usable_cores()), len(probes))) as pool:

@@ -14,7 +14,7 @@ TERMINATED = 143  # SIGTERM, or the terminal went away.
 ON_PURPOSE = (BAD_INPUT, CHECK_FAILED, NOT_WRITTEN)
 
 
-class CheckFailed(RuntimeError):
+class CheckFailedError(RuntimeError):
     """A run computed something else than it should have; its result must not be used."""
 
 
@@ -22,7 +22,7 @@ def of_error(error: BaseException) -> int | None:
     """Return the exit code that an error stands for; None for one nobody foresaw."""
     if isinstance(error, WriteError):
         return NOT_WRITTEN
-    if isinstance(error, CheckFailed):
+    if isinstance(error, CheckFailedError):
         return CHECK_FAILED
     if isinstance(error, ValueError):
         return BAD_INPUT

@@ -16,6 +16,8 @@ from typing import Any
 
 PROBE_SECONDS = 180.0
 HIDE_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
+# Both: a Horovod built with MPI too would otherwise start MPI for its operations, without mpirun.
+OVER_GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 TENSORFLOW_PROBE = """
 import json
 import tensorflow as tf

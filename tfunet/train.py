@@ -27,7 +27,7 @@ from tfunet.data.source import DataSource
 from tfunet.data.split import split_cases
 from tfunet.environment import environment
 from tfunet.evaluation import Evaluation, Scores
-from tfunet.exit_codes import CheckFailed
+from tfunet.exit_codes import CheckFailedError
 from tfunet.models.make import make_model
 from tfunet.optimizer import averaging
 from tfunet.record import RunFolder
@@ -77,7 +77,7 @@ def run(
     Returns what result.json holds.
 
     Raises ValueError for what is wrong with configuration or data, WriteError where the record
-    cannot be written, and CheckFailed when the run did not compute what it should.
+    cannot be written, and CheckFailedError when the run did not compute what it should.
     """
     # --- Start: devices, processes, random numbers ---------------------------------------------
     started = psutil.Process().create_time()
@@ -265,7 +265,7 @@ def run(
             running_sum = running * (in_epoch - begun + 1)
             used[:, output["sample"].numpy().ravel()] += [[1], [in_epoch + 1]]
             if not np.isfinite(running):
-                raise CheckFailed(
+                raise CheckFailedError(
                     f"The loss became {running} at step {progress.step}. Lower learning_rate, or "
                     "use precision = 'float32'."
                 )

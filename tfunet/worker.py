@@ -55,7 +55,7 @@ def main() -> None:
     code = exit_codes.OK
     try:
         work(Path(sys.argv[1]))
-    except Exception as error:
+    except BaseException as error:  # Also SystemExit: a run that leaves early has no result.
         code = exit_codes.of_error(error) or exit_codes.PROCESS_DIED
         if code == exit_codes.PROCESS_DIED or not _is_ours(error):
             traceback.print_exc()

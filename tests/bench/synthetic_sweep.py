@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,9 @@ def write_sweep(
     noise: float = 0.02,
     regions: tuple[str, ...] = ("cell",),
     speed: Mapping[str, float] = EFFICIENCY,
+    write: Callable[[Trial], bool] = lambda trial: True,
 ) -> list[Trial]:
-    """Write plan and one finished record a trial; returns the trials.
+    """Write plan and one finished record for each trial that `write` names; returns all trials.
 
     Images per second are 10 for each replica, times `speed` of the backend for more than one,
     times what all trials of a repeat share, times (1 + noise * a normal number).
@@ -70,7 +71,7 @@ def write_sweep(
         for when in ("before", "after")
     ]
     write_atomic(folder / "noise.json", json.dumps({"measurements": measurements}))
-    for trial in planned.trials:
+    for trial in filter(write, planned.trials):
         write_trial(folder, trial, noise=noise, regions=regions, speed=speed)
     return list(planned.trials)
 

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from tfunet.arguments import from_toml
-from tfunet.bench.study import flat, nested, read_study, study_from_dict
+from tfunet.bench.settings import flat, nested
+from tfunet.bench.study import read_study, study_from_dict
 from tfunet.bench.toml_writer import config_toml, study_toml
 from tfunet.config import RunConfig
 

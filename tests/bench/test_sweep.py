@@ -292,10 +292,8 @@ def test_a_killed_sweep_takes_its_trial_with_it_and_can_be_resumed(harness):
 
 def test_the_default_command_trains_the_trials_configuration():
     command = train_command(Path("logs/a/b"))
-    assert command[1:] == ["-m", "tfunet", "train", "--config", "logs/a/b/config.toml"] + [
-        "--out",
-        "logs/a/b",
-    ]
+    assert command[:4] == [sys.executable, "-m", "tfunet", "train"]
+    assert command[4:] == ["--config", "logs/a/b/config.toml", "--out", "logs/a/b"]
 
 
 def test_remaining_time_is_estimated_by_cell(harness):

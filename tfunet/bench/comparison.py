@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tfunet.backend import ONE_PROCESS
 from tfunet.bench.collect import Result, SweepRecord, TrialRecord
-from tfunet.bench.plan import describe, show
+from tfunet.bench.settings import describe, flat, show
 from tfunet.bench.stats import Estimate, Spread, difference, efficiency, ratio, spread
-from tfunet.bench.study import flat
 
 # What distinguishes the ways of training that are compared, and what only scales with them.
 WAY = ("backend", "backend_options", "processes")
@@ -194,8 +194,9 @@ def way_of(trial: TrialRecord) -> str:
     config = trial.config
     parts = [config.backend]
     parts += [f"{key}={show(value)}" for key, value in sorted(config.backend_options.items())]
-    # multiworker and horovod default to a process for each replica: only another number is said.
-    if config.processes not in (None, 1, config.num_replicas):
+    # A process for each replica, where there are several, is what comes without being asked for.
+    usual = config.backend in ONE_PROCESS or config.processes == config.num_replicas > 1
+    if config.processes is not None and not usual:
         parts.append(f"processes={config.processes}")
     return " ".join(parts)
 

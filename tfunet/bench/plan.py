@@ -11,7 +11,9 @@ from typing import Any
 
 from tfunet.backend import Launch
 from tfunet.bench.launch import num_processes
-from tfunet.bench.study import SkipRule, Study, defaults, flat, nested
+from tfunet.bench.settings import defaults, describe, flat, nested, show
+from tfunet.bench.study import SkipRule, Study
+from tfunet.bench.text import columns
 from tfunet.config import RunConfig
 from tfunet.cores import share_cores, usable_cores
 
@@ -166,31 +168,6 @@ def _skipped_lines(skipped: Sequence[Skipped], most: int = 5) -> Iterator[str]:
         yield from (f"    {cell}" for cell in cells[:most])
         if len(cells) > most:
             yield f"    and {len(cells) - most} more"
-
-
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines with aligned columns."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
-def describe(settings: Mapping[str, Any]) -> str:
-    """Return settings in one line: "backend=horovod num_replicas=2"."""
-    return " ".join(f"{key}={show(value)}" for key, value in settings.items())
-
-
-def show(value: Any) -> str:
-    """Return a setting's value as a short text."""
-    if value is None:
-        return "-"
-    if isinstance(value, (list, tuple)):
-        return "x".join(show(one) for one in value) or "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _cells(study: Study, num_cores: int) -> tuple[list[_Cell], list[Skipped], set[int]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfunet.bench.collect import read_sweep
 from tfunet.bench.comparison import Summary, summarise
-from tfunet.bench.plan import show
+from tfunet.bench.settings import show
 from tfunet.bench.tables import (
     cell_facts,
     csv_text,

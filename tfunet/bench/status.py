@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tfunet.bench.collect import State, SweepRecord, TrialRecord, read_sweep
-from tfunet.bench.plan import columns
+from tfunet.bench.text import columns
 
 STATES: tuple[State, ...] = get_args(State)
 

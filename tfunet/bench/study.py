@@ -2,18 +2,16 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tfunet.arguments import from_dict
 from tfunet.backend import BACKENDS
+from tfunet.bench.settings import KEYS, OPTIONS, flat
 from tfunet.config import RunConfig
 from tfunet.refs import expand, near_match
 
-KEYS = tuple(one.name for one in fields(RunConfig))
-# Tables of a configuration whose entries a study may vary one by one: "model_options.filters".
-OPTIONS = tuple(name for name in KEYS if name.endswith("_options"))
 TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip")
 Scalar = (str, int, float, bool)
 
@@ -84,56 +82,15 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         name=_typed("name", table.get("name", "study"), str),
         repeats=_typed("repeats", table.get("repeats", 1), int),
         seed=_typed("seed", table.get("seed", 0), int),
-        base=_dotted(_typed("[base]", table.get("base", {}), dict)),
+        base=flat(_typed("[base]", table.get("base", {}), dict)),
         grid={
             key: _typed(f"{key} in [grid]", value, list)
-            for key, value in _dotted(_typed("[grid]", table.get("grid", {}), dict)).items()
+            for key, value in flat(_typed("[grid]", table.get("grid", {}), dict)).items()
         },
-        cases=tuple(_dotted(one) for one in _tables("case", table.get("case", []))),
+        cases=tuple(flat(one) for one in _tables("case", table.get("case", []))),
         skips=tuple(_skip_rule(one) for one in _tables("skip", table.get("skip", []))),
     )
     return _checked(study)
-
-
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with dotted keys put into their tables."""
-    values: dict[str, Any] = {}
-    for key, value in settings.items():
-        option, _, entry = key.partition(".")
-        if entry:
-            values[option] = {**values.get(option, {}), entry: value}
-        elif isinstance(value, dict):
-            values[option] = {**values.get(option, {}), **value}
-        else:
-            values[key] = value
-    return values
-
-
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration's values with the entries of its tables under dotted keys."""
-    settings: dict[str, Any] = {}
-    for key, value in values.items():
-        if key in OPTIONS:
-            settings.update({f"{key}.{entry}": one for entry, one in value.items()})
-        else:
-            settings[key] = value
-    return settings
-
-
-def defaults() -> dict[str, Any]:
-    """Return the settings of a run for which nothing was given."""
-    return {one.name: one.default for one in fields(RunConfig) if one.default is not MISSING}
-
-
-def _dotted(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Put `{"model_options": {"filters": 8}}` and `{"model_options.filters": 8}` into one form."""
-    settings: dict[str, Any] = {}
-    for key, value in table.items():
-        if key in OPTIONS and isinstance(value, dict):
-            settings.update({f"{key}.{entry}": one for entry, one in value.items()})
-        else:
-            settings[key] = value
-    return settings
 
 
 def _skip_rule(table: Mapping[str, Any]) -> SkipRule:
@@ -145,7 +102,7 @@ def _skip_rule(table: Mapping[str, Any]) -> SkipRule:
             )
     if not table.get("when") or not table.get("reason"):
         raise ValueError('Each [[skip]] needs `when = {key = value}` and `reason = "..."`.')
-    when = _dotted(_typed("when in [[skip]]", table["when"], dict))
+    when = flat(_typed("when in [[skip]]", table["when"], dict))
     for key in when:
         _check_key(key, " in a [[skip]] rule")
     return SkipRule(when=when, reason=_typed("reason in [[skip]]", table["reason"], str))

@@ -7,8 +7,9 @@ from typing import Any
 
 from tfunet.bench.collect import TrialRecord
 from tfunet.bench.comparison import Cell, Family, Summary, way_of
-from tfunet.bench.plan import columns, describe
+from tfunet.bench.settings import describe
 from tfunet.bench.stats import Estimate, Spread
+from tfunet.bench.text import columns
 
 GIB = 2.0**30
 NONE = "-"

@@ -1,0 +1,123 @@
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from synthetic_sweep import make_study, write_sweep
+
+from tfunet.bench.collect import read_sweep
+from tfunet.bench.comparison import summarise
+from tfunet.bench.plot_style import STYLES, inline, styles_of
+from tfunet.bench.plots import FIGURES, MAX_POINTS, case_dice, draw_all, smooth
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    grid = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
+    write_sweep(folder, make_study(repeats=2, grid=grid), regions=("whole <tumour>", "core"))
+    return summarise(read_sweep(folder))
+
+
+@pytest.fixture(scope="module")
+def drawings(summary):
+    return {drawing.name: drawing for drawing in draw_all(summary)}
+
+
+def test_every_figure_is_drawn(drawings):
+    assert list(drawings) == [name for name, *_ in FIGURES]
+
+
+def test_figures_are_elements_that_stand_alone_and_name_nothing_outside(drawings):
+    for drawing in drawings.values():
+        root = ElementTree.fromstring(drawing.svg)
+        assert root.tag == f"{SVG}svg"
+        assert root.get("aria-label") == drawing.title
+        links = re.findall(r'(?:href=|url\()"?([^")]+)', drawing.svg)
+        assert all(link.startswith(f"#{drawing.name}-") for link in links)
+        assert "<metadata" not in drawing.svg
+
+
+def test_figures_in_one_page_share_no_id(drawings):
+    ids = [
+        one for drawing in drawings.values() for one in re.findall(r'\bid="([^"]+)"', drawing.svg)
+    ]
+    assert ids
+    assert len(ids) == len(set(ids))
+
+
+def texts(drawing):
+    return [one.text for one in ElementTree.fromstring(drawing.svg).iter(f"{SVG}text")]
+
+
+def test_figures_name_backends_regions_and_axes(drawings):
+    assert {"single", "mirrored", "horovod", "ideal", "Speed-up", "Efficiency"} <= set(
+        texts(drawings["scaling"])
+    )
+    assert "Dice, whole <tumour>" in texts(drawings["scores"])
+    assert {"start", "first step", "steady steps", "evaluation", "saving"} <= set(
+        texts(drawings["phases"])
+    )
+    assert "horovod x2" in texts(drawings["throughput"])
+
+
+def test_every_backend_has_a_colour_and_a_marker_of_its_own():
+    assert len({colour for colour, _ in STYLES.values()}) == len(STYLES)
+    assert len({marker for _, marker in STYLES.values()}) == len(STYLES)
+
+
+def test_backends_that_nobody_foresaw_get_different_styles(tmp_path):
+    cases = [{"backend": "horovod", "backend_options.cycle": one} for one in range(20)]
+    study = make_study(repeats=1, grid={"num_replicas": [2]}, case=cases, skip=[])
+    write_sweep(tmp_path, study)
+    styles = styles_of(summarise(read_sweep(tmp_path)))
+    assert len(styles) == 24
+    assert len(set(styles.values())) == 24
+
+
+def test_a_backends_line_joins_only_its_own_points(summary, drawings):
+    # single has one point, the others one each: no line has two.
+    root = ElementTree.fromstring(drawings["scaling"].svg)
+    for way, (colour, _) in STYLES.items():
+        lines = [
+            path.get("d")
+            for path in root.iter(f"{SVG}path")
+            if f"stroke: {colour.lower()}; stroke-width: 1.5" in (path.get("style") or "").lower()
+            and "fill: none" in path.get("style")
+        ]
+        assert all(line.count("L") <= 1 for line in lines), way
+
+
+def test_case_dice_holds_every_case_of_every_repeat(summary):
+    cell = summary.families[0].cells[0]
+    values = case_dice(cell, "core")
+    assert len(values) == 2 * 12
+    means = [result.dice["core"] for result in cell.results]
+    assert values[:12].mean() == pytest.approx(means[0])
+    assert values[12:].mean() == pytest.approx(means[1])
+    assert len(case_dice(cell, "no such region")) == 0
+
+
+def test_smoothing_keeps_a_constant_and_the_ends():
+    step, seconds, loss = smooth(range(1, 1001), np.arange(1000.0), [2.0] * 1000)
+    assert len(step) == MAX_POINTS
+    assert (step[0], step[-1], seconds[-1]) == (1, 1000, 999)
+    assert loss == pytest.approx(2.0)
+    _, _, short = smooth([1, 2, 3], [1, 2, 3], [3.0, 2.0, 1.0])
+    assert list(short) == [3.0, 2.0, 1.0]
+    # Over 40 steps, each is averaged with the one before.
+    _, _, pairs = smooth(range(40), range(40), list(range(40)))
+    assert list(pairs[:3]) == [0.0, 0.5, 1.5]
+
+
+def test_inline_renames_what_refers_to_an_id():
+    svg = (
+        '<?xml version="1.0"?><!DOCTYPE svg><svg><path id="a"/><use href="#a"/>'
+        '<g clip-path="url(#a)"/><g fill="url(#elsewhere)"/></svg>'
+    )
+    assert inline(svg, "f", 'a "b" <c>') == (
+        '<svg role="img" aria-label="a &quot;b&quot; &lt;c>"><path id="f-a"/><use href="#f-a"/>'
+        '<g clip-path="url(#f-a)"/><g fill="url(#elsewhere)"/></svg>'
+    )
