@@ -88,7 +88,6 @@ horovod:
 
 demo: env
 	$(BIN)/tfunet sweep run studies/quickstart.toml
-	$(BIN)/tfunet report logs/quickstart
 
 lint: env
 	$(BIN)/ruff format --quiet --check --diff .

@@ -287,3 +287,17 @@ def test_the_doctor_itself_imports_no_tensorflow() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_horovod_with_mpi_is_asked_without_starting_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With the controller alone, MPI's own operations abort the process outside mpirun.
+    given: dict[str, Mapping[str, str]] = {}
+
+    def remember(script: str, variables: Mapping[str, str]) -> Answer:
+        given[script] = variables
+        return WORKING[script]
+
+    monkeypatch.setattr(doctor, "ask", remember)
+    doctor.diagnose()
+    variables = given[probes.HOROVOD_PROBE]
+    assert variables["HOROVOD_CONTROLLER"] == variables["HOROVOD_CPU_OPERATIONS"] == "gloo"

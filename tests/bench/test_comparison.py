@@ -86,7 +86,6 @@ def test_options_of_a_backend_make_another_way(tmp_path):
         "single",
         "horovod",
         "horovod compression=fp16",
-        "multiworker",
         "multiworker processes=1",
     ]
 
@@ -134,6 +133,17 @@ def test_the_faster_way_comes_first_and_says_so(tmp_path):
     sentences = findings(summary)["Speed"]
     assert sentences[0].startswith("horovod at 2 replicas is 1.06 times as fast as mirrored (95 %")
     assert sentences[0].endswith("3 repeats): faster.")
+
+
+def test_pairs_decide_which_is_faster_not_medians(tmp_path):
+    study = make_study(grid={"backend": ["mirrored", "horovod"], "num_replicas": [2]})
+    speeds = {"mirrored": (10.0, 20.0, 30.0), "horovod": (11.0, 21.0, 5.0)}
+    for trial in write_sweep(tmp_path, study):
+        value = speeds[trial.config.backend][trial.repeat - 1]
+        write_trial(tmp_path, trial, images_per_second=value)
+    (found,) = summarise(read_sweep(tmp_path)).families[0].comparisons
+    assert (found.upper.way, found.lower.way) == ("horovod", "mirrored")
+    assert found.ratio.value == pytest.approx(21 / 20)
 
 
 def test_equal_backends_are_not_distinguishable(tmp_path):

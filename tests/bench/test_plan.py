@@ -69,6 +69,7 @@ def test_ids_of_cells_that_read_alike_differ():
     found = planned(base={"backend": "single"}, grid={"data_options.root": texts})
     ids = [trial.id for trial in found.trials]
     assert len(set(ids)) == 200
+    assert all(len(one.rpartition("-")[2]) == 12 for one in ids)
     assert max(map(len, ids)) < 120
 
 

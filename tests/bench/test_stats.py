@@ -95,8 +95,9 @@ def test_paired_t_interval_is_students():
 
 def test_the_interval_holds_its_estimate():
     # The mean is far from the median, and t's interval lies around the mean.
-    found = difference(repeats([0.0, 0.0, 0.001, 90.0]), repeats([0.0] * 4))
-    assert found.low <= found.value <= found.high
+    top, bottom = {1: 0.0, 2: 0.0, 3: 90.0}, {4: 0.0, 5: 0.0, 6: -90.0}
+    for found in (difference(top, bottom), difference(top, dict.fromkeys(top, 0.0))):
+        assert found.low <= found.value <= found.high
 
 
 @pytest.mark.parametrize(
@@ -134,8 +135,8 @@ def test_95_percent_intervals_cover_the_truth(count):
         bottom = drift * np.exp(dice.normal(0, 0.03, count))
         found = ratio(repeats(top), repeats(bottom), seed=seed)
         covered += found.low <= 1.1 <= found.high
-    # Three standard errors of 200 sweeps are 4.6 %.
-    assert covered / sweeps > 0.904
+    # With 5 pairs no such interval covers more than 94 %; a standard error is 1.7 %.
+    assert covered / sweeps > 0.89
 
 
 def test_a_difference_of_20_percent_is_found_in_3_repeats():

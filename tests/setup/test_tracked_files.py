@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 FORBIDDEN = {
     "a path of one machine": "|".join(
         (
+            re.escape(f"{ROOT}/"),
             "/" + "root/",
-            "/" + "home/" + r"[a-z]\w*/",
             "/" + r"work/\w",
             "/" + "tmp/w/",
             "/" + "opt/pypi",

@@ -141,9 +141,8 @@ def difference(
     if count < 2:
         low, high, method = math.nan, math.nan, "none"
     elif count < MIN_BOOTSTRAP:
-        low, high = _t_interval(samples, confidence)
-        # It is centred on the means; it must hold the estimate that it is given for.
-        low, high, method = min(low, value), max(high, value), "t"
+        # Centred on means, it still holds the medians: of so few, they are not that far apart.
+        low, high, method = *_t_interval(samples, confidence), "t"
     else:
         low, high, method = *_bootstrap_interval(samples, confidence, seed), "bootstrap"
     return Estimate(value=value, low=low, high=high, repeats=count, paired=paired, method=method)

@@ -9,8 +9,8 @@ from tfunet.data.fields import blur, ellipsoid, sigmoid, smooth_field
 # How bright each thing is, before each case's own deviation.
 CONTRAST = {
     "flair": {
-        "white": 0.42, "grey": 0.54, "fluid": 0.12, "edema": 0.95, "core": 0.66,
-        "enhancing": 0.84, "lesion": 0.95, "vessel": 0.45,
+        "white": 0.45, "grey": 0.66, "fluid": 0.12, "edema": 0.95, "core": 0.66,
+        "enhancing": 0.84, "lesion": 1.00, "vessel": 0.45,
     },
     "t1c": {
         "white": 0.62, "grey": 0.50, "fluid": 0.15, "edema": 0.48, "core": 0.28,

@@ -1,0 +1,94 @@
+"""Every command, configuration and snippet of the README and of docs/ does what it says."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", "docs/backends.md", "docs/training.md"]
+# Set-up and the whole suite: they are what runs this test.
+BY_HAND = ("make demo", "make test")
+
+
+def blocks(page, language):
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(page):
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    return [line for line in lines if not line.startswith(BY_HAND)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the files that the pages show, each under the name in its first line."""
+    folder = tmp_path_factory.mktemp("reader")
+    for page in PAGES:
+        for block in [*blocks(page, "python"), *blocks(page, "toml")]:
+            name = re.match(r"# (\S+)\n", block)
+            if name:
+                (folder / name[1]).write_text(block)
+    return folder
+
+
+def run(arguments, place):
+    from os import environ
+
+    return subprocess.run(
+        arguments,
+        cwd=place,
+        env={**environ, "TFUNET_CACHE": str(place / "cache"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("page", "command"), [(page, one) for page in PAGES for one in commands(page)]
+)
+def test_command_works(page, command, place):
+    program, *rest = shlex.split(command, comments=True)
+    assert program == "tfunet"
+    quick = ["--data_options.num_cases", "10", "--data_options.size", "32"]
+    ended = run([sys.executable, "-m", "tfunet", *rest, *(quick if "train" in rest else [])], place)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.multiprocess
+def test_comparison_from_python_ends_with_a_report(place):
+    script = place / "compare_mine.py"
+    shorter = script.read_text().replace(
+        "steps=4", 'steps=4, data_options={"num_cases": 10, "size": 32}'
+    )
+    script.write_text(shorter)
+    ended = run([sys.executable, "compare_mine.py"], place)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = place / ended.stdout.splitlines()[-1]
+    assert "horovod" in report.read_text()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_toml_is_what_tfunet_reads(page):
+    from tfunet.arguments import from_dict
+    from tfunet.bench.study import study_from_dict
+
+    for block in blocks(page, "toml"):
+        table = tomllib.loads(block)
+        study_from_dict(table) if "base" in table else from_dict(table)
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/{one.name}" for one in ROOT.glob("docs/*.md"))]
+)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        if not target.startswith("http"):
+            assert ((ROOT / page).parent / target).exists(), target
