@@ -10,20 +10,10 @@ WITHOUT_TENSORFLOW = [
     *ROOT.glob("tfunet/bench/*.py"),
     *(
         ROOT / f"tfunet/{name}.py"
-        for name in [
-            "__init__",
-            "arguments",
-            "backend",
-            "cli",
-            "config",
-            "cores",
-            "doctor",
-            "environment",
-            "exit_codes",
-            "record",
-            "refs",
-            "scores",
-        ]
+        for name in (
+            *("__init__", "arguments", "backend", "cli", "config", "cores", "doctor"),
+            *("environment", "exit_codes", "record", "refs", "scores"),
+        )
     ),
     ROOT / "tfunet/data/__init__.py",
     ROOT / "tfunet/data/source.py",

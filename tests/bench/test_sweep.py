@@ -236,6 +236,9 @@ def test_a_signal_ends_the_trial_and_the_sweep_and_is_no_failure(harness, number
     interrupted = harness.started[-1]
     assert len(harness.started) == 2
     assert harness.trial(interrupted).state == "interrupted"
+    if number == signal.SIGINT:
+        # It was given the time to end by itself.
+        assert harness.trial(interrupted).reason == "Ctrl-C"
     assert not (harness.folder / "running.json").exists()
 
     assert harness.run() == 0

@@ -92,14 +92,14 @@ def test_no_threshold_finds_the_cells():
 
 def test_no_threshold_in_any_modality_finds_the_tumours():
     source = tumours()
-    cases = [source.read(index) for index in range(4)]
+    cases = [source.read(index) for index in range(8)]
     for channel in range(source.channels):
         for labels in source.regions.values():
             best = [
                 best_threshold_dice(image[..., channel], np.isin(mask, labels))
                 for image, mask in cases
             ]
-            assert np.mean(best) < 0.65, (channel, labels)
+            assert np.mean(best) < 0.72, (channel, labels)
 
 
 def test_cells_vary_from_image_to_image():

@@ -1,6 +1,7 @@
 """Batches: the same samples and pixels for any number of replicas, each voxel evaluated once."""
 
 import os
+import resource
 from dataclasses import replace
 
 import numpy as np
@@ -56,19 +57,19 @@ def cached(tmp_path_factory):
     return {2: build(PLANE, 14), 3: build(BLOCK, 7)}
 
 
-def training(cases, **settings_):
+def training(cases, **changed):
     default = {"train": tuple(range(len(cases.case_ids))), "replica_batch": 2, "last_step": 3}
-    return TrainingPipeline(cases=cases, **{**default, **settings_})
+    return TrainingPipeline(cases=cases, **{**default, **changed})
 
 
-def fed(pipeline, *shares):
-    """Each step's batches in the order of the replicas, as processes with these shares feed it."""
-    shares = shares or (range(pipeline.num_replicas),)
-    streams = [pipeline(share).as_numpy_iterator() for share in shares]
+def fed(pipeline, *processes):
+    """Each step's batches in the order of the replicas, as processes with these feed them."""
+    processes = processes or (range(pipeline.num_replicas),)
+    streams = [pipeline(replicas).as_numpy_iterator() for replicas in processes]
     steps = []
     for first in streams[0]:
-        batches = [first, *(next(streams[0]) for _ in shares[0][1:])]
-        for stream, share in zip(streams[1:], shares[1:], strict=True):
+        batches = [first, *(next(streams[0]) for _ in processes[0][1:])]
+        for stream, share in zip(streams[1:], processes[1:], strict=True):
             batches += [next(stream) for _ in share]
         steps.append(batches)
     assert all(next(stream, None) is None for stream in streams)
@@ -87,13 +88,18 @@ def tail(key):
     return 1 if key == "sample" else 2
 
 
+def shares(num_replicas, border):
+    """The replicas of one process, or of two where the border lies among them."""
+    first = min(border, num_replicas)
+    return [share for share in (range(first), range(first, num_replicas)) if share]
+
+
 @st.composite
 def runs(draw):
     """A run, cut into replicas and processes, and the same on one replica."""
     num_replicas = draw(st.integers(1, 9))
     replica_batch = draw(st.integers(1, max(14 // num_replicas, 1)))
-    share = draw(st.sampled_from([n for n in range(1, num_replicas + 1) if num_replicas % n == 0]))
-    shares = [range(first, first + share) for first in range(0, num_replicas, share)]
+    border = draw(st.integers(0, 9))
     patches_per_case = draw(st.integers(1, 3))
     num_train = draw(st.integers(-(-replica_batch * num_replicas // patches_per_case), 14))
     train = draw(st.permutations(range(14)))[:num_train]
@@ -107,21 +113,22 @@ def runs(draw):
         "last_step": first_step + draw(st.integers(1, 6)),
     }
     cut = {**whole, "replica_batch": replica_batch, "num_replicas": num_replicas}
-    return whole, cut, shares
+    return whole, cut, shares(num_replicas, border)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(run=runs())
 def test_a_step_holds_the_same_pixels_for_any_number_of_replicas_and_processes(cached, run):
-    whole, cut, shares = run
-    alone, together = fed(training(cached[2], **whole)), fed(training(cached[2], **cut), *shares)
+    whole, cut, processes = run
+    alone = fed(training(cached[2], **whole))
+    together = fed(training(cached[2], **cut), *processes)
     assert len(alone) == whole["last_step"] - whole["first_step"]
     for key in ("sample", "image", "mask"):
         for one, many in zip(joined(alone, key), joined(together, key), strict=True):
             np.testing.assert_array_equal(one, many)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(run=runs())
 def test_a_sample_comes_at_most_once_an_epoch_and_from_its_own_case(cached, run):
     _, cut, _ = run
@@ -144,8 +151,8 @@ def test_the_dropped_tail_and_the_order_differ_from_epoch_to_epoch(cached):
     steps = fed(training(cached[2], replica_batch=4, last_step=3 * 20))
     epochs = np.split(np.concatenate(joined(steps, "sample")), 20)
     assert len({tuple(epoch) for epoch in epochs}) == 20
-    dropped = [set(range(14)) - set(epoch) for epoch in epochs]
-    assert set.union(*dropped) == set(range(14))
+    dropped = {frozenset(range(14)) - set(epoch) for epoch in epochs}
+    assert len(dropped) > 10
 
 
 @pytest.mark.parametrize("first_step", [1, 3, 4, 7])
@@ -194,10 +201,10 @@ def test_without_flips_nothing_is_turned_and_the_cuts_stay_where_they_were(cache
 
 
 def test_cuts_differ_between_patches_of_a_case_and_between_epochs(cached):
-    pipeline = training(cached[2], train=(1,), patches_per_case=8, flips=False, last_step=8)
+    pipeline = training(cached[2], train=(1,), patches_per_case=8, flips=False, last_step=40)
     images = np.concatenate(joined(fed(pipeline), "image"))
     assert len({image.tobytes() for image in images[:8]}) > 1
-    # Case 1 has six places for a patch: two epochs of eight samples reach all of them.
+    # Case 1 has seven places for a patch.
     assert {int(image[0, 0, 2]) for image in images} == set(range(1, 8))
 
 
@@ -221,7 +228,7 @@ def test_a_synthetic_run_feeds_the_first_batch_of_each_replica_again_and_again(c
             np.testing.assert_array_equal(batch["image"], expected["image"])
 
 
-def test_a_cache_larger_than_any_32_bit_index_is_read_at_its_end(tmp_path):
+def test_the_end_of_a_cache_of_8_gib_is_read_without_the_rest(tmp_path):
     # Sparse files: they take no room on the disk.
     side, count = 1024, 2100
     images, masks = tmp_path / "images.bin", tmp_path / "masks.bin"
@@ -240,23 +247,30 @@ def test_a_cache_larger_than_any_32_bit_index_is_read_at_its_end(tmp_path):
         patch=(side, side),
     )
     assert os.stat(images).st_size == cases.num_voxels * 4 > 2**33
+    resident = peak_resident_bytes()
     pipeline = EvaluationPipeline(cases=cases, validation=(count - 1,), replica_batch=1)
     (batch,) = pipeline(range(1)).as_numpy_iterator()
+    assert peak_resident_bytes() - resident < 2**30
     np.testing.assert_array_equal(batch["image"][0, ..., 0], last)
     np.testing.assert_array_equal(batch["mask"][0], (last * 9).astype(np.uint8))
 
 
-@settings(max_examples=8, deadline=None)
+def peak_resident_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@settings(max_examples=6, deadline=None)
 @given(
     rank=st.sampled_from([2, 3]),
     num_replicas=st.integers(1, 9),
+    border=st.integers(0, 9),
     replica_batch=st.integers(1, 5),
     halo=st.integers(0, 1),
     order=st.permutations(range(7)),
     count=st.integers(1, 7),
 )
 def test_each_voxel_is_evaluated_once_for_any_number_of_replicas(
-    cached, rank, num_replicas, replica_batch, halo, order, count
+    cached, rank, num_replicas, border, replica_batch, halo, order, count
 ):
     cases, validation = cached[rank], tuple(order[:count])
     pipeline = EvaluationPipeline(
@@ -267,10 +281,10 @@ def test_each_voxel_is_evaluated_once_for_any_number_of_replicas(
         halo=halo,
     )
     seen = [np.zeros(cases.extents[case], int) for case in validation]
-    for replica in range(num_replicas):
-        batches = list(pipeline(range(replica, replica + 1)).as_numpy_iterator())
+    for share in shares(num_replicas, border):
+        batches = list(pipeline(share).as_numpy_iterator())
         # Every replica takes part in every collective operation.
-        assert len(batches) == pipeline.num_steps
+        assert len(batches) == pipeline.num_steps * len(share)
         for batch in batches:
             np.testing.assert_array_equal(labels_at(batch["image"].astype(int)), batch["mask"])
             for window in range(replica_batch):

@@ -171,9 +171,10 @@ def _run_trial(
         code = _execute(command(trial.folder), trial.folder / "log.txt", noted)
     finally:
         (root / "running.json").unlink(missing_ok=True)
-    if noted and not folder.is_done():
+    ended = read_trial(trial)
+    if noted and ended.state not in ("done", "interrupted"):
         folder.write_failure("ended by a signal", exit_codes.INTERRUPTED)
-    elif not folder.is_done() and not (trial.folder / "failure.json").exists():
+    elif not folder.is_done() and folder.read_failure() is None:
         reason, code = _explain(code, trial.folder / "log.txt")
         folder.write_failure(reason, code)
     return code

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -235,7 +235,7 @@ def _listing(name: str, defects: list[str], total: int) -> str:
 
 
 @contextmanager
-def _replacing(*paths: Path) -> Iterator[list[BinaryIO]]:
+def _replacing(*paths: Path) -> Iterator[Sequence[BinaryIO]]:
     """Open files that appear under their names only when all of them are whole."""
     # Names of their own: where the file system has no locks, several processes may be writing.
     temporary = [path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp") for path in paths]

@@ -7,6 +7,7 @@ step (`tfunet.data.order`), its seeds what they look like (`tfunet.data.augment`
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import final
 
 import numpy as np
@@ -246,40 +247,43 @@ def _patch_reader(
     cases: CachedCases,
 ) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Return the function (case, start) -> (image (*patch, channels), mask (*patch))."""
-    patch = cases.patch
+    patch, channels = cases.patch, cases.channels
     shapes = np.asarray(cases.shapes, np.int64)
     offsets = np.asarray(cases.offsets, np.int64)
+    images, masks = _mapped(cases.image_path, "<f4"), _mapped(cases.mask_path, "u1")
 
     def read(case: tf.Tensor, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # ImmutableConst maps the file: only the pages that are cut out are ever read. Measured
-        # here against tf.io.read_file of one file a case: 1.5 times the samples per second for
-        # 48^3 voxels, 4 times for patches of 256^2 from images of 1000^2.
-        images = tf.raw_ops.ImmutableConst(
-            dtype=tf.float32,
-            shape=[cases.num_voxels * cases.channels],
-            memory_region_name=str(cases.image_path.absolute()),
-        )
-        masks = tf.raw_ops.ImmutableConst(
-            dtype=tf.uint8,
-            shape=[cases.num_voxels],
-            memory_region_name=str(cases.mask_path.absolute()),
-        )
         # First the slices of the first axis, which lie together, then the patch out of them.
         across = tf.gather(shapes, case)[1:]
         row = tf.reduce_prod(across)
         first = tf.gather(offsets, case) + start[0] * row
         size = patch[0] * row
-        image = tf.slice(images, [first * cases.channels], [size * cases.channels])
-        image = tf.reshape(image, tf.concat([patch[:1], across, [cases.channels]], axis=0))
+        image = tf.slice(images, [first * channels], [size * channels])
+        image = tf.reshape(image, tf.concat([patch[:1], across, [channels]], axis=0))
         mask = tf.slice(masks, [first], [size])
         mask = tf.reshape(mask, tf.concat([patch[:1], across], axis=0))
         corner = tf.concat([[0], start[1:]], axis=0)
         return (
-            tf.slice(image, tf.concat([corner, [0]], axis=0), [*patch, cases.channels]),
+            tf.slice(image, tf.concat([corner, [0]], axis=0), [*patch, channels]),
             tf.slice(mask, corner, patch),
         )
 
     return read
+
+
+def _mapped(path: Path, dtype: str) -> tf.Variable:
+    """Return a file's values as a vector of which only what is used is ever read.
+
+    The obvious ways cost too much: tf.io.read_file reads whole cases (measured: 1.2 ms a sample
+    for patches of 256^2 from images of 1000^2, against 0.25 ms; 55 ms from images of 3000^2,
+    against 0.35 ms); tf.data copies a captured tensor when it optimizes its graph, and
+    TensorFlow folds an ImmutableConst, which maps a file too, by reading all of it. A captured
+    variable is a handle, and shares the memory that it was given.
+    """
+    # Copy-on-write: DLPack takes no array that is read-only. Nothing ever writes to it.
+    values = np.memmap(path, dtype, mode="c")
+    with tf.device("CPU:0"):
+        return tf.Variable(tf.experimental.dlpack.from_dlpack(values.__dlpack__()), trainable=False)
 
 
 def _finished(dataset: tf.data.Dataset) -> tf.data.Dataset:
