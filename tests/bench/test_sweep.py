@@ -125,6 +125,14 @@ def test_failed_trials_can_be_left_alone(harness):
     assert harness.started == []
 
 
+def test_a_torn_record_of_a_failure_is_a_failure(harness):
+    harness.run("worker died")
+    torn = harness.started[0]
+    (harness.folder / torn / "failure.json").write_text("{")
+    assert harness.run(keep_failed=True) == 3
+    assert harness.trial(torn).reason == "failure.json cannot be read"
+
+
 def test_a_full_disk_ends_the_sweep(harness):
     assert harness.run("well", "disk full") == 5
     assert len(harness.started) == 2

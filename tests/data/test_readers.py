@@ -2,6 +2,7 @@
 
 import struct
 
+import imagecodecs
 import nibabel
 import numpy as np
 import pytest
@@ -83,7 +84,6 @@ def test_a_jpeg_is_read_to_within_its_compression(tmp_path):
 
 @pytest.mark.parametrize("channels", [2, 3, 4])
 def test_a_colour_png_of_16_bits_keeps_all_of_them(tmp_path, channels):
-    imagecodecs = pytest.importorskip("imagecodecs")
     pixels = whole((12, 9, channels), np.uint16, 65536)
     (tmp_path / "a.png").write_bytes(imagecodecs.png_encode(pixels))
     expected = pixels[..., : {2: 1, 3: 3, 4: 3}[channels]]

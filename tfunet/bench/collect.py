@@ -55,6 +55,7 @@ class TrialRecord:
     Args:
         state: "done" only where the run ended and all its correctness checks are true.
         reason: Why it is not done; empty for one that is, or that waits.
+        exit_code: What a failed one ended with, if that is known.
         result: None unless done: a failed trial's times are not used.
         environment: env.json, flattened: "versions.tensorflow" to "2.16.2".
     """
@@ -68,6 +69,7 @@ class TrialRecord:
     config: RunConfig
     state: State = "waiting"
     reason: str = ""
+    exit_code: int | None = None
     result: Result | None = None
     environment: Mapping[str, Any]
 
@@ -133,12 +135,11 @@ def planned_config(base: Mapping[str, Any], changes: Mapping[str, Any]) -> RunCo
 
 
 def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
-    """Return the trial with state, reason, result and environment from the files in its folder."""
-    state, reason, result = _state(trial.folder, trial.config)
-    if is_running and state != "done":
-        state, reason = "running", ""
-    environment = flatten(_json(trial.folder / "env.json") or {})
-    return replace(trial, state=state, reason=reason, result=result, environment=environment)
+    """Return the trial with everything that the files in its folder tell."""
+    read = _read_end(trial)
+    if is_running and read.state != "done":
+        read = replace(trial, state="running")
+    return replace(read, environment=flatten(_json(trial.folder / "env.json") or {}))
 
 
 def read_steps(folder: Path) -> dict[str, list[float]]:
@@ -242,29 +243,44 @@ def _number_cells(trials: list[TrialRecord]) -> tuple[TrialRecord, ...]:
     return tuple(numbered)
 
 
-def _state(folder: Path, config: RunConfig) -> tuple[State, str, Result | None]:
+def _read_end(trial: TrialRecord) -> TrialRecord:
+    """Return the trial with how it ended."""
+    folder = trial.folder
     text = _text(folder / "result.json")
     if text is not None:
-        try:
-            result = _result(json.loads(text))
-            _check(result, config)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            return "failed", f"result.json cannot be used: {error}", None
-        wrong = [name for name, passed in result.checks.items() if passed is not True]
-        if wrong or not result.checks:
-            what = f"failed: {', '.join(wrong)}" if wrong else "are missing"
-            return "failed", f"correctness checks {what}", None
-        return "done", "", result
+        return _read_result(trial, text)
     failure = _json(folder / "failure.json")
     if failure is not None:
-        reason = str(failure.get("reason", "no reason was recorded"))
-        ended = failure.get("exit_code") in ENDED_BY_USER
-        return ("interrupted" if ended else "failed"), reason, None
+        code = failure.get("exit_code")
+        return replace(
+            trial,
+            state="interrupted" if code in ENDED_BY_USER else "failed",
+            reason=str(failure.get("reason", "no reason was recorded")),
+            exit_code=code if isinstance(code, int) else None,
+        )
     if (folder / "failure.json").exists():
-        return "failed", "failure.json cannot be read", None
+        return replace(trial, state="failed", reason="failure.json cannot be read")
     if (folder / "config.toml").exists() or (folder / "config.json").exists():
-        return "interrupted", "never finished", None
-    return "waiting", "", None
+        return replace(trial, state="interrupted", reason="never finished")
+    return trial
+
+
+def _read_result(trial: TrialRecord, text: str) -> TrialRecord:
+    try:
+        result = _result(json.loads(text))
+        _check(result, trial.config)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return replace(trial, state="failed", reason=f"result.json cannot be used: {error}")
+    wrong = [name for name, passed in result.checks.items() if passed is not True]
+    if wrong or not result.checks:
+        what = f"failed: {', '.join(wrong)}" if wrong else "are missing"
+        return replace(
+            trial,
+            state="failed",
+            reason=f"correctness checks {what}",
+            exit_code=exit_codes.CHECK_FAILED,
+        )
+    return replace(trial, state="done", result=result)
 
 
 def _result(table: Mapping[str, Any]) -> Result:

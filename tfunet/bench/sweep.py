@@ -171,10 +171,12 @@ def _run_trial(
         code = _execute(command(trial.folder), trial.folder / "log.txt", noted)
     finally:
         (root / "running.json").unlink(missing_ok=True)
-    ended = read_trial(trial)
-    if noted and ended.state not in ("done", "interrupted"):
+    if folder.is_done():
+        return code
+    has_said_why = (trial.folder / "failure.json").exists()
+    if noted and (not has_said_why or read_trial(trial).state == "failed"):
         folder.write_failure("ended by a signal", exit_codes.INTERRUPTED)
-    elif not folder.is_done() and folder.read_failure() is None:
+    elif not has_said_why:
         reason, code = _explain(code, trial.folder / "log.txt")
         folder.write_failure(reason, code)
     return code
@@ -285,6 +287,5 @@ def _note_noise(root: Path, when: str, noise: Callable[[], Mapping[str, Any]]) -
 def _exit_code(sweep: SweepRecord) -> int:
     for trial in sweep.trials:
         if trial.state == "failed":
-            failure = RunFolder(trial.folder).read_failure() or {}
-            return int(failure.get("exit_code") or exit_codes.CHECK_FAILED)
+            return trial.exit_code or exit_codes.PROCESS_DIED
     return exit_codes.OK

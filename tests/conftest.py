@@ -1,0 +1,21 @@
+"""Quiet TensorFlow, no GPU unless a test asks for one, fast tests first."""
+
+import os
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+LATE = ("slow", "multiprocess", "slurm", "gpu")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    def rank(item):
+        return max(
+            (LATE.index(mark.name) + 1 for mark in item.iter_markers() if mark.name in LATE),
+            default=0,
+        )
+
+    items.sort(key=rank)
