@@ -63,7 +63,7 @@ def fit(config, cache):
     model.compile(
         optimizer=optimizers.make(config, 1, pipeline.steps_per_epoch),
         loss=losses.make(config.loss, {}),
-        metrics=list(config.metrics),
+        metrics=list(config.metrics) or None,
         jit_compile=False,
     )
     found = Losses()

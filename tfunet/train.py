@@ -131,7 +131,7 @@ def run(
         model.compile(
             optimizer=averaging(optimizer, backend.average, config.accumulation),
             loss=loss,
-            metrics=list(config.metrics),
+            metrics=list(config.metrics) or None,
             jit_compile=False,
             auto_scale_loss=False,
         )

@@ -78,9 +78,10 @@ def test_without_common_repeats_medians_are_compared():
     assert found.low < 2 < found.high
 
 
-def test_one_repeat_has_no_interval_and_no_verdict():
-    found = ratio({1: 20.0}, {1: 10.0})
-    assert (found.value, found.repeats, found.method) == (pytest.approx(2.0), 1, "none")
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_repeats_have_no_interval_and_no_verdict(count):
+    found = ratio(dict.fromkeys(range(count), 20.0), dict.fromkeys(range(count), 10.0))
+    assert (found.value, found.repeats, found.method) == (pytest.approx(2.0), count, "none")
     assert math.isnan(found.low)
     assert speed_verdict(found) == "unknown"
 
@@ -123,7 +124,7 @@ def test_the_bootstrap_gives_the_same_interval_every_time():
     assert ratio(top, bottom).method == "bootstrap"
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 8])
+@pytest.mark.parametrize("count", [3, 5, 8])
 def test_95_percent_intervals_cover_the_truth(count):
     """Pairs that share a drift of 10 %, with 3 % of noise each and a true ratio of 1.1."""
     dice = np.random.default_rng(count)

@@ -11,6 +11,8 @@ import numpy as np
 # With fewer values than this, resampling a median only ever yields the few observed values, and
 # no choice of percentiles covers the truth 95 % of the time: at 3 pairs the best is 75 %.
 MIN_BOOTSTRAP = 5
+# Of two repeats, an honest interval reaches from a hundredth to a hundred times: it says nothing.
+MIN_INTERVAL = 3
 DRAWS = 10_000
 
 Method = Literal["bootstrap", "t", "none"]
@@ -124,7 +126,7 @@ def difference(
 
     The interval is, from 5 repeats on, the percentile bootstrap with the percentiles moved
     outwards for small samples (Hesterberg 2015, doi:10.1080/00031305.2015.1089789, section 5.3);
-    below that Student's t.
+    below that Student's t; of fewer than 3 there is none.
     """
     if not top or not bottom:
         raise ValueError("A comparison needs at least one value on each side.")
@@ -138,7 +140,7 @@ def difference(
     medians = [float(np.median(one)) for one in samples]
     value = medians[0] - sum(medians[1:])
     method: Method
-    if count < 2:
+    if count < MIN_INTERVAL:
         low, high, method = math.nan, math.nan, "none"
     elif count < MIN_BOOTSTRAP:
         # Centred on means, it still holds the medians: of so few, they are not that far apart.

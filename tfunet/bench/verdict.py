@@ -94,7 +94,7 @@ def _scores(family: Family) -> Iterator[str]:
         yield f"Different from {what}: {'; '.join(map(_dice_difference, apart))}."
     if same:
         largest = max(same, key=_dice_distance)
-        can_tell = any(cell.dice_difference and cell.dice_difference.repeats > 1 for cell in same)
+        can_tell = any(one.dice_difference and one.dice_difference.method != "none" for one in same)
         names = ", ".join(cell.label for cell in same)
         yield (
             f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from {what}: "
