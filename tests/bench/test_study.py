@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tfunet.arguments import from_toml
+from tfunet.bench.plan import plan
 from tfunet.bench.settings import flat, nested
 from tfunet.bench.study import read_study, study_from_dict
 from tfunet.bench.toml_writer import config_toml, study_toml
@@ -97,6 +98,20 @@ def test_files_that_are_no_study_are_named(tmp_path):
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_studies_that_come_along_are_right(path):
     assert read_study(path).name == path.stem
+
+
+def test_the_study_in_the_docs_is_right(tmp_path):
+    text = (STUDIES.parent / "docs" / "studies.md").read_text()
+    (tmp_path / "docs.toml").write_text(text.split("```toml")[1].split("```")[0])
+    found = plan(read_study(tmp_path / "docs.toml"), num_cores=2)
+    # 3 cases of 4 cells, less one of each of both Horovod cases, 3 times.
+    assert len(found.trials) == 30
+    assert [one.reason for one in found.skipped] == ["too little work for two"] * 2
+    assert found.notes == ()
+    example = text.split("```python")[1].split("```")[0]
+    names: dict = {}
+    exec(compile(example.split("exit_code")[0], "docs/studies.md", "exec"), names)
+    assert len(plan(names["study"], num_cores=2).trials) == 9
 
 
 def test_a_study_made_in_python_can_be_written_and_read(tmp_path):

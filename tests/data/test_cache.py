@@ -75,9 +75,13 @@ def test_cases_are_stored_bit_for_bit_and_the_smaller_ones_centred_in_zeros(tmp_
     assert sum(sizes) == cases.num_bytes
 
 
-def test_a_second_build_reads_no_case_and_gives_the_same(tmp_path):
+def test_a_second_build_reads_no_case_writes_nothing_and_gives_the_same(tmp_path):
     first = build_cache(source_of(), tmp_path, patch=PATCH)
+    lock = first.image_path.with_name("lock")
+    lock.unlink()
     assert build_cache(source_of(refuse), tmp_path, patch=PATCH) == first
+    # A folder that others share may be read-only.
+    assert not lock.exists()
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 from tfunet.bench.collect import TrialRecord
 from tfunet.bench.comparison import Cell, Comparison, Family, Summary
-from tfunet.bench.stats import Estimate, speed_verdict
+from tfunet.bench.stats import MIN_INTERVAL, Estimate, speed_verdict
 
 # A machine whose fixed computation varies or drifts by more than this is not a quiet one.
 NOISY = 0.10
-FEW_REPEATS = 3
 MAX_NAMES = 5
 
 
@@ -184,11 +183,11 @@ def _repeats(summary: Summary) -> Iterator[str]:
         (len(cell.results) for family in summary.families for cell in family.cells if cell.results),
         default=0,
     )
-    if 0 < fewest < FEW_REPEATS:
+    if 0 < fewest < MIN_INTERVAL:
         yield (
-            f"Some cells have only {fewest} good repeat{'s' if fewest > 1 else ''}: their "
-            "intervals are wide or missing. Raise repeats and run the study again; only the new "
-            "trials are run."
+            f"Some cells have only {fewest} good repeat{'s' if fewest > 1 else ''}, too few "
+            f"for an interval. Give the study repeats = {MIN_INTERVAL} or more and run it again; "
+            "only the new trials are run."
         )
 
 
