@@ -210,6 +210,15 @@ def test_cuts_differ_between_patches_of_a_case_and_between_epochs(cached):
     assert {int(image[0, 0, 2]) for image in images} == set(range(1, 8))
 
 
+def test_batches_come_in_order_whichever_thread_is_done_first(cached):
+    pipelines = (
+        training(cached[2]),
+        EvaluationPipeline(cases=cached[2], validation=(0,), replica_batch=1),
+    )
+    # Small samples hardly ever overtake each other, so that only the option can be looked at.
+    assert [pipeline(range(1)).options().deterministic for pipeline in pipelines] == [True] * 2
+
+
 def test_a_batch_is_cut_into_the_passes_of_accumulation(cached):
     pipeline = training(cached[3], replica_batch=6, accumulation=3, last_step=2)
     spec = pipeline(range(1)).element_spec

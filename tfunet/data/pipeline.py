@@ -4,6 +4,7 @@ A pipeline is a function of the replicas that it feeds. Its arithmetic fixes the
 step (`tfunet.data.order`), its seeds what they look like (`tfunet.data.augment`).
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,11 +94,7 @@ class TrainingPipeline:
         """Return the batches of `replicas`."""
         _check_replicas(replicas, self.num_replicas)
         dataset = self._samples(replicas)
-        dataset = dataset.map(
-            self._sample_reader(),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
+        dataset = dataset.map(self._sample_reader(), num_parallel_calls=_parallel_calls())
         dataset = dataset.batch(self.replica_batch, drop_remainder=True).map(self._passes)
         if self.synthetic:
             num_batches = (self.last_step - self.first_step) * len(replicas)
@@ -209,9 +206,7 @@ class EvaluationPipeline:
         _check_replicas(replicas, self.num_replicas)
         num_fed = self.num_steps * len(replicas) * self.replica_batch
         dataset = tf.data.Dataset.range(num_fed).map(
-            self._window_reader(replicas),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
+            self._window_reader(replicas), num_parallel_calls=_parallel_calls()
         )
         return _finished(dataset.batch(self.replica_batch, drop_remainder=True))
 
@@ -286,9 +281,17 @@ def _mapped(path: Path, dtype: str) -> tf.Variable:
         return tf.Variable(tf.experimental.dlpack.from_dlpack(values.__dlpack__()), trainable=False)
 
 
+def _parallel_calls() -> int:
+    """Return how many samples are made at the same time: one on each core of this process."""
+    return len(os.sched_getaffinity(0))
+
+
 def _finished(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.deterministic = True
+    # Its thread sleeps for up to a minute at a time, and an iterator that is dropped waits for it
+    # (measured: 10 to 27 s of nothing). What it would tune is fixed here.
+    options.autotune.enabled = False
     # A backend may hand the dataset to a strategy: each replica's part is cut already.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(PREFETCHED_BATCHES).with_options(options)
