@@ -3,6 +3,11 @@
 import os
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run: a change turns a test red, never the day.
+settings.register_profile("tfunet", derandomize=True, deadline=None)
+settings.load_profile("tfunet")
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")

@@ -28,7 +28,7 @@ def core(window):
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(plans())
 def test_every_voxel_is_counted_once(plan):
     extent, patch, halo = plan
@@ -40,7 +40,7 @@ def test_every_voxel_is_counted_once(plan):
     assert (counted == 1).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(plans())
 def test_a_core_keeps_its_halo_except_at_a_border_of_the_image(plan):
     extent, patch, halo = plan
@@ -52,7 +52,7 @@ def test_a_core_keeps_its_halo_except_at_a_border_of_the_image(plan):
             assert after >= halo or inside.stop == extent[axis]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(plans())
 def test_a_window_leaves_the_image_only_where_the_image_is_smaller(plan):
     extent, patch, halo = plan
