@@ -15,13 +15,21 @@ from tfunet.environment import environment, git_state, gpus, launcher
 
 
 def test_facts_of_this_machine():
-    facts = environment({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "HOME": "/secret"})
+    facts = environment(
+        {
+            "SLURM_JOB_ID": "7",
+            "SLURM_PROCID": "0",
+            "TF_ENABLE_ONEDNN_OPTS": "1",
+            "HOME": "/secret",
+        }
+    )
     assert facts["python"] == platform.python_version()
     assert facts["packages"]["keras"] == metadata.version("keras")
     assert facts["packages"]["numpy"] == metadata.version("numpy")
     assert facts["cores"] == sorted(os.sched_getaffinity(0))
     assert facts["memory_bytes"] > 2**28
     assert facts["slurm"] == {"SLURM_JOB_ID": "7"}
+    assert facts["switches"] == {"TF_ENABLE_ONEDNN_OPTS": "1"}
     assert facts["launcher"] == "slurm"
     assert facts["cpu"]
     # Only what is named above leaves the machine with a record.

@@ -37,6 +37,14 @@ SLURM_VARIABLES = (
     "SLURM_CPUS_PER_TASK",
     "SLURM_CLUSTER_NAME",
 )
+# Switches of the libraries below that change the speed, and a little the arithmetic, of a step.
+SWITCHES = (
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_GPU_ALLOCATOR",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+    "NVIDIA_TF32_OVERRIDE",
+)
 # A GPU driver that has gone to sleep takes seconds to answer.
 ANSWER_SECONDS = 20.0
 
@@ -56,6 +64,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "mpi": _first_line(["mpirun", "--version"]),
         "git": git_state(Path(__file__)),
         "launcher": launcher(variables),
+        "switches": {name: variables[name] for name in SWITCHES if name in variables},
         "slurm": {name: variables[name] for name in SLURM_VARIABLES if name in variables},
     }
 

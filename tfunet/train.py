@@ -21,7 +21,7 @@ from tfunet.backend import Backend
 from tfunet.checks import every_voxel_once, make_fingerprint, samples_hash, weights_hash
 from tfunet.config import RunConfig
 from tfunet.data import DATASETS, order
-from tfunet.data.cache import build_cache, default_folder
+from tfunet.data.cache import CachedCases, build_cache, default_folder
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.source import DataSource
 from tfunet.data.split import split_cases
@@ -102,7 +102,7 @@ def run(
         seed=config.split_seed,
     )
     cache_folder = Path(config.cache_dir) if config.cache_dir else default_folder()
-    cases = build_cache(source, cache_folder, patch=patch)
+    cases = _decode(source, cache_folder, patch)
     validation_ids = tuple(source.case_ids[index] for index in split.validation)
     validation_voxels = [math.prod(cases.extents[index]) for index in split.validation]
     if topology.is_chief:
@@ -351,6 +351,19 @@ def run(
 def shows_progress() -> bool:
     """Whether there is a terminal at the end of the line; the supervisor says so by a variable."""
     return sys.stderr.isatty() or os.environ.get(TERMINAL_VARIABLE) == "1"
+
+
+def _decode(source: DataSource, folder: Path, patch: tuple[int, ...]) -> CachedCases:
+    """Return the decoded cases; a process that has to decode them shows how far it is."""
+    # Only one process decodes: the delay keeps the bars of those that wait from being drawn.
+    bar = tqdm(desc="Decoding", unit="case", delay=1, leave=False, disable=not shows_progress())
+
+    def show(done: int, total: int) -> None:
+        bar.total = total
+        bar.update(done - bar.n)
+
+    with bar:
+        return build_cache(source, folder, patch=patch, progress=show)
 
 
 def _patch(config: RunConfig, source: DataSource) -> tuple[int, ...]:

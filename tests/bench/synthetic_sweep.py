@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "gpus": [],
     "git": {"commit": "0123456789abcdef", "modified": False},
     "launcher": "local",
+    "switches": {"TF_ENABLE_ONEDNN_OPTS": "1"},
     "slurm": {},
 }
 STUDY: dict[str, Any] = {

@@ -16,7 +16,15 @@ import psutil
 import pytest
 
 import tfunet
-from tfunet.bench.launch import Outcome, blame, free_ports, launch, num_processes, plan_processes
+from tfunet.bench.launch import (
+    Outcome,
+    blame,
+    child_environment,
+    free_ports,
+    launch,
+    num_processes,
+    plan_processes,
+)
 from tfunet.config import RunConfig
 from tfunet.record import RunFolder, WriteError
 
@@ -103,6 +111,14 @@ def all_ready() -> bool:
 
 
 # -- how a run ends
+
+
+@pytest.mark.parametrize(
+    ("inherited", "onednn"), [({}, "1"), ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "0")]
+)
+def test_processes_use_onednn_unless_the_user_turned_it_off(inherited, onednn):
+    (plan,) = plan_processes(RunConfig(data="cells"), [0])
+    assert child_environment(plan, inherited)["TF_ENABLE_ONEDNN_OPTS"] == onednn
 
 
 def test_run_is_over_when_all_have_ended_well(mark):

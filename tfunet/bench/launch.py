@@ -148,6 +148,9 @@ def child_environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str
     """
     environment = {
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        # TensorFlow turns oneDNN on by itself on some CPUs only. Without it a 3D convolution
+        # takes 8 times as long, a 2D one about twice.
+        "TF_ENABLE_ONEDNN_OPTS": "1",
         "PYTHONIOENCODING": "utf-8",
         **inherited,
         "PYTHONUNBUFFERED": "1",
