@@ -10,6 +10,7 @@ the times of both. The losses of the first steps are compared before any time co
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `tfunet train` does
 
 import statistics
 import tempfile
