@@ -354,8 +354,8 @@ def shows_progress() -> bool:
 
 
 def _decode(source: DataSource, folder: Path, patch: tuple[int, ...]) -> CachedCases:
-    """Return the decoded cases; a process that has to decode them shows how far it is."""
-    # Only one process decodes: the delay keeps the bars of those that wait from being drawn.
+    """Return the decoded cases; the chief, where it is the one that decodes, shows how far."""
+    # Nothing is drawn for cases that are there already, or that another process decodes.
     bar = tqdm(desc="Decoding", unit="case", delay=1, leave=False, disable=not shows_progress())
 
     def show(done: int, total: int) -> None:

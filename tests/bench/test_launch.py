@@ -110,7 +110,7 @@ def all_ready() -> bool:
     return Path("ready-0").exists() and Path("ready-1").exists()
 
 
-# -- how a run ends
+# -- what a process finds
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,9 @@ def all_ready() -> bool:
 def test_processes_use_onednn_unless_the_user_turned_it_off(inherited, onednn):
     (plan,) = plan_processes(RunConfig(data="cells"), [0])
     assert child_environment(plan, inherited)["TF_ENABLE_ONEDNN_OPTS"] == onednn
+
+
+# -- how a run ends
 
 
 def test_run_is_over_when_all_have_ended_well(mark):
