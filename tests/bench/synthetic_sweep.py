@@ -84,12 +84,16 @@ def write_trial(
     noise: float = 0.02,
     regions: tuple[str, ...] = ("cell",),
     speed: Mapping[str, float] = EFFICIENCY,
+    shared: float = 0.1,
     **changes: Any,
 ) -> None:
-    """Write one finished record; `changes` go into result.json."""
+    """Write one finished record; `changes` go into result.json.
+
+    `shared` is the standard deviation of what all trials of a repeat share.
+    """
     config = trial.config
     dice = random.Random(f"{trial.id}")
-    block = 1 + 0.1 * random.Random(trial.repeat).gauss(0, 1)
+    block = 1 + shared * random.Random(trial.repeat).gauss(0, 1)
     scale = speed.get(config.backend, 1.0) if config.num_replicas > 1 else 1.0
     rate = 10.0 * config.num_replicas * scale * block * (1 + noise * dice.gauss(0, 1))
     seconds = (config.global_batch or 1) / rate
@@ -107,6 +111,7 @@ def write_trial(
             }
             table.append({key: row.get(key, 0) for key in table.columns})
     scores = _write_cases(run, regions, dice)
+    _write_epochs(run, steps, seconds, {region: values[0] for region, values in scores.items()})
     count = 1 if config.backend in ("single", "mirrored") else config.num_replicas
     result = {
         "backend": config.backend,
@@ -136,6 +141,15 @@ def write_trial(
         "checks": {"samples": True, "weights": True, "scores": True},
     }
     run.write_result({**result, **changes})
+
+
+def _write_epochs(run: RunFolder, steps: int, seconds: float, dice: Mapping[str, float]) -> None:
+    with run.epochs_table(dice) as table:
+        for epoch in (1, 2, 3):
+            row: dict[str, Any] = dict.fromkeys(table.columns, 0.0)
+            row |= {f"dice_{region}": epoch / 3 * value for region, value in dice.items()}
+            row |= {"epoch": epoch, "steps": steps * epoch // 3}
+            table.append({**row, "training_seconds": seconds * steps / 3})
 
 
 def _write_cases(

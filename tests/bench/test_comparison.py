@@ -1,4 +1,5 @@
 import random
+import re
 import shutil
 
 import pytest
@@ -6,7 +7,6 @@ from synthetic_sweep import EFFICIENCY, ENVIRONMENT, make_study, write_sweep, wr
 
 from tfunet.bench.collect import read_sweep
 from tfunet.bench.comparison import summarise
-from tfunet.bench.stats import speed_verdict
 from tfunet.bench.verdict import doubts, findings
 from tfunet.record import RunFolder
 
@@ -118,9 +118,7 @@ def test_without_one_replica_there_is_no_speed_up(tmp_path):
 def test_the_faster_way_comes_first_and_says_so(tmp_path):
     summary, _ = summary_of(tmp_path, noise=0.001)
     (family,) = summary.families
-    found = [
-        (one.upper.label, one.lower.way, speed_verdict(one.ratio)) for one in family.comparisons
-    ]
+    found = [(one.upper.label, one.lower.way, one.verdict) for one in family.comparisons]
     assert found == [
         (f"{upper} x{count}", lower, "faster")
         for count in (2, 4)
@@ -132,18 +130,77 @@ def test_the_faster_way_comes_first_and_says_so(tmp_path):
     ]
     sentences = findings(summary)["Speed"]
     assert sentences[0].startswith("horovod at 2 replicas is 1.06 times as fast as mirrored (95 %")
-    assert sentences[0].endswith("3 repeats): faster.")
+    assert re.search(r"3 repeats; adjusted p .+\): faster\.$", sentences[0])
+
+
+def test_the_verdict_allows_for_all_comparisons_of_the_sweep(tmp_path):
+    grid = {"backend": ["mirrored", "horovod"], "num_replicas": [2]}
+    study = make_study(grid={**grid, "xla": [True, False]}, skip=[])
+    speeds = {"mirrored": (10.0, 10.0, 10.0), "horovod": (10.9, 11.3, 11.0)}
+    for trial in write_sweep(tmp_path, study):
+        value = speeds[trial.config.backend][trial.repeat - 1]
+        if not trial.config.xla:  # the same again, as another family
+            value += 0.001 * trial.repeat
+        write_trial(tmp_path, trial, images_per_second=value)
+    both = summarise(read_sweep(tmp_path))
+    assert (len(both.families), both.num_comparisons) == (2, 2)
+    p_values = sorted(one.comparisons[0].ratio.p_value() for one in both.families)
+    adjusted = sorted(one.comparisons[0].adjusted_p for one in both.families)
+    assert adjusted[0] == pytest.approx(2 * p_values[0])
+    assert adjusted[1] >= adjusted[0]
+
+
+def test_an_interval_can_exclude_1_where_the_verdict_does_not(tmp_path):
+    study = make_study(
+        grid={"backend": ["mirrored", "horovod", "multiworker"], "num_replicas": [2]}
+    )
+    speeds = {
+        "mirrored": (10.0, 10.0, 10.0),
+        "horovod": (10.7, 11.3, 11.0),
+        "multiworker": (9.0, 11.0, 10.0),
+    }
+    for trial in write_sweep(tmp_path, study):
+        write_trial(
+            tmp_path, trial, images_per_second=speeds[trial.config.backend][trial.repeat - 1]
+        )
+    (family,) = summarise(read_sweep(tmp_path)).families
+    found = next(one for one in family.comparisons if one.lower.way == "mirrored")
+    assert found.ratio.low > 1
+    assert found.ratio.p_value() < 0.05 < found.adjusted_p
+    assert found.verdict == "not distinguishable"
+
+
+def test_one_backend_under_two_names_is_not_distinguishable(tmp_path):
+    names = ["horovod", "hvd.backend:HorovodBackend"]
+    grid = {"backend": names, "num_replicas": [2, 4]}
+    summary, _ = summary_of(tmp_path, grid=grid, repeats=10, speed={}, noise=0.05)
+    verdicts = [one.verdict for one in summary.families[0].comparisons]
+    assert verdicts == ["not distinguishable"] * 2
+
+
+def test_the_law_of_the_scaling_is_told(tmp_path):
+    summary, _ = summary_of(tmp_path, noise=0.0, speed={"horovod": 0.9})
+    sentences = findings(summary)["Scaling"]
+    # 2 replicas give 1.8, 4 give 3.6: shares 0.2 and 0.4 / 3, the second with 9 times the weight.
+    assert (
+        "horovod follows Gustafson's law with a serial share of 0.140; its speed-ups are up to "
+        "3.3% away from it."
+    ) in sentences
+    strong, _ = summary_of(tmp_path / "strong", noise=0.0, base={"global_batch": 8})
+    (limit,) = (one for one in findings(strong)["Scaling"] if one.startswith("multiworker follows"))
+    assert "follows Amdahl's law" in limit
+    assert "which allows at most" in limit
 
 
 def test_pairs_decide_which_is_faster_not_medians(tmp_path):
     study = make_study(grid={"backend": ["mirrored", "horovod"], "num_replicas": [2]})
-    speeds = {"mirrored": (10.0, 20.0, 30.0), "horovod": (11.0, 21.0, 5.0)}
+    speeds = {"mirrored": (10.0, 20.0, 30.0), "horovod": (19.0, 19.0, 29.0)}
     for trial in write_sweep(tmp_path, study):
         value = speeds[trial.config.backend][trial.repeat - 1]
         write_trial(tmp_path, trial, images_per_second=value)
     (found,) = summarise(read_sweep(tmp_path)).families[0].comparisons
     assert (found.upper.way, found.lower.way) == ("horovod", "mirrored")
-    assert found.ratio.value == pytest.approx(21 / 20)
+    assert found.ratio.value == pytest.approx((1.9 * 19 / 20 * 29 / 30) ** (1 / 3))
 
 
 def test_equal_backends_are_not_distinguishable(tmp_path):
@@ -157,9 +214,11 @@ def test_many_ways_are_compared_with_the_fastest_only(tmp_path):
     options = [{"backend": "horovod", "backend_options.cycle": number} for number in range(5)]
     summary, _ = summary_of(tmp_path, grid={"num_replicas": [2]}, case=options, **NO_SKIP)
     (family,) = summary.families
-    assert len(family.comparisons) == 4
-    pairs = [{one.upper.way, one.lower.way} for one in family.comparisons]
+    assert len(family.main_comparisons) == 4
+    pairs = [{one.upper.way, one.lower.way} for one in family.main_comparisons]
     assert len(set.intersection(*pairs)) == 1
+    # Which one is the fastest is seen only afterwards: all pairs count.
+    assert summary.num_comparisons == len(family.comparisons) == 10
 
 
 def test_a_failed_trials_time_is_not_used(tmp_path):

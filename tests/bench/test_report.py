@@ -1,5 +1,6 @@
 import csv
 import html.parser
+import json
 import re
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ import time
 import pytest
 from synthetic_sweep import make_study, write_sweep, write_trial
 
-from tfunet.bench.report import summary_table, write_report
+from tfunet.bench.report import summary_json, summary_table, write_report
 from tfunet.bench.tables import csv_text, markdown_text, plain_text
 from tfunet.record import RunFolder
 
@@ -128,6 +129,11 @@ def test_the_csv_files_hold_numbers_for_programs(sweep, report):
     ]
     assert float(cells[0]["speed_up"]) == 1.0
     assert 0.5 < float(cells[1]["efficiency"]) < 1.1
+    assert float(cells[1]["serial_share"]) == pytest.approx(2 - float(cells[1]["speed_up"]))
+    assert {row["target_dice"] for row in cells} == {cells[0]["target_dice"]}
+    assert float(cells[1]["device_hours_to_target"]) == pytest.approx(
+        2 * float(cells[1]["seconds_to_target"]) / 3600
+    )
 
 
 def test_the_terminal_gets_a_table_and_the_verdicts(sweep):
@@ -143,6 +149,35 @@ def test_the_terminal_gets_a_table_and_the_verdicts(sweep):
     assert "1 (baseline)" in rows[0]
     assert re.search(r"at 2 replicas is \d.\d\d times as fast as", text)
     assert "Before you rely on this:" in text
+
+
+def test_serial_share_and_cost_have_a_table(sweep, report):
+    for text in (summary_table(sweep[0]), report.markdown.read_text()):
+        assert re.search(r"serial share .*device-hours a run .*samples to Dice 0\.8\d ", text)
+    text = summary_table(sweep[0], target_dice=0.999)
+    header = next(line for line in text.splitlines() if "samples to Dice 0.999" in line)
+    row = text.splitlines()[text.splitlines().index(header) + 1]
+    assert row.split()[-4:] == ["-", "-", "-", "0", "of", "3"][-4:]
+
+
+def test_programs_get_the_summary(sweep):
+    table = json.loads(json.dumps(summary_json(sweep[0]), allow_nan=False))
+    assert (table["trials"], table["trials_done"]) == (9, 7)
+    assert [cell["backend"] for cell in table["cells"]] == ["single", "mirrored", "horovod"]
+    # Two good repeats: no interval, and no invented one.
+    assert table["cells"][1]["speed_up_low"] is None
+    (one,) = table["comparisons"]
+    assert {one["upper"], one["lower"]} == {"mirrored", "horovod"}
+    assert (one["verdict"], one["p"], one["ratio_low"]) == ("unknown", None, None)
+    assert one["ratio"] >= 1
+    assert any("2 of 9 trials have no numbers" in doubt for doubt in table["doubts"])
+
+
+def test_verdicts_and_the_number_of_comparisons_stand_in_the_page(tmp_path):
+    write_sweep(tmp_path, make_study(repeats=3))
+    page = write_report(tmp_path)
+    for path in (page.html, page.markdown):
+        assert "6 comparisons of speed" in path.read_text()
 
 
 def test_a_report_can_be_written_elsewhere(sweep, tmp_path):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -155,6 +155,19 @@ def read_cases(folder: Path) -> dict[str, list[Any]]:
     last = max(table["epoch"], default=0)
     keep = [at for at, epoch in enumerate(table["epoch"]) if epoch == last]
     return {name: [column[at] for at in keep] for name, column in table.items()}
+
+
+def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
+    """Return steps, seconds of training and mean Dice of every epoch; NaN where none was taken."""
+    dice = [f"dice_{region}" for region in regions]
+    kinds: dict[str, Callable[[str], float]] = {"steps": int, "training_seconds": float}
+    table = read_table(folder / "epochs.csv", kinds | dict.fromkeys(dice, _number))
+    scores = zip(*(table[name] for name in dice), strict=True) if dice else ()
+    return {
+        "steps": table["steps"] if dice else [],
+        "seconds": table["training_seconds"] if dice else [],
+        "dice": [sum(row) / len(row) for row in scores],
+    }
 
 
 def read_table(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> dict[str, list[Any]]:
@@ -319,6 +332,10 @@ def _check(result: Result, config: RunConfig) -> None:
 
 def _bytes(table: Mapping[str, Any], name: str) -> tuple[int, ...]:
     return tuple(int(one) for one in table.get(name) or () if one is not None)
+
+
+def _number(text: str) -> float:
+    return float(text) if text else math.nan
 
 
 def _text(path: Path) -> str | None:

@@ -1,116 +1,42 @@
-"""Turns trials into what a report shows: cells with their spread, speed-up and comparisons."""
+"""Turns trials into what a report shows: families of cells, compared with each other. Pure."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tfunet.backend import ONE_PROCESS
-from tfunet.bench.collect import Result, SweepRecord, TrialRecord
+from tfunet.bench.cells import Cell, dice_difference, speed_ratio, speed_ratios
+from tfunet.bench.collect import SweepRecord, TrialRecord
 from tfunet.bench.settings import describe, flat, show
-from tfunet.bench.stats import Estimate, Spread, difference, efficiency, ratio, spread
+from tfunet.bench.stats import Estimate, Verdict, adjusted_p_values, speed_verdict
 
 # What distinguishes the ways of training that are compared, and what only scales with them.
 WAY = ("backend", "backend_options", "processes")
 SCALED = ("num_replicas", "replica_batch", "global_batch", "seed")
 BASELINE = "single"
-PHASES = ("start", "first step", "steady steps", "evaluation", "saving")
 # With more ways than this, each is compared with the fastest only, not each with each.
 MAX_PAIRWISE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """All repeats of one combination of settings.
+class Comparison:
+    """How many times as fast `upper` is as `lower`, both with the same number of replicas.
 
     Args:
-        way: Backend with its options: what is compared, and never drawn as one line with another.
-        trials: All of them; `done` are those whose numbers count.
-        speed_up: Images per second over those of the baseline; None without one.
-        speed_up_repeats: The same of every repeat: over the baseline's of that repeat where it
-            has one, else over its median.
-        dice_difference: Mean Dice less that of the baseline; None without one.
+        adjusted_p: p-value of `ratio`, adjusted for all comparisons of speeds in the sweep; None
+            where there is none.
     """
-
-    way: str
-    num_replicas: int
-    replica_batch: int
-    global_batch: int
-    trials: tuple[TrialRecord, ...]
-    is_baseline: bool
-    speed_up: Estimate | None
-    speed_up_repeats: tuple[float, ...]
-    dice_difference: Estimate | None
-
-    @property
-    def label(self) -> str:
-        """Way and replicas: "horovod x2"."""
-        return f"{self.way} x{self.num_replicas}"
-
-    @property
-    def done(self) -> tuple[TrialRecord, ...]:
-        """The trials that ended with all their checks true."""
-        return tuple(trial for trial in self.trials if trial.result is not None)
-
-    @property
-    def results(self) -> tuple[Result, ...]:
-        """Their results."""
-        return tuple(trial.result for trial in self.trials if trial.result is not None)
-
-    @property
-    def images_per_second(self) -> Spread | None:
-        """Of all replicas together, over steady steps."""
-        return _spread(result.images_per_second for result in self.results)
-
-    @property
-    def efficiency(self) -> float | None:
-        """Speed-up per replica."""
-        return None if self.speed_up is None else efficiency(self.speed_up.value, self.num_replicas)
-
-    @property
-    def resident_bytes(self) -> Spread | None:
-        """Peak resident memory, summed over the processes."""
-        return _spread(sum(one.peak_resident_bytes) or None for one in self.results)
-
-    @property
-    def device_bytes(self) -> Spread | None:
-        """Peak device memory of the process that needed most."""
-        return _spread(max(one.peak_device_bytes, default=None) for one in self.results)
-
-    @property
-    def regions(self) -> list[str]:
-        """Names of the regions that were scored."""
-        return list(dict.fromkeys(region for result in self.results for region in result.dice))
-
-    def dice(self, region: str) -> Spread | None:
-        """Return the mean Dice over cases, over the repeats."""
-        return _spread(one.dice.get(region) for one in self.results)
-
-    def iou(self, region: str) -> Spread | None:
-        """Return the mean IoU over cases, over the repeats."""
-        return _spread(one.iou.get(region) for one in self.results)
-
-    @property
-    def mean_dice(self) -> Spread | None:
-        """Mean over regions of `dice`, over the repeats."""
-        return _spread(one.mean_dice for one in self.results)
-
-    @property
-    def phases(self) -> dict[str, float] | None:
-        """Median seconds of each phase of a run; None without results."""
-        rows = [_phases(result) for result in self.results]
-        if not rows:
-            return None
-        return {name: spread([row[name] for row in rows]).median for name in PHASES}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """How many times as fast `upper` is as `lower`, both with the same number of replicas."""
 
     upper: Cell
     lower: Cell
     ratio: Estimate
+    adjusted_p: float | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What one may say, given all comparisons that were made."""
+        return speed_verdict(self.ratio, self.adjusted_p)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +48,14 @@ class Family:
         settings: In what the family differs from the other ones of the sweep.
         cells: Sorted by number of replicas.
         baseline: One replica of the single-device backend, else of the only way that has one.
+        comparisons: Each way with each at equal numbers of replicas, the faster one first.
     """
 
     scaling: str
     settings: Mapping[str, Any]
     cells: tuple[Cell, ...]
     baseline: str | None
+    comparisons: tuple[Comparison, ...]
 
     @property
     def title(self) -> str:
@@ -140,11 +68,18 @@ class Family:
         return list(dict.fromkeys(cell.way for cell in self.cells))
 
     @property
-    def comparisons(self) -> list[Comparison]:
-        """Ways against each other at equal numbers of replicas, the faster one first."""
+    def main_comparisons(self) -> list[Comparison]:
+        """Those to be shown: where the ways are many, only those with the fastest."""
         found = []
-        for _, group in itertools.groupby(self.cells, lambda cell: cell.num_replicas):
-            found += _compare([cell for cell in group if cell.results])
+        for _, group in itertools.groupby(self.comparisons, lambda one: one.upper.num_replicas):
+            pairs = list(group)
+            labels = {cell.label for one in pairs for cell in (one.upper, one.lower)}
+            fastest = max((one.upper for one in pairs), key=_median_speed).label
+            found += [
+                one
+                for one in pairs
+                if len(labels) <= MAX_PAIRWISE or fastest in (one.upper.label, one.lower.label)
+            ]
         return found
 
 
@@ -167,6 +102,11 @@ class Summary:
     environment_differences: Mapping[str, Mapping[str, int]]
 
     @property
+    def num_comparisons(self) -> int:
+        """Ratios of speeds on which there is a verdict, for whose number it is adjusted."""
+        return sum(one.adjusted_p is not None for f in self.families for one in f.comparisons)
+
+    @property
     def not_done(self) -> list[TrialRecord]:
         """Trials without numbers, each with its reason."""
         return [trial for trial in self.sweep.trials if trial.result is None]
@@ -178,10 +118,10 @@ def summarise(sweep: SweepRecord) -> Summary:
     rows = [{**flat(vars(trial.config)), "seed": None} for trial in trials]
     keys = list(dict.fromkeys(key for row in rows for key in row if key != "seed"))
     values = {key: list(dict.fromkeys(show(row.get(key)) for row in rows)) for key in keys}
-    environment, differences = _environment(sweep.trials)
+    environment, differences = shared_environment(sweep.trials)
     return Summary(
         sweep=sweep,
-        families=tuple(_families(trials)),
+        families=_judged(families_of(trials)),
         varying={key: values[key] for key in keys if len(values[key]) > 1},
         fixed={key: rows[0].get(key) for key in keys if len(values[key]) == 1},
         environment=environment,
@@ -201,7 +141,7 @@ def way_of(trial: TrialRecord) -> str:
     return " ".join(parts)
 
 
-def _families(trials: Sequence[TrialRecord]) -> list[Family]:
+def families_of(trials: Sequence[TrialRecord]) -> list[Family]:
     """Sort trials into families; a cell with one replica is the baseline of several of them."""
     groups: dict[tuple[str, str, int], list[TrialRecord]] = {}
     for trial in trials:
@@ -222,6 +162,11 @@ def _families(trials: Sequence[TrialRecord]) -> list[Family]:
         _family(members, scaling, {key: row.get(key) for key in differing})
         for ((_, scaling, _), members), row in zip(groups.items(), rows, strict=True)
     ]
+
+
+def groups_of(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Return the cells of a family in groups of equal numbers of replicas, which are compared."""
+    return [list(group) for _, group in itertools.groupby(cells, lambda cell: cell.num_replicas)]
 
 
 def _key(trial: TrialRecord, scaling: str) -> tuple[str, str, int]:
@@ -267,86 +212,72 @@ def _family(trials: Sequence[TrialRecord], scaling: str, settings: Mapping[str, 
                 global_batch=config.global_batch or 0,
                 trials=tuple(sorted(members, key=lambda trial: trial.repeat)),
                 is_baseline=num_replicas == 1 and way == (baseline or way),
-                speed_up=_ratio(members, reference),
-                speed_up_repeats=_repeat_ratios(members, reference),
-                dice_difference=_dice_difference(members, reference),
+                speed_up=speed_ratio(members, reference),
+                speed_up_repeats=speed_ratios(members, reference),
+                dice_difference=dice_difference(members, reference),
             )
         )
-    return Family(scaling=scaling, settings=settings, cells=tuple(cells), baseline=baseline)
+    return Family(
+        scaling=scaling,
+        settings=settings,
+        cells=tuple(cells),
+        baseline=baseline,
+        comparisons=tuple(
+            found
+            for group in groups_of(cells)
+            for found in _compare([cell for cell in group if cell.results])
+        ),
+    )
 
 
 def _compare(cells: Sequence[Cell]) -> list[Comparison]:
-    def speed(cell: Cell) -> float:
-        found = cell.images_per_second
-        return -found.median if found else 0.0
-
-    ranked = sorted(cells, key=speed)
-    pairs = list(itertools.combinations(ranked, 2))
-    if len(ranked) > MAX_PAIRWISE:
-        pairs = [(ranked[0], other) for other in ranked[1:]]
+    ranked = sorted(cells, key=_median_speed, reverse=True)
     found = []
-    for upper, lower in pairs:
-        times = _ratio(upper.trials, lower.trials)
+    for upper, lower in itertools.combinations(ranked, 2):
+        times = speed_ratio(upper.trials, lower.trials)
         if times is not None:
             # Medians can rank two cells one way and the repeats, pair by pair, the other way.
-            if times.value < 1 and (turned := _ratio(lower.trials, upper.trials)) is not None:
+            if times.value < 1 and (turned := speed_ratio(lower.trials, upper.trials)) is not None:
                 upper, lower, times = lower, upper, turned
             found.append(Comparison(upper=upper, lower=lower, ratio=times))
     return found
 
 
-def _ratio(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:
-    top, bottom = _by_repeat(upper, _images_per_second), _by_repeat(lower, _images_per_second)
-    return ratio(top, bottom) if top and bottom else None
+def _median_speed(cell: Cell) -> float:
+    return cell.images_per_second.median if cell.images_per_second else 0.0
 
 
-def _repeat_ratios(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> tuple[float, ...]:
-    top, bottom = _by_repeat(upper, _images_per_second), _by_repeat(lower, _images_per_second)
-    if not bottom:
-        return ()
-    typical = spread(list(bottom.values())).median
-    return tuple(value / bottom.get(repeat, typical) for repeat, value in top.items())
+def _judged(families: Sequence[Family]) -> tuple[Family, ...]:
+    """Return the families with p-values: adjusted over all speeds, and over all scores.
+
+    All pairs count, also those that are not shown: which way is the fastest is seen only
+    afterwards. Speeds and scores answer two questions, and are two sets.
+    """
+    speeds = iter(
+        adjusted_p_values([one.ratio for family in families for one in family.comparisons])
+    )
+    scores = iter(
+        adjusted_p_values(
+            [_score_difference(family, cell) for family in families for cell in family.cells]
+        )
+    )
+    return tuple(
+        replace(
+            family,
+            comparisons=tuple(replace(one, adjusted_p=next(speeds)) for one in family.comparisons),
+            cells=tuple(replace(cell, dice_p=next(scores)) for cell in family.cells),
+        )
+        for family in families
+    )
 
 
-def _dice_difference(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:
-    top, bottom = _by_repeat(upper, _mean_dice), _by_repeat(lower, _mean_dice)
-    return difference(top, bottom) if top and bottom else None
+def _score_difference(family: Family, cell: Cell) -> Estimate | None:
+    # Without one baseline for all, the cells' differences are of different things.
+    return None if cell.is_baseline or family.baseline is None else cell.dice_difference
 
 
-def _by_repeat(
-    trials: Iterable[TrialRecord], value: Callable[[Result], float | None]
-) -> dict[int, float]:
-    found = {trial.repeat: value(trial.result) for trial in trials if trial.result is not None}
-    return {repeat: one for repeat, one in found.items() if one is not None}
-
-
-def _images_per_second(result: Result) -> float:
-    return result.images_per_second
-
-
-def _mean_dice(result: Result) -> float | None:
-    return result.mean_dice
-
-
-def _spread(values: Iterable[float | None]) -> Spread | None:
-    known = [float(value) for value in values if value is not None]
-    return spread(known) if known else None
-
-
-def _phases(result: Result) -> dict[str, float]:
-    first = result.first_step_seconds or 0.0
-    return {
-        "start": result.start_seconds or 0.0,
-        "first step": first,
-        # training_seconds holds the first step too.
-        "steady steps": max(0.0, (result.training_seconds or 0.0) - first),
-        "evaluation": result.evaluation_seconds or 0.0,
-        "saving": result.saving_seconds or 0.0,
-    }
-
-
-def _environment(
-    trials: Sequence[TrialRecord],
+def shared_environment(
+    trials: Iterable[TrialRecord],
 ) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
     """Return facts that all trials share, and those that differ with their numbers of trials."""
     # The cores of a run follow from its settings; job numbers differ always.

@@ -8,7 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tfunet.bench.comparison import Cell, Summary
+from tfunet.bench.cells import Cell
+from tfunet.bench.comparison import Summary
 
 # Okabe and Ito 2008, told apart by the colour-blind; yellow is left out, too pale on white. Each
 # has a marker of its own too. Names that come often keep theirs from report to report.

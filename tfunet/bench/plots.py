@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from tfunet.bench.comparison import PHASES, Cell, Family, Summary
+from tfunet.bench.cells import PHASES, Cell
+from tfunet.bench.comparison import Family, Summary
 from tfunet.bench.plot_style import (
     RC,
     Styles,
@@ -96,7 +97,7 @@ def _scaling(family: Family, styles: Styles) -> Figure | None:
 def _lines(
     axes: Any, cells: Sequence[Cell], styles: Styles, scale: Callable[[Cell], float]
 ) -> None:
-    """Draw a line a way: medians with their intervals, and a dot for every repeat beside."""
+    """Draw a line a way: ratios with their intervals, and a dot for every repeat beside."""
     shift = shifts(cells)
     # The ideal shows too.
     tops = [1.0, *(cell.num_replicas * scale(cell) for cell in cells)]
@@ -231,7 +232,7 @@ FIGURES: tuple[tuple[str, str, str, Callable[[Family, Styles], Figure | None]], 
     (
         "scaling",
         "Speed-up and efficiency",
-        "Median with its 95 % interval, cut where it leaves the figure; a dot for every repeat; "
+        "Ratio with its 95 % interval, cut where it leaves the figure; a dot for every repeat; "
         "dashed: ideal. A line joins points of one backend only.",
         _scaling,
     ),

@@ -12,6 +12,8 @@ from tfunet.bench.comparison import Summary, summarise
 from tfunet.bench.settings import show
 from tfunet.bench.tables import (
     cell_facts,
+    comparison_facts,
+    cost_rows,
     csv_text,
     family_heading,
     markdown_text,
@@ -24,6 +26,7 @@ from tfunet.bench.tables import (
 from tfunet.bench.verdict import doubts, findings
 from tfunet.record import RunFolder, write_atomic
 
+SUMMARY_VERSION = 1
 FACTS = {
     "host": "host",
     "cpu": "CPU",
@@ -45,12 +48,15 @@ class Report:
     figures: tuple[Path, ...]
 
 
-def write_report(folder: str | Path, out: str | Path | None = None) -> Report:
+def write_report(
+    folder: str | Path, out: str | Path | None = None, target_dice: float | None = None
+) -> Report:
     """Write the report of a sweep, of a run, or of a folder of runs.
 
     Args:
         folder: Where the records are.
         out: The report's own folder; by default `report` in `folder`.
+        target_dice: Dice whose cost is told; by default the highest that all trials reached.
 
     Raises ValueError where there are no records, or matplotlib or jinja2 is missing.
     """
@@ -62,7 +68,11 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Report:
     drawings = plots.draw_all(summary)
     for drawing in drawings:
         write_atomic(figures / f"{drawing.name}.svg", drawing.svg)
-    values = {**_values(summary, target), "drawings": drawings, "max_families": plots.MAX_FAMILIES}
+    values = {
+        **_values(summary, target, target_dice),
+        "drawings": drawings,
+        "max_families": plots.MAX_FAMILIES,
+    }
     report = Report(
         html=target / "report.html",
         markdown=target / "report.md",
@@ -70,20 +80,20 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Report:
         trials=target / "trials.csv",
         figures=tuple(figures / f"{drawing.name}.svg" for drawing in drawings),
     )
-    facts = [cell_facts(family, cell) for family in summary.families for cell in family.cells]
-    write_atomic(report.cells, csv_text(facts))
+    write_atomic(report.cells, csv_text(_cells(summary, target_dice)))
     write_atomic(report.trials, csv_text([trial_facts(trial) for trial in summary.sweep.trials]))
     write_atomic(report.markdown, render("report.md.j2", values))
     write_atomic(report.html, render("report.html.j2", values))
     return report
 
 
-def summary_table(folder: str | Path) -> str:
+def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     """Return the summary of a sweep as text: a table a family, what was found, what to doubt."""
     summary = summarise(read_sweep(folder))
     blocks = []
     for family in summary.families:
         blocks.append("\n".join([family_heading(family), *plain_text(summary_rows(family))]))
+        blocks.append("\n".join(plain_text(cost_rows(family, target_dice))))
     found = findings(summary)
     for heading, sentences in found.items():
         if not heading.startswith("Scaling"):
@@ -94,7 +104,34 @@ def summary_table(folder: str | Path) -> str:
     return "\n\n".join(blocks)
 
 
-def _values(summary: Summary, target: Path) -> dict[str, Any]:
+def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[str, Any]:
+    """Return the same for programs, every number unrounded; JSON can hold it."""
+    summary = summarise(read_sweep(folder))
+    return {
+        "schema_version": SUMMARY_VERSION,
+        "study": summary.sweep.name,
+        "trials": len(summary.sweep.trials),
+        "trials_done": len(summary.sweep.trials) - len(summary.not_done),
+        "cells": _cells(summary, target_dice),
+        "comparisons": [
+            comparison_facts(family, one)
+            for family in summary.families
+            for one in family.comparisons
+        ],
+        "findings": findings(summary),
+        "doubts": doubts(summary),
+    }
+
+
+def _cells(summary: Summary, target_dice: float | None) -> list[dict[str, Any]]:
+    return [
+        cell_facts(family, cell, target_dice)
+        for family in summary.families
+        for cell in family.cells
+    ]
+
+
+def _values(summary: Summary, target: Path, target_dice: float | None) -> dict[str, Any]:
     """Return what the templates show."""
     sweep = summary.sweep
     done = sum(trial.result is not None for trial in sweep.trials)
@@ -106,12 +143,16 @@ def _values(summary: Summary, target: Path) -> dict[str, Any]:
         "findings": findings(summary),
         "doubts": doubts(summary),
         "families": [
-            {"heading": family_heading(family), "rows": summary_rows(family)}
+            {
+                "heading": family_heading(family),
+                "rows": summary_rows(family),
+                "costs": cost_rows(family, target_dice),
+            }
             for family in summary.families
         ],
         "varying": {key: ", ".join(values) for key, values in summary.varying.items()},
         "fixed": {key: show(value) for key, value in summary.fixed.items()},
-        "num_comparisons": sum(len(family.comparisons) for family in summary.families),
+        "num_comparisons": summary.num_comparisons,
         "repeats": max((trial.repeat for trial in sweep.trials), default=0),
         "environment": {key: show(value) for key, value in summary.environment.items()},
         "differences": {

@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from tfunet import scores
+from tfunet.bench.cells import Cell
 from tfunet.bench.collect import read_cases, read_steps
-from tfunet.bench.comparison import Cell, Family
+from tfunet.bench.comparison import Family
 from tfunet.bench.plot_style import (
     Styles,
     bars_height,

@@ -1,21 +1,23 @@
-"""Statistics of repeated runs: medians, spread, speed-up, and intervals of ratios. Pure."""
+"""Statistics of repeated runs: spread, ratios with intervals, and verdicts on many of them. Pure.
 
+Why Student's t on logarithms, and no bootstrap: a sweep has 3 to 10 repeats, and a percentile
+bootstrap of so few cannot reach beyond the values that were seen: of 5 it has no p-value below 6 %,
+so that no verdict could be corrected for the number of comparisons. t covers the truth as it
+says at all of these numbers (tests/bench/test_coverage.py), and gives the p-values.
+"""
+
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 
-# With fewer values than this, resampling a median only ever yields the few observed values, and
-# no choice of percentiles covers the truth 95 % of the time: at 3 pairs the best is 75 %.
-MIN_BOOTSTRAP = 5
 # Of two repeats, an honest interval reaches from a hundredth to a hundred times: it says nothing.
 MIN_INTERVAL = 3
-DRAWS = 10_000
+CONFIDENCE = 0.95
 
-Method = Literal["bootstrap", "t", "none"]
 Verdict = Literal["faster", "slower", "not distinguishable", "unknown"]
 
 
@@ -33,7 +35,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A difference or a ratio of two medians, with its confidence interval.
+    """A difference of means or a ratio of geometric means, with its confidence interval.
 
     Args:
         value: The estimate.
@@ -41,7 +43,9 @@ class Estimate:
         high: Its upper end.
         repeats: Pairs, or values of the side that has fewer.
         paired: Whether each repeat of one side was compared with the same repeat of the other.
-        method: How the interval was made.
+        effect: The difference; of a ratio, its logarithm.
+        error: Standard error of `effect`; NaN where the repeats are too few.
+        freedom: Degrees of freedom of `error`.
     """
 
     value: float
@@ -49,11 +53,28 @@ class Estimate:
     high: float
     repeats: int
     paired: bool
-    method: Method
+    effect: float
+    error: float
+    freedom: int
 
-    def excludes(self, value: float) -> bool:
-        """Whether the interval rules a value out; never without an interval."""
-        return value < self.low or value > self.high
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were repeats enough for one, and so for a verdict."""
+        return not math.isnan(self.error)
+
+    def p_value(self, slack: float = 0.0) -> float:
+        """Return how probable an effect this far beyond `slack` is by chance, two-sided.
+
+        Raises ValueError where the repeats are too few.
+        """
+        if not self.has_interval:
+            raise ValueError(
+                f"{self.repeats} repeats give no p-value; it takes {MIN_INTERVAL} or more."
+            )
+        beyond = abs(self.effect) - slack
+        if beyond <= 0:
+            return 1.0
+        return 2 * (1 - _t_share(beyond / self.error, self.freedom)) if self.error else 0.0
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -83,50 +104,32 @@ def efficiency(speed_up: float, num_replicas: int) -> float:
     return speed_up / num_replicas
 
 
-def speed_verdict(ratio: Estimate) -> Verdict:
-    """Return what the interval of a ratio of speeds allows one to say."""
-    if ratio.method == "none":
-        return "unknown"
-    if not ratio.excludes(1.0):
-        return "not distinguishable"
-    return "faster" if ratio.low > 1 else "slower"
-
-
 def ratio(
-    top: Mapping[int, float],
-    bottom: Mapping[int, float],
-    confidence: float = 0.95,
-    seed: int = 0,
+    top: Mapping[int, float], bottom: Mapping[int, float], confidence: float = CONFIDENCE
 ) -> Estimate:
     """Return how many times `bottom` the values of `top` are; both positive, by repeat.
 
-    It is `difference` of the logarithms.
+    It is `difference` of the logarithms, so that it is the geometric mean of ratios, which does not
+    depend on what is divided by what (Fleming and Wallace 1986, doi:10.1145/5666.5673).
     """
     if any(value <= 0 for value in (*top.values(), *bottom.values())):
         raise ValueError("A ratio needs positive values.")
     logs = [{key: math.log(value) for key, value in side.items()} for side in (top, bottom)]
-    found = difference(logs[0], logs[1], confidence, seed)
+    found = difference(logs[0], logs[1], confidence)
     return replace(
         found, value=math.exp(found.value), low=math.exp(found.low), high=math.exp(found.high)
     )
 
 
 def difference(
-    top: Mapping[int, float],
-    bottom: Mapping[int, float],
-    confidence: float = 0.95,
-    seed: int = 0,
+    top: Mapping[int, float], bottom: Mapping[int, float], confidence: float = CONFIDENCE
 ) -> Estimate:
     """Return how much larger the values of `top` are than those of `bottom`, by repeat.
 
     A repeat is a block of trials that ran close in time and with the same seed. Where both sides
-    have two or more of the same repeats, it is the median of the differences within repeats,
-    which cancels what a block shares (a machine that slowed down, an easy split); else the
-    difference of the medians.
-
-    The interval is, from 5 repeats on, the percentile bootstrap with the percentiles moved
-    outwards for small samples (Hesterberg 2015, doi:10.1080/00031305.2015.1089789, section 5.3);
-    below that Student's t; of fewer than 3 there is none.
+    have two or more of the same repeats, it is the mean of the differences within repeats, which
+    cancels what a block shares (a machine that slowed down, an easy split), with Student's
+    interval; else the difference of the means, with Welch's.
     """
     if not top or not bottom:
         raise ValueError("A comparison needs at least one value on each side.")
@@ -137,52 +140,71 @@ def difference(
     # One sample of differences, or two samples.
     samples = [upper - lower] if paired else [upper, lower]
     count = min(len(one) for one in samples)
-    medians = [float(np.median(one)) for one in samples]
-    value = medians[0] - sum(medians[1:])
-    method: Method
-    if count < MIN_INTERVAL:
-        low, high, method = math.nan, math.nan, "none"
-    elif count < MIN_BOOTSTRAP:
-        # Centred on means, it still holds the medians: of so few, they are not that far apart.
-        low, high, method = *_t_interval(samples, confidence), "t"
-    else:
-        low, high, method = *_bootstrap_interval(samples, confidence, seed), "bootstrap"
-    return Estimate(value=value, low=low, high=high, repeats=count, paired=paired, method=method)
+    effect = float(samples[0].mean() - sum(one.mean() for one in samples[1:]))
+    error, freedom = _error(samples) if count >= MIN_INTERVAL else (math.nan, 0)
+    half = t_quantile((1 + confidence) / 2, freedom) * error if freedom else math.nan
+    return Estimate(
+        value=effect,
+        low=effect - half,
+        high=effect + half,
+        repeats=count,
+        paired=paired,
+        effect=effect,
+        error=error,
+        freedom=freedom,
+    )
 
 
-def _bootstrap_interval(
-    samples: Sequence[np.ndarray], confidence: float, seed: int
-) -> tuple[float, float]:
-    dice = np.random.default_rng(seed)
-    medians = [
-        np.median(one[dice.integers(0, len(one), (DRAWS, len(one)))], axis=1) for one in samples
-    ]
-    count = min(len(one) for one in samples)
-    reach = math.sqrt(count / (count - 1)) * t_quantile((1 + confidence) / 2, count - 1)
-    tail = NormalDist().cdf(-reach)
-    low, high = np.quantile(medians[0] - sum(medians[1:]), (tail, 1 - tail))
-    return float(low), float(high)
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number: that any one of them errs is as rare as it says.
+
+    Holm's step-down procedure: valid however the comparisons depend on each other, which those of
+    one sweep do, and never weaker than Bonferroni's (Holm 1979, jstor.org/stable/4615733).
+    """
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    order = sorted(range(len(p_values)), key=lambda at: p_values[at])
+    for rank, at in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[at]))
+        adjusted[at] = largest
+    return adjusted
 
 
-def _t_interval(samples: Sequence[np.ndarray], confidence: float) -> tuple[float, float]:
-    """Return Student's interval of a mean, or Welch's of a difference of means."""
+def adjusted_p_values(
+    estimates: Sequence[Estimate | None], slack: float = 0.0
+) -> list[float | None]:
+    """Return Holm's p-value of every estimate; None for those without one, which do not count."""
+    known = [one for one in estimates if one is not None and one.has_interval]
+    adjusted = iter(holm([one.p_value(slack) for one in known]))
+    return [next(adjusted) if one is not None and one.has_interval else None for one in estimates]
+
+
+def speed_verdict(ratio: Estimate, adjusted_p: float | None) -> Verdict:
+    """Return what one may say of a ratio of speeds, given its adjusted p-value if it has one."""
+    if adjusted_p is None:
+        return "unknown"
+    if adjusted_p >= 1 - CONFIDENCE:
+        return "not distinguishable"
+    return "faster" if ratio.effect > 0 else "slower"
+
+
+def _error(samples: Sequence[np.ndarray]) -> tuple[float, int]:
+    """Return standard error and freedom of a mean (Student) or of a difference of two (Welch)."""
     parts = [float(one.var(ddof=1)) / len(one) for one in samples]
     weights = sum(part**2 / (len(one) - 1) for part, one in zip(parts, samples, strict=True))
     # Welch and Satterthwaite's degrees of freedom, rounded down: rather too wide. For one sample
     # they are its size less one.
     freedom = max(1, math.floor(sum(parts) ** 2 / weights + 1e-9)) if weights else 1
-    means = [float(one.mean()) for one in samples]
-    half = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(sum(parts))
-    centre = means[0] - sum(means[1:])
-    return centre - half, centre + half
+    return math.sqrt(sum(parts)), freedom
 
 
+@functools.cache
 def t_quantile(probability: float, freedom: int) -> float:
     """Return the quantile, for a probability of at least 0.5, of Student's t distribution."""
     low, high = 0.0, 1.0
     while _t_share(high, freedom) < probability:
         high *= 2
-    for _ in range(80):
+    for _ in range(60):
         middle = (low + high) / 2
         if _t_share(middle, freedom) < probability:
             low = middle

@@ -2,13 +2,17 @@
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfunet.bench.cells import Cell
 from tfunet.bench.collect import TrialRecord
-from tfunet.bench.comparison import Cell, Family, Summary, way_of
+from tfunet.bench.comparison import Comparison, Family, Summary, way_of
+from tfunet.bench.scaling import serial_share
 from tfunet.bench.settings import describe
 from tfunet.bench.stats import Estimate, Spread
+from tfunet.bench.target import Reached, reached, target_of
 from tfunet.bench.text import columns
 
 GIB = 2.0**30
@@ -37,6 +41,40 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
     return rows
 
 
+def cost_rows(family: Family, target_dice: float | None = None) -> list[dict[str, str]]:
+    """Return a row a cell: serial share, what it took to reach a Dice, and what a run costs.
+
+    The Dice is `target_dice`, or else the highest that every trial of the family reached.
+    """
+    target = target_of(family.cells) if target_dice is None else target_dice
+    rows = []
+    for cell in family.cells:
+        row = {
+            "backend": cell.way,
+            "replicas": str(cell.num_replicas),
+            "serial share": _share_text(family, cell),
+            "device-hours a run": significant(cell.device_hours),
+        }
+        if target is not None:
+            found = reached(cell, target)
+            row |= {
+                f"samples to Dice {target:g}": significant(found.samples if found else None),
+                "seconds": significant(found.seconds if found else None),
+                "device-hours": significant(found.device_hours if found else None),
+                "reached": _reached_text(found, len(cell.results)),
+            }
+        rows.append(row)
+    return rows
+
+
+def significant(spread: Spread | None) -> str:
+    """Return "412 [388, 430]": median, lowest and highest, to three digits."""
+    if spread is None:
+        return NONE
+    median, low, high = (_three(value) for value in (spread.median, spread.low, spread.high))
+    return median if len(spread.values) == 1 else f"{median} [{low}, {high}]"
+
+
 def spread_text(spread: Spread | None, digits: int) -> str:
     """Return "20.9 [18.6, 22.9]": the median, then the lowest and the highest."""
     if spread is None:
@@ -51,7 +89,7 @@ def estimate_text(estimate: Estimate | None) -> str:
     """Return "1.89 (1.73 to 2.03)": the estimate, then its interval if there is one."""
     if estimate is None:
         return NONE
-    if estimate.method == "none":
+    if not estimate.has_interval:
         return f"{estimate.value:.2f}"
     return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
 
@@ -103,8 +141,8 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
     return facts
 
 
-def cell_facts(family: Family, cell: Cell) -> dict[str, Any]:
-    """Return one cell for programs: unrounded."""
+def cell_facts(family: Family, cell: Cell, target_dice: float | None = None) -> dict[str, Any]:
+    """Return one cell for programs: unrounded. `target_dice` as in `cost_rows`."""
     facts: dict[str, Any] = {
         "scaling": family.scaling,
         **family.settings,
@@ -119,16 +157,65 @@ def cell_facts(family: Family, cell: Cell) -> dict[str, Any]:
     if cell.speed_up is not None:
         facts |= {
             "speed_up": cell.speed_up.value,
-            "speed_up_low": cell.speed_up.low,
-            "speed_up_high": cell.speed_up.high,
+            **interval_facts("speed_up", cell.speed_up),
             "efficiency": cell.efficiency,
+            **share_facts(family, cell),
         }
     for region in cell.regions:
         facts |= _spread_facts(f"dice_{region}", cell.dice(region))
         facts |= _spread_facts(f"iou_{region}", cell.iou(region))
     facts |= _spread_facts("peak_resident_bytes", cell.resident_bytes)
     facts |= _spread_facts("peak_device_bytes", cell.device_bytes)
+    facts |= _spread_facts("device_hours", cell.device_hours)
+    target = target_of(family.cells) if target_dice is None else target_dice
+    found = reached(cell, target)
+    if target is not None:
+        facts |= {"target_dice": target, "reached": found.num_reached if found else 0}
+    if found is not None:
+        facts |= _spread_facts("samples_to_target", found.samples)
+        facts |= _spread_facts("seconds_to_target", found.seconds)
+        facts |= _spread_facts("device_hours_to_target", found.device_hours)
     return facts
+
+
+def comparison_facts(family: Family, one: Comparison) -> dict[str, Any]:
+    """Return one comparison of speeds for programs: unrounded."""
+    return {
+        **family.settings,
+        "num_replicas": one.upper.num_replicas,
+        "upper": one.upper.way,
+        "lower": one.lower.way,
+        "ratio": one.ratio.value,
+        **interval_facts("ratio", one.ratio),
+        "repeats": one.ratio.repeats,
+        "paired": one.ratio.paired,
+        "p": one.ratio.p_value() if one.ratio.has_interval else None,
+        "adjusted_p": one.adjusted_p,
+        "verdict": one.verdict,
+    }
+
+
+def interval_facts(name: str, estimate: Estimate) -> dict[str, float | None]:
+    """Return both ends of an interval under names made of `name`; None where there is none."""
+    ends = (estimate.low, estimate.high) if estimate.has_interval else (None, None)
+    return {f"{name}_low": ends[0], f"{name}_high": ends[1]}
+
+
+def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
+    """Return a cell's serial share with its interval; empty where there is none."""
+    speed_up = cell.speed_up
+    if speed_up is None or cell.num_replicas < 2:
+        return {}
+
+    def share(value: float) -> float:
+        return serial_share(value, cell.num_replicas, family.scaling)
+
+    # The faster, the less of it is serial: the ends of the interval change places.
+    return {
+        "serial_share": share(speed_up.value),
+        "serial_share_low": share(speed_up.high) if speed_up.has_interval else None,
+        "serial_share_high": share(speed_up.low) if speed_up.has_interval else None,
+    }
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -179,6 +266,27 @@ def _repeats(cell: Cell) -> str:
 
 def _speed_up(cell: Cell) -> str:
     return "1 (baseline)" if cell.is_baseline and cell.results else estimate_text(cell.speed_up)
+
+
+def _share_text(family: Family, cell: Cell) -> str:
+    shares = share_facts(family, cell)
+    if not shares:
+        return NONE
+    share, low, high = shares.values()
+    text = f"{share:.3f}"
+    return text if low is None else f"{text} ({low:.3f} to {high:.3f})"
+
+
+def _reached_text(found: Reached | None, num_repeats: int) -> str:
+    return f"{found.num_reached} of {found.num_repeats}" if found else f"0 of {num_repeats}"
+
+
+def _three(value: float) -> str:
+    """Return a number to three digits, without an exponent: "0.00621", "11.5", "1440"."""
+    if value == int(value):
+        return str(int(value))
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f}"
 
 
 def _gibibytes(spread: Spread | None) -> str:

@@ -1,10 +1,12 @@
 """Says in words what a sweep found, and what a reader must know before believing it. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from tfunet.bench.cells import Cell
 from tfunet.bench.collect import TrialRecord
-from tfunet.bench.comparison import Cell, Comparison, Family, Summary
-from tfunet.bench.stats import MIN_INTERVAL, Estimate, speed_verdict
+from tfunet.bench.comparison import Comparison, Family, Summary
+from tfunet.bench.scaling import fit
+from tfunet.bench.stats import CONFIDENCE, MIN_INTERVAL, Estimate
 
 # A machine whose fixed computation varies or drifts by more than this is not a quiet one.
 NOISY = 0.10
@@ -37,24 +39,32 @@ def doubts(summary: Summary) -> list[str]:
 
 def interval_text(estimate: Estimate, digits: int = 2) -> str:
     """Return "95 % interval 0.99 to 1.07, 3 repeats", or that there is none."""
-    if estimate.method == "none":
+    if not estimate.has_interval:
         return f"{estimate.repeats} repeat{'s' if estimate.repeats > 1 else ''}: no interval"
     unpaired = "" if estimate.paired else " on each side, not paired"
     low, high = f"{estimate.low:.{digits}f}", f"{estimate.high:.{digits}f}"
     return f"95 % interval {low} to {high}, {estimate.repeats} repeats{unpaired}"
 
 
+def p_text(adjusted_p: float | None) -> str:
+    """Return "; adjusted p 0.012", or nothing where there is none."""
+    if adjusted_p is None:
+        return ""
+    return f"; adjusted p {'below 0.001' if adjusted_p < 0.001 else f'{adjusted_p:.2g}'}"
+
+
 def _comparisons(family: Family) -> Iterator[str]:
-    for one in family.comparisons:
+    for one in family.main_comparisons:
         yield _comparison(one)
 
 
 def _comparison(one: Comparison) -> str:
-    verdict = speed_verdict(one.ratio).replace("unknown", "more repeats are needed to tell")
+    verdict = one.verdict.replace("unknown", "more repeats are needed to tell")
     count = one.upper.num_replicas
     return (
         f"{one.upper.way} at {count} replica{'s' if count > 1 else ''} is {one.ratio.value:.2f} "
-        f"times as fast as {one.lower.way} ({interval_text(one.ratio)}): {verdict}."
+        f"times as fast as {one.lower.way} ({interval_text(one.ratio)}{p_text(one.adjusted_p)}): "
+        f"{verdict}."
     )
 
 
@@ -65,6 +75,7 @@ def _speed_ups(family: Family) -> Iterator[str]:
         if parts:
             baseline = f"one replica of {family.baseline}" if family.baseline else "its one replica"
             yield f"{way}, against {baseline}, {family.scaling} scaling: {'; '.join(parts)}."
+            yield from _law(family, cells)
 
 
 def _speed_up(cell: Cell) -> str:
@@ -73,6 +84,18 @@ def _speed_up(cell: Cell) -> str:
     return (
         f"{cell.num_replicas} replicas are {cell.speed_up.value:.2f} times as fast "
         f"({interval_text(cell.speed_up)}), efficiency {cell.efficiency:.2f}"
+    )
+
+
+def _law(family: Family, cells: Sequence[Cell]) -> Iterator[str]:
+    speed_ups = {cell.num_replicas: cell.speed_up.value for cell in cells if cell.speed_up}
+    law = fit(speed_ups, family.scaling)
+    if law is None:
+        return
+    limit = "" if law.limit is None else f", which allows at most {law.limit:.3g} times"
+    yield (
+        f"{cells[0].way} follows {law.law}'s law with a serial share of {law.share:.3f}{limit}; "
+        f"its speed-ups are up to {law.miss:.1%} away from it."
     )
 
 
@@ -87,13 +110,13 @@ def _scores(family: Family) -> Iterator[str]:
     what = (
         f"the mean Dice of {baseline.label} ({dice.median:.3f}, {dice.low:.3f} to {dice.high:.3f})"
     )
-    apart = [cell for cell in others if _excludes_zero(cell)]
-    same = [cell for cell in others if not _excludes_zero(cell)]
+    apart = [cell for cell in others if _differs(cell)]
+    same = [cell for cell in others if not _differs(cell)]
     if apart:
         yield f"Different from {what}: {'; '.join(map(_dice_difference, apart))}."
     if same:
         largest = max(same, key=_dice_distance)
-        can_tell = any(one.dice_difference and one.dice_difference.method != "none" for one in same)
+        can_tell = any(one.dice_p is not None for one in same)
         names = ", ".join(cell.label for cell in same)
         yield (
             f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from {what}: "
@@ -112,15 +135,15 @@ def _dice_distance(cell: Cell) -> float:
     return abs(cell.dice_difference.value) if cell.dice_difference else 0.0
 
 
-def _excludes_zero(cell: Cell) -> bool:
-    return cell.dice_difference is not None and cell.dice_difference.excludes(0.0)
+def _differs(cell: Cell) -> bool:
+    return cell.dice_p is not None and cell.dice_p < 1 - CONFIDENCE
 
 
 def _dice_difference(cell: Cell) -> str:
     estimate = cell.dice_difference
     if estimate is None:
         return cell.label
-    return f"{cell.label} {estimate.value:+.3f} ({interval_text(estimate, 3)})"
+    return f"{cell.label} {estimate.value:+.3f} ({interval_text(estimate, 3)}{p_text(cell.dice_p)})"
 
 
 def _missing_trials(summary: Summary) -> Iterator[str]:
