@@ -38,8 +38,11 @@ def tfunet(*arguments, folder, timeout=90, **environment):
         ["--help"],
         ["models"],
         ["sweep", "plan", "studies/quickstart.toml"],
+        ["sweep", "plan", "studies/quickstart.toml", "--precision", "5%"],
         ["sweep", "status", "SWEEP"],
         ["report", "SWEEP"],
+        ["report", "SWEEP", "--json"],
+        ["compare", "SWEEP", "SWEEP", "--tolerance", "3%"],
         ["train", "--help"],
     ],
 )

@@ -42,7 +42,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="tfunet",
         description="Train Keras segmentation models on many devices, and compare the ways.",
         epilog="Exit codes: 0 done, 2 bad usage, configuration or data, 3 a process died, 4 a "
-        "check of correctness failed, 5 a file could not be written, 130 Ctrl-C, 143 terminated.",
+        "check of correctness failed, 5 a file could not be written, 6 compare: a cell is slower, "
+        "7 compare: it cannot tell, 130 Ctrl-C, 143 terminated.",
     )
     parser.add_argument("--version", action="version", version=f"tfunet {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -56,6 +57,20 @@ def _parser() -> argparse.ArgumentParser:
     actions = sweep.add_subparsers(metavar="ACTION", required=True)
     plan = _command(actions, "plan", _sweep_plan, "print every trial of a study")
     plan.add_argument("study", type=Path, help="TOML file")
+    plan.add_argument(
+        "--precision",
+        type=_share,
+        metavar="2%",
+        help="say how many repeats find a difference this small",
+    )
+    plan.add_argument(
+        "--noise",
+        type=_share,
+        metavar="3%",
+        help="standard deviation of a trial, for --precision; by default that of the sweep's "
+        "records, else what this machine shows now",
+    )
+    plan.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
     plan.add_argument("--json", action="store_true", help="as JSON")
     run = _command(actions, "run", _sweep_run, "run what is not done yet, then report")
     run.add_argument("study", type=Path, help="TOML file")
@@ -67,6 +82,21 @@ def _parser() -> argparse.ArgumentParser:
     report = _command(commands, "report", _report, "write the report of a sweep")
     report.add_argument("folder", type=Path, help="folder of a sweep")
     report.add_argument("--out", type=Path, help="folder of the report; by default FOLDER/report")
+    report.add_argument(
+        "--target-dice",
+        type=float,
+        metavar="DICE",
+        help="tell what it took to reach it; by default the highest that all trials reached",
+    )
+    report.add_argument("--json", action="store_true", help="print JSON and write nothing")
+
+    compare = _command(commands, "compare", _compare, "compare two sweeps of the same study")
+    compare.add_argument("first", type=Path, help="folder of the sweep to measure by")
+    compare.add_argument("second", type=Path, help="folder of the other one")
+    compare.add_argument(
+        "--tolerance", type=_share, default=0.0, metavar="3%", help="a change that does not matter"
+    )
+    compare.add_argument("--json", action="store_true", help="as JSON")
 
     models = commands.add_parser("models", help="list the models, or show one")
     models.set_defaults(command=_models)
@@ -113,6 +143,14 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def _share(text: str) -> float:
+    """Return 0.02 for "2%" and for "0.02"."""
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"write it as 2% or 0.02, got {text!r}") from error
+
+
 def _toml(pairs: Sequence[str]) -> dict[str, Any]:
     try:
         return tomllib.loads("\n".join(pairs))
@@ -151,7 +189,17 @@ def _sweep_plan(options: argparse.Namespace) -> int:
     from tfunet.bench.study import read_study
 
     planned = plan(read_study(options.study))
-    print(json.dumps(plan_json(planned), indent=1) if options.json else plan_table(planned))
+    if options.precision is None and (options.noise is not None or options.out is not None):
+        raise ValueError("--noise and --out serve --precision: give that too, as --precision 2%.")
+    table, text = plan_json(planned), plan_table(planned)
+    if options.precision is not None:
+        from tfunet.bench.precision import need_json, need_of, need_text
+
+        folder = options.out or LOGS / planned.study.name
+        need = need_of(planned, folder, options.precision, options.noise)
+        table["precision"] = need_json(need)
+        text = f"{text}\n\n{need_text(need, planned)}"
+    print(json.dumps(table, indent=1) if options.json else text)
     return exit_codes.OK
 
 
@@ -176,15 +224,49 @@ def _sweep_status(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    _print_report(options.folder, options.out)
+    from tfunet.bench.campaign import is_campaign
+
+    if is_campaign(options.folder):
+        return _report_campaign(options)
+    if options.json:
+        from tfunet.bench.report import summary_json
+
+        print(json.dumps(summary_json(options.folder, options.target_dice), indent=1))
+        return exit_codes.OK
+    _print_report(options.folder, options.out, options.target_dice)
     return exit_codes.OK
 
 
-def _print_report(folder: Path, out: Path | None) -> None:
+def _print_report(folder: Path, out: Path | None, target_dice: float | None = None) -> None:
     from tfunet.bench.report import summary_table, write_report
 
-    print(summary_table(folder))
-    print(f"Report: {write_report(folder, out).html}")
+    print(summary_table(folder, target_dice))
+    print(f"Report: {write_report(folder, out, target_dice).html}")
+
+
+def _report_campaign(options: argparse.Namespace) -> int:
+    from tfunet.bench.campaign import (
+        campaign_json,
+        campaign_text,
+        read_campaign,
+        write_campaign_report,
+    )
+
+    runs = read_campaign(options.folder)
+    if options.json:
+        print(json.dumps(campaign_json(runs), indent=1))
+        return exit_codes.OK
+    print(campaign_text(runs))
+    print(f"Report: {write_campaign_report(options.folder, options.out)}")
+    return exit_codes.OK
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from tfunet.bench.compare_sweeps import change_json, change_text, compare_sweeps
+
+    change = compare_sweeps(options.first, options.second, options.tolerance)
+    print(json.dumps(change_json(change), indent=1) if options.json else change_text(change))
+    return change.exit_code
 
 
 def _models(options: argparse.Namespace) -> int:

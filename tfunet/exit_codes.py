@@ -7,6 +7,8 @@ BAD_INPUT = 2  # Usage, configuration or data.
 PROCESS_DIED = 3
 CHECK_FAILED = 4  # The run finished, but a check of its correctness did not hold.
 NOT_WRITTEN = 5  # No permission, or a full disk.
+SLOWER = 6  # tfunet compare: a cell of the second sweep is slower, beyond the tolerance.
+CANNOT_TELL = 7  # tfunet compare: none is, but a cell has too few good repeats for a verdict.
 INTERRUPTED = 130  # Ctrl-C.
 TERMINATED = 143  # SIGTERM, or the terminal went away.
 
