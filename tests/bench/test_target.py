@@ -50,6 +50,8 @@ def test_the_common_target_is_what_the_worst_run_reached(sweep):
     found = cells(sweep)
     assert target_of(found.values()) == 0.70
     assert common_target([]) is None
+    assert common_target([[(0.009, None)]]) is None
+    assert common_target([[(0.29, None)]]) == 0.29
     assert common_target([(), [(0.999, None)]]) == 0.99
 
 

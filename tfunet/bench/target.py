@@ -8,8 +8,6 @@ from tfunet.bench.cells import Cell
 from tfunet.bench.collect import TrialRecord, read_epochs
 from tfunet.bench.stats import Spread, spread
 
-Curve = Sequence[tuple[float, "Effort"]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
@@ -24,6 +22,10 @@ class Effort:
     samples: int
     seconds: float
     device_hours: float
+
+
+# Mean Dice and the effort so far, after every evaluation.
+Curve = Sequence[tuple[float, Effort]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +61,13 @@ def dice_curve(trial: TrialRecord) -> Curve:
 
 
 def common_target(curves: Iterable[Curve]) -> float | None:
-    """Return the highest Dice, rounded down to a hundredth, that every curve reached."""
+    """Return the highest Dice, rounded down to a hundredth, that every curve reached.
+
+    None where one never came so far, or there are no curves.
+    """
     best = [max(dice for dice, _ in curve) for curve in curves if curve]
-    return math.floor(100 * min(best)) / 100 if best else None
+    # 100 * 0.29 is a little less than 29.
+    return math.floor(100 * min(best) + 1e-9) / 100 or None if best else None
 
 
 def reach(curve: Curve, target: float) -> Effort | None:
