@@ -77,6 +77,6 @@ def asked_until_enough(sweep, repeats):
 @pytest.mark.parametrize("repeats", [3, 5])
 def test_a_planted_5_percent_is_found_by_the_repeats_that_records_ask_for(repeats):
     dice = np.random.default_rng(2)
-    planted = sweeps(dice, 200, (0.95, 1.0, 1.0), 1000)
+    planted = sweeps(dice, 100, (0.95, 1.0, 1.0), 1000)
     found = [is_found(asked_until_enough(sweep, repeats)) for sweep in planted]
     assert np.mean(found) >= 0.95

@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -135,12 +136,11 @@ def difference(
         raise ValueError("A comparison needs at least one value on each side.")
     common = sorted(top.keys() & bottom.keys())
     paired = len(common) >= 2
-    upper = np.array([top[one] for one in (common if paired else sorted(top))])
-    lower = np.array([bottom[one] for one in (common if paired else sorted(bottom))])
     # One sample of differences, or two samples.
-    samples = [upper - lower] if paired else [upper, lower]
+    samples = [[top[one] - bottom[one] for one in common]] if paired else []
+    samples = samples or [list(top.values()), list(bottom.values())]
     count = min(len(one) for one in samples)
-    effect = float(samples[0].mean() - sum(one.mean() for one in samples[1:]))
+    effect = fmean(samples[0]) - sum(fmean(one) for one in samples[1:])
     error, freedom = _error(samples) if count >= MIN_INTERVAL else (math.nan, 0)
     half = t_quantile((1 + confidence) / 2, freedom) * error if freedom else math.nan
     return Estimate(
@@ -188,14 +188,19 @@ def speed_verdict(ratio: Estimate, adjusted_p: float | None) -> Verdict:
     return "faster" if ratio.effect > 0 else "slower"
 
 
-def _error(samples: Sequence[np.ndarray]) -> tuple[float, int]:
+def _error(samples: Sequence[Sequence[float]]) -> tuple[float, int]:
     """Return standard error and freedom of a mean (Student) or of a difference of two (Welch)."""
-    parts = [float(one.var(ddof=1)) / len(one) for one in samples]
+    parts = [_variance(one) / len(one) for one in samples]
     weights = sum(part**2 / (len(one) - 1) for part, one in zip(parts, samples, strict=True))
     # Welch and Satterthwaite's degrees of freedom, rounded down: rather too wide. For one sample
     # they are its size less one.
     freedom = max(1, math.floor(sum(parts) ** 2 / weights + 1e-9)) if weights else 1
     return math.sqrt(sum(parts)), freedom
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 @functools.cache
