@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tfunet.bench.plan import Trial, plan, plan_json
 from tfunet.bench.study import Study, study_from_dict
@@ -77,6 +78,8 @@ def write_sweep(
     return list(planned.trials)
 
 
+# Made-up records may get lost in a power cut, and a sync for each of thousands takes minutes.
+@patch("os.fsync", lambda descriptor: None)
 def write_trial(
     folder: Path,
     trial: Trial,

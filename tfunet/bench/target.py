@@ -54,7 +54,7 @@ def dice_curve(trial: TrialRecord) -> Curve:
     for steps, dice, spent in zip(table["steps"], table["dice"], table["seconds"], strict=True):
         seconds += spent
         hours = seconds * trial.config.num_replicas / 3600
-        samples = steps * trial.config.global_samples
+        samples = int(steps) * trial.config.global_samples
         if not math.isnan(dice):
             curve.append((dice, Effort(samples=samples, seconds=seconds, device_hours=hours)))
     return curve
