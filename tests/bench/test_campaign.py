@@ -20,8 +20,10 @@ PUBLISHED = {
     "": (0.994, 0.859, 0.892, 0.845, 0.793, 0.846, 0.799),
     "hvd_": (0.984, 0.979, 1.001, 0.973, 0.987, 1.001, 0.962),
 }
-# Seconds of an epoch on one GPU.
-ONE_GPU = {"": 37.604, "hvd_": 37.590}
+# Seconds of an epoch on one GPU: further apart than the published 37.61 and 37.59, to be told apart.
+ONE_GPU = {"": 37.6, "hvd_": 36.0}
+# Of the first, about as long on any number.
+FIRST = 45.0
 HEADER = ["", "time_per_epoch", "loss", "lr", "training_time", "test_time", "iou"]
 
 
@@ -30,7 +32,7 @@ def write_log(path, seconds, epochs=200):
     times = [seconds * (1 + 0.002 * (-1) ** at) for at in range(epochs)]
     times[105] *= 1.8
     scale = seconds * (epochs - 1) / sum(times[1:])
-    times = [3 * seconds, *(one * scale for one in times[1:])]
+    times = [FIRST, *(one * scale for one in times[1:])]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(HEADER)
