@@ -41,7 +41,7 @@ def assert_same(one, other):
 def test_same_weights_when_all_that_can_be_is_swapped_or_recomputed(kind):
     without = trained(kind, [], jit_compile=False)
     for allowed in (("swap",), ("recompute",), ("swap", "recompute")):
-        support = LargeModelSupport(0, threshold_bytes=256, allowed=allowed, quiet=True)
+        support = LargeModelSupport(0, threshold_bytes=256, allowed=allowed, verbose=0)
         assert_same(trained(kind, [support]), without)
         assert set(support.plans[-1].decisions.values()) <= set(allowed)
         if "swap" in allowed:

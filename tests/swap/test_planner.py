@@ -6,7 +6,7 @@ import pytest
 from traces import CHAIN, make_trace
 
 from tfunet.swap.plan import Plan
-from tfunet.swap.planner import Speeds, floor_bytes, make_plan
+from tfunet.swap.planner import Speeds, largest_op, make_plan
 
 SPEEDS = Speeds(
     flops_per_second=1e9,
@@ -80,8 +80,8 @@ def test_budget_that_cannot_be_met_gives_the_lowest_peak_and_says_so():
 
 def test_floor_is_the_largest_working_set_of_one_op():
     trace, _ = make_trace(*CHAIN)
-    assert floor_bytes(trace, {}) == 300
-    assert floor_bytes(trace, {5: 50}) == 350
+    assert largest_op(trace, {}) == (300, "op4")
+    assert largest_op(trace, {5: 50}) == (350, "op5")
 
 
 def test_stateful_op_is_never_repeated():

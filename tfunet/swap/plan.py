@@ -18,6 +18,7 @@ class Plan:
         peak_bytes: Most device memory in use at once, predicted.
         unlimited_peak_bytes: The same with every tensor kept, predicted.
         floor_bytes: The largest working set of one op, which no plan can pass.
+        floor_op: That op's name.
         host_bytes: Host memory that swapped tensors take.
         extra_seconds: Copies and repeated ops of one step, predicted.
     """
@@ -27,6 +28,7 @@ class Plan:
     peak_bytes: int
     unlimited_peak_bytes: int
     floor_bytes: int
+    floor_op: str
     host_bytes: int
     extra_seconds: float
 

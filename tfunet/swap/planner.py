@@ -88,12 +88,14 @@ def make_plan(
         trial_use = memory(trace, trial_actions, scratch)
         if trial_use.max(initial=0) <= max(budget_bytes, int(in_use.max(initial=0))):
             decisions, actions, in_use = trial, trial_actions, trial_use
+    floor, floor_op = largest_op(trace, scratch or {})
     return Plan(
         decisions={trace.tensors[one].name: what for one, what in sorted(decisions.items())},
         budget_bytes=budget_bytes,
         peak_bytes=int(in_use.max(initial=0)),
         unlimited_peak_bytes=unlimited,
-        floor_bytes=floor_bytes(trace, scratch or {}),
+        floor_bytes=floor,
+        floor_op=floor_op,
         host_bytes=sum(
             trace.tensors[one].num_bytes for one, what in decisions.items() if what == "swap"
         ),
@@ -101,16 +103,15 @@ def make_plan(
     )
 
 
-def floor_bytes(trace: Trace, scratch: Mapping[int, int]) -> int:
-    """Return the largest working set of a single op: what it reads and writes at once."""
-    return max(
-        (
-            sum(trace.tensors[one].num_bytes for one in {*op.inputs, *_own_outputs(op)})
-            + scratch.get(index, 0)
-            for index, op in enumerate(trace.ops)
-        ),
-        default=0,
-    )
+def largest_op(trace: Trace, scratch: Mapping[int, int]) -> tuple[int, str]:
+    """Return the bytes that a single op reads and writes at once, at most, and that op's name."""
+    sizes = {
+        op.name: sum(trace.tensors[one].num_bytes for one in {*op.inputs, *_own_outputs(op)})
+        + scratch.get(index, 0)
+        for index, op in enumerate(trace.ops)
+    }
+    name = max(sizes, key=lambda one: sizes[one], default="")
+    return sizes.get(name, 0), name
 
 
 def extra_seconds(trace: Trace, actions: Iterable[Action], speeds: Speeds) -> float:
