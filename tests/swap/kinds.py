@@ -15,12 +15,12 @@ def unet(shape=(16, 16, 1), **options):
         "unet",
         image_shape=shape,
         num_classes=CLASSES,
-        options={"filters": 4, "levels": 2, **options},
+        options={"filters": 4, "levels": 2} | options,
     )
 
 
 def isensee():
-    options = {"filters": 4, "levels": 3}
+    options = {"filters": 4, "depth": 3, "segmentation_levels": 2}
     return make_model(
         "isensee", image_shape=(16, 16, 16, 1), num_classes=CLASSES, options=options
     )
@@ -150,7 +150,7 @@ def mobile_net():
 KINDS = {
     "unet, no normalization": unet,
     "unet, batch": lambda: unet(normalization="batch"),
-    "unet, group": lambda: unet(normalization="group"),
+    "unet, group": lambda: unet(normalization="group", filters=8),
     "unet, instance, residual, dropout": lambda: unet(
         normalization="instance", residual=True, dropout=0.2
     ),

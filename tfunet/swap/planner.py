@@ -1,6 +1,6 @@
 """Chooses, for each tensor that the backward pass needs, to keep, swap or recompute it. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,14 +59,14 @@ def make_plan(
         scratch: See `tfunet.swap.schedule.memory`.
         allowed: What may be done beside keeping.
     """
-    search = _Search(trace, speeds, scratch or {}, tuple(allowed), threshold_bytes)
+    search = Search(trace, speeds, scratch or {}, tuple(allowed), threshold_bytes)
     decisions: dict[int, Decision] = {}
     actions = schedule(trace, decisions)
     in_use = memory(trace, actions, scratch)
     unlimited = int(in_use.max(initial=0))
     order: list[int] = []
     refused: set[tuple[int, Decision]] = set()
-    while (excess := _excess(in_use, budget_bytes)) > 0:
+    while (excess := _excess(actions, in_use, budget_bytes)) > 0:
         found = None
         for tensor, decision in search.best_first(actions, in_use, budget_bytes, decisions):
             if (tensor, decision) in refused:
@@ -74,7 +74,7 @@ def make_plan(
             trial = {**decisions, tensor: decision}
             trial_actions = schedule(trace, trial)
             trial_use = memory(trace, trial_actions, scratch)
-            if _excess(trial_use, budget_bytes) < excess:
+            if _excess(trial_actions, trial_use, budget_bytes) < excess:
                 found = trial, trial_actions, trial_use
                 order.append(tensor)
                 break
@@ -145,12 +145,18 @@ def _copy_seconds(trace: Trace, tensor: int, speeds: Speeds, kind: str) -> float
     return exposed * trace.tensors[tensor].num_bytes / rate + speeds.op_seconds
 
 
-def _excess(in_use: np.ndarray, budget_bytes: int) -> int:
+def _excess(actions: Sequence[Action], in_use: np.ndarray, budget_bytes: int) -> int:
+    """Return by how much the budget is exceeded, summed over the ops of the step, and at most.
+
+    Over the ops only: copies and repetitions are points of their own, and more of them would
+    look like more excess.
+    """
     over = np.maximum(in_use - budget_bytes, 0)
-    return int(over.sum())
+    ops = np.array([action.kind == "op" for action in actions])
+    return int(over[ops].sum() + over.max(initial=0))
 
 
-class _Search:
+class Search:
     """Candidates of one trace, and what giving each of them up costs."""
 
     def __init__(self, trace, speeds, scratch, allowed, threshold_bytes):
@@ -164,19 +170,19 @@ class _Search:
         """Return (tensor, decision), those that free most bytes for a second first."""
         over = np.concatenate([[0], np.cumsum(in_use > budget_bytes)])
         choices = []
-        for tensor, (first, last) in self._idle(actions, decisions).items():
+        for tensor, (first, last) in self.idle(actions, decisions).items():
             # How many of the points over the budget it would no longer weigh on.
             relieved = over[last] - over[first + 1]
             if relieved <= 0:
                 continue
             gain = self.trace.tensors[tensor].num_bytes * relieved
             for decision in self.allowed:
-                cost = self._cost(tensor, decision, decisions)
+                cost = self.cost(tensor, decision, decisions)
                 if cost is not None:
                     choices.append((cost / gain, tensor, decision))
         return [(tensor, decision) for _, tensor, decision in sorted(choices)]
 
-    def _idle(self, actions, decisions):
+    def idle(self, actions, decisions):
         """Return when each candidate is last read before, and first read in, the backward pass."""
         last_forward: dict[int, int] = {}
         first_backward: dict[int, int] = {}
@@ -203,7 +209,7 @@ class _Search:
         op = self.trace.ops[one.producer]
         return not op.is_backward and op.kind not in ALIASES and not one.is_inner
 
-    def _cost(self, tensor, decision, decisions):
+    def cost(self, tensor, decision, decisions):
         if decision == "swap":
             return sum(
                 _copy_seconds(self.trace, tensor, self.speeds, kind) for kind in ("out", "in")

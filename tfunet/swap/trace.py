@@ -9,6 +9,8 @@ from tfunet.swap.steps import Op, Tensor, Trace
 
 # Their memory is not the step's own: a variable's, the batch's, the graph's.
 READS = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"})
+# Ops between replicas: one that ran twice in one of them would wait for the others for ever.
+COLLECTIVE = ("Collective", "Horovod", "Nccl")
 FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul"})
 # These look at the shape of their input only, which TensorFlow knows without the values.
 SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"})
@@ -116,7 +118,8 @@ def _read_inputs(op: tf.Operation) -> Sequence[tf.Tensor]:
 def _is_repeatable(op: tf.Operation) -> bool:
     functions = any(attribute.type == "func" for attribute in op.op_def.attr)
     special = any(one.dtype in (tf.resource, tf.variant) for one in (*op.inputs, *op.outputs))
-    return not (op.op_def.is_stateful or functions or special or op.type in READS)
+    once = op.op_def.is_stateful or op.type in READS or op.type.startswith(COLLECTIVE)
+    return not (once or functions or special)
 
 
 def _flops(op: tf.Operation) -> float:
