@@ -42,7 +42,7 @@ def all_that_may_go(step, *, speeds, threshold_bytes, allowed, **_):
     )
 
 
-def trained(kind, callbacks, policy="float32", **options):
+def trained(kind, callbacks, policy="float32"):
     """Return the losses of three steps, and the weights after them."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
@@ -50,9 +50,7 @@ def trained(kind, callbacks, policy="float32", **options):
     try:
         model = KINDS[kind]()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(
-            optimizer=keras.optimizers.Adam(1e-2), loss=loss, jit_compile=False, **options
-        )
+        model.compile(optimizer=keras.optimizers.Adam(1e-2), loss=loss, jit_compile=False)
         image, mask = batches(model, kind)
         losses = []
         keep = keras.callbacks.LambdaCallback(
@@ -73,12 +71,9 @@ def assert_same(one, other):
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_bits_when_all_that_can_be_is_given_up(kind, monkeypatch):
     monkeypatch.setattr(planner, "make_plan", all_that_may_go)
-    without = trained(kind, [])
-    for allowed in (("swap",), ("recompute", "swap")):
-        support = LargeModelSupport(0, threshold_bytes=256, allowed=allowed, verbose=0)
-        assert_same(trained(kind, [support]), without)
-        assert set(support.plans[-1].decisions.values()) <= set(allowed)
-        assert support.plans[-1].decisions
+    support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
+    assert_same(trained(kind, [support]), trained(kind, []))
+    assert support.plans[-1].decisions
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])

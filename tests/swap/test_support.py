@@ -12,6 +12,7 @@ import pytest
 from kinds import KINDS, batches
 
 from tfunet.swap import LargeModelSupport
+from tfunet.swap.plan import Plan
 
 STEP = Path(__file__).parents[2] / "benchmarks/swap_step.py"
 
@@ -91,6 +92,35 @@ def test_what_it_cannot_support_is_refused_before_training(options, message):
 def test_unknown_way_is_refused():
     with pytest.raises(ValueError, match="Known: 'swap', 'recompute'"):
         LargeModelSupport(0, allowed=["compress"])
+
+
+def test_plan_is_used_again():
+    keras.backend.clear_session()  # Layers are numbered from here.
+    model, image, mask = compiled()
+    first = support()
+    model.fit(image, mask, batch_size=2, verbose=0, callbacks=[first])
+    plan = Plan.from_json(first.plans[-1].to_json())
+    again = LargeModelSupport("8GiB", plan=plan, verbose=0)
+    keras.backend.clear_session()
+    model, image, mask = compiled()
+    model.fit(image, mask, batch_size=2, verbose=0, callbacks=[again])
+    assert again.plans[-1] == plan
+
+
+def test_plan_of_another_model_is_refused():
+    model, image, mask = compiled()
+    plan = Plan(
+        decisions={"elsewhere/Relu:0": "swap"},
+        budget_bytes=0,
+        peak_bytes=0,
+        unlimited_peak_bytes=0,
+        floor_bytes=0,
+        floor_op="",
+        host_bytes=0,
+        extra_seconds=0.0,
+    )
+    with pytest.raises(ValueError, match="another model or batch"):
+        model.fit(image, mask, verbose=0, callbacks=[LargeModelSupport("8GiB", plan=plan)])
 
 
 def train_in_arena(**settings):

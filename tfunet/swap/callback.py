@@ -15,8 +15,9 @@ from tfunet.swap.host import HostMemory, NumpyMemory, Tier
 from tfunet.swap.plan import Decision, Plan
 
 MIB = 2**20
-# Of the device memory: what the allocator loses between blocks, and scratch that no tensor shows.
-MARGIN = 0.1
+# Of the device memory: what TensorFlow's allocator loses, which hands out blocks of up to twice the
+# size that was asked for, and scratch that no tensor shows. Measured: docs/large-models.md.
+MARGIN = 0.2
 SPEEDS = planner.Speeds(
     flops_per_second=5e10,
     bytes_per_second=5e9,
@@ -42,6 +43,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             (what the device has), bytes, "12GiB", or a share of what the device has, "0.5".
         threshold_bytes: Smaller tensors stay on the device.
         allowed: What may be done with a tensor beside keeping it: "swap", "recompute".
+        plan: A plan to follow instead of making one, for the same model and batch; see `plans`.
         verbose: 0 prints nothing, 1 a line when the plan is made and one after training.
 
     Attributes:
@@ -57,6 +59,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         *,
         threshold_bytes: int = MIB,
         allowed: Sequence[Decision] = ("swap", "recompute"),
+        plan: Plan | None = None,
         verbose: int = 1,
     ) -> None:
         super().__init__()
@@ -69,6 +72,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self.budget = budget
         self.threshold_bytes = threshold_bytes
         self.allowed = tuple(allowed)
+        self.plan = plan
         self.verbose = verbose
         self.plans: list[Plan] = []
         self._undo: Callable[[], None] | None = None
@@ -80,7 +84,12 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._remove()
         used = budgets.used_bytes()
         if self.verbose and self.plans and used is not None:
-            print(f"Large-model support: {used[1] / MIB:.0f} MiB at the peak.", flush=True)
+            predicted = _resident_bytes(self.model) + self.plans[-1].peak_bytes
+            print(
+                f"Large-model support: {used[1] / MIB:.0f} MiB at the peak, "
+                f"{predicted / MIB:.0f} MiB predicted.",
+                flush=True,
+            )
 
     @contextmanager
     def on(self, model: keras.Model) -> Iterator["LargeModelSupport"]:
@@ -96,7 +105,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         _check(model)
         self.plans = []
         tier: Tier = HostMemory() if tf.config.list_logical_devices("GPU") else NumpyMemory()
-        allowed_bytes = budgets.in_bytes(self.budget)
+        usable_bytes = int(budgets.in_bytes(self.budget) * (1 - MARGIN))
         train_step, jit_compile = model.train_step, model.jit_compile
         # A graph may hold the steps of several replicas, which are traced in turns.
         read_ops: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -107,7 +116,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             logs = train_step(*args, **kwargs)
             ops = graph.get_operations()[max(begin, read_ops.get(graph, 0)) :]
             for group in _by_device(ops):
-                self._rewrite(group, tier, allowed_bytes - _resident_bytes(model))
+                self._rewrite(group, tier, usable_bytes - _resident_bytes(model))
             read_ops[graph] = len(graph.get_operations())
             return logs
 
@@ -143,15 +152,20 @@ class LargeModelSupport(keras.callbacks.Callback):
         step, handles = trace.read(ops)
         if not any(op.is_backward for op in step.ops):
             return
-        plan = planner.make_plan(
+        plan = self.plan or planner.make_plan(
             step,
-            budget_bytes=max(0, int(step_bytes * (1 - MARGIN))),
+            budget_bytes=max(0, step_bytes),
             speeds=SPEEDS,
             threshold_bytes=self.threshold_bytes,
             allowed=self.allowed,
         )
         self.plans.append(plan)
         indices = {one.name: index for index, one in enumerate(step.tensors)}
+        if missing := sorted(plan.decisions.keys() - indices.keys()):
+            raise ValueError(
+                f"The plan names {missing[0]} and {len(missing) - 1} more tensors that this step "
+                "does not have: it is of another model or batch. Leave plan out to make a new one."
+            )
         decisions = {indices[name]: what for name, what in plan.decisions.items()}
         if decisions:
             rewrite.follow(

@@ -6,6 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 
+ALIGNMENT = 64  # bytes
+
+
 class Tier(Protocol):
     """Takes tensors out of device memory while a step runs, and brings them back."""
 
@@ -31,7 +34,7 @@ class NumpyMemory:
         def put(value: np.ndarray) -> np.ndarray:
             held = self._arrays.get(key)
             if held is None or held.shape != value.shape:
-                self._arrays[key] = held = np.empty_like(value)
+                self._arrays[key] = held = _aligned(value)
             np.copyto(held, value)
             return np.zeros((), np.int32)
 
@@ -43,7 +46,7 @@ class NumpyMemory:
         with tf.device(_host(tensor)):
             value = tf.numpy_function(lambda: self._arrays[key], [], tensor.dtype, name="swap_in")
             value.set_shape(tensor.shape)
-        # The array is lent to TensorFlow as it is; only a copy lies in the device's memory.
+        # The array is lent to TensorFlow, which takes it as it is; the copy lies on the device.
         with tf.device(tensor.device):
             return tf.raw_ops.DeepCopy(x=value)
 
@@ -63,6 +66,13 @@ class HostMemory:
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
         with tf.device(tensor.device):
             return tf.identity(self._copies[f"{id(tensor.graph)} {tensor.name}"], name="swap_in")
+
+
+def _aligned(value: np.ndarray) -> np.ndarray:
+    """Return an empty array like another, at an address that TensorFlow takes without a copy."""
+    memory = np.empty(value.nbytes + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + value.nbytes].view(value.dtype).reshape(value.shape)
 
 
 def _host(tensor: tf.Tensor) -> str | None:
