@@ -1,20 +1,13 @@
-"""Trains a few steps in a capped arena and prints what they took; started by swap.py.
+"""Trains a few steps, in an arena capped by its environment, and prints what they took.
 
-    python benchmarks/swap_step.py '{"model": "unet3d", "size": 48, "cap_mib": 400, "way": "none"}'
+TF_CPU_ALLOCATOR_USE_BFC=true TF_CPU_BFC_MEM_LIMIT_IN_MB=400 python benchmarks/swap_step.py \
+    '{"model": "unet3d", "size": 48, "way": "planner"}'
 """
 
 import json
 import os
 import sys
 import time
-
-SETTINGS = json.loads(sys.argv[1])
-os.environ.update(
-    TF_CPU_ALLOCATOR_USE_BFC="true",
-    TF_CPU_BFC_MEM_LIMIT_IN_MB=str(SETTINGS["cap_mib"]),
-    TF_CPP_MIN_LOG_LEVEL="3",
-)
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import keras
 import numpy as np
@@ -45,28 +38,28 @@ class Clock(keras.callbacks.Callback):
         self.since = now
 
 
-def take_arena_at_once():
+def take_arena_at_once(num_bytes):
     """Make one region of the arena, as TensorFlow does with a GPU's memory.
 
     Otherwise it grows by doubling, and no tensor can lie across two of its regions.
     """
     for share in (1.0, 0.999, 0.99, 0.98, 0.95, 0.9):
         try:
-            tf.zeros([int(SETTINGS["cap_mib"] * 2**20 * share)], tf.uint8)
+            tf.zeros([int(num_bytes * share)], tf.uint8)
             return
         except tf.errors.ResourceExhaustedError:
             continue
 
 
-def main():
-    threads = SETTINGS.get("threads", len(os.sched_getaffinity(0)))
+def main(settings):
+    threads = settings.get("threads", len(os.sched_getaffinity(0)))
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    take_arena_at_once()
+    take_arena_at_once(int(os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"]) * 2**20)
     tf.config.experimental.reset_memory_stats("CPU:0")
     keras.utils.set_random_seed(0)
-    name, rank, options = MODELS[SETTINGS["model"]]
-    size, batch = SETTINGS["size"], SETTINGS.get("batch", 1)
+    name, rank, options = MODELS[settings["model"]]
+    size, batch = settings["size"], settings.get("batch", 1)
     model = make_model(name, image_shape=(*[size] * rank, 1), num_classes=3, options=options)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer="adam", loss=loss, jit_compile=False)
@@ -76,16 +69,14 @@ def main():
     clock = Clock()
     support = None
     callbacks: list[keras.callbacks.Callback] = [clock]
-    if SETTINGS["way"] in ALLOWED:
+    if settings["way"] in ALLOWED:
         support = LargeModelSupport(
-            SETTINGS.get("budget", "auto"), allowed=ALLOWED[SETTINGS["way"]], verbose=0
+            settings.get("budget", "auto"), allowed=ALLOWED[settings["way"]], verbose=0
         )
         callbacks.append(support)
-    found = {**SETTINGS, "fits": True}
+    found = {**settings, "fits": True}
     try:
-        model.fit(
-            data, steps_per_epoch=SETTINGS.get("steps", 3), verbose=0, callbacks=callbacks
-        )
+        model.fit(data, steps_per_epoch=settings.get("steps", 3), verbose=0, callbacks=callbacks)
     except tf.errors.ResourceExhaustedError:
         found["fits"] = False
     found["peak_mib"] = tf.config.experimental.get_memory_info("CPU:0")["peak"] / 2**20
@@ -106,4 +97,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(json.loads(sys.argv[1]))

@@ -21,9 +21,7 @@ def unet(shape=(16, 16, 1), **options):
 
 def isensee():
     options = {"filters": 4, "depth": 3, "segmentation_levels": 2}
-    return make_model(
-        "isensee", image_shape=(16, 16, 16, 1), num_classes=CLASSES, options=options
-    )
+    return make_model("isensee", image_shape=(16, 16, 16, 1), num_classes=CLASSES, options=options)
 
 
 def shared():
@@ -73,7 +71,9 @@ class OwnStep(keras.Model):
                 loss = self.compute_loss(y=y, y_pred=self(x, training=True))
             slope = inner.gradient(loss, x)
             total = loss + tf.reduce_mean(slope**2)
-        self.optimizer.apply(tape.gradient(total, self.trainable_variables), self.trainable_variables)
+        self.optimizer.apply(
+            tape.gradient(total, self.trainable_variables), self.trainable_variables
+        )
         return {"loss": total}
 
 
@@ -110,7 +110,9 @@ def dropout():
 def two_outputs():
     image = keras.Input((16, 16, 1))
     x = layers.Conv2D(4, 3, padding="same", activation="elu")(image)
-    return keras.Model(image, [layers.Conv2D(CLASSES, 1)(x), layers.Conv2D(CLASSES, 3, padding="same")(x)])
+    return keras.Model(
+        image, [layers.Conv2D(CLASSES, 1)(x), layers.Conv2D(CLASSES, 3, padding="same")(x)]
+    )
 
 
 def one_dimensional():

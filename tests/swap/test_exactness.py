@@ -1,4 +1,4 @@
-"""Training with large-model support gives the losses and weights of training without, bit for bit."""
+"""Large-model support changes no bit of losses and weights."""
 
 import itertools
 
@@ -15,7 +15,7 @@ from tfunet.swap.schedule import schedule
 
 @pytest.fixture(autouse=True)
 def _arithmetic_as_written():
-    """Turn off the rewriting of sums and products, whose last bit depends on who else reads them."""
+    """Turn off the rewriting of sums, whose last bit depends on who else reads their parts."""
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     yield
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True})
@@ -23,7 +23,7 @@ def _arithmetic_as_written():
 
 def all_that_may_go(step, *, speeds, threshold_bytes, allowed, **_):
     """Return a plan that gives up every tensor it may, whether or not that lowers the peak."""
-    search = planner.Search(step, speeds, {}, allowed, threshold_bytes)
+    search = planner.Search(step, speeds, allowed, threshold_bytes)
     ways = itertools.cycle(allowed)
     decisions = {}
     for tensor in search.idle(schedule(step, {}), {}):

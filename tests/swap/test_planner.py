@@ -34,7 +34,9 @@ UNET = (
 
 def plan_for(rows, budget, **options):
     trace, names = make_trace(*rows)
-    named = [dataclasses.replace(one, name=name) for one, name in zip(trace.tensors, names, strict=True)]
+    named = [
+        dataclasses.replace(one, name=name) for one, name in zip(trace.tensors, names, strict=True)
+    ]
     trace = dataclasses.replace(trace, tensors=tuple(named))
     options = {"speeds": SPEEDS, "threshold_bytes": 1, **options}
     return make_plan(trace, budget_bytes=budget, **options)

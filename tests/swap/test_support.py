@@ -20,9 +20,7 @@ STEP = Path(__file__).parents[2] / "benchmarks/swap_step.py"
 def compiled(**options):
     keras.utils.set_random_seed(1)
     model = KINDS["unet, no normalization"]()
-    model.compile(
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), **options
-    )
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), **options)
     return model, *batches(model, "unet, no normalization")
 
 
@@ -123,13 +121,13 @@ def test_plan_of_another_model_is_refused():
         model.fit(image, mask, verbose=0, callbacks=[LargeModelSupport("8GiB", plan=plan)])
 
 
-def train_in_arena(**settings):
+def train_in_arena(cap_mib, **settings):
     """Return what benchmarks/swap_step.py found in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(STEP.parents[1])}
-    settings = {"model": "unet3d", "size": 32, "steps": 2, "threads": 1, **settings}
+    settings = {"model": "unet3d", "size": 48, "steps": 2, "threads": 1, **settings}
+    arena = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(cap_mib)}
     done = subprocess.run(
         [sys.executable, str(STEP), json.dumps(settings)],
-        env=environment,
+        env={**os.environ, **arena, "PYTHONPATH": str(STEP.parents[1])},
         capture_output=True,
         text=True,
         timeout=120,
@@ -140,10 +138,10 @@ def train_in_arena(**settings):
 
 @pytest.mark.slow
 def test_model_that_does_not_fit_in_an_arena_trains_in_it():
-    free = train_in_arena(cap_mib=2000, size=48, way="none")
+    free = train_in_arena(2000, way="none")
     cap = int(free["peak_mib"] * 0.65)
-    assert not train_in_arena(cap_mib=cap, size=48, way="none")["fits"]
-    supported = train_in_arena(cap_mib=cap, size=48, way="planner")
+    assert not train_in_arena(cap, way="none")["fits"]
+    supported = train_in_arena(cap, way="planner")
     assert supported["fits"]
     assert supported["losses"] == free["losses"]
     assert supported["peak_mib"] <= cap

@@ -83,7 +83,7 @@ def test_view_of_a_swapped_tensor_is_made_again_from_it():
     ],
 )
 def test_memory_in_use(rows, decisions, expected):
-    trace, names = make_trace(*rows)
+    trace, _ = make_trace(*rows)
     in_use = memory(trace, schedule(trace, decisions))
     assert in_use.tolist() == expected
 
@@ -99,7 +99,7 @@ def test_swapping_and_repeating_lower_the_peak():
 
 
 def test_scratch_counts_while_its_op_runs():
-    trace, names = make_trace(*CHAIN)
+    trace, _ = make_trace(*CHAIN)
     plain = memory(trace, schedule(trace, {}))
     more = memory(trace, schedule(trace, {}), {4: 70})
     assert (more - plain).tolist() == [0, 0, 0, 0, 70, 0, 0]
@@ -107,7 +107,9 @@ def test_scratch_counts_while_its_op_runs():
 
 def test_an_action_says_which_copy_it_reads():
     trace, names = make_trace(*CHAIN)
-    (again,) = [one for one in schedule(trace, {names.index("c"): "recompute"}) if one.kind == "again"]
+    (again,) = [
+        one for one in schedule(trace, {names.index("c"): "recompute"}) if one.kind == "again"
+    ]
     assert again == Action(
         kind="again",
         index=2,

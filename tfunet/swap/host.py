@@ -5,7 +5,6 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-
 ALIGNMENT = 64  # bytes
 
 

@@ -9,7 +9,7 @@ from tfunet.swap.plan import Decision, Plan
 from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.steps import ALIASES, Op, Trace, root
 
-# A repeated op may need repeated inputs, and so on; a chain longer than this costs more than a copy.
+# A repeated op may need repeated inputs, and so on; a longer chain costs more than a copy.
 MAX_CHAIN = 12
 
 
@@ -59,7 +59,7 @@ def make_plan(
         scratch: See `tfunet.swap.schedule.memory`.
         allowed: What may be done beside keeping.
     """
-    search = Search(trace, speeds, scratch or {}, tuple(allowed), threshold_bytes)
+    search = Search(trace, speeds, tuple(allowed), threshold_bytes)
     decisions: dict[int, Decision] = {}
     actions = schedule(trace, decisions)
     in_use = memory(trace, actions, scratch)
@@ -159,17 +159,28 @@ def _excess(actions: Sequence[Action], in_use: np.ndarray, budget_bytes: int) ->
 class Search:
     """Candidates of one trace, and what giving each of them up costs."""
 
-    def __init__(self, trace, speeds, scratch, allowed, threshold_bytes):
+    def __init__(
+        self,
+        trace: Trace,
+        speeds: Speeds,
+        allowed: Sequence[Decision],
+        threshold_bytes: int,
+    ) -> None:
         self.trace = trace
         self.speeds = speeds
-        self.scratch = scratch
         self.allowed = allowed
         self.threshold_bytes = threshold_bytes
 
-    def best_first(self, actions, in_use, budget_bytes, decisions):
+    def best_first(
+        self,
+        actions: Sequence[Action],
+        in_use: np.ndarray,
+        budget_bytes: int,
+        decisions: Mapping[int, Decision],
+    ) -> list[tuple[int, Decision]]:
         """Return (tensor, decision), those that free most bytes for a second first."""
         over = np.concatenate([[0], np.cumsum(in_use > budget_bytes)])
-        choices = []
+        choices: list[tuple[float, int, Decision]] = []
         for tensor, (first, last) in self.idle(actions, decisions).items():
             # How many of the points over the budget it would no longer weigh on.
             relieved = over[last] - over[first + 1]
@@ -182,7 +193,9 @@ class Search:
                     choices.append((cost / gain, tensor, decision))
         return [(tensor, decision) for _, tensor, decision in sorted(choices)]
 
-    def idle(self, actions, decisions):
+    def idle(
+        self, actions: Sequence[Action], decisions: Mapping[int, Decision]
+    ) -> dict[int, tuple[int, int]]:
         """Return when each candidate is last read before, and first read in, the backward pass."""
         last_forward: dict[int, int] = {}
         first_backward: dict[int, int] = {}
@@ -209,7 +222,10 @@ class Search:
         op = self.trace.ops[one.producer]
         return not op.is_backward and op.kind not in ALIASES and not one.is_inner
 
-    def cost(self, tensor, decision, decisions):
+    def cost(
+        self, tensor: int, decision: Decision, decisions: Mapping[int, Decision]
+    ) -> float | None:
+        """Return the seconds that giving a tensor up costs a step; None where it cannot be."""
         if decision == "swap":
             return sum(
                 _copy_seconds(self.trace, tensor, self.speeds, kind) for kind in ("out", "in")

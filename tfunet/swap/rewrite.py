@@ -107,6 +107,4 @@ def _last_forward_reads(trace: Trace) -> dict[int, int]:
 
 
 def _is_large(trace: Trace, op: Op, threshold_bytes: int) -> bool:
-    return any(
-        trace.tensors[one].num_bytes >= threshold_bytes for one in (*op.inputs, *op.outputs)
-    )
+    return any(trace.tensors[one].num_bytes >= threshold_bytes for one in (*op.inputs, *op.outputs))
