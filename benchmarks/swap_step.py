@@ -19,7 +19,7 @@ from tfunet.swap import LargeModelSupport
 MODELS = {
     "unet3d": ("unet", 3, {"filters": 16, "levels": 3, "normalization": "none"}),
     "unet3d_instance": ("unet", 3, {"filters": 16, "levels": 3, "normalization": "instance"}),
-    "isensee": ("isensee", 3, {"filters": 8, "levels": 4}),
+    "isensee": ("isensee", 3, {"filters": 8, "depth": 4}),
     "unet2d": ("unet", 2, {"filters": 16, "levels": 4, "normalization": "none"}),
 }
 # What a step of it may be replaced by.
