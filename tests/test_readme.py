@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/backends.md", "docs/training.md"]
+PAGES = ["README.md", "docs/backends.md", "docs/large-models.md", "docs/training.md"]
 # Set-up and the whole suite: they are what runs this test.
 BY_HAND = ("make demo", "make test")
 
@@ -37,13 +37,14 @@ def place(tmp_path_factory):
     return folder
 
 
-def run(arguments, place):
+def run(arguments, place, **environment):
     from os import environ
 
+    own = {"TFUNET_CACHE": str(place / "cache"), "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         arguments,
         cwd=place,
-        env={**environ, "TFUNET_CACHE": str(place / "cache"), "PYTHONPATH": str(ROOT)},
+        env={**environ, **own, **environment},
         capture_output=True,
         text=True,
         timeout=200,
@@ -55,10 +56,13 @@ def run(arguments, place):
     ("page", "command"), [(page, one) for page in PAGES for one in commands(page)]
 )
 def test_command_works(page, command, place):
-    program, *rest = shlex.split(command, comments=True)
-    assert program == "tfunet"
+    words = shlex.split(command, comments=True)
+    at = words.index("tfunet")
+    variables = dict(word.split("=") for word in words[:at])
+    rest = words[at + 1 :]
     quick = ["--data_options.num_cases", "10", "--data_options.size", "32"]
-    ended = run([sys.executable, "-m", "tfunet", *rest, *(quick if "train" in rest else [])], place)
+    more = quick if "train" in rest else []
+    ended = run([sys.executable, "-m", "tfunet", *rest, *more], place, **variables)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
@@ -73,6 +77,12 @@ def test_comparison_from_python_ends_with_a_report(place):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = place / ended.stdout.splitlines()[-1]
     assert "horovod" in report.read_text()
+
+
+def test_keras_model_trains_with_large_model_support(place):
+    ended = run([sys.executable, "train_large.py"], place)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Large-model support: all fits" in ended.stdout
 
 
 @pytest.mark.parametrize("page", PAGES)

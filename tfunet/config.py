@@ -57,6 +57,8 @@ class RunConfig:
         seed: Of the weights, the order of the samples and the augmentation.
         precision: float32, mixed_bfloat16 or mixed_float16.
         xla: Compile the step with XLA.
+        swap: Device memory that a replica may use: "auto" (what the device has), "12GiB", or a
+            share, "0.5". Tensors that do not fit are moved to host memory or computed again.
         deterministic: Use only deterministic ops (slower on GPUs).
         checkpoint_steps: Optimizer steps between checkpoints; one is also written after every
             epoch.
@@ -100,6 +102,7 @@ class RunConfig:
     seed: int = 0
     precision: str = "float32"
     xla: bool = False
+    swap: str | None = None
     deterministic: bool = False
     checkpoint_steps: int | None = None
     synthetic: bool = False
@@ -129,6 +132,11 @@ class RunConfig:
         if self.patch is not None and (len(self.patch) not in (2, 3) or min(self.patch) < 1):
             raise ValueError(
                 f"patch must be 2 or 3 positive sizes (height, width[, depth]), got {self.patch}."
+            )
+        if self.swap is not None and self.xla:
+            raise ValueError(
+                "swap cannot move tensors out of a step that XLA compiles as a whole: leave out "
+                "swap or xla."
             )
         self._check_batch()
 

@@ -255,6 +255,10 @@ class RunFolder:
         with writing(path):
             return path.open("ab", buffering=0)
 
+    def write_plans(self, plans: Sequence[Mapping[str, Any]]) -> None:
+        """Write swap.json: what large-model support did with each tensor, a plan a traced step."""
+        self._write_json("swap.json", {"schema_version": SCHEMA_VERSION, "plans": list(plans)})
+
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write result.json, by which the run is done, and take away an earlier failure."""
         self._write_json("result.json", {"schema_version": SCHEMA_VERSION, **result})

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.config import RunConfig
+from tfunet.swap.budget import used_bytes
 
 
 def epoch_row(
@@ -34,12 +35,14 @@ def steady_seconds(step_seconds: Sequence[float], traced_steps: Iterable[int]) -
 
 
 def peak_bytes(backend: Backend, topology: Topology) -> np.ndarray:
-    """Return (processes, 2): peak resident memory and peak of all GPUs, called by all together."""
+    """Return (processes, 2): peak resident and peak device memory, called by all together."""
     table = np.zeros((topology.process_count, 2))
     # Linux counts ru_maxrss in KiB.
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     gpus = tf.config.list_logical_devices("GPU")
     device = sum(tf.config.experimental.get_memory_info(gpu.name)["peak"] for gpu in gpus)
+    if not gpus and (used := used_bytes()) is not None:
+        device = used[1]  # Of a CPU whose allocator is capped, to play the device.
     table[topology.process_index] = [resident, device]
     return backend.sum(table)
 

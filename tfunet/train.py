@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from tfunet.optimizer import averaging
 from tfunet.record import RunFolder
 from tfunet.refs import call, resolve
 from tfunet.summary import epoch_row, peak_bytes, summarise
+from tfunet.swap import LargeModelSupport
 from tfunet.training_step import make_step
 
 TERMINAL_VARIABLE = "TFUNET_TERMINAL"
@@ -154,6 +155,10 @@ def run(
         *callback_tables.make(config.callbacks, is_chief=topology.is_chief, folder=folder.path),
         *callbacks,
     ]
+    support = None
+    if config.swap is not None:
+        support = LargeModelSupport(config.swap, verbose=int(topology.is_chief))
+        callbacks.append(support)
     progress = Progress()
     carried: dict[str, np.ndarray] = {}  # of an epoch that was begun before; on the chief only
     callback_states: dict[str, dict[str, Any]] = {}
@@ -338,6 +343,8 @@ def run(
         since = time.perf_counter()
         with folder.replacing("model.keras") as model_path:
             model.save(model_path)
+        if support is not None:
+            folder.write_plans([asdict(one) for one in support.plans])
         progress.spend("saving", since)
         for table in (steps_table, epochs_table):
             if table is not None:

@@ -85,6 +85,19 @@ def test_only_the_chief_writes(whole, audit):
     checks.only_the_chief_wrote(audit, whole.folder)
 
 
+def test_large_model_support_changes_no_bit_of_the_weights(backend, whole, contract_folder):
+    support = {"name": "tfunet.swap:LargeModelSupport", "budget": 0, "threshold_bytes": 1024}
+    run = runs.train(
+        contract_folder / f"{backend}-swapped",
+        backend=backend,
+        num_replicas=replicas(backend),
+        callbacks=[*kill_at(KILL_STEP)["callbacks"], support],
+    )
+    assert run.exit_code == 0, run.output
+    assert "tensors swapped" in run.output
+    checks.bit_identical(run, whole)
+
+
 def test_killed_process_ends_the_run_and_is_named(killed):
     run, process, seconds = killed
     checks.ended_at_once(run, process)

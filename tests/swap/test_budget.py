@@ -1,0 +1,44 @@
+"""Amounts of memory as users write them."""
+
+import pytest
+
+from tfunet.swap import budget
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("auto", None),
+        ("420MiB", 420 * 2**20),
+        ("12 GiB", 12 * 2**30),
+        ("1.5gb", 1_500_000_000),
+        ("1048576", 2**20),
+        (2**20, 2**20),
+        (0, 0),
+        ("0.5", 0.5),
+        (0.5, 0.5),
+        (1.0, 1.0),
+    ],
+)
+def test_budget_is_read(text, expected):
+    assert budget.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "much", "12 parsecs", "1.5", 1.5, "0.0", -1, "-1GiB", "GiB"])
+def test_what_is_no_amount_of_memory_is_refused(text):
+    with pytest.raises(ValueError, match="swap budget"):
+        budget.parse(text)
+
+
+def test_share_of_a_device_is_taken_of_its_cap(monkeypatch):
+    monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", "true")
+    monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "400")
+    assert budget.in_bytes("auto") == 400 * 2**20
+    assert budget.in_bytes(0.25) == 100 * 2**20
+    assert budget.in_bytes("1GiB") == 2**30
+
+
+def test_cpu_without_a_cap_has_no_auto_budget(monkeypatch):
+    monkeypatch.delenv("TF_CPU_ALLOCATOR_USE_BFC", raising=False)
+    with pytest.raises(ValueError, match="Give an amount such as '4GiB'"):
+        budget.in_bytes("auto")

@@ -1,0 +1,85 @@
+"""Large-model support changes no bit of losses and weights."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from kinds import KINDS, batches
+
+from tfunet.swap import LargeModelSupport, planner
+from tfunet.swap.plan import Plan
+from tfunet.swap.schedule import schedule
+
+
+@pytest.fixture(autouse=True)
+def _arithmetic_as_written():
+    """Turn off the rewriting of sums, whose last bit depends on who else reads their parts."""
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True})
+
+
+def all_that_may_go(step, *, speeds, threshold_bytes, allowed, **_):
+    """Return a plan that gives up every tensor it may, whether or not that lowers the peak."""
+    search = planner.Search(step, speeds, allowed, threshold_bytes)
+    ways = itertools.cycle(allowed)
+    decisions = {}
+    for tensor in search.idle(schedule(step, {}), {}):
+        way = next(ways)
+        if way == "swap" or search.cost(tensor, way, {}) is not None:
+            decisions[step.tensors[tensor].name] = way
+    return Plan(
+        decisions=decisions,
+        budget_bytes=0,
+        peak_bytes=0,
+        unlimited_peak_bytes=0,
+        floor_bytes=0,
+        floor_op="",
+        host_bytes=0,
+        extra_seconds=0.0,
+    )
+
+
+def trained(kind, callbacks, policy="float32"):
+    """Return the losses of three steps, and the weights after them."""
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = KINDS[kind]()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=keras.optimizers.Adam(1e-2), loss=loss, jit_compile=False)
+        image, mask = batches(model, kind)
+        losses = []
+        keep = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])
+        )
+        model.fit(image, mask, batch_size=2, shuffle=False, verbose=0, callbacks=[keep, *callbacks])
+    finally:
+        keras.config.set_dtype_policy("float32")
+    return losses, model.get_weights()
+
+
+def assert_same(one, other):
+    assert one[0] == other[0]
+    for a, b in zip(one[1], other[1], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_bits_when_all_that_can_be_is_given_up(kind, monkeypatch):
+    monkeypatch.setattr(planner, "make_plan", all_that_may_go)
+    support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
+    assert_same(trained(kind, [support]), trained(kind, []))
+    assert support.plans[-1].decisions
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_same_bits_in_mixed_precision(policy, monkeypatch):
+    monkeypatch.setattr(planner, "make_plan", all_that_may_go)
+    support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
+    kind = "unet, no normalization"
+    assert_same(trained(kind, [support], policy), trained(kind, [], policy))
+    assert support.plans[-1].decisions

@@ -1,0 +1,105 @@
+"""The planner, on steps whose best plan is known."""
+
+import dataclasses
+
+import pytest
+from traces import CHAIN, make_trace
+
+from tfunet.swap.plan import Plan
+from tfunet.swap.planner import Speeds, largest_op, make_plan
+
+SPEEDS = Speeds(
+    flops_per_second=1e9,
+    bytes_per_second=1e9,
+    out_bytes_per_second=1e9,
+    in_bytes_per_second=1e9,
+    op_seconds=0.0,
+)
+# A U-Net of one level: its skip s lives longest; the activation n costs little to repeat.
+UNET = (
+    ("Conv3D", "x", "s", 100),
+    ("MaxPool3D", "s", "p", 20),
+    ("Conv3D", "p", "m", 20),
+    ("Norm", "m", "n", 20),
+    ("Conv3D", "n", "u", 100),
+    ("Add", "us", "v", 100),
+    ("Loss", "v", "L", 100),
+    ("Grad", "Lu", "U", 20),
+    ("Grad", "Un", "N", 20),
+    ("Grad", "Nm", "M", 20),
+    ("Grad", "Mp", "P", 100),
+    ("Grad", "Ps", "S", 10),
+)
+
+
+def plan_for(rows, budget, **options):
+    trace, names = make_trace(*rows)
+    named = [
+        dataclasses.replace(one, name=name) for one, name in zip(trace.tensors, names, strict=True)
+    ]
+    trace = dataclasses.replace(trace, tensors=tuple(named))
+    options = {"speeds": SPEEDS, "threshold_bytes": 1, **options}
+    return make_plan(trace, budget_bytes=budget, **options)
+
+
+def test_what_fits_is_kept():
+    plan = plan_for(CHAIN, 400)
+    assert plan.decisions == {}
+    assert plan.peak_bytes == plan.unlimited_peak_bytes == 400
+    assert plan.extra_seconds == 0
+
+
+def test_plan_stays_within_a_budget_that_can_be_met():
+    plan = plan_for(CHAIN, 300)
+    assert plan.peak_bytes <= 300
+    assert plan.decisions
+
+
+def test_cheap_op_is_repeated_rather_than_copied():
+    slow_link = dataclasses.replace(SPEEDS, out_bytes_per_second=1e3, in_bytes_per_second=1e3)
+    assert set(plan_for(UNET, 320, speeds=slow_link).decisions.values()) == {"recompute"}
+
+
+def test_fast_link_is_used_rather_than_a_slow_op():
+    slow_ops = dataclasses.replace(SPEEDS, bytes_per_second=1e3)
+    assert set(plan_for(UNET, 320, speeds=slow_ops).decisions.values()) == {"swap"}
+
+
+def test_allowed_restricts_the_plan():
+    assert set(plan_for(UNET, 320, allowed=["swap"]).decisions.values()) == {"swap"}
+    assert set(plan_for(UNET, 320, allowed=["recompute"]).decisions.values()) == {"recompute"}
+
+
+def test_small_tensors_are_kept():
+    assert plan_for(CHAIN, 0, threshold_bytes=101).decisions == {}
+
+
+def test_budget_that_cannot_be_met_gives_the_lowest_peak_and_says_so():
+    plan = plan_for(CHAIN, 10)
+    assert plan.peak_bytes == 300  # L, b and B at once
+    assert plan.peak_bytes > plan.budget_bytes
+
+
+def test_floor_is_the_largest_working_set_of_one_op():
+    trace, _ = make_trace(*CHAIN)
+    assert largest_op(trace, {}) == (300, "op4")
+    assert largest_op(trace, {5: 50}) == (350, "op5")
+
+
+def test_stateful_op_is_never_repeated():
+    rows = (("Stateful", "x", "a", 100), *CHAIN[1:])
+    assert "recompute" not in plan_for(rows, 0, allowed=["recompute"]).decisions.values() or (
+        plan_for(rows, 0, allowed=["recompute"]).decisions.get("a") is None
+    )
+
+
+@pytest.mark.parametrize("budget", [300, 320, 350, 400])
+def test_plan_is_the_same_every_time_and_survives_json(budget):
+    plan = plan_for(UNET, budget)
+    assert plan == plan_for(UNET, budget)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_smaller_budget_never_costs_less():
+    costs = [plan_for(UNET, budget).extra_seconds for budget in (500, 400, 350, 320, 300)]
+    assert costs == sorted(costs)

@@ -1,0 +1,148 @@
+"""The callback: what it refuses, what it leaves behind, and that it makes a model fit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from kinds import KINDS, batches
+
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.plan import Plan
+
+STEP = Path(__file__).parents[2] / "benchmarks/swap_step.py"
+
+
+def compiled(**options):
+    keras.utils.set_random_seed(1)
+    model = KINDS["unet, no normalization"]()
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), **options)
+    return model, *batches(model, "unet, no normalization")
+
+
+def support(**options):
+    return LargeModelSupport(0, threshold_bytes=256, verbose=0, **options)
+
+
+def test_nothing_stays_after_training():
+    model, image, mask = compiled(jit_compile="auto")
+    before = dict(vars(model))
+    model.fit(image, mask, batch_size=2, verbose=0, callbacks=[support()])
+    assert "train_step" not in vars(model)
+    assert model.train_function is None
+    assert model.jit_compile == before["_jit_compile"]
+    # And it trains on, as any other.
+    model.fit(image, mask, batch_size=2, verbose=0)
+
+
+def test_nothing_stays_after_an_exception_in_a_step():
+    model, image, mask = compiled()
+    with pytest.raises(ValueError, match="shape"):
+        model.fit(image, mask[:, :4], batch_size=2, verbose=0, callbacks=[support()])
+    assert "train_step" not in vars(model)
+
+
+def test_context_supports_train_on_batch():
+    model, image, mask = compiled()
+    one = support()
+    with one.on(model):
+        model.train_on_batch(image[:2], mask[:2])
+        assert one.plans[-1].decisions
+    assert "train_step" not in vars(model)
+    with_support = model.get_weights()
+    other, image, mask = compiled(jit_compile=False)
+    other.train_on_batch(image[:2], mask[:2])
+    for a, b in zip(with_support, other.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_steps_per_execution_and_callback_used_twice():
+    one = support()
+    for _ in range(2):
+        model, image, mask = compiled(steps_per_execution=3, jit_compile=False)
+        model.fit(image, mask, batch_size=2, verbose=0, shuffle=False, callbacks=[one])
+    plain, image, mask = compiled(steps_per_execution=3, jit_compile=False)
+    plain.fit(image, mask, batch_size=2, verbose=0, shuffle=False)
+    for a, b in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"jit_compile": True}, "without jit_compile=True"),
+        ({"run_eagerly": True}, "run_eagerly=True"),
+    ],
+)
+def test_what_it_cannot_support_is_refused_before_training(options, message):
+    model, image, mask = compiled(**options)
+    before = model.get_weights()
+    with pytest.raises(ValueError, match=message):
+        model.fit(image, mask, verbose=0, callbacks=[support()])
+    for a, b in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_unknown_way_is_refused():
+    with pytest.raises(ValueError, match="Known: 'swap', 'recompute'"):
+        LargeModelSupport(0, allowed=["compress"])
+
+
+def test_plan_is_used_again():
+    keras.backend.clear_session()  # Layers are numbered from here.
+    model, image, mask = compiled()
+    first = support()
+    model.fit(image, mask, batch_size=2, verbose=0, callbacks=[first])
+    plan = Plan.from_json(first.plans[-1].to_json())
+    again = LargeModelSupport("8GiB", plan=plan, verbose=0)
+    keras.backend.clear_session()
+    model, image, mask = compiled()
+    model.fit(image, mask, batch_size=2, verbose=0, callbacks=[again])
+    assert again.plans[-1] == plan
+
+
+def test_plan_of_another_model_is_refused():
+    model, image, mask = compiled()
+    plan = Plan(
+        decisions={"elsewhere/Relu:0": "swap"},
+        budget_bytes=0,
+        peak_bytes=0,
+        unlimited_peak_bytes=0,
+        floor_bytes=0,
+        floor_op="",
+        host_bytes=0,
+        extra_seconds=0.0,
+    )
+    with pytest.raises(ValueError, match="another model or batch"):
+        model.fit(image, mask, verbose=0, callbacks=[LargeModelSupport("8GiB", plan=plan)])
+
+
+def train_in_arena(cap_mib, **settings):
+    """Return what benchmarks/swap_step.py found in a process of its own."""
+    settings = {"model": "unet3d", "size": 48, "steps": 2, "threads": 1, **settings}
+    arena = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(cap_mib)}
+    done = subprocess.run(
+        [sys.executable, str(STEP), json.dumps(settings)],
+        env={**os.environ, **arena, "PYTHONPATH": str(STEP.parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_model_that_does_not_fit_in_an_arena_trains_in_it():
+    free = train_in_arena(2000, way="none")
+    cap = int(free["peak_mib"] * 0.65)
+    assert not train_in_arena(cap, way="none")["fits"]
+    supported = train_in_arena(cap, way="planner")
+    assert supported["fits"]
+    assert supported["losses"] == free["losses"]
+    assert supported["peak_mib"] <= cap
+    assert supported["plan"]["swap"] + supported["plan"]["recompute"] > 0

@@ -1,0 +1,110 @@
+"""Makes the graph of a traced step follow a plan."""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tfunet.swap.host import Tier
+from tfunet.swap.plan import Decision
+from tfunet.swap.schedule import schedule
+from tfunet.swap.steps import Op, Trace, root
+from tfunet.swap.trace import FUSED_WITH_BIAS, READS
+
+# A control edge to one of these keeps TensorFlow from fusing it with its neighbour.
+FUSED = FUSED_WITH_BIAS | {"BiasAdd"}
+
+
+def follow(
+    trace: Trace,
+    ops: Sequence[tf.Operation],
+    handles: Sequence[tf.Tensor],
+    decisions: Mapping[int, Decision],
+    *,
+    tier: Tier,
+    threshold_bytes: int,
+) -> None:
+    """Change the step's graph in place so that it does what `schedule` says.
+
+    Backward ops read what was brought back instead of what was given up. Control edges keep the
+    executor from running ahead: a forward op waits until what was copied out before it is out,
+    and the large ops of the backward pass run one after the other, in the order in which they
+    were traced, each copy and repetition between the two where it stands in the schedule.
+
+    Args:
+        trace: Of the ops.
+        ops: Of the step, in the order in which they were traced.
+        handles: The tensors behind the trace's indices.
+        decisions: For tensors, by index.
+        tier: Where swapped tensors go.
+        threshold_bytes: An op is large if it reads or writes a tensor of this size.
+    """
+    restored: dict[int, tf.Tensor] = {}
+    leaving: list[tuple[int, tf.Operation]] = []  # (last op that reads the tensor, its copy out)
+    last_forward = _last_forward_reads(trace)
+    previous: tf.Operation | None = None
+    for action in schedule(trace, decisions):
+        after = [] if previous is None else [previous]
+        if action.kind == "out":
+            with tf.control_dependencies(None):
+                leaving.append((last_forward[action.index], tier.out(handles[action.index])))
+        elif action.kind == "in":
+            with tf.control_dependencies(after):
+                restored[action.index] = tier.back(handles[action.index])
+        elif action.kind == "again":
+            inputs = [
+                restored[one] if back else _delayed(handles[one], after)
+                for one, back in action.inputs
+            ]
+            again = _repeat(ops[action.index], inputs)
+            for (index, _), output in zip(action.outputs, again.outputs, strict=True):
+                restored[index] = output
+        else:
+            op, described = ops[action.index], trace.ops[action.index]
+            for position, (index, back) in enumerate(action.inputs):
+                if back:
+                    op._update_input(position, restored[index])
+            if not _is_large(trace, described, threshold_bytes):
+                continue
+            before = list(after) if described.is_backward else []
+            if described.is_backward:
+                previous = op
+            if described.kind not in FUSED:
+                before += [copy for last, copy in leaving if last < action.index]
+                leaving = [one for one in leaving if one[0] >= action.index]
+            if before:
+                op._add_control_inputs(before)
+
+
+def _delayed(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
+    """Return a tensor that is there only after an op: an edge that keeps no two ops from fusing."""
+    if not after or tensor.op.type in READS:
+        return tensor
+    with tf.control_dependencies(None), tf.control_dependencies(after), tf.device(tensor.device):
+        return tf.identity(tensor)
+
+
+def _repeat(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
+    """Return a second op like the first, on other inputs."""
+    with tf.control_dependencies(None), tf.device(op.device):
+        return op.graph.create_op(
+            op.type,
+            list(inputs),
+            [one.dtype for one in op.outputs],
+            attrs=dict(op.node_def.attr),
+            op_def=op.op_def,
+            name=f"again/{op.name}",
+        )
+
+
+def _last_forward_reads(trace: Trace) -> dict[int, int]:
+    """Return the last forward op that reads each tensor, or a view of it."""
+    last: dict[int, int] = {}
+    for position, op in enumerate(trace.ops):
+        if not op.is_backward:
+            for tensor in (*op.inputs, *op.outputs):
+                last[tensor] = last[root(trace, tensor)] = position
+    return last
+
+
+def _is_large(trace: Trace, op: Op, threshold_bytes: int) -> bool:
+    return any(trace.tensors[one].num_bytes >= threshold_bytes for one in (*op.inputs, *op.outputs))

@@ -1,0 +1,159 @@
+"""The order in which a step runs under a plan, and the memory in use at each point. Pure.
+
+The planner predicts with it, and `tfunet.swap.rewrite` makes the graph follow it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tfunet.swap.plan import Decision
+from tfunet.swap.steps import ALIASES, IN_PLACE, Trace
+
+# "op": an op of the trace. "out": a tensor is copied to the host. "in": it is copied back.
+# "again": an op of the forward pass is repeated for the backward pass.
+Kind = Literal["op", "out", "in", "again"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """One thing that happens in a step.
+
+    Args:
+        kind: What.
+        index: Of the op, or of the tensor that is copied.
+        inputs: Copies of tensors that are read: (tensor, restored), where restored is whether it
+            is the one that the backward pass got back.
+        outputs: Copies that come into being.
+    """
+
+    kind: Kind
+    index: int
+    inputs: tuple[tuple[int, bool], ...]
+    outputs: tuple[tuple[int, bool], ...]
+
+
+def schedule(trace: Trace, decisions: Mapping[int, Decision]) -> list[Action]:
+    """Return the actions of a step in order.
+
+    Args:
+        trace: The step.
+        decisions: For tensors of the forward pass, by index; what is not named is kept. A tensor
+            that a repeated op reads, and that is named nowhere, is repeated itself where it can
+            be, and kept where not.
+    """
+    actions: list[Action] = []
+    restored: set[int] = set()
+
+    def restore(tensor: int) -> bool:
+        """Append what brings a tensor back; return whether it is not the kept one."""
+        decision = _decision(trace, decisions, tensor)
+        if decision == "keep":
+            return False
+        if tensor in restored:
+            return True
+        if decision == "swap":
+            actions.append(Action(kind="in", index=tensor, inputs=(), outputs=((tensor, True),)))
+            restored.add(tensor)
+            return True
+        producer = trace.tensors[tensor].producer
+        op = trace.ops[producer]
+        inputs = tuple((one, restore(one)) for one in op.inputs)
+        outputs = tuple((one, True) for one in op.outputs)
+        actions.append(Action(kind="again", index=producer, inputs=inputs, outputs=outputs))
+        restored.update(op.outputs)
+        return True
+
+    for position, op in enumerate(trace.ops):
+        if op.is_backward:
+            inputs = tuple((one, restore(one)) for one in op.inputs)
+        else:
+            inputs = tuple((one, False) for one in op.inputs)
+        outputs = tuple((one, False) for one in op.outputs)
+        actions.append(Action(kind="op", index=position, inputs=inputs, outputs=outputs))
+        actions += [
+            Action(kind="out", index=one, inputs=((one, False),), outputs=())
+            for one in op.outputs
+            if decisions.get(one) == "swap"
+        ]
+    return actions
+
+
+def _decision(trace: Trace, decisions: Mapping[int, Decision], tensor: int) -> Decision:
+    producer = trace.tensors[tensor].producer
+    if producer < 0 or trace.ops[producer].is_backward:
+        return "keep"
+    if tensor in decisions:
+        return decisions[tensor]
+    if trace.tensors[tensor].is_inner:
+        return "recompute"
+    op = trace.ops[producer]
+    # A view of a tensor that is given up must not hold it.
+    if op.kind in ALIASES and op.is_repeatable:
+        return "keep" if _decision(trace, decisions, op.inputs[0]) == "keep" else "recompute"
+    return "keep"
+
+
+def memory(
+    trace: Trace, actions: Sequence[Action], scratch: Mapping[int, int] | None = None
+) -> np.ndarray:
+    """Return the bytes in use while each action runs, (actions,): what the step itself holds.
+
+    Memory that was there before the step (variables, the batch) is not in it.
+
+    Args:
+        trace: The step.
+        actions: From `schedule`.
+        scratch: Bytes that an op needs while it runs and that no tensor of the trace shows.
+    """
+    scratch = scratch or {}
+    last_use = _last_uses(trace, actions)
+    live = 0
+    in_use = np.zeros(len(actions), np.int64)
+    buffers: dict[tuple[int, bool], int] = {}  # of a copy: which buffer holds it
+    readers: dict[int, int] = {}  # of a buffer: the last action that reads it
+    sizes: dict[int, int] = {}
+    ends: dict[int, list[int]] = {}
+    for position, action in enumerate(actions):
+        op = trace.ops[action.index] if action.kind in ("op", "again") else None
+        for copy in action.outputs:
+            size = trace.tensors[copy[0]].num_bytes
+            end = last_use.get(copy, position)
+            taken = _taken_over(op, action, size, position, buffers, readers, sizes)
+            if taken is None:
+                taken = len(sizes)
+                sizes[taken] = size
+                live += size
+            buffers[copy] = taken
+            readers[taken] = max(readers.get(taken, -1), end)
+            ends.setdefault(readers[taken], []).append(taken)
+        in_use[position] = live + (scratch.get(action.index, 0) if op is not None else 0)
+        for buffer in set(ends.pop(position, ())):
+            if readers[buffer] == position:
+                live -= sizes[buffer]
+                sizes[buffer] = 0
+    return in_use
+
+
+def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[tuple[int, bool], int]:
+    last: dict[tuple[int, bool], int] = {}
+    for position, action in enumerate(actions):
+        for copy in (*action.inputs, *action.outputs):
+            last[copy] = position
+    return last
+
+
+def _taken_over(op, action, size, position, buffers, readers, sizes):
+    """Return the buffer of an input that an output becomes, or None where it gets its own."""
+    if op is None or not action.inputs:
+        return None
+    if op.kind in ALIASES:
+        return buffers.get(action.inputs[0])
+    if op.kind in IN_PLACE:
+        for copy in action.inputs:
+            buffer = buffers.get(copy)
+            if buffer is not None and readers[buffer] == position and sizes[buffer] == size:
+                return buffer
+    return None

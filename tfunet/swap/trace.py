@@ -1,0 +1,143 @@
+"""Reads the ops of a training step, and the bytes of their tensors, from its graph."""
+
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfunet.swap.steps import Op, Tensor, Trace
+
+# Their memory is not the step's own: a variable's, the batch's, the graph's.
+READS = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"})
+# Ops between replicas: one that ran twice in one of them would wait for the others for ever.
+COLLECTIVE = ("Collective", "Horovod", "Nccl")
+FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul"})
+# These look at the shape of their input only, which TensorFlow knows without the values.
+SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"})
+
+
+def in_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """Return the ops in the order in which a step with little memory runs them.
+
+    It is the order in which they were traced, but of the gradients of one convolution that with
+    respect to its weights comes first, then that with respect to its bias, then that with respect
+    to its input: the input need not be there any more when its gradient, which is as large, comes
+    into being. The first two lie side by side because oneDNN makes one op of them: anything that
+    had to run between them would be in a circle.
+    """
+    own = {op.name for op in ops}
+    of_weights = {op.inputs[2].name: op for op in ops if "BackpropFilter" in op.type}
+    of_bias = {op.inputs[0].name: op for op in ops if op.type == "BiasAddGrad"}
+    placed: dict[str, tf.Operation] = {}
+
+    def place(op: tf.Operation | None) -> None:
+        if op is None or op.name in placed or op.name not in own:
+            return
+        for before in (*(one.op for one in op.inputs), *op.control_inputs):
+            place(before)
+        placed[op.name] = op
+
+    for op in ops:
+        if _is_backward(op) and op.type.startswith(("BiasAddGrad", "Conv", "Depthwise")):
+            gradient = op.inputs[-1 if op.type != "BiasAddGrad" else 0].name
+            if gradient in of_weights:
+                place(of_weights[gradient])
+                place(of_bias.get(gradient))
+        place(op)
+    return list(placed.values())
+
+
+def read(ops: Sequence[tf.Operation]) -> tuple[Trace, list[tf.Tensor]]:
+    """Return what the ops of one replica's step compute, and the tensors behind its indices.
+
+    Args:
+        ops: Those that were created while the model's train_step was traced, from `in_order`.
+    """
+    indices: dict[str, int] = {}
+    tensors: list[Tensor] = []
+    handles: list[tf.Tensor] = []
+
+    def index(handle: tf.Tensor, producer: int) -> int:
+        if handle.name not in indices:
+            indices[handle.name] = len(tensors)
+            inner = producer >= 0 and _is_inner(ops[producer])
+            own = producer >= 0 and ops[producer].type not in READS and not inner
+            tensors.append(
+                Tensor(
+                    name=handle.name,
+                    num_bytes=num_bytes(handle) if own else 0,
+                    producer=producer,
+                    is_inner=inner,
+                )
+            )
+            handles.append(handle)
+        return indices[handle.name]
+
+    found = []
+    is_backward = False
+    for position, op in enumerate(ops):
+        is_backward = is_backward or _is_backward(op)
+        found.append(
+            Op(
+                name=op.name,
+                kind=op.type,
+                inputs=tuple(index(one, -1) for one in _read_inputs(op)),
+                outputs=tuple(index(one, position) for one in op.outputs),
+                is_backward=is_backward,
+                is_repeatable=_is_repeatable(op),
+                flops=_flops(op),
+            )
+        )
+    return Trace(ops=tuple(found), tensors=tuple(tensors)), handles
+
+
+def num_bytes(tensor: tf.Tensor) -> int:
+    """Return the bytes of a tensor; 0 where its shape or type has no size."""
+    if not tensor.shape.is_fully_defined() or tensor.dtype in (tf.resource, tf.variant, tf.string):
+        return 0
+    return int(tensor.shape.num_elements()) * tensor.dtype.size
+
+
+def _is_backward(op: tf.Operation) -> bool:
+    # The name scope in which TensorFlow's tape makes every op of a gradient.
+    return "gradient_tape/" in op.name
+
+
+def _is_inner(op: tf.Operation) -> bool:
+    """Whether the output of an op goes to a bias alone, with which TensorFlow fuses the op."""
+    if op.type not in FUSED_WITH_BIAS or _is_backward(op):
+        return False
+    readers = [one for one in op.outputs[0].consumers() if one.type not in SHAPE_READERS]
+    return [one.type for one in readers] == ["BiasAdd"]
+
+
+def _read_inputs(op: tf.Operation) -> Sequence[tf.Tensor]:
+    return () if op.type in SHAPE_READERS else op.inputs
+
+
+def _is_repeatable(op: tf.Operation) -> bool:
+    functions = any(attribute.type == "func" for attribute in op.op_def.attr)
+    special = any(one.dtype in (tf.resource, tf.variant) for one in (*op.inputs, *op.outputs))
+    once = op.op_def.is_stateful or op.type in READS or op.type.startswith(COLLECTIVE)
+    return not (once or functions or special)
+
+
+def _flops(op: tf.Operation) -> float:
+    """Return two for each product in a sum; convolutions and matrix products only."""
+    if op.type.startswith(("Conv2D", "Conv3D", "DepthwiseConv2d")):
+        if "BackpropFilter" in op.type:
+            weights, result = op.outputs[0], op.inputs[2]
+        elif "BackpropInput" in op.type:
+            weights, result = op.inputs[1], op.inputs[2]
+        else:
+            weights, result = op.inputs[1], op.outputs[0]
+        if not (weights.shape.is_fully_defined() and result.shape.is_fully_defined()):
+            return 0.0
+        channels = weights.shape[-1] * (weights.shape[-2] if op.type.startswith("Depth") else 1)
+        return 2.0 * result.shape.num_elements() * weights.shape.num_elements() / channels
+    if op.type == "MatMul":
+        known = all(one.shape.is_fully_defined() for one in (*op.inputs, *op.outputs))
+        sizes = [one.shape.num_elements() for one in (*op.inputs, *op.outputs)] if known else [0]
+        # (m k) (k n) (m n) = (m k n) squared.
+        return 2.0 * math.sqrt(math.prod(sizes))
+    return 0.0
