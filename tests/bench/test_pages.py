@@ -32,6 +32,7 @@ def fake_command(folder):
 def place(tmp_path, monkeypatch):
     """A folder with what the pages name: sweeps in logs/, the published logs, the study."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tfunet.bench.precision.measure_noise", lambda: {"spread": 0.05})
     monkeypatch.setattr(
         sweep, "run_sweep", functools.partial(sweep.run_sweep, command=fake_command)
     )
@@ -60,6 +61,7 @@ def test_commands_of_the_page_on_reports(command, place, capsys):
         assert "0.962" in shown
 
 
+@pytest.mark.slow
 def test_commands_of_the_page_on_studies(place, capsys):
     given = commands("studies.md")
     assert [one[1:3] for one in given][-2:] == [["sweep", "run"], ["sweep", "status"]]
