@@ -104,6 +104,12 @@ def test_the_source_of_the_noise_is_told(tmp_path):
     assert "in 95 of 100 sweeps, judged among 6 comparisons." in texts["machine"]
 
 
+def test_an_assumption_counts_for_more_than_records(tmp_path):
+    write_sweep(tmp_path)
+    found = need_of(plan(make_study(), 64), tmp_path, 0.1, assumed=0.01)
+    assert found.noise == assumed_noise(0.01)
+
+
 def test_without_records_the_machine_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr("tfunet.bench.precision.measure_noise", lambda: {"spread": 0.02})
     found = need_of(plan(make_study(), 64), tmp_path, 0.1)

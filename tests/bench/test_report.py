@@ -160,6 +160,14 @@ def test_serial_share_and_cost_have_a_table(sweep, report):
     assert row.split()[-6:] == ["-", "-", "-", "0", "of", "3"]
 
 
+def test_the_interval_of_a_serial_share_holds_it(tmp_path):
+    write_sweep(tmp_path, make_study(repeats=3))
+    cells = [cell for cell in summary_json(tmp_path)["cells"] if "serial_share" in cell]
+    assert len(cells) == 6
+    for cell in cells:
+        assert cell["serial_share_low"] < cell["serial_share"] < cell["serial_share_high"]
+
+
 def test_programs_get_the_summary(sweep):
     table = json.loads(json.dumps(summary_json(sweep[0]), allow_nan=False))
     assert (table["trials"], table["trials_done"]) == (9, 7)
