@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from tfunet.config import RunConfig, from_json
@@ -48,3 +50,10 @@ def test_json_gives_the_same_configuration_back():
         global_batch=8,
     )
     assert from_json(config.to_json()) == config
+
+
+def test_record_from_before_augmentation_is_read():
+    values = json.loads(RunConfig().to_json())
+    del values["augmentation"]
+    old = json.dumps({**values, "flips": False})
+    assert from_json(old) == RunConfig(augmentation={"flips": False})

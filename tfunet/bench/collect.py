@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tfunet import exit_codes
-from tfunet.config import SCHEMA_VERSION, RunConfig, from_json
+from tfunet.config import SCHEMA_VERSION, RunConfig, from_json, upgraded
 from tfunet.record import RunFolder, read_rows
 
 State = Literal["done", "failed", "interrupted", "running", "waiting"]
@@ -121,7 +121,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 def planned_config(base: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
     """Return the configuration of a trial of plan.json."""
-    values: dict[str, Any] = {**base, **changes}
+    values = upgraded({**base, **changes})
     for key, value in values.items():
         if isinstance(value, list):
             values[key] = tuple(value)
