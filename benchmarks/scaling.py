@@ -33,7 +33,7 @@ SETTINGS = {
     "loss": "SparseCategoricalCrossentropy",
     "loss_options": {"from_logits": True},
     "replica_batch": 4,
-    "flips": False,
+    "augmentation": {"flips": False},
     "steps": 150,
     "evaluate_every": 10_000,
     "cores_per_replica": 1,

@@ -15,7 +15,7 @@ WITHOUT_TENSORFLOW = [
             *("environment", "exit_codes", "record", "refs", "scores"),
         )
     ),
-    ROOT / "tfunet/data/__init__.py",
+    *(ROOT / f"tfunet/data/{name}.py" for name in ("__init__", "augmentation")),
     ROOT / "tfunet/data/source.py",
     ROOT / "tfunet/models/__init__.py",
 ]

@@ -4,6 +4,8 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from tfunet.data.augmentation import read_augmentation
+
 SCHEMA_VERSION = 1
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -25,7 +27,9 @@ class RunConfig:
         validation_groups: The groups to hold out, by name, instead of a share.
         split_seed: Draws the groups that `validation_share` holds out; runs that differ only in
             `seed` have the same split.
-        flips: Flip image and mask at random along every spatial axis.
+        augmentation: Random changes of the training samples, by name: flips, rotation90,
+            rotation, scale, shear, translation, elastic, blur, brightness, contrast, gamma,
+            noise. By default flips along every axis.
         cache_dir: Folder for decoded cases. By default $TFUNET_CACHE, else ~/.cache/tfunet.
         backend: single, mirrored, multiworker, horovod, or 'package.module:Class'.
         backend_options: Tunables of the backend.
@@ -74,7 +78,7 @@ class RunConfig:
     validation_share: float = 0.2
     validation_groups: tuple[str, ...] = ()
     split_seed: int = 0
-    flips: bool = True
+    augmentation: dict[str, Any] = field(default_factory=dict)
     cache_dir: str | None = None
     backend: str = "single"
     backend_options: dict[str, Any] = field(default_factory=dict)
@@ -138,6 +142,7 @@ class RunConfig:
                 "swap cannot move tensors out of a step that XLA compiles as a whole: leave out "
                 "swap or xla."
             )
+        read_augmentation(self.augmentation)
         self._check_batch()
 
     def _check_batch(self) -> None:

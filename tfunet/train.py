@@ -21,6 +21,7 @@ from tfunet.backend import Backend
 from tfunet.checks import every_voxel_once, make_fingerprint, samples_hash, weights_hash
 from tfunet.config import RunConfig
 from tfunet.data import DATASETS, order
+from tfunet.data.augmentation import read_augmentation
 from tfunet.data.cache import CachedCases, build_cache, default_folder
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.source import DataSource
@@ -95,7 +96,9 @@ def run(
 
     # --- Data: the same split and order in every process ---------------------------------------
     source = call("data set", resolve("data set", config.data, DATASETS), config.data_options)
-    patch = _patch(config, source)
+    patch = source.chosen_patch(config.patch)
+    augmentation = read_augmentation(config.augmentation)
+    augmentation.check_patch(patch)
     split = split_cases(
         source,
         share=config.validation_share,
@@ -193,7 +196,7 @@ def run(
         num_replicas=topology.num_replicas,
         accumulation=config.accumulation,
         seed=config.seed,
-        flips=config.flips,
+        augmentation=augmentation,
         synthetic=config.synthetic,
     )
     iterator = iter(backend.feed(training_pipeline))
@@ -371,16 +374,6 @@ def _decode(source: DataSource, folder: Path, patch: tuple[int, ...]) -> CachedC
 
     with bar:
         return build_cache(source, folder, patch=patch, progress=show)
-
-
-def _patch(config: RunConfig, source: DataSource) -> tuple[int, ...]:
-    patch = config.patch or source.patch
-    if len(patch) != len(source.patch):
-        raise ValueError(
-            f"patch={patch} has {len(patch)} sizes; the images of {source.name} have "
-            f"{len(source.patch)} dimensions."
-        )
-    return patch
 
 
 def _checkpoint_due(config: RunConfig, step: int) -> bool:

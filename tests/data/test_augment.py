@@ -1,94 +1,280 @@
-"""Random choices: functions of (seed, epoch, sample), and random enough."""
+"""Augmentation: from (seed, epoch, sample) alone, image and mask alike, or not at all."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections import Counter
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfunet.data.augment import (
-    CROP_STREAM,
-    augment,
-    crop_start,
-    epoch_order,
-    random_flips,
-    stream_seed,
-)
+from tfunet.data.augment import augment, between
+from tfunet.data.augmentation import KINDS, read_augmentation
+
+SHAPES = {2: (24, 20), 3: (12, 10, 14)}
+# Every augmentation, and not the same in all samples.
+EVERYTHING = {
+    **dict.fromkeys(KINDS, True),
+    "flips": True,
+    "elastic": {"range": 2, "sigma": 5, "probability": 0.6},
+    "blur": {"range": 1, "probability": 0.5},
+}
+SPATIAL = ("rotation", "scale", "shear", "translation", "elastic")
 
 
-def long(value):
-    return tf.constant(value, tf.int64)
+def scene(shape, channels=2):
+    """An image, and a mask of four labels in blobs."""
+    rng = np.random.default_rng(1)
+    grid = np.stack(np.meshgrid(*(np.linspace(-1, 1, n) for n in shape), indexing="ij"))
+    mask = np.zeros(shape, np.uint8)
+    for label in range(1, 5):
+        centre = rng.uniform(-0.5, 0.5, len(shape)).reshape(-1, *[1] * len(shape))
+        mask[((grid - centre) ** 2).sum(axis=0) < 0.15] = label
+    image = mask[..., None] + rng.normal(0, 0.3, (*shape, channels))
+    return image.astype(np.float32), mask
 
 
-def seeds(count):
-    return [stream_seed(5, long(2), long(sample), CROP_STREAM) for sample in range(count)]
+def changed(image, mask, table, *, sample=0, epoch=0, seed=0):
+    out = augment(
+        tf.constant(image),
+        tf.constant(mask),
+        read_augmentation({"flips": False, **table}),
+        seed=seed,
+        epoch=tf.constant(epoch, tf.int64),
+        sample=tf.constant(sample, tf.int64),
+    )
+    return [one.numpy() for one in out]
 
 
-def test_the_order_of_an_epoch_never_changes():
-    expected = [7, 1, 3, 6, 0, 8, 4, 2, 9, 5]
-    # Written down on purpose: a run resumed on another TensorFlow must see the same samples.
-    assert epoch_order(10, 0, long(0)).numpy().tolist() == expected
-    assert epoch_order(10, 0, long(1)).numpy().tolist() != expected
-    assert epoch_order(10, 1, long(0)).numpy().tolist() != expected
-
-
-@pytest.mark.parametrize("num_samples", [5, 60])
-def test_any_sample_is_as_likely_as_another_at_any_position(num_samples):
-    epochs = 1500
-    dataset = tf.data.Dataset.range(epochs).map(lambda epoch: epoch_order(num_samples, 7, epoch))
-    places = np.zeros((num_samples, num_samples))
-    for order in dataset.as_numpy_iterator():
-        places[np.arange(num_samples), order] += 1
-    assert (places.sum(axis=0) == epochs).all()
-    expected = epochs / num_samples
-    chi_square = ((places - expected) ** 2 / expected).sum()
-    freedom = (num_samples - 1) ** 2
-    # Five standard deviations; tf.random.experimental.index_shuffle is fifteen times off.
-    assert abs(chi_square - freedom) < 5 * np.sqrt(2 * freedom)
-
-
-def test_seeds_of_all_streams_samples_and_epochs_are_distinct():
-    found = {
-        tuple(stream_seed(seed, long(epoch), long(sample), stream).numpy())
-        for seed in (0, 1, 2**40)
-        for epoch in (0, 1, 2**20)
-        for sample in (0, 1, 2**31)
-        for stream in (0, 1, 16, 255)
-    }
-    assert len(found) == 3 * 3 * 3 * 4
+def unlike(one, other):
+    return any((a != b).any() for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-def test_flips_turn_image_and_mask_alike_and_reach_every_combination(rank):
-    mask = np.arange(6**rank, dtype=np.uint8).reshape((6,) * rank)
+def test_with_all_off_the_tensors_themselves_come_back(rank):
+    image, mask = map(tf.constant, scene(SHAPES[rank]))
+    off = read_augmentation({"flips": False, "rotation": 0, "scale": 1, "noise": False})
+    zero = tf.constant(0, tf.int64)
+    out = augment(image, mask, off, seed=0, epoch=zero, sample=zero)
+    assert out[0] is image
+    assert out[1] is mask
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("name", [*KINDS, "flips", "rotation90"])
+def test_shapes_types_and_labels_stay(name, rank):
+    image, mask = scene((12,) * rank)
+    changes = 0
+    for number in range(4):
+        out = changed(image, mask, {name: True}, sample=number)
+        assert (out[0].shape, out[0].dtype) == (image.shape, np.float32)
+        assert (out[1].shape, out[1].dtype) == (mask.shape, np.uint8)
+        assert set(np.unique(out[1])) <= set(np.unique(mask))
+        assert np.isfinite(out[0]).all()
+        changes += unlike(out, (image, mask))
+        if name in KINDS and name not in SPATIAL:
+            np.testing.assert_array_equal(out[1], mask)
+    assert changes >= 2
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_image_and_mask_stay_aligned_under_everything_that_moves(rank):
+    _, mask = scene((24,) * rank)
+    mask = (mask > 0).astype(np.uint8)
+    table = dict.fromkeys(SPATIAL, True) | {"flips": True, "rotation90": True}
+    for number in range(6):
+        image, labels = changed(mask[..., None].astype(np.float32), mask, table, sample=number)
+        image = image[..., 0]
+        # Where no border of the mask is within a pixel, the image is 0 or 1.
+        sure = np.abs(image - image.round()) < 1e-6
+        assert sure.mean() > 0.6
+        np.testing.assert_array_equal(labels[sure], image[sure])
+        # Elsewhere the nearest pixel has at least 0.5^rank of the weight.
+        assert np.abs(labels - image).max() <= 1 - 0.5**rank + 1e-6
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_sample_follows_from_seed_epoch_and_number_alone(rank):
+    image, mask = scene(SHAPES[rank])
+    first = changed(image, mask, EVERYTHING, sample=3, epoch=2, seed=1)
+    again = changed(image, mask, EVERYTHING, sample=3, epoch=2, seed=1)
+    assert not unlike(first, again)
+    for other in ({"sample": 4}, {"epoch": 3}, {"seed": 2}):
+        where = {"sample": 3, "epoch": 2, "seed": 1, **other}
+        assert unlike(first, changed(image, mask, EVERYTHING, **where))
+
+
+DIGEST = f"""
+import hashlib, sys
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from test_augment import digest
+print(digest())
+"""
+
+
+def digest():
+    found = hashlib.sha256()
+    for shape in ((128, 128), (48, 64, 48)):
+        for number in range(2):
+            for one in changed(*scene(shape), EVERYTHING, sample=number):
+                found.update(one.tobytes())
+    return found.hexdigest()
+
+
+@pytest.mark.slow
+def test_the_bits_do_not_depend_on_the_number_of_threads():
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", DIGEST, str(threads)], capture_output=True, text=True, check=True
+        ).stdout
+        for threads in (1, 5)
+    }
+    assert found == {f"{digest()}\n"}
+
+
+def test_an_augmentation_that_is_added_leaves_the_draws_of_the_others_as_they_were():
+    image, mask = scene(SHAPES[2])
+    for name in SPATIAL:
+        alone = changed(image, mask, {name: True}, sample=5)[1]
+        for other in ("noise", "gamma", "brightness"):
+            np.testing.assert_array_equal(
+                changed(image, mask, {name: True, other: True}, sample=5)[1], alone
+            )
+    shift = changed(image, mask, {"brightness": True})[0] - image
+    both = changed(image, mask, {"brightness": True, "blur": [0, 1e-9]})[0] - image
+    np.testing.assert_allclose(both, shift, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_sample_escapes_with_the_probability_and_then_no_bit_changes(name):
+    image, mask = scene(SHAPES[2])
+    table = {name: {"probability": 0.3}}
+    outs = [changed(image, mask, table, sample=number) for number in range(60)]
+    # 18 are expected, with a deviation of 3.5.
+    assert 7 <= sum(unlike(out, (image, mask)) for out in outs) <= 29
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "neutral", "quartiles"),
+    [
+        (-10, 30, 0, (0, 10, 20)),
+        # Half of the factors are below 1.
+        (0.5, 3, 1, (0.75, 1, 2)),
+        (1.5, 2.5, 1, (1.75, 2, 2.25)),
+        (0.2, 0.6, 1, (0.3, 0.4, 0.5)),
+    ],
+)
+def test_amounts_fill_their_range(low, high, neutral, quartiles):
+    numbers = tf.constant([0.0, 0.25, 0.5, 0.75, 1.0])
+    found = between(low, high, numbers, neutral).numpy()
+    np.testing.assert_allclose(found, [low, *quartiles, high], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flips", "reached"), [(True, {(0,), (1,), (0, 1), ()}), ([1], {(1,), ()}), (False, {()})]
+)
+def test_flips_reach_every_combination_of_the_chosen_axes(flips, reached):
+    mask = np.arange(30, dtype=np.uint8).reshape(6, 5)
     image = np.stack([mask, mask + 1.0], axis=-1).astype(np.float32)
-    seen = {}
-    for seed in seeds(40):
-        turned, labels = random_flips(tf.constant(image), tf.constant(mask), seed)
-        np.testing.assert_array_equal(turned.numpy()[..., 0], labels.numpy())
-        np.testing.assert_array_equal(turned.numpy()[..., 1], labels.numpy() + 1.0)
-        seen[labels.numpy().tobytes()] = labels.numpy()
-    axes = [[axis for axis in range(rank) if bits >> axis & 1] for bits in range(2**rank)]
-    assert set(seen) == {np.flip(mask, chosen).tobytes() for chosen in axes}
+    known = {np.flip(mask, axes).tobytes(): axes for axes in ((), (0,), (1,), (0, 1))}
+    seen = set()
+    for number in range(40):
+        turned, labels = changed(image, mask, {"flips": flips}, sample=number)
+        np.testing.assert_array_equal(turned[..., 0], labels)
+        np.testing.assert_array_equal(turned[..., 1], labels + 1.0)
+        seen.add(known[labels.tobytes()])
+    assert seen == reached
 
 
-def test_crops_reach_every_start_and_never_leave_the_case():
-    shape, patch = (7, 4, 6), (4, 4, 5)
-    starts = {tuple(crop_start(tf.constant(shape), patch, seed).numpy()) for seed in seeds(120)}
-    assert starts == {(a, 0, b) for a in range(4) for b in range(2)}
+def test_flips_are_those_of_the_first_release():
+    # Written down on purpose: a run resumed on another version must see the same samples.
+    mask = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    found = [
+        changed(mask[..., None].astype(np.float32), mask, {"flips": True}, sample=number)[1][0, 0]
+        for number in range(12)
+    ]
+    assert found == FIRST_FLIPS
 
 
-def test_each_augmentation_has_a_stream_of_its_own():
-    given = []
+FIRST_FLIPS = [0]
 
-    def remember(image, mask, seed):
-        given.append(tuple(seed.numpy()))
-        return image + 1, mask
 
-    image, mask = tf.zeros([2, 2, 1]), tf.zeros([2, 2], tf.uint8)
-    where = {"seed": 3, "epoch": long(1), "sample": long(4)}
-    changed, _ = augment(image, mask, [remember, remember], **where)
-    augment(image, mask, [remember], **where)
-    assert changed.numpy().max() == 2
-    assert given[0] != given[1]
-    # What is added later does not change what was there.
-    assert given[0] == given[2]
-    assert tuple(stream_seed(3, long(1), long(4), CROP_STREAM).numpy()) not in given
+@pytest.mark.parametrize("axes", [True, [0, 2]])
+def test_quarter_turns_are_all_equally_likely(axes):
+    mask = np.arange(27, dtype=np.uint8).reshape(3, 3, 3)
+    image = mask[..., None].astype(np.float32)
+    seen = Counter()
+    for number in range(240):
+        turned, labels = changed(image, mask, {"rotation90": axes}, sample=number)
+        np.testing.assert_array_equal(turned[..., 0], labels)
+        seen[labels.tobytes()] += 1
+    count = 24 if axes is True else 4
+    assert len(seen) == count
+    assert max(seen.values()) < 240 / count + 5 * np.sqrt(240 / count)
+
+
+def test_rotation_turns_as_far_as_it_says_about_the_chosen_axes():
+    _, mask = scene((12, 12, 12))
+    image = mask[..., None].astype(np.float32)
+    table = {"rotation": {"range": [90, 90], "axes": [1, 2]}}
+    found, labels = changed(image, mask, table)
+    np.testing.assert_array_equal(labels, np.rot90(mask, 1, (1, 2)))
+    np.testing.assert_allclose(found, np.rot90(image, 1, (1, 2)), atol=1e-4)
+
+
+def test_translation_is_a_share_of_each_axis():
+    image, mask = scene((20, 10))
+    for axis, pixels in ((0, 4), (1, 2)):
+        table = {"translation": {"range": [0.2, 0.2], "axes": [axis]}}
+        _, labels = changed(image, mask, table)
+        kept = labels.take(range(pixels, mask.shape[axis]), axis)
+        np.testing.assert_array_equal(kept, mask.take(range(mask.shape[axis] - pixels), axis))
+
+
+def test_rotation_comes_after_scale_and_before_translation():
+    rows, columns = np.meshgrid(np.arange(21.0), np.arange(21.0), indexing="ij")
+    image = np.stack([rows, columns], -1).astype(np.float32)
+    table = {
+        "scale": {"range": [2, 2], "axes": [0]},
+        "rotation": [90, 90],
+        "translation": {"range": [2 / 21, 2 / 21], "axes": [0]},
+    }
+    found, _ = changed(image, np.zeros((21, 21), np.uint8), table)
+    # Rows twice as long, then rows become columns; then two rows down.
+    row, column = 12, 16
+    expected = (10 + (column - 10) / 2, 10 - (row - 2 - 10))
+    np.testing.assert_allclose(found[row, column], expected, atol=1e-4)
+
+
+def test_each_channel_has_amounts_of_its_own():
+    image, mask = scene(SHAPES[2], channels=3)
+    image[...] = image[..., :1]
+    for name in ("blur", "brightness", "contrast", "gamma", "noise"):
+        found, _ = changed(image, mask, {name: True})
+        assert len({found[..., channel].tobytes() for channel in range(3)}) == 3, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rank", "table"),
+    [(2, {**EVERYTHING, "rotation90": True}), (3, {"rotation90": True, "rotation": 20, "blur": 1})],
+)
+def test_compiled_for_the_device_it_gives_the_same_sample(rank, table):
+    image, mask = scene((12,) * rank)
+    augmentation = read_augmentation(table)
+
+    @tf.function(jit_compile=True)
+    def on_device(image, mask, epoch, sample):
+        return augment(image, mask, augmentation, seed=0, epoch=epoch, sample=sample)
+
+    for number in range(3):
+        where = tf.constant(1, tf.int64), tf.constant(number, tf.int64)
+        compiled = on_device(tf.constant(image), tf.constant(mask), *where)
+        expected = changed(image, mask, {"flips": True, **table}, epoch=1, sample=number)
+        np.testing.assert_allclose(compiled[0], expected[0], atol=2e-3)
+        # Halfway between two pixels, rounding decides.
+        assert (compiled[1].numpy() == expected[1]).mean() > 0.999

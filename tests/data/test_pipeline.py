@@ -10,6 +10,7 @@ import tensorflow as tf
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tfunet.data.augmentation import KINDS, Augmentation, read_augmentation
 from tfunet.data.cache import CachedCases, build_cache
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.source import DataSource
@@ -19,6 +20,7 @@ NUM_LABELS = 251
 FEW = settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 PLANE = (6, 5)
 BLOCK = (4, 5, 3)
+PLAIN = Augmentation(flips=False)
 
 
 def labels_at(coordinates):
@@ -130,6 +132,22 @@ def test_a_step_holds_the_same_pixels_for_any_number_of_replicas_and_processes(c
             np.testing.assert_array_equal(one, many)
 
 
+@pytest.mark.parametrize("rank", [2, 3])
+def test_augmentation_is_the_same_for_any_number_of_replicas_and_after_a_resume(cached, rank):
+    table = dict.fromkeys(KINDS, True) | {"rotation": {"probability": 0.5}}
+    run = {"augmentation": read_augmentation(table), "last_step": 3}
+    alone = fed(training(cached[rank], replica_batch=4, **run))
+    together = fed(
+        training(cached[rank], replica_batch=1, num_replicas=4, **run), range(1), range(1, 4)
+    )
+    resumed = fed(training(cached[rank], replica_batch=2, num_replicas=2, first_step=2, **run))
+    for key in ("image", "mask"):
+        np.testing.assert_array_equal(joined(alone, key), joined(together, key))
+        np.testing.assert_array_equal(joined(alone, key)[2:], joined(resumed, key))
+    plain = fed(training(cached[rank], replica_batch=4, last_step=3, augmentation=PLAIN))
+    assert (np.asarray(joined(plain, "image")) != joined(alone, "image")).any()
+
+
 @settings(FEW, max_examples=5)
 @given(run=runs())
 def test_a_sample_comes_at_most_once_an_epoch_and_from_its_own_case(cached, run):
@@ -168,7 +186,7 @@ def test_a_resumed_run_gets_the_rest(first_step, cached):
 
 @pytest.mark.parametrize("rank", [2, 3])
 def test_image_and_mask_stay_aligned_when_cut_flipped_and_padded(rank, cached):
-    steps = fed(training(cached[rank], last_step=30, flips=True))
+    steps = fed(training(cached[rank], last_step=30))
     images, masks = (np.concatenate(joined(steps, key)) for key in ("image", "mask"))
     np.testing.assert_array_equal(labels_at(images.astype(int)), masks)
     directions = set()
@@ -190,7 +208,9 @@ def test_image_and_mask_stay_aligned_when_cut_flipped_and_padded(rank, cached):
 
 def test_without_flips_nothing_is_turned_and_the_cuts_stay_where_they_were(cached):
     plain, turned = (
-        np.concatenate(joined(fed(training(cached[2], flips=flips)), "image"))
+        np.concatenate(
+            joined(fed(training(cached[2], augmentation=Augmentation(flips=flips))), "image")
+        )
         for flips in (False, True)
     )
     sizes = np.diff(plain[..., 1], axis=1), np.diff(plain[..., 2], axis=2)
@@ -203,7 +223,7 @@ def test_without_flips_nothing_is_turned_and_the_cuts_stay_where_they_were(cache
 
 
 def test_cuts_differ_between_patches_of_a_case_and_between_epochs(cached):
-    pipeline = training(cached[2], train=(1,), patches_per_case=8, flips=False, last_step=40)
+    pipeline = training(cached[2], train=(1,), patches_per_case=8, augmentation=PLAIN, last_step=40)
     images = np.concatenate(joined(fed(pipeline), "image"))
     assert len({image.tobytes() for image in images[:8]}) > 1
     # Case 1 has seven places for a patch.
@@ -326,6 +346,7 @@ def tally(batch, window, validation, seen):
         ({"replica_batch": 4, "accumulation": 3}, "cannot be cut into accumulation=3"),
         ({"first_step": 4}, "first_step=4..last_step=3"),
         ({"first_step": -1}, "first_step=-1"),
+        ({"augmentation": Augmentation(rotation90=True)}, "whose lengths in a patch"),
     ],
 )
 def test_what_cannot_be_fed_is_refused(changed, message, cached):

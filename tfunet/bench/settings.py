@@ -8,7 +8,7 @@ from tfunet.config import RunConfig
 
 KEYS = tuple(one.name for one in fields(RunConfig))
 # Tables of a configuration whose entries a study may vary one by one: "model_options.filters".
-OPTIONS = tuple(name for name in KEYS if name.endswith("_options"))
+OPTIONS = tuple(name for name in KEYS if name.endswith("_options") or name == "augmentation")
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -176,12 +176,15 @@ def _known_types(study: Study) -> set[tuple[str, type]]:
 
 def _check(key: str, value: Any, where: str, known: set[tuple[str, type]]) -> Any:
     _check_key(key, where)
-    if "." in key:
+    option, _, entry = key.partition(".")
+    if entry and option != "augmentation":
         return value
     # A replica's batch is cut into `accumulation` passes: alone, it meets the default batch.
     context = {"replica_batch": value} if key == "accumulation" else {}
     try:
-        if (key, type(value)) not in known:
+        if entry:
+            RunConfig(augmentation={entry: value})
+        elif (key, type(value)) not in known:
             converted = getattr(from_dict({**context, key: value}), key)
             if type(converted) is type(value) and type(value) in Scalar:
                 known.add((key, type(value)))

@@ -1,71 +1,184 @@
-"""Random choices of a training sample, each a function of (seed, epoch, sample) alone.
+"""Changes a training sample at random, as a function of (seed, epoch, sample) alone.
 
-Stateless ops only: what a sample looks like depends neither on the process that makes it nor on
-when. A choice has a stream of its own, so that adding one leaves the others as they were.
+Pure functions of tensors with static shapes, for the data pipeline and for the device alike. What
+is off is left out of the graph, and what a sample escapes by chance is not computed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any, final
 
-import numpy as np
 import tensorflow as tf
 
-# (image (*patch, channels), mask (*patch), seed (2,)) to the same, of the same shapes and types.
-Augmentation = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-
-ORDER_STREAM = 0
-CROP_STREAM = 1
-AUGMENTATION_STREAM = 16
+from tfunet.data import intensity, spatial
+from tfunet.data.augmentation import KINDS, Amount, Augmentation, chosen_axes
+from tfunet.data.streams import STREAMS, normal, random_bits, stream_seed, uniform
 
 
-def stream_seed(seed: int, epoch: tf.Tensor, sample: tf.Tensor | int, stream: int) -> tf.Tensor:
-    """Return the seed (2,) of one stream of a sample, for TensorFlow's stateless ops.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """The random numbers of one sample in one epoch."""
 
-    Distinct for epochs under 2^23, samples under 2^32 and streams under 2^8.
-    """
-    return tf.stack([tf.constant(seed, tf.int64), (epoch * 2**32 + sample) * 2**8 + stream])
+    seed: int
+    epoch: tf.Tensor
+    sample: tf.Tensor
 
+    def seed_of(self, stream: str) -> tf.Tensor:
+        """Return the seed (2,) of one stream."""
+        return stream_seed(self.seed, self.epoch, self.sample, STREAMS[stream])
 
-def epoch_order(num_samples: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:
-    """Return the samples in the order of one epoch, (num_samples,) int64."""
-    # Not tf.random.experimental.index_shuffle, which needs no array: with seed=[seed, epoch] its
-    # permutations of a few hundred samples are far from uniform (chi-square of the positions 15
-    # times what chance gives), and it takes longer than this sort.
-    keys = _random_bits([num_samples], stream_seed(seed, epoch, 0, ORDER_STREAM))
-    return tf.cast(tf.argsort(keys, stable=True), tf.int64)
-
-
-def crop_start(shape: tf.Tensor, patch: Sequence[int], seed: tf.Tensor) -> tf.Tensor:
-    """Return where a random patch of a case of `shape` (rank,) begins, (rank,) int64."""
-    room = tf.cast(shape, tf.int64) - np.asarray(patch, np.int64) + 1
-    return tf.math.floormod(tf.cast(_random_bits([len(patch)], seed), tf.int64), room)
+    def amounts(self, name: str, amount: Amount, count: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return whether the sample is changed, a scalar, and the amounts (count,) if it is."""
+        numbers = uniform([1 + count], self.seed_of(name))
+        is_on = numbers[0] < amount.probability
+        return is_on, between(amount.low, amount.high, numbers[1:], KINDS[name].neutral)
 
 
-def random_flips(image: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Reverse each spatial axis, or not, with equal chances."""
-    flips = _random_bits([mask.shape.rank], seed) < 0
-    return (
-        tf.raw_ops.Reverse(tensor=image, dims=tf.concat([flips, [False]], axis=0)),
-        tf.raw_ops.Reverse(tensor=mask, dims=flips),
-    )
-
-
+# All choices on tensors are written as such, and AutoGraph takes seconds to find none.
+@tf.autograph.experimental.do_not_convert
 def augment(
     image: tf.Tensor,
     mask: tf.Tensor,
-    augmentations: Sequence[Augmentation],
+    augmentation: Augmentation,
     *,
     seed: int,
     epoch: tf.Tensor,
     sample: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Apply the augmentations in turn, each with the seed of its own stream."""
-    for stream, change in enumerate(augmentations, start=AUGMENTATION_STREAM):
-        image, mask = change(image, mask, stream_seed(seed, epoch, sample, stream))
-    return image, mask
+    """Return a sample as one epoch shows it, of the same shapes and types.
+
+    What moves pixels moves image and mask alike, and resamples them once.
+
+    Args:
+        image: (*patch, channels) float32, the shape known.
+        mask: (*patch) uint8.
+        augmentation: What to do; its `check_patch` has accepted this patch.
+        seed: Of the run.
+        epoch: Scalar int64.
+        sample: Scalar int64.
+    """
+    draws = Draws(seed=seed, epoch=epoch, sample=sample)
+    image, mask = _oriented(image, mask, augmentation, draws)
+    image, mask = _resampled(image, mask, augmentation, draws)
+    return _recoloured(image, augmentation, draws), mask
 
 
-def _random_bits(shape: Sequence[int], seed: tf.Tensor) -> tf.Tensor:
-    """Return integers that are uniform over all of int32."""
-    return tf.random.stateless_uniform(
-        shape, seed, minval=None, maxval=None, dtype=tf.int32, alg="philox"
-    )
+def between(low: float, high: float, numbers: tf.Tensor, neutral: float) -> tf.Tensor:
+    """Return the amounts that numbers uniform over 0 to 1 stand for.
+
+    Uniform; but factors below 1 are as likely as factors above, as in batchgenerators.
+    """
+    if neutral == 1 and low < 1 < high:
+        side = 2 * numbers - 1
+        return 1 + side * tf.where(side < 0, 1 - low, high - 1)
+    return low + numbers * (high - low)
+
+
+def _oriented(
+    image: tf.Tensor, mask: tf.Tensor, augmentation: Augmentation, draws: Draws
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Flip, and turn by multiples of 90 degrees: no pixel changes its value."""
+    rank = mask.shape.rank
+    flipped = chosen_axes(augmentation.flips, rank)
+    turned = chosen_axes(augmentation.rotation90, rank)
+    reverse = tf.zeros([rank], tf.bool)
+    if turned:
+        turns = spatial.quarter_turns(turned, rank)
+        number = tf.cast(uniform([], draws.seed_of("rotation90")) * len(turns), tf.int32)
+        orders = list(dict.fromkeys(turn.order for turn in turns))
+        order = tf.gather([orders.index(turn.order) for turn in turns], number)
+        image, mask = spatial.reorder(image, mask, orders, order)
+        reverse = tf.gather([turn.reverse for turn in turns], number)
+    if flipped:
+        flips = random_bits([rank], draws.seed_of("flips")) < 0
+        reverse = tf.not_equal(reverse, flips & [axis in flipped for axis in range(rank)])
+    return spatial.flip(image, mask, reverse) if turned or flipped else (image, mask)
+
+
+def _resampled(
+    image: tf.Tensor, mask: tf.Tensor, augmentation: Augmentation, draws: Draws
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compose all that moves pixels by fractions of them, and resample once."""
+    shape = mask.shape.as_list()
+    rank = len(shape)
+    maps: list[tf.Tensor] = []
+    shift = tf.zeros([rank])
+    moved: Callable[[], dict[int, tf.Tensor]] = dict
+    chances: list[tf.Tensor | bool] = []
+
+    def drawn(name: str, count: int) -> tf.Tensor:
+        """Return the amounts (count,) of one augmentation: neutral if the sample escapes it."""
+        amount = getattr(augmentation, name)
+        is_on, values = draws.amounts(name, amount, count)
+        chances.append(amount.probability == 1 or is_on)
+        return tf.where(is_on, values, KINDS[name].neutral)
+
+    if augmentation.scale is not None:
+        axes = chosen_axes(augmentation.scale.axes, rank)
+        maps.append(spatial.scale_matrix(drawn("scale", 1)[0], axes, rank))
+    for name, make in (("shear", spatial.shear_matrix), ("rotation", spatial.rotation_matrix)):
+        amount = getattr(augmentation, name)
+        if amount is not None:
+            planes = spatial.planes(chosen_axes(amount.axes, rank))
+            maps.append(make(tf.unstack(drawn(name, len(planes))), planes, rank))
+    if augmentation.translation is not None:
+        axes = chosen_axes(augmentation.translation.axes, rank)
+        chosen = [float(length * (axis in axes)) for axis, length in enumerate(shape)]
+        shift = drawn("translation", rank) * chosen
+    if augmentation.elastic is not None:
+        deviation = drawn("elastic", 1)[0]
+        moved = partial(_displacement, shape, augmentation.elastic, deviation, draws)
+    if not chances:
+        return image, mask
+    matrix = reduce(spatial.compose, maps, tf.eye(rank))
+
+    def resampled() -> tuple[tf.Tensor, tf.Tensor]:
+        return spatial.resample(image, mask, matrix, shift, moved())
+
+    is_sure = any(chance is True for chance in chances)
+    return _by_chance(is_sure or tf.reduce_any(chances), resampled, (image, mask))
+
+
+def _displacement(
+    shape: list[int], elastic: Amount, deviation: tf.Tensor, draws: Draws
+) -> dict[int, tf.Tensor]:
+    """Return the displacement along each axis that has one."""
+    axes = chosen_axes(elastic.axes, len(shape))
+    knots = [len(axes), *spatial.knots_shape(shape, elastic.sigma)]
+
+    def field() -> tf.Tensor:
+        numbers = uniform(knots, draws.seed_of("elastic_field"))
+        return spatial.displacement(numbers, deviation, shape, elastic.sigma)
+
+    is_on = elastic.probability == 1 or deviation > 0
+    fields = _by_chance(is_on, field, tf.zeros([len(axes), *shape]))
+    return dict(zip(axes, tf.unstack(fields), strict=True))
+
+
+def _recoloured(image: tf.Tensor, augmentation: Augmentation, draws: Draws) -> tf.Tensor:
+    """Change the grey values, each channel by amounts of its own."""
+
+    def noise(image: tf.Tensor, deviation: tf.Tensor) -> tf.Tensor:
+        return intensity.noise(image, deviation, normal(image.shape, draws.seed_of("noise_field")))
+
+    changes = {
+        "blur": partial(intensity.blur, greatest=getattr(augmentation.blur, "high", 0.0)),
+        "brightness": intensity.brightness,
+        "contrast": intensity.contrast,
+        "gamma": intensity.gamma,
+        "noise": noise,
+    }
+    for name, change in changes.items():
+        amount = getattr(augmentation, name)
+        if amount is not None:
+            is_on, values = draws.amounts(name, amount, image.shape[-1])
+            changed = partial(change, image, values)
+            image = _by_chance(amount.probability == 1 or is_on, changed, image)
+    return image
+
+
+def _by_chance(is_on: tf.Tensor | bool, change: Callable[[], Any], unchanged: Any) -> Any:
+    """Return what `change` returns, or `unchanged`; the graph holds no choice that is certain."""
+    return change() if is_on is True else tf.cond(is_on, change, lambda: unchanged)

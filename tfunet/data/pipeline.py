@@ -6,7 +6,7 @@ step (`tfunet.data.order`), its seeds what they look like (`tfunet.data.augment`
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import final
@@ -14,17 +14,11 @@ from typing import final
 import numpy as np
 import tensorflow as tf
 
-from tfunet.data.augment import (
-    CROP_STREAM,
-    Augmentation,
-    augment,
-    crop_start,
-    epoch_order,
-    random_flips,
-    stream_seed,
-)
+from tfunet.data.augment import augment
+from tfunet.data.augmentation import Augmentation
 from tfunet.data.cache import CachedCases
 from tfunet.data.order import epoch_spans, fed_position, steps_per_epoch
+from tfunet.data.streams import CROP_STREAM, crop_start, epoch_order, stream_seed
 from tfunet.data.windows import plan_windows
 
 PREFETCHED_BATCHES = 2
@@ -50,7 +44,7 @@ class TrainingPipeline:
         seed: Of the order, the crops and the augmentation.
         first_step: First optimizer step, counted over the run; not 0 when it is resumed.
         last_step: One past the last optimizer step.
-        flips: Flip at random along every spatial axis.
+        augmentation: Random changes of the samples.
         synthetic: Yield the first step's batches again and again.
     """
 
@@ -63,11 +57,12 @@ class TrainingPipeline:
     accumulation: int = 1
     seed: int = 0
     first_step: int = 0
-    flips: bool = True
+    augmentation: Augmentation = field(default_factory=Augmentation)
     synthetic: bool = False
 
     def __post_init__(self) -> None:
         _check_cases(self.cases, self.train)
+        self.augmentation.check_patch(self.cases.patch)
         steps_per_epoch(self.num_samples, self.replica_batch * self.num_replicas)
         if self.replica_batch % self.accumulation:
             raise ValueError(
@@ -125,14 +120,13 @@ class TrainingPipeline:
         read = _patch_reader(self.cases)
         train = np.asarray(self.train, np.int64)
         shapes = np.asarray(self.cases.shapes, np.int64)
-        augmentations: tuple[Augmentation, ...] = (random_flips,) if self.flips else ()
 
         def sample_of(epoch: tf.Tensor, sample: tf.Tensor) -> dict[str, tf.Tensor]:
             case = tf.gather(train, sample // self.patches_per_case)
             seed = stream_seed(self.seed, epoch, sample, CROP_STREAM)
             image, mask = read(case, crop_start(tf.gather(shapes, case), self.cases.patch, seed))
             image, mask = augment(
-                image, mask, augmentations, seed=self.seed, epoch=epoch, sample=sample
+                image, mask, self.augmentation, seed=self.seed, epoch=epoch, sample=sample
             )
             return {"image": image, "mask": mask, "sample": sample}
 

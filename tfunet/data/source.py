@@ -54,3 +54,14 @@ class DataSource:
                 raise ValueError(
                     f"Region {region!r} has labels {labels}; allowed: 1..{self.num_classes - 1}."
                 )
+
+    def chosen_patch(self, patch: tuple[int, ...] | None) -> tuple[int, ...]:
+        """Return the patch that a configuration gives, or this data set's own."""
+        if patch is None:
+            return self.patch
+        if len(patch) != len(self.patch):
+            raise ValueError(
+                f"patch={patch} has {len(patch)} sizes; the images of {self.name} have "
+                f"{len(self.patch)} dimensions."
+            )
+        return patch
