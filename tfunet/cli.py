@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     options, rest = parser.parse_known_args(given)
-    if rest and options.command is not _train:
+    if rest and options.command not in (_train, _data_show):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
     try:
@@ -116,10 +116,17 @@ def _parser() -> argparse.ArgumentParser:
         help="of the builder, the value as in TOML: filters=8; may be given again",
     )
 
-    data = commands.add_parser("data", help="check a data set")
+    data = commands.add_parser("data", help="check a data set, or show samples of it")
     checks = data.add_subparsers(metavar="ACTION", required=True)
     check = _command(checks, "check", _data_check, "read every case once and list all defects")
     check.add_argument("config", type=Path, help="TOML file with the keys data and data_options")
+
+    show = _command(checks, "show", _data_show, "draw samples before and after augmentation")
+    show.add_argument("config", type=Path, help="TOML file of a run; further keys: --KEY VALUE")
+    show.add_argument("--out", type=Path, default=Path("samples.png"), help="file to write")
+    show.add_argument("--num_samples", type=int, default=4, help="the first so many of the epoch")
+    show.add_argument("--epoch", type=int, default=0, help="counted from 0")
+    show.add_argument("--each", action="store_true", help="one sample, each augmentation alone")
 
     doctor = _command(commands, "doctor", _doctor, "say what works here and what is missing")
     doctor.add_argument("--json", action="store_true", help="as JSON")
@@ -305,6 +312,24 @@ def _data_check(options: argparse.Namespace) -> int:
         print(defect)
     print(f"{source.name}: {len(source.case_ids)} cases, {len(defects)} defects.")
     return exit_codes.BAD_INPUT if defects else exit_codes.OK
+
+
+def _data_show(options: argparse.Namespace) -> int:
+    from tfunet.arguments import parse
+
+    config = parse(["--config", str(options.config), *options.rest])
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from tfunet.data.show import show
+
+    show(
+        config,
+        options.out,
+        num_samples=options.num_samples,
+        epoch=options.epoch,
+        each=options.each,
+    )
+    print(f"Picture: {options.out}")
+    return exit_codes.OK
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -1,0 +1,182 @@
+"""`tfunet data show`: the samples that training sees, drawn into one whole file."""
+
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfunet import cli
+from tfunet.arguments import from_dict
+from tfunet.data import show
+from tfunet.data.augmentation import read_augmentation
+from tfunet.data.cache import build_cache
+from tfunet.data.phantoms import cells, tumours
+from tfunet.data.pipeline import TrainingPipeline
+from tfunet.data.sheet import COLOURS, Panel, draw, overlay, slices
+from tfunet.data.split import split_cases
+
+SMALL = {"data_options": {"num_cases": 6, "size": 32}, "seed": 4}
+
+
+def config(**changed):
+    return from_dict({**SMALL, "augmentation": {"rotation": 20, "noise": True}, **changed})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"patch": [24, 24], "patches_per_case": 3},
+        {"patch": [40, 24]},  # larger than the images along one axis
+        {"data": "tumours", "data_options": {"num_cases": 5, "size": 16, "channels": 2}},
+    ],
+)
+def test_shown_samples_are_those_that_training_sees(changed, tmp_path):
+    run = config(**changed)
+    source = {"cells": cells, "tumours": tumours}[run.data](**run.data_options)
+    train = split_cases(source, share=run.validation_share, seed=run.split_seed).train
+    augmentation = read_augmentation(run.augmentation)
+    pipeline = TrainingPipeline(
+        cases=build_cache(source, tmp_path, patch=source.chosen_patch(run.patch)),
+        train=train,
+        patches_per_case=run.patches_per_case,
+        replica_batch=3,
+        first_step=-(-len(train) * run.patches_per_case // 3),
+        last_step=10**6,
+        seed=run.seed,
+        augmentation=augmentation,
+    )
+    epoch, step = divmod(pipeline.first_step, pipeline.steps_per_epoch)
+    batch = next(pipeline(range(1)).as_numpy_iterator())
+    samples = show.first_samples(run, source, 3 * step + 3, epoch=epoch)[3 * step :]
+    assert [sample.number for sample in samples] == batch["sample"].tolist()
+    for index, sample in enumerate(samples):
+        assert sample.case_id == source.case_ids[train[sample.number // run.patches_per_case]]
+        image, mask = sample.changed(augmentation, seed=run.seed, epoch=epoch)
+        np.testing.assert_allclose(image, batch["image"][0, index], atol=1e-4)
+        np.testing.assert_array_equal(mask, batch["mask"][0, index])
+
+
+@pytest.mark.parametrize("data", ["cells", "tumours"])
+@pytest.mark.parametrize("each", [False, True])
+def test_a_picture_is_written_whole(data, each, tmp_path):
+    run = config(data=data)
+    show.show(run, tmp_path / "a.png", num_samples=2, each=each)
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.format == "PNG"
+        assert min(picture.size) > 150
+        picture.load()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+def texts(figure):
+    own = [text.get_text() for text in figure.texts]
+    legend = [text.get_text() for one in figure.legends for text in one.get_texts()]
+    title = [figure.get_suptitle()] if figure.get_suptitle() else []
+    return own + legend + title + [text for one in figure.subfigs for text in texts(one)]
+
+
+def drawn(run, monkeypatch, tmp_path, **options):
+    """The panels and the texts of what `show` draws."""
+    from tfunet.data import sheet
+
+    kept = {}
+
+    def keep(panels, **given):
+        kept["panels"], kept["figure"] = panels, draw(panels, **given)
+        return kept["figure"]
+
+    monkeypatch.setattr(sheet, "draw", keep)
+    show.show(run, tmp_path / "a.svg", **options)
+    return kept["panels"], texts(kept["figure"])
+
+
+def test_each_augmentation_is_shown_alone_and_named(monkeypatch, tmp_path):
+    panels, words = drawn(config(), monkeypatch, tmp_path, each=True)
+    case_id = panels[0].title
+    assert [panel.title for panel in panels] == [case_id, "flips", "rotation", "noise"]
+    assert {case_id, "flips", "rotation", "noise", "1 cell"} <= set(words)
+    original, flipped, turned, noisy = panels
+    np.testing.assert_array_equal(np.sort(flipped.image.ravel()), np.sort(original.image.ravel()))
+    assert (turned.mask != original.mask).any()
+    np.testing.assert_array_equal(noisy.mask, original.mask)
+    assert 0 < (noisy.image - original.image).std() < 0.2
+
+
+def test_samples_are_shown_before_and_after_with_case_epoch_and_classes(monkeypatch, tmp_path):
+    run = config(data="tumours", data_options={"num_cases": 5, "size": 16})
+    panels, words = drawn(run, monkeypatch, tmp_path, num_samples=2, epoch=7)
+    assert [panel.title.startswith("tumours-") for panel in panels] == [True, False] * 2
+    assert "tumours, seed 4, epoch 7" in words
+    # A label is named for the smallest of the nested regions that hold it.
+    assert {"1 whole", "2 core", "3 enhancing"} <= set(words)
+    others, _ = drawn(run, monkeypatch, tmp_path, num_samples=2, epoch=8)
+    assert any((a.image != b.image).any() for a, b in zip(panels, others, strict=True))
+
+
+def test_a_volume_is_seen_in_three_slices_through_its_foreground():
+    mask = np.zeros((6, 7, 8), np.uint8)
+    mask[4, 1, 6] = 1
+    image = np.arange(6 * 7 * 8.0).reshape(6, 7, 8, 1)
+    views = slices(Panel("", image, mask))
+    expected = [image[4, :, :, 0], image[:, 1, :, 0], image[:, :, 6, 0]]
+    for (grey, labels), one in zip(views, expected, strict=True):
+        np.testing.assert_array_equal(grey, one)
+        assert labels.sum() == 1
+    empty = slices(Panel("", image, np.zeros_like(mask)))
+    np.testing.assert_array_equal(empty[0][0], image[2, :, :, 0])
+
+
+def test_labels_have_an_outline_a_tint_and_a_colour_of_their_own():
+    mask = np.zeros((7, 7), np.uint8)
+    mask[1:6, 1:6] = 2
+    colours = overlay(mask)
+    assert (colours[mask == 0, 3] == 0).all()
+    assert (colours[1:6, 1, 3] == 1).all()
+    assert 0 < colours[3, 3, 3] < 0.5
+    assert tuple(np.round(colours[3, 3, :3] * 255)) == (0x56, 0xB4, 0xE9)
+    assert len(set(COLOURS)) == len(COLOURS) == 7
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "message"),
+    [
+        ({}, {"path": "a.txt"}, r"'a.txt'. Give a name that ends in .png, .svg, .pdf"),
+        ({}, {"num_samples": 0}, "num_samples must be at least 1, got 0"),
+        ({}, {"epoch": -1}, "epoch must be at least 0, got -1"),
+        ({"patch": [8, 8, 8]}, {}, "has 3 sizes; the images of cells have 2 dimensions"),
+        ({"augmentation": {"flips": [2]}}, {}, "flips names axis 2"),
+        ({"augmentation": {"flips": False}}, {"each": True}, "All augmentations are off"),
+        ({"data": "cels"}, {}, "Did you mean 'cells'"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_and_nothing_is_written(
+    changed, options, message, tmp_path
+):
+    path = tmp_path / options.pop("path", "a.png")
+    with pytest.raises(ValueError, match=message):
+        show.show(config(**changed), path, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_matplotlib_is_said_with_what_to_type(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "tfunet.data.sheet", raising=False)
+    monkeypatch.delattr("tfunet.data.sheet", raising=False)
+    for name in [one for one in sys.modules if one.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ValueError, match=r"pip install 'tfunet\[report\]'"):
+        show.show(config(), tmp_path / "a.png")
+
+
+def test_command_takes_keys_of_the_run_as_train_does(tmp_path, capsys):
+    file = tmp_path / "run.toml"
+    file.write_text('data = "cells"\n[data_options]\nnum_cases = 6\nsize = 32\n')
+    out = tmp_path / "cells.svg"
+    show_it = ["data", "show", str(file), "--out", str(out), "--num_samples", "1"]
+    assert cli.main([*show_it, "--augmentation.rotation", "30", "--seed", "9"]) == 0
+    assert capsys.readouterr().out == f"Picture: {out}\n"
+    assert out.read_text().startswith("<?xml")
+    assert cli.main([*show_it, "--augmentation.rotaton", "30"]) == 2
+    assert "Did you mean 'rotation'" in capsys.readouterr().err
+    assert cli.main([*show_it[:4], str(tmp_path / "none" / "a.png")]) == 5

@@ -1,0 +1,177 @@
+"""Shows training samples as a run sees them, before and after augmentation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import tensorflow as tf
+
+from tfunet.config import RunConfig
+from tfunet.data import DATASETS
+from tfunet.data.augment import augment
+from tfunet.data.augmentation import KINDS, TURNS, Augmentation, read_augmentation
+from tfunet.data.check import case_defects, refuse
+from tfunet.data.source import DataSource
+from tfunet.data.split import split_cases
+from tfunet.data.streams import CROP_STREAM, crop_start, epoch_order, stream_seed
+from tfunet.data.windows import padding_before
+from tfunet.record import replacing
+from tfunet.refs import call, resolve
+
+NOTHING = Augmentation(flips=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A patch, as `tfunet.data.pipeline` cuts it in one epoch.
+
+    Args:
+        case_id: The case that it is of.
+        number: The sample, counted over all training samples.
+        image: (*patch, channels) float32.
+        mask: (*patch) uint8.
+    """
+
+    case_id: str
+    number: int
+    image: np.ndarray
+    mask: np.ndarray
+
+    def changed(
+        self, augmentation: Augmentation, *, seed: int, epoch: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return image and mask as the epoch shows them."""
+        image, mask = augment(
+            tf.constant(self.image),
+            tf.constant(self.mask),
+            augmentation,
+            seed=seed,
+            epoch=tf.constant(epoch, tf.int64),
+            sample=tf.constant(self.number, tf.int64),
+        )
+        return image.numpy(), mask.numpy()
+
+
+def show(
+    config: RunConfig, path: Path, *, num_samples: int = 4, epoch: int = 0, each: bool = False
+) -> None:
+    """Draw the first samples of an epoch before and after augmentation, into a file.
+
+    Args:
+        config: Of the run.
+        path: File to write; its suffix says what kind, such as .png or .svg.
+        num_samples: Samples to draw.
+        epoch: From 0, as the random numbers count them.
+        each: Draw one sample under each augmentation of the configuration alone, whatever its
+            probability.
+
+    Raises ValueError for what is wrong with configuration or data, and where matplotlib is
+    missing; WriteError if the file cannot be written.
+    """
+    sheet = _needs()
+    for name, value, least in (("num_samples", num_samples, 1), ("epoch", epoch, 0)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}.")
+    if path.suffix not in sheet.SUFFIXES:
+        raise ValueError(
+            f"A picture cannot be written as {path.name!r}. Give a name that ends in "
+            f"{', '.join(sheet.SUFFIXES)}."
+        )
+    source = call("data set", resolve("data set", config.data, DATASETS), config.data_options)
+    augmentation = read_augmentation(config.augmentation)
+    augmentation.check_patch(source.chosen_patch(config.patch))
+    panels = []
+    for sample in first_samples(config, source, 1 if each else num_samples, epoch=epoch):
+        panels.append(sheet.Panel(sample.case_id, sample.image, sample.mask))
+        for title, one in _variants(augmentation, each=each):
+            panels.append(sheet.Panel(title, *sample.changed(one, seed=config.seed, epoch=epoch)))
+    drawing = sheet.draw(
+        panels,
+        title=f"{source.name}, seed {config.seed}, epoch {epoch}",
+        labels=label_names(source),
+        in_pairs=not each,
+    )
+    with replacing(path) as partial:
+        drawing.savefig(partial)
+
+
+def first_samples(
+    config: RunConfig, source: DataSource, num_samples: int, *, epoch: int
+) -> list[Sample]:
+    """Return the samples that an epoch of a run begins with, before augmentation."""
+    split = split_cases(
+        source,
+        share=config.validation_share,
+        groups=config.validation_groups,
+        seed=config.split_seed,
+    )
+    patch = source.chosen_patch(config.patch)
+    when = tf.constant(epoch, tf.int64)
+    total = len(split.train) * config.patches_per_case
+    numbers = epoch_order(total, config.seed, when)[:num_samples]
+    samples = []
+    for number in numbers.numpy().tolist():
+        index = split.train[number // config.patches_per_case]
+        image, mask = source.read(index)
+        case_id = source.case_ids[index]
+        refuse(source.name, [f"{case_id}: {one}" for one in case_defects(source, image, mask)])
+        image, mask = _padded(image, patch), _padded(mask, patch)
+        seed = stream_seed(config.seed, when, number, CROP_STREAM)
+        corner = crop_start(tf.constant(mask.shape), patch, seed).numpy()
+        inside = tuple(
+            slice(start, start + size) for start, size in zip(corner, patch, strict=True)
+        )
+        samples.append(
+            Sample(case_id=case_id, number=number, image=image[inside], mask=mask[inside])
+        )
+    return samples
+
+
+def label_names(source: DataSource) -> dict[int, str]:
+    """Return a name for each label: of the smallest region that holds it, or its number."""
+    names = {}
+    for label in range(1, source.num_classes):
+        regions = [name for name, labels in source.regions.items() if label in labels]
+        smallest = min(regions, key=lambda name: len(source.regions[name]), default="")
+        names[label] = f"{label} {smallest}".strip()
+    return names
+
+
+def _variants(augmentation: Augmentation, *, each: bool) -> list[tuple[str, Augmentation]]:
+    if not each:
+        return [("augmented", augmentation)]
+    turns = {name: getattr(augmentation, name) for name in TURNS}
+    amounts = {name: getattr(augmentation, name) for name in KINDS}
+    # Surely applied: a panel that its sample escaped would show nothing.
+    sure = {name: replace(amount, probability=1.0) for name, amount in amounts.items() if amount}
+    alone = {**turns, **sure}
+    found = [(name, replace(NOTHING, **{name: value})) for name, value in alone.items() if value]
+    if not found:
+        raise ValueError("All augmentations are off: there is nothing to show. Set some.")
+    return found
+
+
+def _padded(array: np.ndarray, patch: Sequence[int]) -> np.ndarray:
+    """Return an array, centred in zeros where it is smaller than the patch, as in the cache."""
+    lengths = array.shape[: len(patch)]
+    before = padding_before(lengths, patch)
+    widths = [
+        (start, max(size - length - start, 0))
+        for start, size, length in zip(before, patch, lengths, strict=True)
+    ]
+    return np.pad(array, [*widths, *[(0, 0)] * (array.ndim - len(patch))])
+
+
+def _needs() -> ModuleType:
+    try:
+        from tfunet.data import sheet
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise ValueError(
+            "A picture needs matplotlib, which is not installed. Install it with: "
+            "pip install 'tfunet[report]'"
+        ) from error
+    return sheet
