@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/backends.md", "docs/large-models.md", "docs/training.md"]
+PAGES = [
+    "README.md",
+    "docs/backends.md",
+    "docs/data.md",
+    "docs/large-models.md",
+    "docs/training.md",
+]
 # Set-up and the whole suite: they are what runs this test.
 BY_HAND = ("make demo", "make test")
 

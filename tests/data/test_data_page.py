@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tfunet.config import RunConfig
+from tfunet.data.augmentation import KINDS, NAMES, read_augmentation
 from tfunet.data.check import check
 from tfunet.data.folder import open_folder
 from tfunet.data.phantoms import cells, tumours
@@ -35,7 +36,8 @@ def test_every_option_of_the_phantoms_is_in_the_table():
 
 
 def test_the_descriptions_are_those_of_the_studies():
-    described = [tomllib.loads(text) for text in blocks("toml")]
+    tables = [tomllib.loads(text) for text in blocks("toml")]
+    described = [table for table in tables if table["data"] == "folder"]
     assert len(described) == 3
     for one in described:
         inspect.signature(open_folder).bind(**one["data_options"])
@@ -43,6 +45,27 @@ def test_the_descriptions_are_those_of_the_studies():
     for one, name in zip(described[:2], ("sem", "hippocampus"), strict=True):
         base = tomllib.loads((ROOT / "studies" / f"{name}.toml").read_text())["base"]
         assert {"intensity": "zscore", **one["data_options"]} == base["data_options"]
+
+
+def test_every_augmentation_is_in_the_table_and_in_the_pictures():
+    assert rows("## Augmentation") == list(NAMES)
+    (shown,) = (
+        table for text in blocks("toml") if "augmentation" in (table := tomllib.loads(text))
+    )
+    augmentation = read_augmentation(shown["augmentation"])
+    assert all(getattr(augmentation, name) for name in NAMES)
+    pictures = re.findall(r"\((figures/augmentation-\S+\.png)\)", PAGE)
+    assert len(pictures) == 2
+    assert sum((ROOT / "docs" / one).stat().st_size for one in pictures) < 500_000
+
+
+def test_the_table_says_what_true_stands_for():
+    section = PAGE[PAGE.index("## Augmentation") :]
+    for name, amount in re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|", section, re.MULTILINE):
+        if name in KINDS:
+            assert read_augmentation({name: tomllib.loads(f"x = {amount}")["x"]}) == (
+                read_augmentation({name: True})
+            )
 
 
 def test_ones_own_data_set_works_as_shown():
