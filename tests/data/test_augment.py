@@ -261,25 +261,6 @@ def test_each_channel_has_amounts_of_its_own():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "table"),
-<<<<<<< HEAD
-    [(2, {**EVERYTHING, "rotation90": True}), (3, {"rotation90": True, "rotation": 20, "blur": 1})],
-)
-def test_compiled_for_the_device_it_gives_the_same_sample(rank, table):
-    image, mask = scene((12,) * rank)
-    augmentation = read_augmentation(table)
-
-    @tf.function(jit_compile=True)
-    def on_device(image, mask, epoch, sample):
-        return augment(image, mask, augmentation, seed=0, epoch=epoch, sample=sample)
-
-    for number in range(3):
-        where = tf.constant(1, tf.int64), tf.constant(number, tf.int64)
-        compiled = on_device(tf.constant(image), tf.constant(mask), *where)
-        expected = changed(image, mask, {"flips": True, **table}, epoch=1, sample=number)
-        np.testing.assert_allclose(compiled[0], expected[0], atol=2e-3)
-        # Halfway between two pixels, rounding decides.
-        assert (compiled[1].numpy() == expected[1]).mean() > 0.999
-=======
     [
         (2, {**dict.fromkeys(SPATIAL, True), "rotation90": True}),
         (3, {"rotation90": True, "rotation": {"range": 20, "probability": 0.9}}),
@@ -307,4 +288,3 @@ def test_compiled_by_xla_image_and_mask_stay_aligned_and_a_sample_is_itself(rank
         np.testing.assert_array_equal(labels[sure], grey[sure])
     assert unlike(outs[0], outs[1])
     assert not unlike(outs[0], outs[2])
->>>>>>> wt-data

@@ -1,12 +1,8 @@
 """Changes a training sample at random, as a function of (seed, epoch, sample) alone.
 
 Pure functions of tensors with static shapes, for the data pipeline and for the device alike. What
-<<<<<<< HEAD
-is off is left out of the graph, and what a sample escapes by chance is not computed.
-=======
 is off is left out of the graph, and what a sample escapes by chance is not computed. XLA
 compiles it, but draws other random numbers from the same seeds.
->>>>>>> wt-data
 """
 
 from collections.abc import Callable
@@ -168,11 +164,7 @@ def _recoloured(image: tf.Tensor, augmentation: Augmentation, draws: Draws) -> t
     def noise(image: tf.Tensor, deviation: tf.Tensor) -> tf.Tensor:
         return intensity.noise(image, deviation, normal(image.shape, draws.seed_of("noise_field")))
 
-<<<<<<< HEAD
-    changes = {
-=======
     changes: dict[str, Callable[..., tf.Tensor]] = {
->>>>>>> wt-data
         "blur": partial(intensity.blur, greatest=getattr(augmentation.blur, "high", 0.0)),
         "brightness": intensity.brightness,
         "contrast": intensity.contrast,
