@@ -72,7 +72,8 @@ def used_bytes() -> tuple[int, int] | None:
         found = tf.config.experimental.get_memory_info(device)
     except (ValueError, tf.errors.InvalidArgumentError):
         return None
-    return int(found["current"]), int(found["peak"])
+    # An allocator that keeps no account reports zeros.
+    return (int(found["current"]), int(found["peak"])) if found["peak"] else None
 
 
 def _local_devices() -> list[Any]:

@@ -50,7 +50,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         plans: One for each step that was traced.
 
     Raises ValueError where a model is compiled with jit_compile=True (XLA plans the memory of a
-    step itself, and moves nothing out) or runs eagerly, and where the budget cannot be read.
+    step itself, and moves nothing out), runs eagerly or has several replicas in this process
+    (MirroredStrategy), and where the budget cannot be read.
     """
 
     def __init__(
@@ -115,8 +116,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             begin = len(graph.get_operations())
             logs = train_step(*args, **kwargs)
             ops = graph.get_operations()[max(begin, read_ops.get(graph, 0)) :]
-            for group in _by_device(ops):
-                self._rewrite(group, tier, usable_bytes - _resident_bytes(model))
+            self._rewrite(_of_one_device(ops), tier, usable_bytes - _resident_bytes(model))
             read_ops[graph] = len(graph.get_operations())
             return logs
 
@@ -150,7 +150,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         since = time.perf_counter()
         ops = trace.in_order(ops)
         step, handles = trace.read(ops)
-        if not any(op.is_backward for op in step.ops):
+        if not step.ops:
             return
         plan = self.plan or planner.make_plan(
             step,
@@ -213,12 +213,19 @@ def _line(plan: Plan) -> str:
     return text
 
 
-def _by_device(ops: Sequence[tf.Operation]) -> list[list[tf.Operation]]:
-    """Return the ops of each device: replicas of one process are traced into one graph."""
-    groups: dict[str, list[tf.Operation]] = {}
-    for op in ops:
-        groups.setdefault(op.device, []).append(op)
-    return list(groups.values())
+def _of_one_device(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """Return the ops of the device that has the step; none if these are of no step.
+
+    Raises ValueError if there are several: replicas of one process are traced into one graph.
+    """
+    devices = sorted({op.device for op in ops if trace.is_backward(op)})
+    if len(devices) > 1:
+        raise ValueError(
+            f"Large-model support cannot yet train {len(devices)} replicas in one process, as "
+            f"mirrored does: {', '.join(devices)}. Use a backend with one replica a process: "
+            "multiworker or horovod."
+        )
+    return [op for op in ops if op.device in devices]
 
 
 def _resident_bytes(model: keras.Model) -> int:

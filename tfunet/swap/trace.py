@@ -38,7 +38,7 @@ def in_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
         placed[op.name] = op
 
     for op in ops:
-        if _is_backward(op) and op.type.startswith(("BiasAddGrad", "Conv", "Depthwise")):
+        if is_backward(op) and op.type.startswith(("BiasAddGrad", "Conv", "Depthwise")):
             gradient = op.inputs[-1 if op.type != "BiasAddGrad" else 0].name
             if gradient in of_weights:
                 place(of_weights[gradient])
@@ -74,16 +74,16 @@ def read(ops: Sequence[tf.Operation]) -> tuple[Trace, list[tf.Tensor]]:
         return indices[handle.name]
 
     found = []
-    is_backward = False
+    in_backward = False
     for position, op in enumerate(ops):
-        is_backward = is_backward or _is_backward(op)
+        in_backward = in_backward or is_backward(op)
         found.append(
             Op(
                 name=op.name,
                 kind=op.type,
                 inputs=tuple(index(one, -1) for one in _read_inputs(op)),
                 outputs=tuple(index(one, position) for one in op.outputs),
-                is_backward=is_backward,
+                is_backward=in_backward,
                 is_repeatable=_is_repeatable(op),
                 flops=_flops(op),
             )
@@ -98,14 +98,15 @@ def num_bytes(tensor: tf.Tensor) -> int:
     return int(tensor.shape.num_elements()) * tensor.dtype.size
 
 
-def _is_backward(op: tf.Operation) -> bool:
+def is_backward(op: tf.Operation) -> bool:
+    """Whether an op was made by a gradient tape."""
     # The name scope in which TensorFlow's tape makes every op of a gradient.
     return "gradient_tape/" in op.name
 
 
 def _is_inner(op: tf.Operation) -> bool:
     """Whether the output of an op goes to a bias alone, with which TensorFlow fuses the op."""
-    if op.type not in FUSED_WITH_BIAS or _is_backward(op):
+    if op.type not in FUSED_WITH_BIAS or is_backward(op):
         return False
     readers = [one for one in op.outputs[0].consumers() if one.type not in SHAPE_READERS]
     return [one.type for one in readers] == ["BiasAdd"]
