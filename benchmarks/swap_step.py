@@ -9,6 +9,8 @@ import os
 import sys
 import time
 
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `tfunet train` does
+
 import keras
 import numpy as np
 import tensorflow as tf

@@ -1,10 +1,4 @@
-"""The callback: what it refuses, what it leaves behind, and that it makes a model fit."""
-
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""The callback: what it refuses and what it leaves behind."""
 
 import keras
 import numpy as np
@@ -13,8 +7,6 @@ from kinds import KINDS, batches
 
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan import Plan
-
-STEP = Path(__file__).parents[2] / "benchmarks/swap_step.py"
 
 
 def compiled(**options):
@@ -119,30 +111,3 @@ def test_plan_of_another_model_is_refused():
     )
     with pytest.raises(ValueError, match="another model or batch"):
         model.fit(image, mask, verbose=0, callbacks=[LargeModelSupport("8GiB", plan=plan)])
-
-
-def train_in_arena(cap_mib, **settings):
-    """Return what benchmarks/swap_step.py found in a process of its own."""
-    settings = {"model": "unet3d", "size": 48, "steps": 2, "threads": 1, **settings}
-    arena = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(cap_mib)}
-    done = subprocess.run(
-        [sys.executable, str(STEP), json.dumps(settings)],
-        env={**os.environ, **arena, "PYTHONPATH": str(STEP.parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.slow
-def test_model_that_does_not_fit_in_an_arena_trains_in_it():
-    free = train_in_arena(2000, way="none")
-    cap = int(free["peak_mib"] * 0.75)
-    assert not train_in_arena(cap, way="none")["fits"]
-    supported = train_in_arena(cap, way="planner")
-    assert supported["fits"]
-    assert supported["losses"] == free["losses"]
-    assert supported["peak_mib"] <= cap
-    assert supported["plan"]["swap"] + supported["plan"]["recompute"] > 0
