@@ -30,16 +30,7 @@ def all_that_may_go(step, *, speeds, threshold_bytes, allowed, **_):
         way = next(ways)
         if way == "swap" or search.cost(tensor, way, {}) is not None:
             decisions[step.tensors[tensor].name] = way
-    return Plan(
-        decisions=decisions,
-        budget_bytes=0,
-        peak_bytes=0,
-        unlimited_peak_bytes=0,
-        floor_bytes=0,
-        floor_op="",
-        host_bytes=0,
-        extra_seconds=0.0,
-    )
+    return Plan(decisions=decisions)
 
 
 def trained(kind, callbacks, policy="float32"):

@@ -99,15 +99,6 @@ def test_plan_is_used_again():
 
 def test_plan_of_another_model_is_refused():
     model, image, mask = compiled()
-    plan = Plan(
-        decisions={"elsewhere/Relu:0": "swap"},
-        budget_bytes=0,
-        peak_bytes=0,
-        unlimited_peak_bytes=0,
-        floor_bytes=0,
-        floor_op="",
-        host_bytes=0,
-        extra_seconds=0.0,
-    )
+    plan = Plan(decisions={"elsewhere/Relu:0": "swap"})
     with pytest.raises(ValueError, match="another model or batch"):
         model.fit(image, mask, verbose=0, callbacks=[LargeModelSupport("8GiB", plan=plan)])

@@ -1,7 +1,6 @@
 """Large-model support: a Keras callback that trains what does not fit in device memory."""
 
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -108,20 +107,20 @@ class LargeModelSupport(keras.callbacks.Callback):
         tier: Tier = HostMemory() if tf.config.list_logical_devices("GPU") else NumpyMemory()
         usable_bytes = int(budgets.in_bytes(self.budget) * (1 - MARGIN))
         train_step, jit_compile = model.train_step, model.jit_compile
-        # A graph may hold the steps of several replicas, which are traced in turns.
-        read_ops: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        own_step = vars(model).get("train_step")  # of the instance, if the user gave it one
 
         def supported(*args: Any, **kwargs: Any) -> Any:
             graph = tf.compat.v1.get_default_graph()
             begin = len(graph.get_operations())
             logs = train_step(*args, **kwargs)
-            ops = graph.get_operations()[max(begin, read_ops.get(graph, 0)) :]
+            ops = graph.get_operations()[begin:]
             self._rewrite(_of_one_device(ops), tier, usable_bytes - _resident_bytes(model))
-            read_ops[graph] = len(graph.get_operations())
             return logs
 
         def undo() -> None:
             vars(model).pop("train_step", None)
+            if own_step is not None:
+                vars(model)["train_step"] = own_step
             model.jit_compile = jit_compile
             model.train_function = None
 

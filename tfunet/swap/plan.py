@@ -24,13 +24,13 @@ class Plan:
     """
 
     decisions: Mapping[str, Decision] = field(default_factory=dict)
-    budget_bytes: int
-    peak_bytes: int
-    unlimited_peak_bytes: int
-    floor_bytes: int
-    floor_op: str
-    host_bytes: int
-    extra_seconds: float
+    budget_bytes: int = 0
+    peak_bytes: int = 0
+    unlimited_peak_bytes: int = 0
+    floor_bytes: int = 0
+    floor_op: str = ""
+    host_bytes: int = 0
+    extra_seconds: float = 0.0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)
