@@ -1,0 +1,16 @@
+"""A SLURM of our own for the tests that are marked `slurm`."""
+
+import pytest
+from cluster import NoClusterError, running_cluster
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Two idle nodes, n2 and n10; tests are skipped where this machine cannot have them."""
+    started = running_cluster()
+    try:
+        one = started.__enter__()
+    except NoClusterError as error:
+        pytest.skip(f"No SLURM here, so nothing under it is tested: {error}.")
+    yield one
+    started.__exit__(None, None, None)
