@@ -82,6 +82,7 @@ class HorovodBackend:
             mine = gpus[own.local_rank if len(gpus) >= own.local_size else 0]
             tf.config.set_visible_devices(mine, "GPU")
             tf.config.experimental.set_memory_growth(mine, True)
+        _check_own_name(slots, socket.gethostname(), own.hostname)
         os.environ.update(self._tunables)
         host, port = launch.addresses[0].rsplit(":", 1)
         if launch.process_index == 0:
@@ -183,6 +184,25 @@ def _interface_of(host: str) -> str:
             return interface
     # All of 127/8 is loopback, also the entries that are not listed.
     return "lo" if address.startswith("127.") else ""
+
+
+def _check_own_name(slots: Sequence[SlotInfo], name: str, address: str) -> None:
+    """Raise ValueError where Horovod would tell other hosts a loopback address of this one.
+
+    HOROVOD_GLOO_IFACE is not enough: Horovod 0.28 forgets it for its second set of connections
+    (GlooContext::InitializeForProcessSet), and there looks up the host's own name.
+    """
+    if len({slot.hostname for slot in slots}) == 1:
+        return
+    try:
+        found = socket.gethostbyname(name)
+    except OSError:
+        found = "unknown"
+    if found == "unknown" or found.startswith("127."):
+        raise ValueError(
+            f"Horovod looks up this host's own name, and {name} is {found}, where other hosts "
+            f"cannot reach it. Let it be {address}, as in /etc/hosts: {address} {name}"
+        )
 
 
 def _serve_rendezvous(host: str, port: int, slots: Sequence[SlotInfo]) -> RendezvousHTTPServer:

@@ -56,6 +56,17 @@ def communication_options(
     )
 
 
+def first_gpu(launch: Launch, num_gpus: int) -> int:
+    """Return the first of this process's GPUs among the `num_gpus` that it sees.
+
+    Processes of one host that see the same GPUs take different ones; where they are too few for
+    all, each process was allotted its own and sees no others.
+    """
+    own = len(launch.local_replicas)
+    index, count = launch.place_on_host
+    return index * own if num_gpus >= count * own else 0
+
+
 def take_devices(launch: Launch) -> list[str]:
     """Return this process's devices, one a replica: GPUs, or logical CPUs where there are none."""
     replicas = launch.local_replicas
@@ -66,8 +77,7 @@ def take_devices(launch: Launch) -> list[str]:
                 f"{len(replicas)} replicas in a process need as many GPUs; it sees {len(gpus)}. "
                 "Lower num_replicas, or hide the GPUs with CUDA_VISIBLE_DEVICES= to use the CPU."
             )
-        # Processes on one host that see the same GPUs take different ones.
-        first = replicas.start if len(gpus) >= launch.num_replicas else 0
+        first = first_gpu(launch, len(gpus))
         chosen = gpus[first : first + len(replicas)]
         tf.config.set_visible_devices(chosen, "GPU")
         for gpu in chosen:

@@ -59,6 +59,13 @@ class Launch:
         share = self.num_replicas // self.process_count
         return range(self.process_index * share, (self.process_index + 1) * share)
 
+    @property
+    def place_on_host(self) -> tuple[int, int]:
+        """Index of this process among those on its host, and how many those are."""
+        hosts = [address.rpartition(":")[0] for address in self.addresses]
+        own = hosts[self.process_index]
+        return hosts[: self.process_index].count(own), hosts.count(own)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:

@@ -60,14 +60,26 @@ def read_cores(environment: Mapping[str, str]) -> list[int] | None:
         ) from None
 
 
+def num_threads(environment: Mapping[str, str]) -> int:
+    """Return how many threads this process should have: its cores, or what SLURM gave it.
+
+    Where SLURM only counts cores and binds nobody to them, each process could use all.
+    """
+    cores = len(os.sched_getaffinity(0))
+    given = environment.get("SLURM_CPUS_PER_TASK", "")
+    if CORES_VARIABLE in environment or not given.isdecimal():
+        return cores
+    return max(1, min(cores, int(given)))
+
+
 def pin_and_limit(environment: MutableMapping[str, str] = os.environ) -> None:
     """Stay on the cores of TFUNET_CORES, with as many threads: call before TensorFlow's import.
 
     A process of the supervisor is pinned already. This is for those that srun, mpirun or a hand
-    started: without the variable, threads are limited to the cores that the process may use.
+    started: without the variable, threads are limited by `num_threads`.
     """
     cores = read_cores(environment)
     if cores is not None:
         os.sched_setaffinity(0, cores)
-    for name, value in thread_limits(len(os.sched_getaffinity(0))).items():
+    for name, value in thread_limits(num_threads(environment)).items():
         environment.setdefault(name, value)

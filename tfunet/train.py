@@ -4,10 +4,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ from tfunet.data.source import DataSource
 from tfunet.data.split import split_cases
 from tfunet.environment import environment
 from tfunet.evaluation import Evaluation, Scores
-from tfunet.exit_codes import CheckFailedError
+from tfunet.exit_codes import CheckFailedError, StoppedError
 from tfunet.models.make import make_model
 from tfunet.optimizer import averaging
 from tfunet.record import RunFolder
@@ -65,6 +65,7 @@ def run(
     path: str | Path,
     *,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    stops_after: Callable[[int], bool] = lambda step: False,
 ) -> dict[str, Any]:
     """Train, evaluate and record one run; every process of it calls this.
 
@@ -75,6 +76,8 @@ def run(
         backend: Not yet started.
         path: The run's folder; the chief writes there.
         callbacks: Keras callbacks beside those of the configuration.
+        stops_after: Called after every step; where it is true, in all processes after the same
+            step, the run writes a checkpoint and ends by StoppedError.
 
     Returns what result.json holds.
 
@@ -245,6 +248,12 @@ def run(
             checkpoint.save(folder, variables, arrays, facts)
         progress.spend("saving", since)
 
+    def leave() -> NoReturn:
+        bar.close()
+        backend.sum(np.zeros(1))  # Nobody leaves before the checkpoint is written.
+        backend.stop()
+        raise StoppedError(f"Stopped by a signal after step {progress.step} of {last_step}.")
+
     # --- The loop ------------------------------------------------------------------------------
     progress.seconds["start"] = progress.seconds.get("start", 0.0) + time.time() - started
     progress.traced_steps.append(progress.step + 1)
@@ -258,6 +267,7 @@ def run(
         metrics_before = carried.pop("metrics", None)
         local_losses: list[float] = []
         running_sum = 0.0
+        stopping = False
         model.reset_metrics()
         keras_callbacks.on_epoch_begin(epoch)
         for in_epoch in range(begun, epoch_end - epoch * steps_per_epoch):
@@ -281,11 +291,15 @@ def run(
             keras_callbacks.on_train_batch_end(in_epoch, logs)
             bar.update()
             bar.set_postfix(loss=f"{logs['loss']:.4f}", refresh=False)
-            if _checkpoint_due(config, progress.step) and progress.step < epoch_end:
+            stopping = stops_after(progress.step)
+            due = stopping or _checkpoint_due(config, progress.step)
+            if due and progress.step < epoch_end:
                 state.average_statistics(backend, topology, model)
                 write_steps(local_losses)
                 metrics = metric_state.total(metrics_before)
                 save({"metrics": metrics, "samples": backend.sum(used)})
+                if stopping:
+                    leave()
         saving = progress.seconds.get("saving", 0.0) - saving_before
         training_seconds = time.perf_counter() - epoch_since - saving
 
@@ -328,6 +342,8 @@ def run(
             print(_epoch_line(epoch + 1, progress, training_seconds), flush=True)
         # After the rows: a run that is killed in between drops them when it goes on.
         save({})
+        if stopping and progress.step < last_step:
+            leave()
     keras_callbacks.on_train_end()
     bar.close()
 

@@ -1,7 +1,8 @@
-"""One process of a run, as the supervisor starts it: `python -m tfunet.worker FOLDER`."""
+"""One process of a run: `python -m tfunet.worker FOLDER`, by the supervisor, srun or mpirun."""
 
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -9,7 +10,11 @@ from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.backend import BACKENDS, Launch
-from tfunet.cores import pin_and_limit
+from tfunet.cluster import Place, find_place
+from tfunet.code_version import code_hash
+from tfunet.cores import num_threads, pin_and_limit
+from tfunet.environment import DEFAULTS
+from tfunet.meeting import SIGNALS, Meeting
 from tfunet.record import RunFolder
 from tfunet.refs import call, resolve
 
@@ -25,21 +30,46 @@ def launch_from(environment: Mapping[str, str]) -> Launch:
 
 
 def work(path: Path) -> None:
-    """Train as the folder's config.json says."""
+    """Train as the folder's config.json says, alone or with those that srun or mpirun started."""
     config = RunFolder(path).read_config()
     if config is None:
         raise ValueError(f"{path} has no config.json. Start a run with `tfunet train --out`.")
+    launch, meeting = launch_from(os.environ), None
+    place = None if LAUNCH_VARIABLE in os.environ else find_place(os.environ)
+    if place is not None:
+        meeting = _meet(place)
+        launch = Launch(
+            process_index=place.index,
+            process_count=place.count,
+            num_replicas=config.num_replicas,
+            addresses=meeting.addresses,
+        )
     import tensorflow as tf
 
     # The variables of tfunet.cores reach only a part of TensorFlow's pools.
-    num_threads = len(os.sched_getaffinity(0))
-    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
-    tf.config.threading.set_inter_op_parallelism_threads(num_threads)
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads(os.environ))
+    tf.config.threading.set_inter_op_parallelism_threads(num_threads(os.environ))
     from tfunet.train import run
 
-    launch = launch_from(os.environ)
     make = resolve("backend", config.backend, BACKENDS)
-    run(config, call("backend", make, config.backend_options, launch=launch), path)
+    backend = call("backend", make, config.backend_options, launch=launch)
+    if meeting is None:
+        run(config, backend, path)
+        return
+    try:
+        run(config, backend, path, stops_after=meeting.stops_after)
+    except exit_codes.StoppedError:
+        # SLURM kills all others of a process that ends so: only the chief does, and last.
+        if launch.process_index == 0:
+            meeting.await_end()
+            raise
+
+
+def _meet(place: Place) -> Meeting:
+    noted: list[int] = []
+    for number in SIGNALS:
+        signal.signal(number, lambda got, _: noted.append(got))
+    return Meeting(place, code_hash(), noted)
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -52,14 +82,17 @@ def _is_ours(error: BaseException) -> bool:
 def main() -> None:
     """Run, and end the process with a documented exit code."""
     pin_and_limit()
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
     code = exit_codes.OK
     try:
         work(Path(sys.argv[1]))
     except BaseException as error:  # Also SystemExit: a run that leaves early has no result.
         code = exit_codes.of_error(error) or exit_codes.PROCESS_DIED
-        if code == exit_codes.PROCESS_DIED or not _is_ours(error):
+        explained = _is_ours(error) and isinstance(error, ConnectionError)
+        if not explained and (code == exit_codes.PROCESS_DIED or not _is_ours(error)):
             traceback.print_exc()
-        if code != exit_codes.PROCESS_DIED:
+        if explained or code != exit_codes.PROCESS_DIED:
             print(f"error: {error}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -27,6 +27,7 @@ from tfunet.bench.output import Log, Screen, Stream
 from tfunet.bench.process import Guard, Process, signals_noted, start
 from tfunet.config import RunConfig
 from tfunet.cores import core_variables, share_cores, usable_cores
+from tfunet.environment import DEFAULTS
 from tfunet.record import RunFolder, WriteError
 from tfunet.refs import expand
 
@@ -147,10 +148,7 @@ def child_environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str
     terminal, which it cannot see through the pipe.
     """
     environment = {
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        # TensorFlow turns oneDNN on by itself on some CPUs only. Without it a 3D convolution
-        # takes 8 times as long, a 2D one about twice.
-        "TF_ENABLE_ONEDNN_OPTS": "1",
+        **DEFAULTS,
         "PYTHONIOENCODING": "utf-8",
         **inherited,
         "PYTHONUNBUFFERED": "1",

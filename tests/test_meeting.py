@@ -1,0 +1,118 @@
+"""Processes meet, name who is missing, and stop after the same step."""
+
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from tfunet.cluster import Place, ports_of
+from tfunet.meeting import Meeting, address_of
+
+KEYS = iter(range(10**6))
+
+
+def places(count, key=None):
+    hosts = ("127.0.0.1",) * count
+    key = key or f"{next(KEYS)}-{threading.get_native_id()}"
+    return [Place(index=i, count=count, host="here", hosts=hosts, key=key) for i in range(count)]
+
+
+def meet(all_places, codes=None, noted=None):
+    """The meeting of each process, or its error."""
+
+    def one(place):
+        try:
+            code = (codes or {}).get(place.index, "code")
+            return Meeting(place, code, (noted or {}).get(place.index, []))
+        except ConnectionError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(all_places)) as pool:
+        return list(pool.map(one, all_places))
+
+
+def test_all_get_the_same_addresses_in_the_order_of_processes():
+    met = meet(places(4))
+    assert len({one.addresses for one in met}) == 1
+    ports = [int(one.rpartition(":")[2]) for one in met[0].addresses]
+    assert len(set(ports)) == 4
+
+
+def test_two_runs_whose_ports_clash_do_not_mix():
+    ours = places(2)
+    # Somebody else listens where our chief would.
+    with socket.create_server(("127.0.0.1", ports_of(ours[0].key, 0)[0])):
+        met = meet(ours)
+    assert met[0].addresses == met[1].addresses
+
+
+def test_another_run_at_the_same_port_is_refused(monkeypatch):
+    monkeypatch.setenv("TFUNET_MEETING_SECONDS", "2")
+    monkeypatch.setattr("tfunet.meeting.ports_of", lambda key, index: [23456 + index * 20])
+    met = meet([places(2, "1-0-")[0], places(2, "2-0-")[1]])
+    assert "process 1 of 2 on 127.0.0.1 did not come within 2 s" in met[0]
+    assert "another run meets here" in met[1]
+
+
+def test_who_does_not_come_is_named_by_host_and_rank(monkeypatch):
+    monkeypatch.setenv("TFUNET_MEETING_SECONDS", "1")
+    three = [replace(one, hosts=("127.0.0.1", "n2", "n10")) for one in places(3)]
+    met = meet(three[:2])
+    assert met[0] == "process 2 of 3 on n10 did not come within 1 s."
+    assert met[1] == met[0]
+
+
+def test_a_missing_chief_is_named(monkeypatch):
+    monkeypatch.setenv("TFUNET_MEETING_SECONDS", "0.5")
+    (met,) = meet(places(2)[1:])
+    assert met.startswith("process 0 of 2 on 127.0.0.1 (127.0.0.1, ports ")
+    assert "was not there for process 1 of 2" in met
+
+
+def test_other_code_is_refused_everywhere():
+    met = meet(places(2), codes={1: "other"})
+    assert "process 1 of 2 on here runs other code (other) than the chief (code)" in met[0]
+    assert met[1] == met[0]
+
+
+@pytest.mark.parametrize("signalled", [0, 1, 2])
+def test_all_stop_after_the_same_step_whoever_was_signalled(signalled):
+    noted = {index: [] for index in range(3)}
+    met = meet(places(3), noted=noted)
+    barrier = threading.Barrier(3)  # The all-reduce of a step: nobody ends it before all began it.
+
+    def train(index):
+        for step in range(1, 1000):
+            barrier.wait(timeout=20)
+            if step == 5 and index == signalled:
+                noted[index].append(15)
+            if met[index].stops_after(step):
+                return step
+        return None
+
+    with ThreadPoolExecutor(3) as pool:
+        stopped = set(pool.map(train, range(3)))
+    assert len(stopped) == 1
+    assert 5 < stopped.pop() < 1000
+
+
+def test_a_run_of_one_process_stops_at_once():
+    noted = []
+    (met,) = meet(places(1), noted={0: noted})
+    assert not met.stops_after(1)
+    noted.append(15)
+    assert met.stops_after(2)
+
+
+def test_a_host_without_an_address_is_named():
+    with pytest.raises(ConnectionError, match=r"'no-such-host\.invalid' has no address"):
+        address_of("no-such-host.invalid")
+
+
+def test_meeting_and_place_import_no_tensorflow():
+    code = "import sys, tfunet.worker; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
