@@ -75,9 +75,28 @@ def _parser() -> argparse.ArgumentParser:
     run = _command(actions, "run", _sweep_run, "run what is not done yet, then report")
     run.add_argument("study", type=Path, help="TOML file")
     run.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
+    run.add_argument(
+        "--slurm",
+        action="store_true",
+        help="submit it to SLURM as [slurm] in the study says, and return",
+    )
+    run.add_argument(
+        "--dry-run", action="store_true", help="with --slurm: print the job scripts and do nothing"
+    )
     status = _command(actions, "status", _sweep_status, "say what is done, failed and waiting")
     status.add_argument("folder", type=Path, help="folder of a sweep")
     status.add_argument("--json", action="store_true", help="as JSON")
+    wait = _command(actions, "wait", _sweep_wait, "wait until nothing of it runs, then report")
+    resume = _command(
+        actions, "resume", _sweep_resume, "run what is not done, here or under SLURM as before"
+    )
+    retry = _command(actions, "retry", _sweep_retry, "run what failed again, and nothing else")
+    cancel = _command(actions, "cancel", _sweep_cancel, "end what runs, and take it out of queues")
+    for action in (wait, resume, retry, cancel):
+        action.add_argument("folder", type=Path, help="folder of a sweep")
+    cancel.add_argument(
+        "trials", nargs="*", metavar="TRIAL", help="only these, under SLURM; by default all"
+    )
 
     report = _command(commands, "report", _report, "write the report of a sweep")
     report.add_argument("folder", type=Path, help="folder of a sweep")
@@ -212,11 +231,61 @@ def _sweep_plan(options: argparse.Namespace) -> int:
 
 def _sweep_run(options: argparse.Namespace) -> int:
     from tfunet.bench.study import read_study
-    from tfunet.bench.sweep import run_sweep
 
     study = read_study(options.study)
     folder = options.out or LOGS / study.name
-    code = run_sweep(study, folder)
+    if options.dry_run and not options.slurm:
+        raise ValueError("--dry-run prints job scripts: give --slurm too. See also: sweep plan.")
+    if not options.slurm:
+        from tfunet.bench.sweep import run_sweep
+
+        return _ended(folder, run_sweep(study, folder))
+    from tfunet.bench.submit import dry_run, submit_sweep
+
+    if options.dry_run:
+        print(dry_run(study, folder))
+        return exit_codes.OK
+    submit_sweep(study, folder)
+    return _submitted(folder)
+
+
+def _sweep_wait(options: argparse.Namespace) -> int:
+    from tfunet.bench.submit import wait_for
+
+    return _ended(options.folder, wait_for(options.folder))
+
+
+def _sweep_resume(options: argparse.Namespace) -> int:
+    from tfunet.bench.control import resume_sweep
+
+    code = resume_sweep(options.folder)
+    return _submitted(options.folder) if code is None else _ended(options.folder, code)
+
+
+def _sweep_retry(options: argparse.Namespace) -> int:
+    from tfunet.bench.control import resume_sweep
+
+    code = resume_sweep(options.folder, states=("failed",))
+    return _submitted(options.folder) if code is None else _ended(options.folder, code)
+
+
+def _sweep_cancel(options: argparse.Namespace) -> int:
+    from tfunet.bench.control import cancel_sweep
+
+    names = cancel_sweep(options.folder, options.trials)
+    for name in names:
+        print(f"cancelled: {name}")
+    if not names:
+        print("Nothing of it runs or is queued.")
+    return exit_codes.OK
+
+
+def _submitted(folder: Path) -> int:
+    print(f"You may log out. The report, when all is done: tfunet sweep wait {folder}")
+    return exit_codes.OK
+
+
+def _ended(folder: Path, code: int) -> int:
     if code not in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
         _print_report(folder, None)
     return code

@@ -121,7 +121,7 @@ def test_a_failed_trial_runs_again_from_its_start_and_its_record_is_kept(harness
 
 def test_failed_trials_can_be_left_alone(harness):
     harness.run("worker died")
-    assert harness.run(keep_failed=True) == 3
+    assert harness.run(states=("waiting", "interrupted")) == 3
     assert harness.started == []
 
 
@@ -129,7 +129,7 @@ def test_a_torn_record_of_a_failure_is_a_failure(harness):
     harness.run("worker died")
     torn = harness.started[0]
     (harness.folder / torn / "failure.json").write_text("{")
-    assert harness.run(keep_failed=True) == 3
+    assert harness.run(states=("waiting", "interrupted")) == 3
     assert harness.trial(torn).reason == "failure.json cannot be read"
 
 

@@ -58,6 +58,7 @@ class TrialRecord:
         exit_code: What a failed one ended with, if that is known.
         result: None unless done: a failed trial's times are not used.
         environment: env.json, flattened: "versions.tensorflow" to "2.16.2".
+        job: SLURM's number for it while it is queued or runs there; files do not tell.
     """
 
     id: str
@@ -72,6 +73,7 @@ class TrialRecord:
     exit_code: int | None = None
     result: Result | None = None
     environment: Mapping[str, Any]
+    job: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +144,15 @@ def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
     return replace(read, environment=flatten(_json(trial.folder / "env.json") or {}))
 
 
+def planned_trial(root: Path, name: str) -> TrialRecord:
+    """Return one trial of a sweep as its files tell it; ValueError if the plan has none such."""
+    table = read_plan(root)
+    for one in table["trials"]:
+        if one["id"] == name:
+            return read_trial(_planned_trial(root, table, one))
+    raise ValueError(f"The sweep in {root} has no trial {name!r}.")
+
+
 def read_steps(folder: Path) -> dict[str, list[float]]:
     """Return step, seconds and loss of every optimizer step; empty lists without a record."""
     return read_table(folder / "steps.csv", {"step": int, "seconds": float, "loss": float})
@@ -199,25 +210,29 @@ def _planned(root: Path) -> SweepRecord:
     running = (
         (_json(root / "running.json") or {}).get("trial") if RunFolder(root).is_locked() else None
     )
-    trials = []
-    for one in table["trials"]:
-        trial = TrialRecord(
-            id=one["id"],
-            folder=root / one["id"],
-            cell=one["cell"],
-            repeat=one.get("repeat", 1),
-            scaling=one.get("scaling", "weak"),
-            settings=one.get("settings", {}),
-            config=planned_config(table["base"], one["changes"]),
-            environment={},
-        )
-        trials.append(read_trial(trial, is_running=one["id"] == running))
+    trials = [
+        read_trial(_planned_trial(root, table, one), is_running=one["id"] == running)
+        for one in table["trials"]
+    ]
     return SweepRecord(
         name=table.get("study", root.name),
         folder=root,
         trials=tuple(trials),
         skipped=tuple(table.get("skipped", ())),
         noise=tuple((_json(root / "noise.json") or {}).get("measurements", ())),
+    )
+
+
+def _planned_trial(root: Path, table: Mapping[str, Any], one: Mapping[str, Any]) -> TrialRecord:
+    return TrialRecord(
+        id=one["id"],
+        folder=root / one["id"],
+        cell=one["cell"],
+        repeat=one.get("repeat", 1),
+        scaling=one.get("scaling", "weak"),
+        settings=one.get("settings", {}),
+        config=planned_config(table["base"], one["changes"]),
+        environment={},
     )
 
 

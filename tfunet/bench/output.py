@@ -79,12 +79,20 @@ class Log:
 
     def last_words(self) -> str:
         """Return the last line that is not one of TensorFlow's: of a traceback, the error."""
-        words = (line.strip() for line in reversed(self.tail) if not NATIVE_MESSAGE.match(line))
-        return next((line for line in words if line), "")
+        return _last_words(self.tail)
 
     def close(self) -> None:
         """Close the file; `tail` can still be read."""
         self._file.close()
+
+
+def last_words(path: Path) -> str:
+    """Return the same of a log file that somebody else wrote; empty without one."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return _last_words(lines[-TAIL_LINES:])
 
 
 @final
@@ -145,3 +153,8 @@ def _last_state(line: bytes) -> bytes:
     """Return what a terminal shows of a line that was redrawn after carriage returns."""
     states = (state for state in reversed(line.split(b"\r")) if state.strip())
     return next(states, b"")
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    words = (line.strip() for line in reversed(lines) if not NATIVE_MESSAGE.match(line))
+    return next((line for line in words if line), "")

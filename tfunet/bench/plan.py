@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,8 +70,10 @@ class _Cell:
     config: RunConfig
 
 
-def plan(study: Study, num_cores: int | None = None) -> Plan:
+def plan(study: Study, num_cores: float | None = None) -> Plan:
     """Return the trials of `study` on a machine with `num_cores` (by default: this one).
+
+    math.inf is a cluster, where each run gets the cores that it asks for.
 
     Each repeat is one shuffled block of all cells, so that a machine that becomes slower
     during the sweep does so for all cells alike.
@@ -93,13 +96,15 @@ def plan(study: Study, num_cores: int | None = None) -> Plan:
     )
 
 
-def impossible(config: RunConfig, num_cores: int) -> str | None:
+def impossible(config: RunConfig, num_cores: float) -> str | None:
     """Return why a machine with `num_cores` cannot run `config`, or None."""
     if too_many := _too_many_replicas(vars(config)):
         return too_many
     try:
         count = num_processes(config)
-        share_cores(range(num_cores), config.num_replicas, count, config.cores_per_replica)
+        if num_cores != math.inf:
+            cores = range(int(num_cores))
+            share_cores(cores, config.num_replicas, count, config.cores_per_replica)
         Launch(process_count=count, num_replicas=config.num_replicas, addresses=("",) * count)
     except ValueError as error:
         # The advice that follows is for a single run.
@@ -170,7 +175,7 @@ def _skipped_lines(skipped: Sequence[Skipped], most: int = 5) -> Iterator[str]:
             yield f"    and {len(cells) - most} more"
 
 
-def _cells(study: Study, num_cores: int) -> tuple[list[_Cell], list[Skipped], set[int]]:
+def _cells(study: Study, num_cores: float) -> tuple[list[_Cell], list[Skipped], set[int]]:
     cells: list[_Cell] = []
     skipped: list[Skipped] = []
     used_rules: set[int] = set()

@@ -9,10 +9,11 @@ from typing import Any
 from tfunet.arguments import from_dict
 from tfunet.backend import BACKENDS
 from tfunet.bench.settings import KEYS, OPTIONS, flat
+from tfunet.bench.slurm import Slurm, read_slurm
 from tfunet.config import RunConfig
 from tfunet.refs import expand, near_match
 
-TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip")
+TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip", "slurm")
 Scalar = (str, int, float, bool)
 
 
@@ -37,6 +38,7 @@ class Study:
             entry of a table, dotted: "model_options.filters".
         cases: Settings that belong together, one table a case.
         skips: Cells to leave out.
+        slurm: How trials run under SLURM; no part of what is compared.
         text: The file that it was read from, kept as it is; empty for one made in Python.
     """
 
@@ -47,6 +49,7 @@ class Study:
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     cases: tuple[Mapping[str, Any], ...] = ()
     skips: tuple[SkipRule, ...] = ()
+    slurm: Slurm = field(default_factory=Slurm)
     text: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -89,6 +92,7 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         },
         cases=tuple(flat(one) for one in _tables("case", table.get("case", []))),
         skips=tuple(_skip_rule(one) for one in _tables("skip", table.get("skip", []))),
+        slurm=read_slurm(_typed("[slurm]", table.get("slurm", {}), dict)),
     )
     return _checked(study)
 

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tfunet.bench.collect import planned_config as config_of
 from tfunet.bench.noise import measure_noise
 from tfunet.bench.plan import Plan, plan, plan_json
 from tfunet.bench.process import CHILD, signals_noted
+from tfunet.bench.slurm_queue import queued_trials
 from tfunet.bench.study import Study
 from tfunet.bench.toml_writer import config_toml, study_toml
 from tfunet.config import RunConfig
@@ -30,6 +31,7 @@ from tfunet.record import RunFolder, write_atomic, writing
 GRACE_SECONDS = 20.0
 TICK_SECONDS = 0.2
 EARLIER = "earlier"
+NOT_DONE = ("waiting", "interrupted", "failed")
 # What a failed attempt leaves that is large, and that no new attempt may go on from.
 LARGE = ("checkpoint.npz", "model.keras")
 
@@ -50,18 +52,18 @@ def run_sweep(
     folder: str | Path,
     *,
     command: Callable[[Path], Sequence[str]] = train_command,
-    keep_failed: bool = False,
+    states: Collection[str] = NOT_DONE,
     num_cores: int | None = None,
     say: Callable[[str], None] = say_now,
     noise: Callable[[], Mapping[str, Any]] = measure_noise,
 ) -> int:
-    """Run the trials of `study` that are not done, and return an exit code.
+    """Run the trials of `study` that are in one of `states`, and return an exit code.
 
     A trial is done if it has its result.json with all checks true. One that failed is run again
-    from its start (the record of the earlier attempt goes to earlier/), unless `keep_failed`.
+    from its start; the record of the earlier attempt goes to earlier/.
     The folder may hold an earlier version of the study: what is new is added. Raises ValueError,
     before anything changes, if a trial that was run is no longer in the study, or if another
-    sweep is running in the folder.
+    sweep is running in the folder, here or under SLURM.
 
     Args:
         command: The folder of a trial to the command that runs it and writes its record there.
@@ -74,13 +76,18 @@ def run_sweep(
     """
     planned = plan(study, num_cores)
     root = Path(folder)
+    if queued := queued_trials(root):
+        raise ValueError(
+            f"{root} has {len(queued)} trials in SLURM's queue. Wait for them (tfunet sweep wait), "
+            "cancel them (tfunet sweep cancel), or choose another folder."
+        )
     RunFolder(root).create()
     with RunFolder(root).locked(), signals_noted() as noted:
         # A sweep that was killed leaves it behind, and nobody else can be running here now.
         (root / "running.json").unlink(missing_ok=True)
-        _adopt(planned, root)
+        write_plan(adopted(planned, root), root)
         sweep = read_sweep(root)
-        todo = [trial for trial in sweep.trials if _is_due(trial, keep_failed)]
+        todo = [trial for trial in sweep.trials if trial.state in states]
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}.")
         if todo:
             _note_noise(root, "before", noise)
@@ -151,10 +158,6 @@ def _estimate(left: float | None) -> str:
     return f"  (about {duration(left)} left)" if left else ""
 
 
-def _is_due(trial: TrialRecord, keep_failed: bool) -> bool:
-    return trial.state != "done" and not (trial.state == "failed" and keep_failed)
-
-
 def _run_trial(
     trial: TrialRecord,
     root: Path,
@@ -162,13 +165,13 @@ def _run_trial(
     noted: Sequence[int],
 ) -> int:
     """Run one trial from its start; its folder tells afterwards how it ended, whatever happens."""
-    _set_aside(trial.folder, root)
+    set_aside(trial.folder, root)
     folder = RunFolder(trial.folder)
     folder.create()
     write_atomic(trial.folder / "config.toml", config_toml(trial.config))
     write_atomic(root / "running.json", json.dumps({"trial": trial.id, "process": os.getpid()}))
     try:
-        code = _execute(command(trial.folder), trial.folder / "log.txt", noted)
+        code = execute(command(trial.folder), trial.folder / "log.txt", noted)
     finally:
         (root / "running.json").unlink(missing_ok=True)
     if folder.is_done():
@@ -182,8 +185,14 @@ def _run_trial(
     return code
 
 
-def _execute(command: Sequence[str], log: Path, noted: Sequence[int]) -> int:
-    """Return the exit code of a command that ends when a signal is noted, or when we die."""
+def execute(
+    command: Sequence[str], log: Path, noted: Sequence[int], *, forward: bool = True
+) -> int:
+    """Return the exit code of a command that dies with us, its output in `log`.
+
+    A noted signal is passed on, and after some time SIGKILL; without `forward`, whoever sent it
+    ends the command too.
+    """
     cores = ",".join(map(str, usable_cores()))
     start = [sys.executable, "-I", "-S", str(CHILD), str(os.getpid()), cores]
     with writing(log):
@@ -197,7 +206,7 @@ def _execute(command: Sequence[str], log: Path, noted: Sequence[int]) -> int:
             start_new_session=True,
         )
         try:
-            return _wait(process, noted)
+            return _wait(process, noted if forward else ())
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -225,7 +234,7 @@ def _explain(code: int, log: Path) -> tuple[str, int]:
     return (lines[-1].strip() if lines else f"ended with exit code {code}"), code
 
 
-def _set_aside(folder: Path, root: Path) -> None:
+def set_aside(folder: Path, root: Path) -> None:
     """Move what an earlier attempt left to earlier/<trial>-<number>, without its checkpoint."""
     if not folder.is_dir() or not any(folder.iterdir()):
         return
@@ -239,8 +248,11 @@ def _set_aside(folder: Path, root: Path) -> None:
             (target / name).unlink(missing_ok=True)
 
 
-def _adopt(planned: Plan, root: Path) -> None:
-    """Write study.toml and plan.json; trials that the folder has already keep their names."""
+def adopted(planned: Plan, root: Path) -> Plan:
+    """Return the plan with the names that the folder's trials have already.
+
+    Raises ValueError if the folder holds trials that are not in it.
+    """
     names = _names(root)
     trials = []
     for trial in planned.trials:
@@ -253,10 +265,14 @@ def _adopt(planned: Plan, root: Path) -> None:
             f"cannot be run here: {', '.join(gone[:3])}{', ...' if len(gone) > 3 else ''}. "
             "Choose another folder; adding settings or repeats to a study needs none."
         )
+    return replace(planned, trials=tuple(trials))
+
+
+def write_plan(planned: Plan, root: Path) -> None:
+    """Write study.toml and plan.json."""
     study = planned.study
     write_atomic(root / "study.toml", study.text or study_toml(study))
-    table = plan_json(replace(planned, trials=tuple(trials)))
-    write_atomic(root / "plan.json", json.dumps(table, indent=1))
+    write_atomic(root / "plan.json", json.dumps(plan_json(planned), indent=1))
 
 
 def _names(root: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from tfunet.bench.slurm import Slurm
 from tfunet.bench.study import Study
 from tfunet.config import RunConfig
 
@@ -22,6 +23,8 @@ def study_toml(study: Study) -> str:
         lines += [f"\n[{title}]\n", *(_line(key, value) for key, value in table.items())]
     for case in study.cases:
         lines += ["\n[[case]]\n", *(_line(key, value) for key, value in case.items())]
+    if study.slurm != Slurm():
+        lines += ["\n[slurm]\n", *(_line(key, value) for key, value in vars(study.slurm).items())]
     for rule in study.skips:
         lines += ["\n[[skip]]\n", _line("when", rule.when), _line("reason", rule.reason)]
     return "".join(lines)

@@ -1,0 +1,134 @@
+"""Runs a study's trials under SLURM: writes job scripts, submits them, waits for them."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+from tfunet import exit_codes
+from tfunet.bench.collect import TrialRecord, read_sweep
+from tfunet.bench.plan import Plan, plan
+from tfunet.bench.slurm import Job, job_script, jobs_of
+from tfunet.bench.slurm_queue import SCRIPTS, NoAnswerError, queued_trials, submit
+from tfunet.bench.status import current, overlay
+from tfunet.bench.study import Study
+from tfunet.bench.sweep import NOT_DONE, adopted, say_now, write_plan
+from tfunet.code_version import code_hash
+from tfunet.record import RunFolder, write_atomic
+
+POLL_SECONDS = 5.0
+# How long a shared disk may take to show what a job wrote last.
+LATE_SECONDS = 10.0
+
+
+def submit_sweep(
+    study: Study,
+    folder: str | Path,
+    *,
+    states: Collection[str] = NOT_DONE,
+    say: Callable[[str], None] = say_now,
+) -> list[str]:
+    """Submit the trials of `study` that are in one of `states`, and return SLURM's job numbers.
+
+    What is queued or runs already is not submitted again. Raises ValueError, before anything is
+    submitted, if a trial that was run is no longer in the study, and where SLURM refuses a script
+    or does not answer.
+    """
+    root = Path(folder)
+    RunFolder(root).create()
+    with RunFolder(root).locked():
+        write_plan(adopted(plan(study, math.inf), root), root)
+        sweep = overlay(read_sweep(root), queued_trials(root))
+        todo = [(one.id, one.config) for one in sweep.trials if _is_due(one, states)]
+        say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to submit in {root}.")
+        numbers = []
+        for path, text, job in _scripts(study, root, jobs_of(todo, study.slurm)):
+            path.parent.mkdir(exist_ok=True)
+            write_atomic(path, text)
+            number = submit(path)
+            numbers.append(number)
+            say(f"job {number}: {len(job.trials)} x {job.shape.name}, {path}")
+        return numbers
+
+
+def dry_run(study: Study, folder: str | Path) -> str:
+    """Return the job scripts that `submit_sweep` would submit, each after its path."""
+    root = Path(folder)
+    planned: Plan = adopted(plan(study, math.inf), root)
+    todo = [(one.id, one.config) for one in planned.trials]
+    if (root / "plan.json").is_file():
+        states = {one.id: one for one in read_sweep(root).trials}
+        todo = [(name, config) for name, config in todo if not _is_done(states.get(name))]
+    scripts = _scripts(study, root, jobs_of(todo, study.slurm))
+    return "\n".join(f"==> {path} <==\n{text}" for path, text, _ in scripts)
+
+
+def wait_for(
+    folder: str | Path,
+    *,
+    say: Callable[[str], None] = say_now,
+    poll_seconds: float = POLL_SECONDS,
+    late_seconds: float = LATE_SECONDS,
+) -> int:
+    """Return an exit code when no trial of the sweep runs or is queued; says each one that ends.
+
+    0 if all are done, else that of the first trial that failed, or 3 if some never ended.
+    """
+    seen = {one.id: one.state for one in read_sweep(folder).trials}
+    quiet_since: float | None = None
+    while True:
+        try:
+            sweep = current(folder)
+        except NoAnswerError as error:
+            # slurmctld is started again now and then; its jobs go on meanwhile.
+            say(f"{error} Asking again.")
+            time.sleep(poll_seconds)
+            continue
+        for trial in sweep.trials:
+            if seen.get(trial.id) != trial.state:
+                seen[trial.id] = trial.state
+                say(f"{trial.id}: {trial.state}{f' ({trial.reason})' if trial.reason else ''}")
+        if any(one.state == "running" or one.job for one in sweep.trials):
+            quiet_since = None
+        elif quiet_since is None:
+            quiet_since = time.monotonic()
+        if all(one.state == "done" for one in sweep.trials):
+            return exit_codes.OK
+        if quiet_since is not None and time.monotonic() - quiet_since >= late_seconds:
+            return _exit_code(sweep.trials)
+        time.sleep(poll_seconds)
+
+
+def _scripts(study: Study, root: Path, jobs: Iterable[Job]) -> list[tuple[Path, str, Job]]:
+    """Return path, text and job of each script; numbered on, since queued jobs need theirs."""
+    folder = root.resolve() / SCRIPTS
+    first = 1 + max((int(one.name[:3]) for one in folder.glob("[0-9][0-9][0-9]-*.sh")), default=0)
+    scripts = []
+    for number, job in enumerate(jobs, first):
+        path = folder / f"{number:03d}-{job.shape.name}.sh"
+        text = job_script(
+            job,
+            study.slurm,
+            study=study.name,
+            path=path,
+            folder=root.resolve(),
+            code=code_hash(),
+            python=sys.executable,
+            cwd=Path.cwd(),
+        )
+        scripts.append((path, text, job))
+    return scripts
+
+
+def _is_due(trial: TrialRecord, states: Collection[str]) -> bool:
+    return trial.state in states and not trial.job
+
+
+def _is_done(trial: TrialRecord | None) -> bool:
+    return trial is not None and trial.state == "done"
+
+
+def _exit_code(trials: Iterable[TrialRecord]) -> int:
+    codes = [one.exit_code or exit_codes.PROCESS_DIED for one in trials if one.state != "done"]
+    return codes[0] if codes else exit_codes.OK

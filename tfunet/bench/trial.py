@@ -1,0 +1,136 @@
+"""Runs one trial inside its SLURM job: `python -m tfunet.bench.trial --code HASH FOLDER srun ...`.
+
+What a job script ends with. It writes down how srun ended; what the run itself has to say, its
+processes write.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfunet import exit_codes
+from tfunet.bench.collect import TrialRecord, planned_trial
+from tfunet.bench.output import last_words
+from tfunet.bench.process import signals_noted
+from tfunet.bench.slurm_queue import NoAnswerError, queue_again
+from tfunet.bench.sweep import execute, set_aside
+from tfunet.code_version import code_hash
+from tfunet.record import RunFolder
+
+# As srun 22.05 writes: "srun: error: n10: task 1: Killed", "srun: error: n2: tasks 0-1: Exited
+# with exit code 2".
+ENDED = re.compile(r"^srun: error: (\S+): tasks? (\d+)[^:]*: (.+)$", re.MULTILINE)
+EXITED = re.compile(r"Exited with exit code (\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A process that srun says failed: the first, since the others are ended because of it."""
+
+    host: str
+    process: int
+    words: str
+
+    @property
+    def exit_code(self) -> int:
+        """What the trial ends with for it."""
+        found = EXITED.search(self.words)
+        code = int(found[1]) if found else exit_codes.PROCESS_DIED
+        return code if code in exit_codes.ON_PURPOSE else exit_codes.PROCESS_DIED
+
+
+def first_failure(messages: str) -> Ended | None:
+    """Return the process that srun's messages name first; None if they name none."""
+    found = ENDED.search(messages)
+    if not found:
+        return None
+    return Ended(host=found[1], process=int(found[2]), words=found[3].strip())
+
+
+def run_trial(
+    trial: TrialRecord, command: Sequence[str], code: str, environment: Mapping[str, str]
+) -> int:
+    """Run `command`, which runs the trial, and return an exit code; its folder tells the rest.
+
+    A job that SLURM, or we, queued again goes on from its checkpoint; any other starts anew. After
+    exit code 75 of the command the job is queued again.
+    """
+    folder = RunFolder(trial.folder)
+    if trial.folder.is_dir() and folder.is_locked():
+        raise ValueError(f"{trial.folder} is in use by another job.")
+    is_again = int(environment.get("SLURM_RESTART_COUNT") or 0) > 0
+    if not (is_again and (trial.folder / "checkpoint.npz").is_file()):
+        set_aside(trial.folder, trial.folder.parent)
+    folder.create()
+    with signals_noted() as noted, folder.locked():
+        if (now := code_hash()) != code:
+            folder.write_failure(
+                f"the code has changed since the job was submitted (it was {code}, is {now}): "
+                "submit it anew with tfunet sweep resume, or go back to that code",
+                exit_codes.BAD_INPUT,
+            )
+            return exit_codes.BAD_INPUT
+        folder.clear_failure()
+        folder.write_config(trial.config)
+        log = trial.folder / "log.txt"
+        ended = execute(command, log, noted, forward=False)
+        if folder.is_done():
+            return exit_codes.OK
+        if noted:
+            # SLURM ends the job, and knows whether it will run again.
+            folder.write_failure("ended by SLURM: cancelled, preempted or out of time", 143)
+            return exit_codes.TERMINATED
+        if ended == exit_codes.STOPPED:
+            return _again(folder, environment.get("SLURM_JOB_ID", ""))
+        return _explain(ended, trial, folder, log.read_text(encoding="utf-8", errors="replace"))
+
+
+def _again(folder: RunFolder, job: str) -> int:
+    folder.write_failure("stopped by a signal of SLURM's, to be run again", exit_codes.TERMINATED)
+    try:
+        queue_again(job)
+    except NoAnswerError as error:
+        print(f"tfunet: {error}. Run it again with: tfunet sweep resume", file=sys.stderr)
+    return exit_codes.STOPPED
+
+
+def _explain(code: int, trial: TrialRecord, folder: RunFolder, messages: str) -> int:
+    failed = first_failure(messages)
+    if failed is None:
+        words = [line for line in messages.splitlines() if "error" in line]
+        reason = words[-1] if words else f"srun ended with {code}, without a result"
+        folder.write_failure(reason, exit_codes.PROCESS_DIED)
+        return exit_codes.PROCESS_DIED
+    log = folder.log_path(failed.process)
+    words = last_words(log)
+    reason = f"process {failed.process} on {failed.host}: {failed.words}, see {log.name}"
+    folder.write_failure(
+        f"{reason}: {words}" if words else reason, failed.exit_code, failed.process
+    )
+    return failed.exit_code
+
+
+def main() -> int:
+    """Read the arguments and run."""
+    parser = argparse.ArgumentParser(prog="python -m tfunet.bench.trial", description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder of a trial in that of its sweep")
+    parser.add_argument("--code", required=True, help="hash of the code that was planned")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="what runs it")
+    options = parser.parse_args()
+    try:
+        trial = planned_trial(options.folder.parent, options.folder.name)
+        if trial.state == "done":
+            print(f"{trial.id} is done already.")
+            return exit_codes.OK
+        return run_trial(trial, options.command, options.code, os.environ)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return exit_codes.of_error(error) or exit_codes.PROCESS_DIED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
