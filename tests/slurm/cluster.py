@@ -87,7 +87,7 @@ class Cluster:
         (self.folder / "munge.key").write_bytes(os.urandom(128))
         (self.folder / "munge.key").chmod(0o400)
         nodes = "\n".join(
-            f"NodeName={name} NodeHostname={_host()} NodeAddr={self.addresses[name]} Port={port} "
+            f"NodeName={name} NodeHostname={name} NodeAddr={self.addresses[name]} Port={port} "
             "CPUs=2 RealMemory=8000"
             for name, port in zip(NODES, self._node_ports, strict=True)
         )
@@ -108,11 +108,17 @@ class Cluster:
         )
         self._wait_for("munged", (self.folder / "munge.socket").exists)
         self.start_controller()
+        # As on real nodes, a host's name leads to the address by which the others reach it.
+        hosts = self.folder / "hosts"
+        names = "".join(f"{address} {name}\n" for name, address in self.addresses.items())
+        hosts.write_text(f"127.0.0.1 localhost\n{names}")
         for name in NODES:
             (self.folder / f"spool-{name}").mkdir()
             # Not `ip netns exec`: that mounts another /sys, in which slurmd finds no cgroups.
             space = f"--net=/run/netns/{self._namespace(name)}"
-            self._start(name, "nsenter", space, "slurmd", "-D", "-N", name)
+            become = f"hostname {name}; mount --bind {hosts} /etc/hosts; exec slurmd -D -N {name}"
+            node = ["unshare", "--mount", "--uts", "sh", "-e", "-c", become]
+            self._start(name, "nsenter", space, *node)
         self._wait_for("nodes", lambda: self.run("sinfo", "-h", "-o", "%T").split() == ["idle"])
 
     def start_controller(self) -> None:
