@@ -22,13 +22,14 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 
 from tfunet.backend import Launch, Topology
 
+CONTROLLERS = ("gloo", "mpi")
 COMPRESSIONS = {"none": horovod.Compression.none, "fp16": horovod.Compression.fp16}
 RENDEZVOUS_SECONDS = 60.0
 
 
 @final
 class HorovodBackend:
-    """Processes on one or more machines, met over Gloo.
+    """Processes on one or more machines, which meet over Gloo or MPI.
 
     Args:
         launch: What this process is told of the run.
@@ -36,6 +37,7 @@ class HorovodBackend:
         fusion_threshold_bytes: Gradients are fused to at most this size for one all-reduce.
         cycle_time_ms: Milliseconds for which Horovod collects gradients before it reduces them.
         adasum: Combine gradients by Adasum (Maleki et al. 2020) instead of their mean.
+        controller: gloo, or mpi where mpirun or srun --mpi started the processes.
     """
 
     name = "horovod"
@@ -47,6 +49,7 @@ class HorovodBackend:
         fusion_threshold_bytes: int = 128 * 1024 * 1024,
         cycle_time_ms: float = 1.0,
         adasum: bool = False,
+        controller: str = "gloo",
     ) -> None:
         if launch.num_replicas != launch.process_count:
             raise ValueError(
@@ -57,6 +60,13 @@ class HorovodBackend:
             raise ValueError(
                 f"Unknown compression {compression!r}. Known: {', '.join(COMPRESSIONS)}."
             )
+        if controller not in CONTROLLERS:
+            raise ValueError(f"Unknown controller {controller!r}. Known: {', '.join(CONTROLLERS)}.")
+        if controller == "mpi" and not horovod.mpi_built():
+            raise ValueError(
+                "This Horovod was built without MPI. Install one (Debian: libopenmpi-dev), then "
+                "type: make horovod. Or use controller = 'gloo'."
+            )
         if fusion_threshold_bytes < 0 or cycle_time_ms <= 0:
             raise ValueError(
                 "fusion_threshold_bytes must not be negative and cycle_time_ms must be positive, "
@@ -65,6 +75,7 @@ class HorovodBackend:
         if adasum and launch.num_replicas & (launch.num_replicas - 1):
             raise ValueError(f"Adasum needs a power of two replicas, got {launch.num_replicas}.")
         self._launch = launch
+        self._controller = controller
         self._compression = COMPRESSIONS[compression]
         self._op = horovod.Adasum if adasum else horovod.Average
         self._tunables = {
@@ -82,20 +93,34 @@ class HorovodBackend:
             mine = gpus[own.local_rank if len(gpus) >= own.local_size else 0]
             tf.config.set_visible_devices(mine, "GPU")
             tf.config.experimental.set_memory_growth(mine, True)
-        _check_own_name(slots, socket.gethostname(), own.hostname)
         os.environ.update(self._tunables)
-        host, port = launch.addresses[0].rsplit(":", 1)
-        if launch.process_index == 0:
-            self._server = _serve_rendezvous(host, int(port), slots)
-        _await_port(host, int(port))
-        os.environ.update(_gloo_environment(own, host, port, launch.addresses))
+        if self._controller == "gloo":
+            self._meet_over_gloo(slots)
+        else:
+            os.environ.update(HOROVOD_CONTROLLER="mpi", HOROVOD_CPU_OPERATIONS="mpi")
         horovod.init()
+        if (horovod.rank(), horovod.size()) != (launch.process_index, launch.process_count):
+            raise ValueError(
+                f"{self._controller} says that this is process {horovod.rank()} of "
+                f"{horovod.size()}, and what started it, {launch.process_index} of "
+                f"{launch.process_count}. With controller = 'mpi', start it by mpirun, or in a "
+                'study by srun = ["--mpi=pmix"] in [slurm].'
+            )
         return Topology(
             process_index=horovod.rank(),
             process_count=horovod.size(),
             num_replicas=horovod.size(),
             local_replicas=range(horovod.rank(), horovod.rank() + 1),
         )
+
+    def _meet_over_gloo(self, slots: Sequence[SlotInfo]) -> None:
+        addresses, own = self._launch.addresses, slots[self._launch.process_index]
+        _check_own_name(slots, socket.gethostname(), own.hostname)
+        host, port = addresses[0].rsplit(":", 1)
+        if own.rank == 0:
+            self._server = _serve_rendezvous(host, int(port), slots)
+        _await_port(host, int(port))
+        os.environ.update(_gloo_environment(own, host, port, addresses))
 
     def scope(self) -> AbstractContextManager[Any]:
         return nullcontext()
