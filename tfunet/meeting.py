@@ -200,6 +200,8 @@ class _Line:
     """A connection on which each line is a JSON object; what cannot be sent is not."""
 
     def __init__(self, connection: socket.socket) -> None:
+        # It is silent for hours, which firewalls take for dead.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._connection = connection
         self._buffer = b""
 

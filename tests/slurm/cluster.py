@@ -29,7 +29,8 @@ SlurmctldHost={host}({bridge})
 SlurmctldPort={controller_port}
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+# A job that is queued again waits until its first credential has expired, by default 2 minutes.
+AuthInfo=socket={folder}/munge.socket,cred_expire=15
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres

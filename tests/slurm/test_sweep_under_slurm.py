@@ -94,6 +94,12 @@ def until(condition, seconds=60):
         time.sleep(0.3)
 
 
+def release(hold):
+    """Let the held processes go on, once a signal under way has arrived."""
+    time.sleep(1)
+    hold.unlink()
+
+
 @pytest.mark.slow
 def test_a_sweep_survives_what_happens_on_a_cluster(cluster, tmp_path):
     sweep = Sweep(cluster, tmp_path)
@@ -132,17 +138,22 @@ def test_a_sweep_survives_what_happens_on_a_cluster(cluster, tmp_path):
     preempting = ["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null"]
     cluster.run(*preempting, "--wrap", "sleep 1")
     until(lambda: cluster.run("squeue", "--noheader", "--states=completing"))
-    hold.unlink()
+    release(hold)
     sweep.tfunet("sweep", "wait", sweep.logs, code=exit_codes.PROCESS_DIED)
     states = {name: one["state"] for name, one in sweep.trials().items()}
     assert states == {"single": "interrupted", other: "failed", first: "done"}
     log = (sweep.logs / sweep.trials()[first]["trial"] / "log-0.txt").read_text()
     assert "Going on from step 6 of 10." in log
 
-    # What was cancelled and what was killed run again, and nothing else.
-    shown = sweep.tfunet("sweep", "resume", sweep.logs)
-    assert "2 of 3 trials to submit" in shown
-    shown = sweep.tfunet("sweep", "wait", sweep.logs)
+    # What was cancelled and what was killed run again, and nothing else; one comes to its limit.
+    hold.touch()
+    assert "2 of 3 trials to submit" in sweep.tfunet("sweep", "resume", sweep.logs)
+    sweep.wait_until_held(5 + 3)
+    cluster.run("scancel", "--signal=USR1", sweep.job(other))
+    release(hold)
+    sweep.tfunet("sweep", "wait", sweep.logs)
+    log = (sweep.logs / sweep.trials()[other]["trial"] / "log-0.txt").read_text()
+    assert "Going on from step " in log
     report = (sweep.logs / "report/report.md").read_text()
     assert "no numbers" not in report
     assert len(list((sweep.logs / "earlier").iterdir())) == 2
