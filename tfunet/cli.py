@@ -90,7 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     resume = _command(
         actions, "resume", _sweep_resume, "run what is not done, here or under SLURM as before"
     )
-    retry = _command(actions, "retry", _sweep_retry, "run what failed again, and nothing else")
+    resume.set_defaults(states=("waiting", "interrupted", "failed"))
+    retry = _command(actions, "retry", _sweep_resume, "run what failed again, and nothing else")
+    retry.set_defaults(states=("failed",))
     cancel = _command(actions, "cancel", _sweep_cancel, "end what runs, and take it out of queues")
     for action in (wait, resume, retry, cancel):
         action.add_argument("folder", type=Path, help="folder of a sweep")
@@ -258,14 +260,7 @@ def _sweep_wait(options: argparse.Namespace) -> int:
 def _sweep_resume(options: argparse.Namespace) -> int:
     from tfunet.bench.control import resume_sweep
 
-    code = resume_sweep(options.folder)
-    return _submitted(options.folder) if code is None else _ended(options.folder, code)
-
-
-def _sweep_retry(options: argparse.Namespace) -> int:
-    from tfunet.bench.control import resume_sweep
-
-    code = resume_sweep(options.folder, states=("failed",))
+    code = resume_sweep(options.folder, options.states)
     return _submitted(options.folder) if code is None else _ended(options.folder, code)
 
 
@@ -273,10 +268,7 @@ def _sweep_cancel(options: argparse.Namespace) -> int:
     from tfunet.bench.control import cancel_sweep
 
     names = cancel_sweep(options.folder, options.trials)
-    for name in names:
-        print(f"cancelled: {name}")
-    if not names:
-        print("Nothing of it runs or is queued.")
+    print("\n".join(f"cancelled: {one}" for one in names) or "Nothing of it runs or is queued.")
     return exit_codes.OK
 
 

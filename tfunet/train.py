@@ -76,13 +76,13 @@ def run(
         backend: Not yet started.
         path: The run's folder; the chief writes there.
         callbacks: Keras callbacks beside those of the configuration.
-        stops_after: Called after every step; where it is true, in all processes after the same
-            step, the run writes a checkpoint and ends by StoppedError.
+        stops_after: Called after each step; where true, the same in all processes, the run ends.
 
     Returns what result.json holds.
 
     Raises ValueError for what is wrong with configuration or data, WriteError where the record
-    cannot be written, and CheckFailedError when the run did not compute what it should.
+    cannot be written, CheckFailedError when the run did not compute what it should, and
+    StoppedError, after a checkpoint, when `stops_after` said so.
     """
     # --- Start: devices, processes, random numbers ---------------------------------------------
     started = psutil.Process().create_time()
@@ -249,7 +249,6 @@ def run(
         progress.spend("saving", since)
 
     def leave() -> NoReturn:
-        bar.close()
         backend.sum(np.zeros(1))  # Nobody leaves before the checkpoint is written.
         backend.stop()
         raise StoppedError(f"Stopped by a signal after step {progress.step} of {last_step}.")
@@ -292,8 +291,7 @@ def run(
             bar.update()
             bar.set_postfix(loss=f"{logs['loss']:.4f}", refresh=False)
             stopping = stops_after(progress.step)
-            due = stopping or _checkpoint_due(config, progress.step)
-            if due and progress.step < epoch_end:
+            if (stopping or _checkpoint_due(config, progress.step)) and progress.step < epoch_end:
                 state.average_statistics(backend, topology, model)
                 write_steps(local_losses)
                 metrics = metric_state.total(metrics_before)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.bench.collect import TrialRecord, read_sweep
-from tfunet.bench.plan import Plan, plan
+from tfunet.bench.plan import plan
 from tfunet.bench.slurm import Job, job_script, jobs_of
 from tfunet.bench.slurm_queue import SCRIPTS, NoAnswerError, queued_trials, submit
 from tfunet.bench.status import current, overlay
@@ -55,11 +55,11 @@ def submit_sweep(
 def dry_run(study: Study, folder: str | Path) -> str:
     """Return the job scripts that `submit_sweep` would submit, each after its path."""
     root = Path(folder)
-    planned: Plan = adopted(plan(study, math.inf), root)
-    todo = [(one.id, one.config) for one in planned.trials]
+    planned = adopted(plan(study, math.inf), root)
+    done = set()
     if (root / "plan.json").is_file():
-        states = {one.id: one for one in read_sweep(root).trials}
-        todo = [(name, config) for name, config in todo if not _is_done(states.get(name))]
+        done = {one.id for one in read_sweep(root).trials if one.state == "done"}
+    todo = [(one.id, one.config) for one in planned.trials if one.id not in done]
     scripts = _scripts(study, root, jobs_of(todo, study.slurm))
     return "\n".join(f"==> {path} <==\n{text}" for path, text, _ in scripts)
 
@@ -103,7 +103,8 @@ def wait_for(
 def _scripts(study: Study, root: Path, jobs: Iterable[Job]) -> list[tuple[Path, str, Job]]:
     """Return path, text and job of each script; numbered on, since queued jobs need theirs."""
     folder = root.resolve() / SCRIPTS
-    first = 1 + max((int(one.name[:3]) for one in folder.glob("[0-9][0-9][0-9]-*.sh")), default=0)
+    numbers = (one.name.partition("-")[0] for one in folder.glob("*-*.sh"))
+    first = 1 + max((int(one) for one in numbers if one.isdecimal()), default=0)
     scripts = []
     for number, job in enumerate(jobs, first):
         path = folder / f"{number:03d}-{job.shape.name}.sh"
@@ -123,10 +124,6 @@ def _scripts(study: Study, root: Path, jobs: Iterable[Job]) -> list[tuple[Path, 
 
 def _is_due(trial: TrialRecord, states: Collection[str]) -> bool:
     return trial.state in states and not trial.job
-
-
-def _is_done(trial: TrialRecord | None) -> bool:
-    return trial is not None and trial.state == "done"
 
 
 def _exit_code(trials: Iterable[TrialRecord]) -> int:

@@ -1,0 +1,75 @@
+"""Ranks, hosts and addresses agree where srun starts the processes on nodes n2 and n10."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfunet.meeting import address_of
+
+pytestmark = pytest.mark.slurm
+ROOT = Path(__file__).parents[2]
+MEET = """
+import json, os, sys, time
+from tfunet.cluster import find_place
+from tfunet.meeting import Meeting
+
+place = find_place(os.environ)
+if place.index == int(os.environ.get("LATE", -1)):
+    time.sleep(4)
+try:
+    meeting = Meeting(place, "code", [])
+except ConnectionError as error:
+    sys.exit(f"refused: {error}")
+shown = {"index": place.index, "host": place.host, "hosts": place.hosts}
+print(json.dumps({**shown, "addresses": meeting.addresses}))
+"""
+
+
+@pytest.fixture
+def meet(cluster, tmp_path, monkeypatch):
+    """What each process of an srun says."""
+    script = tmp_path / "meet.py"
+    script.write_text(MEET)
+    monkeypatch.setitem(cluster.environment, "PYTHONPATH", str(ROOT))
+
+    def run(*options, **variables):
+        for name, value in variables.items():
+            monkeypatch.setitem(cluster.environment, name, value)
+        return cluster.run("srun", *options, sys.executable, str(script)).splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts"),
+    [
+        (("-N2", "-n2"), ["n2", "n10"]),
+        (("-N2", "-n4", "--distribution=block"), ["n2", "n2", "n10", "n10"]),
+        (("-N2", "-n4", "--distribution=cyclic"), ["n2", "n10", "n2", "n10"]),
+        (("-N2", "-n3", "--distribution=block"), ["n2", "n2", "n10"]),
+        (("-w", "n10", "-n2"), ["n10", "n10"]),
+    ],
+)
+def test_all_processes_agree_on_who_is_where(cluster, meet, options, hosts):
+    said = sorted((json.loads(line) for line in meet(*options)), key=lambda one: one["index"])
+    # Where each is, by itself; where each believes the others are; where they can be reached.
+    assert [one["host"] for one in said] == hosts
+    assert all(one["hosts"] == hosts for one in said)
+    assert all(one["addresses"] == said[0]["addresses"] for one in said)
+    reached = [one.rpartition(":")[0] for one in said[0]["addresses"]]
+    assert reached == [cluster.addresses[name] for name in hosts]
+    assert len(set(said[0]["addresses"])) == len(hosts)
+
+
+def test_the_process_that_does_not_come_is_named_with_its_node(meet):
+    lines = meet("-N2", "-n2", LATE="1", TFUNET_MEETING_SECONDS="1")
+    assert "refused: process 1 of 2 on n10 did not come within 1 s." in lines
+    assert any("process 0 of 2 on n2" in line and "was not there" in line for line in lines)
+
+
+def test_slurm_is_asked_for_nodes_whose_names_lead_nowhere(cluster, monkeypatch):
+    # Here, outside the nodes, nothing else knows them.
+    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    assert [address_of(name) for name in ("n2", "n10")] == list(cluster.addresses.values())
