@@ -265,8 +265,7 @@ def run(
         used = carried.pop("samples", np.zeros((2, num_samples)))
         metrics_before = carried.pop("metrics", None)
         local_losses: list[float] = []
-        running_sum = 0.0
-        stopping = False
+        running_sum, stopping = 0.0, False
         model.reset_metrics()
         keras_callbacks.on_epoch_begin(epoch)
         for in_epoch in range(begun, epoch_end - epoch * steps_per_epoch):
