@@ -147,7 +147,8 @@ def test_a_sweep_survives_what_happens_on_a_cluster(cluster, tmp_path):
 
     # What was cancelled and what was killed run again, and nothing else; one comes to its limit.
     hold.touch()
-    assert "2 of 3 trials to submit" in sweep.tfunet("sweep", "resume", sweep.logs)
+    assert "1 of 3 trials to submit" in sweep.tfunet("sweep", "retry", sweep.logs)
+    assert "1 of 3 trials to submit" in sweep.tfunet("sweep", "resume", sweep.logs)
     sweep.wait_until_held(5 + 3)
     cluster.run("scancel", "--signal=USR1", sweep.job(other))
     release(hold)
