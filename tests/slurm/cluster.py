@@ -49,7 +49,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
 # Seconds that a person waits for without noticing, not those of a large cluster.
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
-KillWait=20
+KillWait=15
 MinJobAge=30
 JobRequeue=1
 PreemptType=preempt/partition_prio
@@ -65,7 +65,7 @@ class NoClusterError(RuntimeError):
 
 
 class Cluster:
-    """Two nodes with two CPUs each; `environment` is what SLURM's commands need."""
+    """Two nodes with three CPUs each; `environment` is what SLURM's commands need."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class Cluster:
         (self.folder / "munge.key").chmod(0o400)
         nodes = "\n".join(
             f"NodeName={name} NodeHostname={name} NodeAddr={self.addresses[name]} Port={port} "
-            "CPUs=2 RealMemory=8000"
+            "CPUs=3 RealMemory=8000"
             for name, port in zip(NODES, self._node_ports, strict=True)
         )
         (self.folder / "slurm.conf").write_text(

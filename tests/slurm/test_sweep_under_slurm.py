@@ -82,6 +82,10 @@ class Sweep:
             assert time.monotonic() < deadline, self.tfunet("sweep", "status", self.logs)
             time.sleep(0.2)
 
+    def log(self, backend):
+        """What the chief printed, in all attempts of one job."""
+        return (self.logs / self.trials()[backend]["trial"] / "log-0.txt").read_text()
+
     def result(self, backend, logs=None):
         trial = (logs or self.logs) / self.trials(logs)[backend]["trial"]
         return json.loads((trial / "result.json").read_text())
@@ -113,48 +117,39 @@ def test_a_sweep_survives_what_happens_on_a_cluster(cluster, tmp_path):
     assert "0 of 3 trials to submit" in sweep.tfunet("sweep", "run", "cells.toml", "--slurm")
     sweep.tfunet("sweep", "run", "cells.toml", code=exit_codes.BAD_INPUT)
 
-    sweep.wait_until_held(3)
-    running = {name for name, one in sweep.trials().items() if one["state"] == "running"}
-    assert "single" in running
-    first = (running - {"single"}).pop()
-    other = ({"multiworker", "horovod"} - {first}).pop()
+    sweep.wait_until_held(5)
+    assert {one["state"] for one in sweep.trials().values()} == {"running"}
 
     # slurmctld dies: the files still tell, and the jobs go on.
     cluster.stop_controller()
     assert "from the files alone" in sweep.tfunet("sweep", "status", sweep.logs)
     cluster.start_controller()
-    until(lambda: sweep.trials()[first]["state"] == "running")
+    until(lambda: {one["state"] for one in sweep.trials().values()} == {"running"})
 
-    # The first is cancelled, which lets the other one run; that is killed.
-    names = sweep.trials()
-    sweep.tfunet("sweep", "cancel", sweep.logs, names["single"]["trial"])
-    until(lambda: sweep.trials()["single"]["state"] == "interrupted")
-    sweep.wait_until_held(5)
-    cluster.run("scancel", "--signal=KILL", sweep.job(other))
-    until(lambda: sweep.trials()[other]["state"] == "failed")
-    assert "Killed" in sweep.trials()[other]["reason"]
-
-    # One with a higher priority takes both nodes: a checkpoint, and on from there.
-    preempting = ["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null"]
-    cluster.run(*preempting, "--wrap", "sleep 1")
-    until(lambda: cluster.run("squeue", "--noheader", "--states=completing"))
+    # One is killed, one cancelled, and one has to make room for a job of higher priority.
+    cluster.run("scancel", "--signal=KILL", sweep.job("horovod"))
+    until(lambda: sweep.trials()["horovod"]["state"] == "failed")
+    assert "Killed" in sweep.trials()["horovod"]["reason"]
+    sweep.tfunet("sweep", "cancel", sweep.logs, sweep.trials()["single"]["trial"])
+    preempted = sweep.job("multiworker")
+    urgent = ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
+    cluster.run(*urgent, "--wrap", "sleep 1")
+    until(lambda: "COMPLETING" in cluster.run("squeue", "-h", "-o", "%T", "-j", preempted))
     release(hold)
     sweep.tfunet("sweep", "wait", sweep.logs, code=exit_codes.PROCESS_DIED)
     states = {name: one["state"] for name, one in sweep.trials().items()}
-    assert states == {"single": "interrupted", other: "failed", first: "done"}
-    log = (sweep.logs / sweep.trials()[first]["trial"] / "log-0.txt").read_text()
-    assert "Going on from step 6 of 10." in log
+    assert states == {"single": "interrupted", "horovod": "failed", "multiworker": "done"}
+    assert "Going on from step 6 of 10." in sweep.log("multiworker")
 
     # What was cancelled and what was killed run again, and nothing else; one comes to its limit.
     hold.touch()
     assert "1 of 3 trials to submit" in sweep.tfunet("sweep", "retry", sweep.logs)
     assert "1 of 3 trials to submit" in sweep.tfunet("sweep", "resume", sweep.logs)
     sweep.wait_until_held(5 + 3)
-    cluster.run("scancel", "--signal=USR1", sweep.job(other))
+    cluster.run("scancel", "--signal=USR1", sweep.job("horovod"))
     release(hold)
     sweep.tfunet("sweep", "wait", sweep.logs)
-    log = (sweep.logs / sweep.trials()[other]["trial"] / "log-0.txt").read_text()
-    assert "Going on from step " in log
+    assert "Going on from step 6 of 10." in sweep.log("horovod")
     report = (sweep.logs / "report/report.md").read_text()
     assert "no numbers" not in report
     assert len(list((sweep.logs / "earlier").iterdir())) == 2
