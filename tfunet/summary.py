@@ -25,6 +25,7 @@ def epoch_row(
     row["learning_rate"] = logs["learning_rate"]
     row["weights_hash"] = progress.weights_hash
     row["samples_hash"] = progress.samples_hash
+    row["dropped_samples"] = " ".join(map(str, progress.dropped_samples))
     return {**row, **seconds}
 
 
@@ -59,7 +60,9 @@ def summarise(
     elapsed_seconds: float,
 ) -> dict[str, Any]:
     """Return result.json. A check that failed would have ended the run before."""
-    steady = steady_seconds(progress.step_seconds, progress.traced_steps)
+    # Steps that other numbers of replicas made tell nothing of this one's speed.
+    others = range(1, progress.replicas_from_step[-1][0])
+    steady = steady_seconds(progress.step_seconds, {*progress.traced_steps, *others})
     first = [progress.step_seconds[step - 1] for step in progress.traced_steps]
     median = float(np.median(steady)) if steady else None
     checks = {"weights": True, "scores": True}
@@ -68,6 +71,7 @@ def summarise(
     return {
         "backend": config.backend,
         "num_replicas": topology.num_replicas,
+        "replicas_from_step": progress.replicas_from_step,
         "process_count": topology.process_count,
         "replica_batch": config.replica_samples,
         "global_batch": config.global_samples,

@@ -18,7 +18,13 @@ from tqdm import tqdm
 from tfunet import callbacks as callback_tables
 from tfunet import checkpoint, losses, optimizers, preflight, state
 from tfunet.backend import Backend
-from tfunet.checks import every_voxel_once, make_fingerprint, samples_hash, weights_hash
+from tfunet.checks import (
+    dropped_samples,
+    every_voxel_once,
+    make_fingerprint,
+    samples_hash,
+    weights_hash,
+)
 from tfunet.config import RunConfig
 from tfunet.data import DATASETS, order
 from tfunet.data.augmentation import read_augmentation
@@ -51,6 +57,9 @@ class Progress:
     logs: dict[str, float] = field(default_factory=dict)
     weights_hash: str = ""
     samples_hash: str = ""
+    dropped_samples: list[int] = field(default_factory=list)
+    # (first step, replicas) of each part of the run: it may go on with another number.
+    replicas_from_step: list[tuple[int, int]] = field(default_factory=list)
 
     def spend(self, phase: str, since: float) -> float:
         """Add the time since `since` (time.perf_counter) to a phase, and return it."""
@@ -172,6 +181,9 @@ def run(
         carried, facts = restored
         callback_states = facts.pop("callbacks")
         progress = Progress(**facts)
+    parts = progress.replicas_from_step
+    if not parts or parts[-1][1] != topology.num_replicas:
+        parts.append((progress.step + 1, topology.num_replicas))
 
     # --- Traced functions and feeds ------------------------------------------------------------
     take_step = make_step(backend, model, accumulation=config.accumulation, xla=config.xla)
@@ -208,7 +220,9 @@ def run(
         steps_table = folder.steps_table(last=progress.step)
         epochs_table = folder.epochs_table(source.regions, last=progress.step // steps_per_epoch)
         if restored is not None:
-            print(f"Going on from step {progress.step} of {last_step}.", flush=True)
+            changed = len(parts) > 1 and parts[-1][0] == progress.step + 1
+            now = f", now with num_replicas={topology.num_replicas}" if changed else ""
+            print(f"Going on from step {progress.step} of {last_step}{now}.", flush=True)
     bar = tqdm(
         total=last_step,
         initial=progress.step,
@@ -295,9 +309,13 @@ def run(
         progress.weights_hash = weights_hash(backend, topology, fingerprint().numpy())
         steps = epoch_end - epoch * steps_per_epoch
         if not config.synthetic:
+            used = backend.sum(used)
             progress.samples_hash = samples_hash(
-                backend.sum(used), steps=steps, global_batch=config.global_samples
+                used, steps=steps, global_batch=config.global_samples
             )
+            # Of an epoch that was not finished the rest is not dropped, but not reached.
+            is_whole = steps == steps_per_epoch
+            progress.dropped_samples = dropped_samples(used) if is_whole else []
         progress.logs = metric_state.results(metric_state.total(metrics_before))
         rate = keras.ops.convert_to_numpy(model.optimizer.learning_rate)
         progress.logs["learning_rate"] = float(rate)

@@ -131,7 +131,8 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
     }
     if result is not None:
         numbers = dict(vars(result))
-        for name in ("checks", "samples_hash", "weights_hash", "num_replicas"):
+        apart = ("checks", "samples_hash", "weights_hash", "num_replicas", "replicas_from_step")
+        for name in apart:
             numbers.pop(name)
         for score in ("dice", "iou"):
             numbers.update({f"{score}_{key}": one for key, one in numbers.pop(score).items()})

@@ -32,6 +32,7 @@ def doubts(summary: Summary) -> list[str]:
         *_environment(summary),
         *_samples(summary),
         *_cores(summary),
+        *_changed_replicas(summary),
         *_repeats(summary),
         *_noise(summary),
     ]
@@ -199,6 +200,17 @@ def _cores(summary: Summary) -> Iterator[str]:
             "cores_per_replica is not set: fewer replicas had more CPU cores each, which makes "
             "every speed-up look small. Set it in the study's [base]."
         )
+
+
+def _changed_replicas(summary: Summary) -> Iterator[str]:
+    for trial in _done(summary):
+        parts = trial.result.replicas_from_step if trial.result is not None else ()
+        if len(parts) > 1:
+            shown = ", then ".join(f"{count} from step {step}" for step, count in parts)
+            yield (
+                f"{trial.id} was stopped and went on with another number of replicas ({shown}): "
+                "its images/s are those of the last, its cost and memory are of all together."
+            )
 
 
 def _repeats(summary: Summary) -> Iterator[str]:
