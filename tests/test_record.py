@@ -351,7 +351,7 @@ def test_unfinished_run_may_go_on_with_another_number_of_replicas(tmp_path):
     folder.write_config(three)
     assert folder.read_config() == three
     hint = r"To go on with num_replicas=2, give global_batch=12\."
-    with pytest.raises(ValueError, match=rf"other settings: .*replica_batch=4 .*{hint}"):
+    with pytest.raises(ValueError, match=rf"global_batch=8 .there: 12.*{hint}"):
         folder.write_config(RunConfig(num_replicas=2, replica_batch=4))
     with pytest.raises(ValueError, match=r"backend='horovod' \(there: 'single'\)"):
         folder.write_config(RunConfig(num_replicas=2, global_batch=12, backend="horovod"))

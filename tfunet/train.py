@@ -1,8 +1,6 @@
 """The one training loop. Read it from top to bottom."""
 
 import math
-import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,22 +26,20 @@ from tfunet.checks import (
 from tfunet.config import RunConfig
 from tfunet.data import DATASETS, order
 from tfunet.data.augmentation import read_augmentation
-from tfunet.data.cache import CachedCases, build_cache, default_folder
+from tfunet.data.cache import build_cache, default_folder
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
-from tfunet.data.source import DataSource
 from tfunet.data.split import split_cases
 from tfunet.environment import environment
 from tfunet.evaluation import Evaluation, Scores
 from tfunet.exit_codes import CheckFailedError
 from tfunet.models.make import make_model
 from tfunet.optimizer import averaging
+from tfunet.progress import decoding_bar, shows_progress
 from tfunet.record import RunFolder
 from tfunet.refs import call, resolve
 from tfunet.summary import epoch_row, peak_bytes, summarise
 from tfunet.swap import LargeModelSupport
 from tfunet.training_step import make_step
-
-TERMINAL_VARIABLE = "TFUNET_TERMINAL"
 
 
 @dataclass
@@ -115,7 +111,8 @@ def run(
         seed=config.split_seed,
     )
     cache_folder = Path(config.cache_dir) if config.cache_dir else default_folder()
-    cases = _decode(source, cache_folder, patch)
+    with decoding_bar() as show:
+        cases = build_cache(source, cache_folder, patch=patch, progress=show)
     validation_ids = tuple(source.case_ids[index] for index in split.validation)
     validation_voxels = [math.prod(cases.extents[index]) for index in split.validation]
     if topology.is_chief:
@@ -374,24 +371,6 @@ def run(
     backend.sum(np.zeros(1))  # Nobody leaves before the result is written.
     backend.stop()
     return result
-
-
-def shows_progress() -> bool:
-    """Whether there is a terminal at the end of the line; the supervisor says so by a variable."""
-    return sys.stderr.isatty() or os.environ.get(TERMINAL_VARIABLE) == "1"
-
-
-def _decode(source: DataSource, folder: Path, patch: tuple[int, ...]) -> CachedCases:
-    """Return the decoded cases; the chief, where it is the one that decodes, shows how far."""
-    # Nothing is drawn for cases that are there already, or that another process decodes.
-    bar = tqdm(desc="Decoding", unit="case", delay=1, leave=False, disable=not shows_progress())
-
-    def show(done: int, total: int) -> None:
-        bar.total = total
-        bar.update(done - bar.n)
-
-    with bar:
-        return build_cache(source, folder, patch=patch, progress=show)
 
 
 def _checkpoint_due(config: RunConfig, step: int) -> bool:
