@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfunet.backend import Backend, Topology
 from tfunet.config import RunConfig
 from tfunet.swap.budget import used_bytes
+from tfunet.synthetic import share
 
 
 def epoch_row(
@@ -57,6 +58,7 @@ def summarise(
     progress: Any,
     regions: Sequence[str],
     peaks: np.ndarray,
+    bound_pairs: Sequence[tuple[float, float]],
     elapsed_seconds: float,
 ) -> dict[str, Any]:
     """Return result.json. A check that failed would have ended the run before."""
@@ -84,6 +86,8 @@ def summarise(
         "first_step_seconds": sum(first),
         "median_step_seconds": median,
         "images_per_second": config.global_samples / median if median else None,
+        "synthetic_share": share(bound_pairs),
+        "synthetic_pairs_seconds": bound_pairs,
         "training_seconds": sum(progress.step_seconds),
         "evaluation_seconds": progress.seconds["evaluation"],
         "saving_seconds": progress.seconds["saving"],

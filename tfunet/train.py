@@ -14,7 +14,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tfunet import callbacks as callback_tables
-from tfunet import checkpoint, losses, optimizers, preflight, state
+from tfunet import checkpoint, losses, optimizers, preflight, state, synthetic
 from tfunet.backend import Backend
 from tfunet.checks import (
     dropped_samples,
@@ -238,6 +238,12 @@ def run(
         if int(index) < len(callbacks):
             vars(callbacks[int(index)]).update(values)
 
+    def timed_step(batches: Any) -> float:
+        since = time.perf_counter()
+        # Reading the loss waits for the device: the clock stops after the work is done.
+        take_step(batches)["logs"]["loss"].numpy()
+        return time.perf_counter() - since
+
     def write_steps(local_losses: list[float]) -> None:
         """Sum the losses since the last call over processes, and write a row for each step."""
         step_losses = backend.sum(np.array(local_losses)) / topology.num_replicas
@@ -343,6 +349,15 @@ def run(
             print(_epoch_line(epoch + 1, progress, training_seconds), flush=True)
         # After the rows: a run that is killed in between drops them when it goes on.
         save({})
+    elapsed_seconds = time.time() - started
+    bound_pairs = []
+    if not config.synthetic:
+        bound_pairs = synthetic.paired_seconds(
+            timed_step, backend, training_pipeline, variables, steps=progress.step
+        )
+        if topology.is_chief:
+            share = synthetic.share(bound_pairs)
+            print(f"Input: steps reach {share:.2f} of those with data in memory.", flush=True)
     keras_callbacks.on_train_end()
     bar.close()
 
@@ -355,7 +370,8 @@ def run(
         progress=progress,
         regions=tuple(source.regions),
         peaks=peak_bytes(backend, topology),
-        elapsed_seconds=time.time() - started,
+        bound_pairs=bound_pairs,
+        elapsed_seconds=elapsed_seconds,
     )
     if topology.is_chief:
         since = time.perf_counter()

@@ -45,6 +45,8 @@ class Result:
     samples_hash: str | None
     weights_hash: str | None
     checks: Mapping[str, bool]
+    # Time of a step with data in memory / time of a step; None in records that do not tell.
+    synthetic_share: float | None = None
     # (first step, replicas) of each part; empty in records that do not tell.
     replicas_from_step: tuple[tuple[int, int], ...] = ()
 
