@@ -292,7 +292,7 @@ def test_epoch_columns_have_dice_and_iou_of_every_region():
     columns = epoch_columns(["core", "whole"])
     assert columns[:4] == ("epoch", "steps", "loss", "val_loss")
     assert columns[4:8] == ("dice_core", "dice_whole", "iou_core", "iou_whole")
-    assert columns[-2:] == ("weights_hash", "samples_hash")
+    assert columns[-3:] == ("weights_hash", "samples_hash", "dropped_samples")
 
 
 # -- the run folder
@@ -342,6 +342,30 @@ def test_folder_of_other_settings_is_refused_naming_them(tmp_path):
     with pytest.raises(ValueError, match=r"other settings: epochs=4 \(there: 3\)\. Choose another"):
         folder.write_config(RunConfig(epochs=4))
     assert folder.read_config() == RunConfig(epochs=3)
+
+
+def test_unfinished_run_may_go_on_with_another_number_of_replicas(tmp_path):
+    folder = RunFolder(tmp_path)
+    two, three = (RunConfig(num_replicas=count, global_batch=12) for count in (2, 3))
+    folder.write_config(two)
+    folder.write_config(three)
+    assert folder.read_config() == three
+    hint = r"To go on with num_replicas=2, give global_batch=12\."
+    with pytest.raises(ValueError, match=rf"global_batch=8 .there: 12.*{hint}"):
+        folder.write_config(RunConfig(num_replicas=2, replica_batch=4))
+    with pytest.raises(ValueError, match=r"backend='horovod' \(there: 'single'\)"):
+        folder.write_config(RunConfig(num_replicas=2, global_batch=12, backend="horovod"))
+    folder.write_result({})
+    with pytest.raises(ValueError, match=r"num_replicas=2 \(there: 3\)"):
+        folder.write_config(two)
+
+
+def test_learning_rate_that_follows_the_replicas_ties_a_run_to_their_number(tmp_path):
+    folder = RunFolder(tmp_path)
+    scaled = {"global_batch": 12, "scale_learning_rate": True}
+    folder.write_config(RunConfig(num_replicas=2, **scaled))
+    with pytest.raises(ValueError, match=r"num_replicas=3 \(there: 2\)"):
+        folder.write_config(RunConfig(num_replicas=3, **scaled))
 
 
 def test_tuple_among_the_options_is_no_other_setting(tmp_path):

@@ -74,6 +74,11 @@ def samples_hash(step_of_sample: np.ndarray, *, steps: int, global_batch: int) -
     return hashlib.blake2b(step.astype(np.int64).tobytes(), digest_size=8).hexdigest()
 
 
+def dropped_samples(step_of_sample: np.ndarray) -> list[int]:
+    """Return the samples that no step of an epoch held; the argument is that of `samples_hash`."""
+    return np.flatnonzero(step_of_sample[0] == 0).tolist()
+
+
 def every_voxel_once(counted: np.ndarray, expected: Sequence[int], cases: Sequence[str]) -> None:
     """Raise CheckFailedError unless each case's voxels were counted exactly once.
 

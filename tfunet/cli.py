@@ -1,5 +1,7 @@
 """The command line. Imports no TensorFlow: commands that need it start processes of their own."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
@@ -8,9 +10,12 @@ import time
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfunet import __version__, exit_codes
+
+if TYPE_CHECKING:
+    from tfunet.config import RunConfig
 
 LOGS = Path("logs")
 
@@ -20,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     options, rest = parser.parse_known_args(given)
-    if rest and options.command not in (_train, _data_show):
+    if rest and options.command not in (_train, _data_show, _data_cache):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
     try:
@@ -148,6 +153,13 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--num_samples", type=int, default=4, help="the first so many of the epoch")
     show.add_argument("--epoch", type=int, default=0, help="counted from 0")
     show.add_argument("--each", action="store_true", help="one sample, each augmentation alone")
+
+    cache = _command(checks, "cache", _data_cache, "decode a data set now, list or clear the cache")
+    cache.add_argument(
+        "config", type=Path, nargs="?", help="TOML file of a run; further keys: --KEY VALUE"
+    )
+    cache.add_argument("--list", action="store_true", help="say what is there, and build nothing")
+    cache.add_argument("--clear", action="store_true", help="remove all that no process uses")
 
     doctor = _command(commands, "doctor", _doctor, "say what works here and what is missing")
     doctor.add_argument("--json", action="store_true", help="as JSON")
@@ -391,6 +403,40 @@ def _data_show(options: argparse.Namespace) -> int:
     )
     print(f"Picture: {options.out}")
     return exit_codes.OK
+
+
+def _data_cache(options: argparse.Namespace) -> int:
+    from tfunet.arguments import parse
+    from tfunet.data.cache import default_folder
+    from tfunet.data.cache_folder import clear, listing
+
+    given = ["--config", str(options.config)] if options.config else []
+    config = parse([*given, *options.rest])
+    folder = Path(config.cache_dir) if config.cache_dir else default_folder()
+    if options.clear:
+        removed, used = clear(folder)
+        print(f"Removed {removed} data sets from {folder}; {used} are in use.")
+    if options.list:
+        print(listing(folder))
+    if not (options.clear or options.list):
+        if options.config is None:
+            raise ValueError("Name the configuration to decode, or give --list or --clear.")
+        print(_build_cache(config, folder))
+    return exit_codes.OK
+
+
+def _build_cache(config: RunConfig, folder: Path) -> str:
+    from tfunet.data import DATASETS
+    from tfunet.data.cache import build_cache
+    from tfunet.progress import decoding_bar
+    from tfunet.refs import call, resolve
+
+    source = call("data set", resolve("data set", config.data, DATASETS), config.data_options)
+    with decoding_bar() as show:
+        patch = source.chosen_patch(config.patch)
+        cases = build_cache(source, folder, patch=patch, progress=show)
+    size = f"{cases.num_bytes / 2**20:.1f} MiB"
+    return f"{source.name}: {len(cases.case_ids)} cases, {size} in {cases.image_path.parent}"
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -26,6 +26,8 @@ PARTIAL = ".partial-"
 LOCK = ".lock"
 LOCK_SECONDS = 0.2
 STEP_COLUMNS = ("step", "seconds", "loss", "traced")
+# What an unfinished run may change when it goes on: its global batch stays, and so do its samples.
+PLACEMENT = ("num_replicas", "replica_batch", "processes", "cores_per_replica")
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
 
 
@@ -41,7 +43,7 @@ def epoch_columns(regions: Iterable[str]) -> tuple[str, ...]:
         *(f"dice_{region}" for region in regions),
         *(f"iou_{region}" for region in regions),
         *("learning_rate", "training_seconds", "evaluation_seconds", "saving_seconds"),
-        *("elapsed_seconds", "weights_hash", "samples_hash"),
+        *("elapsed_seconds", "weights_hash", "samples_hash", "dropped_samples"),
     )
 
 
@@ -192,18 +194,27 @@ class RunFolder:
         return False
 
     def write_config(self, config: RunConfig) -> None:
-        """Write config.json; raises ValueError if the folder holds a run with other settings."""
+        """Write config.json; raises ValueError if the folder holds a run with other settings.
+
+        A run that is not done may go on with another number of replicas and the same global
+        batch, unless its learning rate depends on that number.
+        """
         # Compared as JSON: a tuple among a model's options comes back as a list.
-        ours, theirs = json.loads(config.to_json()), self._read_json("config.json")
-        if theirs not in (None, ours):
-            differing = [
-                f"{name}={ours.get(name)!r} (there: {theirs.get(name)!r})"
-                for name in {**ours, **theirs}
-                if ours.get(name) != theirs.get(name)
-            ]
+        ours = json.loads(config.to_json())
+        theirs = self._read_json("config.json") or ours
+        differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+        is_fixed = config.scale_learning_rate or self.is_done()
+        if differing and (is_fixed or not set(differing) <= set(PLACEMENT)):
+            shown = [f"{one}={ours.get(one)!r} (there: {theirs.get(one)!r})" for one in differing]
+            hint = ""
+            if "num_replicas" in differing and "global_batch" in differing:
+                hint = (
+                    f" To go on with num_replicas={config.num_replicas}, give "
+                    f"global_batch={theirs.get('global_batch')}."
+                )
             raise ValueError(
-                f"{self.path} holds a run with other settings: {', '.join(differing)}. Choose "
-                "another folder, or delete that one."
+                f"{self.path} holds a run with other settings: {', '.join(shown)}. Choose another "
+                f"folder, or delete that one.{hint}"
             )
         write_atomic(self.path / "config.json", config.to_json() + "\n")
 

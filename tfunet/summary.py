@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfunet.backend import Backend, Topology
 from tfunet.config import RunConfig
 from tfunet.swap.budget import used_bytes
+from tfunet.synthetic import share
 
 
 def epoch_row(
@@ -25,6 +26,7 @@ def epoch_row(
     row["learning_rate"] = logs["learning_rate"]
     row["weights_hash"] = progress.weights_hash
     row["samples_hash"] = progress.samples_hash
+    row["dropped_samples"] = " ".join(map(str, progress.dropped_samples))
     return {**row, **seconds}
 
 
@@ -56,10 +58,13 @@ def summarise(
     progress: Any,
     regions: Sequence[str],
     peaks: np.ndarray,
+    bound_pairs: Sequence[tuple[float, float]],
     elapsed_seconds: float,
 ) -> dict[str, Any]:
     """Return result.json. A check that failed would have ended the run before."""
-    steady = steady_seconds(progress.step_seconds, progress.traced_steps)
+    # Steps that other numbers of replicas made tell nothing of this one's speed.
+    others = range(1, progress.replicas_from_step[-1][0])
+    steady = steady_seconds(progress.step_seconds, {*progress.traced_steps, *others})
     first = [progress.step_seconds[step - 1] for step in progress.traced_steps]
     median = float(np.median(steady)) if steady else None
     checks = {"weights": True, "scores": True}
@@ -68,6 +73,7 @@ def summarise(
     return {
         "backend": config.backend,
         "num_replicas": topology.num_replicas,
+        "replicas_from_step": progress.replicas_from_step,
         "process_count": topology.process_count,
         "replica_batch": config.replica_samples,
         "global_batch": config.global_samples,
@@ -80,6 +86,8 @@ def summarise(
         "first_step_seconds": sum(first),
         "median_step_seconds": median,
         "images_per_second": config.global_samples / median if median else None,
+        "synthetic_share": share(bound_pairs),
+        "synthetic_pairs_seconds": bound_pairs,
         "training_seconds": sum(progress.step_seconds),
         "evaluation_seconds": progress.seconds["evaluation"],
         "saving_seconds": progress.seconds["saving"],

@@ -1,8 +1,6 @@
 """The one training loop. Read it from top to bottom."""
 
 import math
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,28 +14,32 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tfunet import callbacks as callback_tables
-from tfunet import checkpoint, losses, optimizers, preflight, state
+from tfunet import checkpoint, losses, optimizers, preflight, state, synthetic
 from tfunet.backend import Backend
-from tfunet.checks import every_voxel_once, make_fingerprint, samples_hash, weights_hash
+from tfunet.checks import (
+    dropped_samples,
+    every_voxel_once,
+    make_fingerprint,
+    samples_hash,
+    weights_hash,
+)
 from tfunet.config import RunConfig
 from tfunet.data import DATASETS, order
 from tfunet.data.augmentation import read_augmentation
-from tfunet.data.cache import CachedCases, build_cache, default_folder
+from tfunet.data.cache import build_cache, default_folder
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
-from tfunet.data.source import DataSource
 from tfunet.data.split import split_cases
 from tfunet.environment import environment
 from tfunet.evaluation import Evaluation, Scores
 from tfunet.exit_codes import CheckFailedError, StoppedError
 from tfunet.models.make import make_model
 from tfunet.optimizer import averaging
+from tfunet.progress import decoding_bar, shows_progress
 from tfunet.record import RunFolder
 from tfunet.refs import call, resolve
 from tfunet.summary import epoch_row, peak_bytes, summarise
 from tfunet.swap import LargeModelSupport
 from tfunet.training_step import make_step
-
-TERMINAL_VARIABLE = "TFUNET_TERMINAL"
 
 
 @dataclass
@@ -51,6 +53,9 @@ class Progress:
     logs: dict[str, float] = field(default_factory=dict)
     weights_hash: str = ""
     samples_hash: str = ""
+    dropped_samples: list[int] = field(default_factory=list)
+    # (first step, replicas) of each part of the run: it may go on with another number.
+    replicas_from_step: list[tuple[int, int]] = field(default_factory=list)
 
     def spend(self, phase: str, since: float) -> float:
         """Add the time since `since` (time.perf_counter) to a phase, and return it."""
@@ -109,7 +114,8 @@ def run(
         seed=config.split_seed,
     )
     cache_folder = Path(config.cache_dir) if config.cache_dir else default_folder()
-    cases = _decode(source, cache_folder, patch)
+    with decoding_bar() as show:
+        cases = build_cache(source, cache_folder, patch=patch, progress=show)
     validation_ids = tuple(source.case_ids[index] for index in split.validation)
     validation_voxels = [math.prod(cases.extents[index]) for index in split.validation]
     if topology.is_chief:
@@ -175,6 +181,9 @@ def run(
         carried, facts = restored
         callback_states = facts.pop("callbacks")
         progress = Progress(**facts)
+    parts = progress.replicas_from_step
+    if not parts or parts[-1][1] != topology.num_replicas:
+        parts.append((progress.step + 1, topology.num_replicas))
 
     # --- Traced functions and feeds ------------------------------------------------------------
     take_step = make_step(backend, model, accumulation=config.accumulation, xla=config.xla)
@@ -211,7 +220,9 @@ def run(
         steps_table = folder.steps_table(last=progress.step)
         epochs_table = folder.epochs_table(source.regions, last=progress.step // steps_per_epoch)
         if restored is not None:
-            print(f"Going on from step {progress.step} of {last_step}.", flush=True)
+            changed = len(parts) > 1 and parts[-1][0] == progress.step + 1
+            now = f", now with num_replicas={topology.num_replicas}" if changed else ""
+            print(f"Going on from step {progress.step} of {last_step}{now}.", flush=True)
     bar = tqdm(
         total=last_step,
         initial=progress.step,
@@ -229,6 +240,12 @@ def run(
     for index, values in callback_states.items():
         if int(index) < len(callbacks):
             vars(callbacks[int(index)]).update(values)
+
+    def timed_step(batches: Any) -> float:
+        since = time.perf_counter()
+        # Reading the loss waits for the device: the clock stops after the work is done.
+        take_step(batches)["logs"]["loss"].numpy()
+        return time.perf_counter() - since
 
     def write_steps(local_losses: list[float]) -> None:
         """Sum the losses since the last call over processes, and write a row for each step."""
@@ -306,9 +323,13 @@ def run(
         progress.weights_hash = weights_hash(backend, topology, fingerprint().numpy())
         steps = epoch_end - epoch * steps_per_epoch
         if not config.synthetic:
+            used = backend.sum(used)
             progress.samples_hash = samples_hash(
-                backend.sum(used), steps=steps, global_batch=config.global_samples
+                used, steps=steps, global_batch=config.global_samples
             )
+            # Of an epoch that was not finished the rest is not dropped, but not reached.
+            is_whole = steps == steps_per_epoch
+            progress.dropped_samples = dropped_samples(used) if is_whole else []
         progress.logs = metric_state.results(metric_state.total(metrics_before))
         rate = keras.ops.convert_to_numpy(model.optimizer.learning_rate)
         progress.logs["learning_rate"] = float(rate)
@@ -341,6 +362,15 @@ def run(
         save({})
         if stopping and progress.step < last_step:
             leave()
+    elapsed_seconds = time.time() - started
+    bound_pairs = []
+    if not config.synthetic:
+        bound_pairs = synthetic.paired_seconds(
+            timed_step, backend, training_pipeline, variables, steps=progress.step
+        )
+        if topology.is_chief:
+            share = synthetic.share(bound_pairs)
+            print(f"Input: steps reach {share:.2f} of those with data in memory.", flush=True)
     keras_callbacks.on_train_end()
     bar.close()
 
@@ -353,7 +383,8 @@ def run(
         progress=progress,
         regions=tuple(source.regions),
         peaks=peak_bytes(backend, topology),
-        elapsed_seconds=time.time() - started,
+        bound_pairs=bound_pairs,
+        elapsed_seconds=elapsed_seconds,
     )
     if topology.is_chief:
         since = time.perf_counter()
@@ -369,24 +400,6 @@ def run(
     backend.sum(np.zeros(1))  # Nobody leaves before the result is written.
     backend.stop()
     return result
-
-
-def shows_progress() -> bool:
-    """Whether there is a terminal at the end of the line; the supervisor says so by a variable."""
-    return sys.stderr.isatty() or os.environ.get(TERMINAL_VARIABLE) == "1"
-
-
-def _decode(source: DataSource, folder: Path, patch: tuple[int, ...]) -> CachedCases:
-    """Return the decoded cases; the chief, where it is the one that decodes, shows how far."""
-    # Nothing is drawn for cases that are there already, or that another process decodes.
-    bar = tqdm(desc="Decoding", unit="case", delay=1, leave=False, disable=not shows_progress())
-
-    def show(done: int, total: int) -> None:
-        bar.total = total
-        bar.update(done - bar.n)
-
-    with bar:
-        return build_cache(source, folder, patch=patch, progress=show)
 
 
 def _checkpoint_due(config: RunConfig, step: int) -> bool:

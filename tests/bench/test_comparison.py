@@ -7,6 +7,7 @@ from synthetic_sweep import EFFICIENCY, ENVIRONMENT, make_study, write_sweep, wr
 
 from tfunet.bench.collect import read_sweep
 from tfunet.bench.comparison import summarise
+from tfunet.bench.tables import summary_rows
 from tfunet.bench.verdict import doubts, findings
 from tfunet.record import RunFolder
 
@@ -279,6 +280,28 @@ def test_trials_on_other_samples_are_pointed_out(tmp_path):
     assert doubt.startswith(
         "In repeat 2 with global_batch=16, horovod x4 did not train on the same"
     )
+
+
+def test_steps_that_wait_for_their_data_are_pointed_out(tmp_path):
+    def starve(trials):
+        for trial in trials:
+            share = 0.7 if trial.id.startswith("mirrored-2r") else 0.99
+            write_trial(tmp_path, trial, synthetic_share=share)
+
+    (doubt,) = doubts_after(tmp_path, starve)
+    assert doubt.startswith("mirrored x2 is bound by its input: its steps reach 0.70")
+    (family,) = summarise(read_sweep(tmp_path)).families
+    assert {row["of bound"].split()[0] for row in summary_rows(family)} == {"0.70", "0.99"}
+
+
+def test_a_run_that_changed_its_replicas_is_pointed_out(tmp_path):
+    def change(trials):
+        trial = next(one for one in trials if one.id.startswith("horovod-2r-r1"))
+        write_trial(tmp_path, trial, replicas_from_step=[[1, 4], [11, 2]])
+
+    (doubt,) = doubts_after(tmp_path, change)
+    assert "horovod-2r-r1" in doubt
+    assert "(4 from step 1, then 2 from step 11)" in doubt
 
 
 def test_missing_trials_are_pointed_out(tmp_path):

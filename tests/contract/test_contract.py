@@ -1,5 +1,6 @@
 """One suite for every backend, over real runs: what makes them interchangeable."""
 
+import shutil
 import time
 
 import checks
@@ -55,7 +56,9 @@ def killed(backend, contract_folder):
         num_replicas=replicas(backend),
         **kill_at(KILL_STEP),
     )
-    return run, last, time.monotonic() - began
+    seconds = time.monotonic() - began
+    shutil.copytree(run.folder, contract_folder / f"{backend}-moved")
+    return run, last, seconds
 
 
 def test_weights_equal_those_of_one_device(whole, single):
@@ -118,3 +121,19 @@ def test_resumed_run_has_the_bits_of_the_uninterrupted_one(backend, killed, whol
     assert "Going on from step 6 of 10" in resumed.output
     checks.bit_identical(resumed, whole)
     checks.same_records(resumed, whole)
+
+
+@pytest.mark.parametrize("backend", ["multiworker", "horovod"], indirect=True)
+def test_run_stopped_on_two_replicas_goes_on_with_one(backend, killed, single, contract_folder):
+    moved = runs.train(
+        contract_folder / f"{backend}-moved", backend=backend, num_replicas=1, **kill_at(KILL_STEP)
+    )
+    assert moved.exit_code == 0, moved.output
+    assert "Going on from step 6 of 10, now with num_replicas=1" in moved.output
+    checks.same_samples(moved, single)
+    checks.same_weights(moved, single)
+    assert moved.result["replicas_from_step"] == [[1, 2], [7, 1]]
+    dropped = [row["dropped_samples"] for row in moved.rows("epochs.csv")]
+    assert [len(one.split()) for one in dropped] == [1, 1]
+    assert dropped == [row["dropped_samples"] for row in single.rows("epochs.csv")]
+    assert len(set(dropped)) == 2

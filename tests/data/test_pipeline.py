@@ -1,8 +1,11 @@
 """Batches: the same samples and pixels for any number of replicas, each voxel evaluated once."""
 
+import hashlib
+import multiprocessing
 import os
 import resource
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -120,6 +123,63 @@ def runs(draw):
     return whole, cut, shares(num_replicas, border)
 
 
+@st.composite
+def orders(draw):
+    """A pipeline whose samples alone are looked at, and the replicas of one to three processes."""
+    num_cases, patches_per_case = draw(st.integers(1, 14)), draw(st.integers(1, 4))
+    num_replicas = draw(st.integers(1, min(9, num_cases * patches_per_case)))
+    replica_batch = draw(st.integers(1, num_cases * patches_per_case // num_replicas))
+    borders = sorted(draw(st.tuples(st.integers(0, num_replicas), st.integers(0, num_replicas))))
+    edges = [0, *borders, num_replicas]
+    processes = [range(*pair) for pair in pairwise(edges) if pair[0] < pair[1]]
+    return {
+        "train": tuple(draw(st.permutations(range(14)))[:num_cases]),
+        "patches_per_case": patches_per_case,
+        "replica_batch": replica_batch,
+        "num_replicas": num_replicas,
+        "seed": draw(st.integers(0, 2**40)),
+    }, processes
+
+
+def sample_steps(pipeline, processes):
+    """Each step's (epoch, sample) of all replicas, as these processes are fed."""
+    num_steps = pipeline.last_step - pipeline.first_step
+    parts = []
+    for replicas in processes:
+        pairs = np.array(list(pipeline.samples(replicas).as_numpy_iterator())).reshape(-1, 2)
+        parts.append(pairs.reshape(num_steps, len(replicas) * pipeline.replica_batch, 2))
+    return np.concatenate(parts, axis=1)
+
+
+@settings(FEW, max_examples=60)
+@given(order=orders(), first_epoch=st.integers(0, 2**20), first_step=st.integers(0, 40))
+def test_the_order_keeps_its_promises(cached, order, first_epoch, first_step):
+    run, processes = order
+    pipeline = training(cached[2], **run)
+    num_epochs, steps = 8, pipeline.steps_per_epoch
+    begin = first_epoch * steps
+    pipeline = replace(pipeline, first_step=begin, last_step=begin + num_epochs * steps)
+    global_batch = run["replica_batch"] * run["num_replicas"]
+    alone = replace(pipeline, replica_batch=global_batch, num_replicas=1)
+    taken = sample_steps(alone, [range(1)])
+    # A step's samples do not depend on the number of replicas, nor on that of processes.
+    np.testing.assert_array_equal(taken, sample_steps(pipeline, processes))
+    # Resumed at any step, the rest follows.
+    first_step %= num_epochs * steps
+    resumed = replace(pipeline, first_step=begin + first_step)
+    np.testing.assert_array_equal(taken[first_step:], sample_steps(resumed, processes))
+    # Each sample at most once an epoch; what is dropped changes.
+    dropped = set()
+    for number, epoch in enumerate(taken.reshape(num_epochs, -1, 2)):
+        assert (epoch[:, 0] == first_epoch + number).all()
+        assert len(set(epoch[:, 1])) == len(epoch) == steps * global_batch
+        dropped.add(frozenset(range(pipeline.num_samples)) - set(epoch[:, 1]))
+    tail = pipeline.num_samples - steps * global_batch
+    assert {len(one) for one in dropped} == {tail}
+    # Eight times the same by chance: less often than one in 10^6.
+    assert len(dropped) > 1 or tail == 0 or pipeline.num_samples < 8
+
+
 @settings(FEW, max_examples=8)
 @given(run=runs())
 def test_a_step_holds_the_same_pixels_for_any_number_of_replicas_and_processes(cached, run):
@@ -146,6 +206,76 @@ def test_augmentation_is_the_same_for_any_number_of_replicas_and_after_a_resume(
         np.testing.assert_array_equal(joined(alone, key)[2:], joined(resumed, key))
     plain = fed(training(cached[rank], replica_batch=4, last_step=3, augmentation=PLAIN))
     assert (np.asarray(joined(plain, "image")) != joined(alone, "image")).any()
+
+
+GLOBAL_BATCH = 6
+STOPPED_AT = 3
+
+
+def feed_in_process(cases, world, rank, spans, path):
+    """Write what one of `world` processes is fed for each (first step, last step)."""
+    if world > 1:  # Fewer threads, another timing.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
+    pipeline = training(
+        cases,
+        replica_batch=GLOBAL_BATCH // world,
+        num_replicas=world,
+        augmentation=read_augmentation(dict.fromkeys(KINDS, True)),
+        seed=7,
+    )
+    arrays = {}
+    for first, last in spans:
+        part = replace(pipeline, first_step=first, last_step=last)
+        for step, batch in zip(
+            range(first, last), part(range(rank, rank + 1)).as_numpy_iterator(), strict=True
+        ):
+            for key in ("sample", "image", "mask"):
+                arrays[f"{first}-{step}-{key}"] = batch[key].reshape(
+                    -1, *batch[key].shape[tail(key) :]
+                )
+    np.savez(path, **arrays)
+
+
+def step_hashes(folder, world, first, last):
+    """One hash of ids and pixels for each step, the processes' parts in their order."""
+    parts = [np.load(folder / f"{world}-{rank}.npz") for rank in range(world)]
+    hashes = []
+    for step in range(first, last):
+        digest = hashlib.blake2b(digest_size=8)
+        for key in ("sample", "image", "mask"):
+            digest.update(
+                np.concatenate([part[f"{first}-{step}-{key}"] for part in parts]).tobytes()
+            )
+        hashes.append(digest.hexdigest())
+    return hashes
+
+
+@pytest.mark.multiprocess
+def test_one_two_and_three_processes_see_the_same_also_when_stopped_on_two_and_resumed_on_three(
+    cached, tmp_path
+):
+    num_steps = 6
+    spans = {1: [(0, num_steps)], 2: [(0, STOPPED_AT)], 3: [(STOPPED_AT, num_steps)]}
+    spans[3].append((0, num_steps))
+    spawn = multiprocessing.get_context("spawn")
+    processes = [
+        spawn.Process(
+            target=feed_in_process,
+            args=(cached[2], world, rank, spans[world], tmp_path / f"{world}-{rank}.npz"),
+        )
+        for world in spans
+        for rank in range(world)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * 6
+    whole = step_hashes(tmp_path, 1, 0, num_steps)
+    assert len(set(whole)) == num_steps
+    assert step_hashes(tmp_path, 3, 0, num_steps) == whole
+    stopped = step_hashes(tmp_path, 2, 0, STOPPED_AT)
+    assert stopped + step_hashes(tmp_path, 3, STOPPED_AT, num_steps) == whole
 
 
 @settings(FEW, max_examples=5)

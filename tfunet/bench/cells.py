@@ -56,6 +56,11 @@ class Cell:
         return _spread(result.images_per_second for result in self.results)
 
     @property
+    def synthetic_share(self) -> Spread | None:
+        """How near the steps come to those with data in memory, over the repeats."""
+        return _spread(result.synthetic_share for result in self.results)
+
+    @property
     def efficiency(self) -> float | None:
         """Speed-up per replica."""
         return None if self.speed_up is None else efficiency(self.speed_up.value, self.num_replicas)

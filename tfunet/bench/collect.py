@@ -14,6 +14,10 @@ from tfunet.record import RunFolder, read_rows
 State = Literal["done", "failed", "interrupted", "running", "waiting"]
 # Of a run that somebody ended: not a failure of the trial.
 ENDED_BY_USER = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
+_READ_APART = (
+    *("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "checks"),
+    "replicas_from_step",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +45,10 @@ class Result:
     samples_hash: str | None
     weights_hash: str | None
     checks: Mapping[str, bool]
+    # Time of a step with data in memory / time of a step; None in records that do not tell.
+    synthetic_share: float | None = None
+    # (first step, replicas) of each part; empty in records that do not tell.
+    replicas_from_step: tuple[tuple[int, int], ...] = ()
 
     @property
     def mean_dice(self) -> float | None:
@@ -323,9 +331,7 @@ def _result(table: Mapping[str, Any]) -> Result:
         if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
             raise ValueError(f"{name} must be a positive number, got {value!r}")
     plain: dict[str, Any] = {
-        name: table.get(name)
-        for name in Result.__dataclass_fields__
-        if name not in ("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "checks")
+        name: table.get(name) for name in Result.__dataclass_fields__ if name not in _READ_APART
     }
     return Result(
         **plain,
@@ -334,6 +340,9 @@ def _result(table: Mapping[str, Any]) -> Result:
         dice={str(region): float(one) for region, one in (table.get("dice") or {}).items()},
         iou={str(region): float(one) for region, one in (table.get("iou") or {}).items()},
         checks=dict(table.get("checks") or {}),
+        replicas_from_step=tuple(
+            (int(step), int(count)) for step, count in table.get("replicas_from_step") or ()
+        ),
     )
 
 

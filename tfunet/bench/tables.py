@@ -23,6 +23,7 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
     """Return a row a cell: medians over the repeats, with the lowest and the highest."""
     regions = list(dict.fromkeys(region for cell in family.cells for region in cell.regions))
     has_device = any(cell.device_bytes for cell in family.cells)
+    has_share = any(cell.synthetic_share for cell in family.cells)
     rows = []
     for cell in family.cells:
         row = {
@@ -33,6 +34,8 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
             "speed-up": _speed_up(cell),
             "efficiency": NONE if cell.efficiency is None else f"{cell.efficiency:.2f}",
         }
+        if has_share:
+            row["of bound"] = spread_text(cell.synthetic_share, 2)
         row |= {f"Dice {region}": spread_text(cell.dice(region), 3) for region in regions}
         row["memory (GiB)"] = _gibibytes(cell.resident_bytes)
         if has_device:
@@ -131,7 +134,8 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
     }
     if result is not None:
         numbers = dict(vars(result))
-        for name in ("checks", "samples_hash", "weights_hash", "num_replicas"):
+        apart = ("checks", "samples_hash", "weights_hash", "num_replicas", "replicas_from_step")
+        for name in apart:
             numbers.pop(name)
         for score in ("dice", "iou"):
             numbers.update({f"{score}_{key}": one for key, one in numbers.pop(score).items()})
@@ -154,6 +158,7 @@ def cell_facts(family: Family, cell: Cell, target_dice: float | None = None) -> 
         "repeats": len(cell.trials),
     }
     facts |= _spread_facts("images_per_second", cell.images_per_second)
+    facts |= _spread_facts("synthetic_share", cell.synthetic_share)
     if cell.speed_up is not None:
         facts |= {
             "speed_up": cell.speed_up.value,

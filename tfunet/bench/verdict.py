@@ -10,6 +10,8 @@ from tfunet.bench.stats import CONFIDENCE, MIN_INTERVAL, Estimate
 
 # A machine whose fixed computation varies or drifts by more than this is not a quiet one.
 NOISY = 0.10
+# Steps that reach less of the synthetic bound wait for their data.
+LEAST_SHARE = 0.9
 MAX_NAMES = 5
 
 
@@ -32,6 +34,8 @@ def doubts(summary: Summary) -> list[str]:
         *_environment(summary),
         *_samples(summary),
         *_cores(summary),
+        *_input(summary),
+        *_changed_replicas(summary),
         *_repeats(summary),
         *_noise(summary),
     ]
@@ -199,6 +203,28 @@ def _cores(summary: Summary) -> Iterator[str]:
             "cores_per_replica is not set: fewer replicas had more CPU cores each, which makes "
             "every speed-up look small. Set it in the study's [base]."
         )
+
+
+def _input(summary: Summary) -> Iterator[str]:
+    for family in summary.families:
+        for cell in family.cells:
+            share = cell.synthetic_share
+            if share is not None and share.median < LEAST_SHARE:
+                yield (
+                    f"{cell.label} is bound by its input: its steps reach {share.median:.2f} of "
+                    "those with data in memory. Give it more CPU cores, or less augmentation."
+                )
+
+
+def _changed_replicas(summary: Summary) -> Iterator[str]:
+    for trial in _done(summary):
+        parts = trial.result.replicas_from_step if trial.result is not None else ()
+        if len(parts) > 1:
+            shown = ", then ".join(f"{count} from step {step}" for step, count in parts)
+            yield (
+                f"{trial.id} was stopped and went on with another number of replicas ({shown}): "
+                "its images/s are those of the last, its cost and memory are of all together."
+            )
 
 
 def _repeats(summary: Summary) -> Iterator[str]:

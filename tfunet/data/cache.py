@@ -12,17 +12,21 @@ import json
 import os
 import re
 import uuid
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from tfunet.data.cache_folder import INDEX, LOCK, Room, hold
 from tfunet.data.source import DataSource
 from tfunet.data.windows import padding_before
 
@@ -93,22 +97,29 @@ def build_cache(
 ) -> CachedCases:
     """Return the source's cases from the cache, decoding each once if they are not there.
 
-    Any number of processes may call it at once: one decodes and the others wait. `progress`
-    gets (cases done, cases in all) after each case that is decoded.
+    Any number of processes may call it at once: one decodes, with a thread on each of its cores,
+    and the others wait. What it returns stays in the cache as long as it lives. `progress` gets
+    (cases done, cases in all) after each case that is decoded.
 
     Raises:
         ValueError: Cases cannot be used; the message lists them.
-        OSError: The folder cannot be read or written: no permission, or a full disk.
+        OSError: The folder cannot be read or written: no permission, a full disk, or the cache's
+            limit (`tfunet.data.cache_folder`) without another data set that could go.
     """
     home = (folder or default_folder()) / _key(source, patch)
     try:
-        found = _load(home, source, patch)
-        if found is not None:
-            return found
-        home.mkdir(parents=True, exist_ok=True)
-        with _lock(home / "lock"):
-            # Another process may have decoded while this one waited.
-            return _load(home, source, patch) or _build(home, source, patch, progress)
+        held = hold(home)
+        try:
+            cases = _load(home, source, patch)
+            if cases is None:
+                with _lock(home / LOCK):
+                    # Another process may have decoded while this one waited.
+                    cases = _load(home, source, patch) or _build(home, source, patch, progress)
+        except BaseException:
+            held.close()
+            raise
+        weakref.finalize(cases, held.close)
+        return cases
     except OSError as error:
         raise OSError(
             error.errno,
@@ -148,7 +159,7 @@ def _cases(
 def _load(home: Path, source: DataSource, patch: tuple[int, ...]) -> CachedCases | None:
     """Return what an earlier build left, if it is whole."""
     try:
-        extents = json.loads((home / "index.json").read_text())["extents"]
+        extents = json.loads((home / INDEX).read_text())["extents"]
         cases = _cases(home, source, patch, [tuple(extent) for extent in extents])
         # Somebody may have removed a file by hand, or a full disk may have cut it.
         image_bytes = cases.image_path.stat().st_size
@@ -169,24 +180,49 @@ def _build(
     total = len(source.case_ids)
     extents: list[tuple[int, ...]] = []
     defects: list[str] = []
+    room = Room(home)
+
+    def decoded(index: int) -> tuple[tuple[int, ...], memoryview, memoryview]:
+        image, mask = _checked(source, index, rank=len(patch))
+        pixels = _padded(image, (*patch, source.channels), "<f4")
+        return mask.shape, pixels, _padded(mask, patch, "u1")
+
     with _replacing(home / "images.bin", home / "masks.bin") as (images, masks):
-        for index, case_id in enumerate(source.case_ids):
+        for index, case in enumerate(_in_threads(decoded, total)):
             try:
-                image, mask = _checked(source, index, rank=len(patch))
+                extent, image, mask = case.result()
             # A reader may let an OSError through: the file is the defect, not the cache.
             except (ValueError, OSError) as error:
-                defects.append(f"{case_id}: {error}")
+                defects.append(f"{source.case_ids[index]}: {error}")
             else:
-                extents.append(mask.shape)
-                images.write(_padded(image, (*patch, source.channels), "<f4"))
-                masks.write(_padded(mask, patch, "u1"))
+                extents.append(extent)
+                room.take(image.nbytes + mask.nbytes)
+                images.write(image)
+                masks.write(mask)
             if progress is not None:
                 progress(index + 1, total)
         if defects:
             raise ValueError(_listing(source.name, defects, total))
-    with _replacing(home / "index.json") as (index_file,):
+    with _replacing(home / INDEX) as (index_file,):
         index_file.write(json.dumps({"data": source.name, "extents": extents}).encode())
     return _cases(home, source, patch, extents)
+
+
+def _in_threads(function: Callable[[int], Any], count: int) -> Iterator[Future]:
+    """Yield what function(0)..function(count - 1) come to, in order, a few of them ahead."""
+    # A decoder in C lets the other threads run; few cases are in memory at a time.
+    num_threads = len(os.sched_getaffinity(0))
+    ahead: deque[Future] = deque()
+    with ThreadPoolExecutor(num_threads) as pool:
+        try:
+            for index in range(count):
+                ahead.append(pool.submit(function, index))
+                if len(ahead) > num_threads:
+                    yield ahead.popleft()
+            while ahead:
+                yield ahead.popleft()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _checked(source: DataSource, index: int, *, rank: int) -> tuple[np.ndarray, np.ndarray]:

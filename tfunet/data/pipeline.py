@@ -87,8 +87,7 @@ class TrainingPipeline:
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
-        _check_replicas(replicas, self.num_replicas)
-        dataset = self._samples(replicas)
+        dataset = self.samples(replicas)
         dataset = dataset.map(self._sample_reader(), num_parallel_calls=_parallel_calls())
         dataset = dataset.batch(self.replica_batch, drop_remainder=True).map(self._passes)
         if self.synthetic:
@@ -96,8 +95,9 @@ class TrainingPipeline:
             dataset = dataset.take(len(replicas)).cache().repeat().take(num_batches)
         return _finished(dataset)
 
-    def _samples(self, replicas: range) -> tf.data.Dataset:
-        """Return (epoch, sample) of each sample to be fed."""
+    def samples(self, replicas: range) -> tf.data.Dataset:
+        """Return (epoch, sample) of each sample that is fed to `replicas`, in order."""
+        _check_replicas(replicas, self.num_replicas)
         fed = len(replicas) * self.replica_batch
         spans = epoch_spans(self.first_step, self.last_step, self.steps_per_epoch)
 

@@ -22,6 +22,7 @@ class DataSource:
         fingerprint: Changes when a file or a setting that changes the pixels changes.
         read: Case index to (image, mask): float32 (*spatial, channels), preprocessed, and
             uint8 (*spatial). Raises ValueError, naming the file, for one that cannot be used.
+            Called in any order, from several threads at once.
     """
 
     name: str

@@ -1,0 +1,72 @@
+"""The share of the synthetic bound: measured on real pipelines; the model does not notice."""
+
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from tfunet.backend import Launch
+from tfunet.data.augmentation import KINDS, read_augmentation
+from tfunet.data.cache import build_cache
+from tfunet.data.phantoms import cells
+from tfunet.data.pipeline import TrainingPipeline
+from tfunet.single import SingleDevice
+from tfunet.synthetic import BLOCK_STEPS, MAX_PAIRS, num_pairs, paired_seconds, share
+
+
+@pytest.mark.parametrize(
+    ("steps", "pairs"),
+    [(1, 1), (239, 1), (480, 2), (10**6, MAX_PAIRS)],
+)
+def test_a_run_of_many_steps_measures_more_pairs_at_five_percent_of_its_steps(steps, pairs):
+    assert num_pairs(steps) == pairs
+    assert pairs == 1 or pairs * 2 * BLOCK_STEPS <= 0.05 * steps
+
+
+def test_the_share_is_the_median_of_pairs():
+    assert share([(2.0, 1.0), (1.0, 0.9), (1.0, 1.0)]) == 0.9
+    assert share([]) is None
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory):
+    source = cells(num_cases=8, size=128)
+    cases = build_cache(source, tmp_path_factory.mktemp("cache"), patch=(128, 128))
+    return TrainingPipeline(
+        cases=cases,
+        train=tuple(range(8)),
+        replica_batch=4,
+        last_step=4,
+        augmentation=read_augmentation(dict.fromkeys(KINDS, True)),
+    )
+
+
+def test_real_and_synthetic_blocks_take_turns_and_the_model_is_put_back(pipeline):
+    variable = keras.Variable(np.arange(3.0))
+    seen = []
+
+    def timed_step(iterator):
+        seen.append(next(iterator)["sample"].numpy().tolist())
+        variable.assign(variable + 1)
+        return float(len(seen))
+
+    pairs = paired_seconds(
+        timed_step, SingleDevice(Launch()), pipeline, [variable], steps=pipeline.last_step
+    )
+    np.testing.assert_array_equal(variable.numpy(), np.arange(3.0))
+    assert pairs == [(4.5, 10.5)]  # The first two steps of a block do not count.
+    real, synthetic = seen[:BLOCK_STEPS], seen[BLOCK_STEPS:]
+    assert {tuple(step) for step in synthetic} == {tuple(real[0])}
+    epochs = [sorted(real[step] + real[step + 1]) for step in range(0, BLOCK_STEPS, 2)]
+    assert epochs == [list(range(8))] * 3
+
+
+def test_steps_that_wait_for_their_data_are_far_from_the_bound(pipeline):
+    def timed_step(iterator):
+        since = time.perf_counter()
+        next(iterator)
+        return time.perf_counter() - since
+
+    pairs = paired_seconds(timed_step, SingleDevice(Launch()), pipeline, [], steps=4)
+    assert share(pairs) < 0.7
