@@ -23,10 +23,11 @@ from typing import BinaryIO
 
 import numpy as np
 
-from tfunet.data.source import DataSource
+from tfunet.data.foreground import ForegroundVoxels
+from tfunet.data.source import CaseParts, DataSource
 from tfunet.data.windows import padding_before
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SHOWN_DEFECTS = 20
 VARIABLE = "TFUNET_CACHE"
 
@@ -43,6 +44,9 @@ class CachedCases:
         channels: As in the source.
         extents: Spatial shape of each case as it was read.
         patch: What the cases were padded to, at least.
+        foreground_path: int64 little-endian: places in its case of voxels of each label from 1
+            on, case after case; see `tfunet.data.foreground`.
+        foreground_counts: How many there are, for each case and label from 1 on.
     """
 
     image_path: Path
@@ -52,6 +56,8 @@ class CachedCases:
     channels: int
     extents: tuple[tuple[int, ...], ...]
     patch: tuple[int, ...]
+    foreground_path: Path
+    foreground_counts: tuple[tuple[int, ...], ...]
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -75,8 +81,13 @@ class CachedCases:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of both files."""
-        return self.num_voxels * (self.channels * 4 + 1)
+        """Bytes of all files."""
+        return self.num_voxels * (self.channels * 4 + 1) + self.num_foreground * 8
+
+    @property
+    def num_foreground(self) -> int:
+        """Foreground voxels whose places are kept."""
+        return sum(map(sum, self.foreground_counts))
 
 
 def default_folder() -> Path:
@@ -132,7 +143,11 @@ def _key(source: DataSource, patch: tuple[int, ...]) -> str:
 
 
 def _cases(
-    home: Path, source: DataSource, patch: tuple[int, ...], extents: list[tuple[int, ...]]
+    home: Path,
+    source: DataSource,
+    patch: tuple[int, ...],
+    extents: Sequence[Sequence[int]],
+    counts: Sequence[Sequence[int]],
 ) -> CachedCases:
     return CachedCases(
         image_path=home / "images.bin",
@@ -140,24 +155,27 @@ def _cases(
         case_ids=source.case_ids,
         num_classes=source.num_classes,
         channels=source.channels,
-        extents=tuple(extents),
+        extents=tuple(map(tuple, extents)),
         patch=patch,
+        foreground_path=home / "foreground.bin",
+        foreground_counts=tuple(map(tuple, counts)),
     )
 
 
 def _load(home: Path, source: DataSource, patch: tuple[int, ...]) -> CachedCases | None:
     """Return what an earlier build left, if it is whole."""
     try:
-        extents = json.loads((home / "index.json").read_text())["extents"]
-        cases = _cases(home, source, patch, [tuple(extent) for extent in extents])
+        index = json.loads((home / "index.json").read_text())
+        cases = _cases(home, source, patch, index["extents"], index["foreground"])
         # Somebody may have removed a file by hand, or a full disk may have cut it.
         image_bytes = cases.image_path.stat().st_size
         mask_bytes = cases.mask_path.stat().st_size
+        foreground_bytes = cases.foreground_path.stat().st_size
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     voxels = cases.num_voxels
     whole = image_bytes == voxels * cases.channels * 4 and mask_bytes == voxels
-    return cases if whole else None
+    return cases if whole and foreground_bytes == cases.num_foreground * 8 else None
 
 
 def _build(
@@ -168,30 +186,64 @@ def _build(
 ) -> CachedCases:
     total = len(source.case_ids)
     extents: list[tuple[int, ...]] = []
+    counts: list[list[int]] = []
     defects: list[str] = []
-    with _replacing(home / "images.bin", home / "masks.bin") as (images, masks):
+    names = ("images.bin", "masks.bin", "foreground.bin")
+    with _replacing(*(home / name for name in names)) as (images, masks, foreground):
         for index, case_id in enumerate(source.case_ids):
             try:
-                image, mask = _checked(source, index, rank=len(patch))
+                case = source.read_parts(index) or _whole(*source.read(index))
+                voxels = ForegroundVoxels(source.num_classes)
+                for image, mask in _padded_rows(source, case, patch):
+                    images.write(image.tobytes())
+                    masks.write(mask.tobytes())
+                    voxels.add(mask)
             # A reader may let an OSError through: the file is the defect, not the cache.
             except (ValueError, OSError) as error:
                 defects.append(f"{case_id}: {error}")
             else:
-                extents.append(mask.shape)
-                images.write(_padded(image, (*patch, source.channels), "<f4"))
-                masks.write(_padded(mask, patch, "u1"))
+                extents.append(case.shape)
+                places = voxels.places()
+                foreground.write(np.concatenate(places).astype("<i8").tobytes())
+                counts.append([len(one) for one in places])
             if progress is not None:
                 progress(index + 1, total)
         if defects:
             raise ValueError(_listing(source.name, defects, total))
     with _replacing(home / "index.json") as (index_file,):
-        index_file.write(json.dumps({"data": source.name, "extents": extents}).encode())
-    return _cases(home, source, patch, extents)
+        content = {"data": source.name, "extents": extents, "foreground": counts}
+        index_file.write(json.dumps(content).encode())
+    return _cases(home, source, patch, extents, counts)
 
 
-def _checked(source: DataSource, index: int, *, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a case, or raise ValueError for one that no training could use."""
-    image, mask = source.read(index)
+def _whole(image: np.ndarray, mask: np.ndarray) -> CaseParts:
+    return CaseParts(shape=mask.shape, parts=iter([(image, mask)]))
+
+
+def _padded_rows(
+    source: DataSource, case: CaseParts, patch: tuple[int, ...]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield a case's rows, checked, and centred in zeros where it is smaller than `patch`."""
+    image, mask = np.zeros(0), np.zeros(0)
+    before = 0
+    for number, part in enumerate(case.parts):
+        _check_part(source, *part, rank=len(patch))
+        image = _padded(part[0], (0, *patch[1:], source.channels), "<f4")
+        mask = _padded(part[1], (0, *patch[1:]), "u1")
+        if not number:
+            (before,) = padding_before(case.shape[:1], patch[:1])
+            yield _empty(image, before), _empty(mask, before)
+        yield image, mask
+    after = max(patch[0] - case.shape[0], 0) - before
+    yield _empty(image, after), _empty(mask, after)
+
+
+def _empty(like: np.ndarray, rows: int) -> np.ndarray:
+    return np.zeros((rows, *like.shape[1:]), like.dtype)
+
+
+def _check_part(source: DataSource, image: np.ndarray, mask: np.ndarray, *, rank: int) -> None:
+    """Raise ValueError for a case, or a part of one, that no training could use."""
     if image.ndim != rank + 1 or image.shape[-1] != source.channels or not image.size:
         raise ValueError(
             f"the image has shape {image.shape}; expected {rank} spatial axes for the patch and "
@@ -210,18 +262,17 @@ def _checked(source: DataSource, index: int, *, rank: int) -> tuple[np.ndarray, 
         raise ValueError(
             f"the mask has labels {low}..{high}; allowed: 0..{source.num_classes - 1}."
         )
-    return image, mask
 
 
-def _padded(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> memoryview:
-    """Return the bytes of an array, centred in zeros where it is smaller than `shape`."""
+def _padded(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Return an array, centred in zeros where it is smaller than `shape`."""
     padded = np.zeros(tuple(map(max, array.shape, shape)), dtype)
     starts = padding_before(array.shape, shape)
     inside = tuple(
         slice(start, start + size) for start, size in zip(starts, array.shape, strict=True)
     )
     padded[inside] = array
-    return padded.data.cast("B")
+    return padded
 
 
 def _listing(name: str, defects: list[str], total: int) -> str:

@@ -18,13 +18,13 @@ from tfunet.data.pairs import Case, pair
 from tfunet.data.pixel_size import PixelSizes
 from tfunet.data.preprocess import (
     PREPROCESS_VERSION,
-    channel_statistics,
     check_intensity,
     nearest,
     normalise,
     resampled_shape,
     resize_linear,
     resize_nearest,
+    statistics_for,
 )
 from tfunet.data.readers import Header, read_header, read_image
 from tfunet.data.source import CaseParts, DataSource
@@ -126,7 +126,7 @@ def open_folder(
         image = resized(stored, target[index])
 
         def parts() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            statistics = channel_statistics(image.parts()) if scale == "zscore" else None
+            statistics = statistics_for(scale, image.parts())
             rows = nearest(stored.shape[0], image.shape[0])
             seen: list[set[int]] = [set() for _ in paths]
             for first, last in cuts(image.shape, image.channels):

@@ -30,7 +30,7 @@ from tfunet.data.readers import (
 
 # Of decoded tiles: windows that overlap need the same ones again.
 TILE_CACHE_BYTES = 64 * 2**20
-PART_BYTES = 32 * 2**20
+PART_BYTES = 64 * 2**20
 # A file of fewer is quicker read whole.
 FEWEST_SEGMENTS = 4
 
@@ -57,13 +57,13 @@ class LazyImage:
     spacing: tuple[float, ...] | None = None
 
     def parts(self) -> Iterator[np.ndarray]:
-        """Yield the image cut along its first axis into parts of about 32 MiB as float32."""
+        """Yield the image cut along its first axis into parts of about 64 MiB as float32."""
         for first, last in cuts(self.shape, self.channels):
             yield self.read((first, *[0] * (len(self.shape) - 1)), (last, *self.shape[1:]))
 
 
 def cuts(shape: Sequence[int], channels: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, one past the last) row of parts of about 32 MiB as float32."""
+    """Yield (first, one past the last) row of parts of about 64 MiB as float32."""
     rows = max(1, PART_BYTES // (math.prod(shape[1:]) * channels * 4))
     # Whole tiles, where they have the usual sizes: each is decoded once.
     rows = rows // 256 * 256 or rows

@@ -105,6 +105,13 @@ def channel_statistics(parts: Iterable[np.ndarray]) -> Statistics:
     return mean, np.sqrt((row_squares.sum(0) + between) / (len(row_sums) * count))
 
 
+def statistics_for(
+    intensity: str | tuple[float, float], parts: Iterable[np.ndarray]
+) -> Statistics | None:
+    """Return what `normalise` must know of a whole image that is in parts; None for nothing."""
+    return channel_statistics(parts) if intensity == "zscore" else None
+
+
 def normalise(
     image: np.ndarray,
     intensity: str | tuple[float, float],
