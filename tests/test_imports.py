@@ -16,7 +16,11 @@ WITHOUT_TENSORFLOW = [
         )
     ),
     *(ROOT / f"tfunet/data/{name}.py" for name in ("__init__", "augmentation")),
-    ROOT / "tfunet/data/source.py",
+    *(ROOT / f"tfunet/data/{name}.py" for name in ("source", "lazy_image", "foreground", "cache")),
+    *(
+        ROOT / f"tfunet/predict/{name}.py"
+        for name in ("__init__", "jobs", "output", "prepare", "raster", "tiles")
+    ),
     ROOT / "tfunet/models/__init__.py",
 ]
 

@@ -58,6 +58,37 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--out", type=Path, help="folder of the record; started again, it resumes")
     train.add_argument("--verbose", action="store_true", help="show the output of all processes")
 
+    predict = _command(commands, "predict", _predict, "predict whole images with a trained network")
+    predict.add_argument("run", type=Path, help="folder of a finished run")
+    predict.add_argument(
+        "images", nargs="+", metavar="IMAGE", help="files; those of one image joined by commas"
+    )
+    predict.add_argument(
+        "--out", type=Path, required=True, help="folder; started again, it resumes"
+    )
+    predict.add_argument(
+        "--tiles",
+        default="gaussian",
+        metavar="WAY",
+        help="gaussian: overlap by half and blend (the default); halo: context around each, the "
+        "prediction of the whole image",
+    )
+    predict.add_argument("--window", type=_sizes, metavar="512,512", help="size of the tiles")
+    predict.add_argument(
+        "--halo", type=int, metavar="N", help="voxels of context; by default as far as it looks"
+    )
+    predict.add_argument("--batch", type=int, default=1, help="tiles at once on the device")
+    predict.add_argument("--format", help="tiff, nifti or zarr; by default as the image")
+    predict.add_argument(
+        "--probabilities", action="store_true", help="write those of each class too"
+    )
+    predict.add_argument(
+        "--pixel_size",
+        type=_numbers,
+        metavar="0.1,0.1",
+        help="of the images, if the run resampled its own and these do not state it",
+    )
+
     sweep = commands.add_parser("sweep", help="plan, run and watch a study of many runs")
     actions = sweep.add_subparsers(metavar="ACTION", required=True)
     plan = _command(actions, "plan", _sweep_plan, "print every trial of a study")
@@ -183,6 +214,10 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
 def _share(text: str) -> float:
     """Return 0.02 for "2%" and for "0.02"."""
     try:
@@ -221,6 +256,32 @@ def _train(options: argparse.Namespace) -> int:
         print(f"error: the processes ended early, without a result; see {folder}", file=sys.stderr)
         return exit_codes.PROCESS_DIED
     print(f"Record: {folder}")
+    return exit_codes.OK
+
+
+def _predict(options: argparse.Namespace) -> int:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
+    from tfunet.predict.run import Options, predict
+
+    try:
+        predict(
+            options.run,
+            options.images,
+            options.out,
+            Options(
+                tiles=options.tiles,
+                window=options.window,
+                halo=options.halo,
+                batch=options.batch,
+                format=options.format,
+                probabilities=options.probabilities,
+                pixel_size=options.pixel_size,
+            ),
+        )
+    except KeyboardInterrupt:
+        print("The same command goes on from here.", file=sys.stderr)
+        raise
     return exit_codes.OK
 
 

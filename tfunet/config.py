@@ -24,6 +24,8 @@ class RunConfig:
         patch: Spatial shape that the network sees; larger images are cropped, smaller padded.
             By default the data set's own.
         patches_per_case: Training patches drawn from each case in an epoch.
+        foreground_share: Share of these patches that is centred on a voxel of a foreground class,
+            each class of the case being equally likely (nnU-Net: 0.33).
         validation_share: Share of the groups (cases, where there are none) held out.
         validation_groups: The groups to hold out, by name, instead of a share.
         split_seed: Draws the groups that `validation_share` holds out; runs that differ only in
@@ -76,6 +78,7 @@ class RunConfig:
     data_options: dict[str, Any] = field(default_factory=dict)
     patch: tuple[int, ...] | None = None
     patches_per_case: int = 1
+    foreground_share: float = 0.0
     validation_share: float = 0.2
     validation_groups: tuple[str, ...] = ()
     split_seed: int = 0
@@ -122,6 +125,10 @@ class RunConfig:
         _at_least("evaluation_halo", self.evaluation_halo, 0)
         if self.checkpoint_steps is not None:
             _at_least("checkpoint_steps", self.checkpoint_steps, 1)
+        if not 0 <= self.foreground_share <= 1:
+            raise ValueError(
+                f"foreground_share must lie between 0 and 1, got {self.foreground_share}."
+            )
         if not 0 < self.validation_share < 1:
             raise ValueError(
                 f"validation_share must lie between 0 and 1, got {self.validation_share}."

@@ -239,6 +239,14 @@ class RunFolder:
         """Return what `write_split` wrote; None if it has not."""
         return self._read_json("split.json")
 
+    def write_data(self, data: Mapping[str, Any]) -> None:
+        """Write data.json: what the network was trained on, which `tfunet predict` must know."""
+        self._write_json("data.json", data)
+
+    def read_data(self) -> dict[str, Any] | None:
+        """Return what `write_data` wrote; None if it has not."""
+        return self._read_json("data.json")
+
     def steps_table(self, *, last: int = 0) -> Table:
         """Open steps.csv, keeping the rows up to step `last` of an earlier attempt."""
         return Table(self.path / "steps.csv", STEP_COLUMNS, last=last)

@@ -120,6 +120,14 @@ def run(
     validation_voxels = [math.prod(cases.extents[index]) for index in split.validation]
     if topology.is_chief:
         folder.write_split([source.case_ids[index] for index in split.train], validation_ids)
+        folder.write_data(
+            {
+                "name": source.name,
+                "channels": source.channels,
+                "num_classes": source.num_classes,
+                "patch": patch,
+            }
+        )
     num_samples = len(split.train) * config.patches_per_case
     steps_per_epoch = order.steps_per_epoch(num_samples, config.global_samples)
     last_step = config.steps or config.epochs * steps_per_epoch
@@ -208,6 +216,7 @@ def run(
         num_replicas=topology.num_replicas,
         accumulation=config.accumulation,
         seed=config.seed,
+        foreground_share=config.foreground_share,
         augmentation=augmentation,
         synthetic=config.synthetic,
     )

@@ -9,13 +9,14 @@ import resource
 import signal
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tfunet.data.cache import build_cache, default_folder
-from tfunet.data.source import DataSource
+from tfunet.data.source import CaseParts, DataSource
 
 EXTENTS = ((6, 9), (8, 3), (5, 7))
 PATCH = (4, 5)
@@ -71,8 +72,32 @@ def test_cases_are_stored_bit_for_bit_and_the_smaller_ones_centred_in_zeros(tmp_
         np.testing.assert_array_equal(mask[inside], labels)
         assert np.count_nonzero(image) == np.count_nonzero(original)
         assert np.count_nonzero(mask) == np.count_nonzero(labels)
-    sizes = [path.stat().st_size for path in (cases.image_path, cases.mask_path)]
-    assert sum(sizes) == cases.num_bytes
+    paths = (cases.image_path, cases.mask_path, cases.foreground_path)
+    assert sum(path.stat().st_size for path in paths) == cases.num_bytes
+    places = np.fromfile(cases.foreground_path, "<i8")
+    for (_, mask), counts in zip(contents(cases), cases.foreground_counts, strict=True):
+        assert counts == ((mask == 1).sum(), (mask == 2).sum())
+        ours, places = places[: sum(counts)], places[sum(counts) :]
+        np.testing.assert_array_equal(mask.ravel()[ours], [1] * counts[0] + [2] * counts[1])
+
+
+def in_parts(index):
+    """The case in parts of one row and more."""
+    image, mask = decode(index)
+    cuts = [0, 1, 3, len(mask)]
+    parts = ((image[a:b], mask[a:b]) for a, b in pairwise(cuts))
+    return CaseParts(shape=mask.shape, parts=parts)
+
+
+@pytest.mark.parametrize("patch", [PATCH, (9, 5)])
+def test_a_case_in_parts_is_stored_as_the_whole(patch, tmp_path):
+    whole = build_cache(source_of(), tmp_path / "whole", patch=patch)
+    source = replace(source_of(refuse), read_parts=in_parts)
+    parts = build_cache(source, tmp_path / "parts", patch=patch)
+    assert parts.extents == whole.extents
+    assert parts.foreground_counts == whole.foreground_counts
+    for name in ("image_path", "mask_path", "foreground_path"):
+        assert getattr(parts, name).read_bytes() == getattr(whole, name).read_bytes()
 
 
 def test_a_second_build_reads_no_case_writes_nothing_and_gives_the_same(tmp_path):
@@ -110,9 +135,10 @@ def test_another_patch_has_another_cache(tmp_path):
     [
         lambda cases: cases.image_path.unlink(),
         lambda cases: os.truncate(cases.mask_path, 7),
+        lambda cases: cases.foreground_path.write_bytes(b""),
         lambda cases: cases.image_path.with_name("index.json").write_text('{"ext'),
     ],
-    ids=["images removed", "masks cut", "index cut"],
+    ids=["images removed", "masks cut", "foreground empty", "index cut"],
 )
 def test_a_damaged_cache_is_built_again(harm, tmp_path):
     cases = build_cache(source_of(), tmp_path, patch=PATCH)
@@ -271,4 +297,5 @@ def test_after_a_killed_builder_the_next_one_starts_anew_and_sweeps_up(tmp_path)
     cases = build_cache(source_of(), tmp_path / "cache", patch=PATCH)
     assert len(list(contents(cases))) == 3
     names = {path.name for path in cases.image_path.parent.iterdir()}
-    assert names == {"images.bin", "masks.bin", "index.json", "in_use", "lock"}
+    files = {"images.bin", "masks.bin", "foreground.bin", "index.json"}
+    assert names == {*files, "in_use", "lock"}

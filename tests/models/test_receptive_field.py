@@ -6,7 +6,13 @@ import pytest
 import tensorflow as tf
 
 from tfunet.models import isensee, unet
-from tfunet.models.receptive_field import UnknownReachError, receptive_field
+from tfunet.models.receptive_field import (
+    UnknownReachError,
+    alignment,
+    reach,
+    receptive_field,
+    statistics_layers,
+)
 
 # Smooth activations and no normalization: no gradient is exactly zero inside the field.
 SMOOTH = {"normalization": "none", "activation": "silu", "filters": 2}
@@ -115,22 +121,52 @@ def _before_and_around(size):
     return branches
 
 
+# Layers, their field, and the positions to either side.
 BY_HAND = [
     # Convolutions in a row: 1 + sum(size - 1).
-    (_convolutions(3), 3),
-    (_convolutions(3, 3, 3), 7),
-    (_convolutions(5, 1, 3), 7),
-    (_convolutions(1), 1),
-    (_even_positions_of_bilinear, 2),
-    (_before_and_around(3), 4),
-    (_before_and_around(2), 4),  # TensorFlow pads an even size after, not before
+    (_convolutions(3), 3, 1),
+    (_convolutions(3, 3, 3), 7, 3),
+    (_convolutions(5, 1, 3), 7, 3),
+    (_convolutions(1), 1, 0),
+    (_convolutions(2), 2, 1),
+    (_even_positions_of_bilinear, 2, 1),
+    (_before_and_around(3), 4, 2),
+    (_before_and_around(2), 4, 2),  # TensorFlow pads an even size after, not before
 ]
 
 
-@pytest.mark.parametrize(("layers", "expected"), BY_HAND)
-def test_receptive_field_is_the_one_counted_by_hand(layers, expected):
+@pytest.mark.parametrize(("layers", "field", "side"), BY_HAND)
+def test_receptive_field_is_the_one_counted_by_hand(layers, field, side):
     inputs = keras.Input((32, 32, 1))
-    assert receptive_field(keras.Model(inputs, layers(inputs))) == (expected, expected)
+    model = keras.Model(inputs, layers(inputs))
+    assert receptive_field(model) == (field, field)
+    assert reach(model) == (side, side)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda: unet.build(image_shape=(32, 32, 1), num_classes=1, levels=3, **SMOOTH), (8, 8)),
+        (_odd_one, (4, 6)),
+    ],
+)
+def test_alignment_is_what_the_network_pools_by(build, expected):
+    assert alignment(build()) == expected
+
+
+@pytest.mark.parametrize(
+    ("layer", "is_named"),
+    [
+        (keras.layers.GroupNormalization(groups=-1, name="one"), True),
+        (keras.layers.GroupNormalization(groups=2, name="one"), True),
+        (keras.layers.LayerNormalization(axis=(1, 2, 3), name="one"), True),
+        (keras.layers.LayerNormalization(name="one"), False),
+        (keras.layers.BatchNormalization(name="one"), False),
+    ],
+)
+def test_layers_with_statistics_of_the_image_are_named(layer, is_named):
+    inputs = keras.Input((8, 8, 4))
+    assert statistics_layers(keras.Model(inputs, layer(inputs))) == ["one"] * is_named
 
 
 def test_a_layer_of_unknown_reach_is_named():

@@ -14,7 +14,7 @@ import re
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,12 +27,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tfunet.data.cache_folder import INDEX, LOCK, Room, hold
-from tfunet.data.source import DataSource
+from tfunet.data.foreground import ForegroundVoxels
+from tfunet.data.source import CaseParts, DataSource
 from tfunet.data.windows import padding_before
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SHOWN_DEFECTS = 20
 VARIABLE = "TFUNET_CACHE"
+Rows = tuple[memoryview, memoryview]  # of the image and of the mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,9 @@ class CachedCases:
         channels: As in the source.
         extents: Spatial shape of each case as it was read.
         patch: What the cases were padded to, at least.
+        foreground_path: int64 little-endian: places in its case of voxels of each label from 1
+            on, case after case; see `tfunet.data.foreground`.
+        foreground_counts: How many there are, for each case and label from 1 on.
     """
 
     image_path: Path
@@ -56,6 +61,8 @@ class CachedCases:
     channels: int
     extents: tuple[tuple[int, ...], ...]
     patch: tuple[int, ...]
+    foreground_path: Path
+    foreground_counts: tuple[tuple[int, ...], ...]
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -79,8 +86,13 @@ class CachedCases:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of both files."""
-        return self.num_voxels * (self.channels * 4 + 1)
+        """Bytes of all files."""
+        return self.num_voxels * (self.channels * 4 + 1) + self.num_foreground * 8
+
+    @property
+    def num_foreground(self) -> int:
+        """Foreground voxels whose places are kept."""
+        return sum(map(sum, self.foreground_counts))
 
 
 def default_folder() -> Path:
@@ -143,7 +155,11 @@ def _key(source: DataSource, patch: tuple[int, ...]) -> str:
 
 
 def _cases(
-    home: Path, source: DataSource, patch: tuple[int, ...], extents: list[tuple[int, ...]]
+    home: Path,
+    source: DataSource,
+    patch: tuple[int, ...],
+    extents: Sequence[Sequence[int]],
+    counts: Sequence[Sequence[int]],
 ) -> CachedCases:
     return CachedCases(
         image_path=home / "images.bin",
@@ -151,24 +167,27 @@ def _cases(
         case_ids=source.case_ids,
         num_classes=source.num_classes,
         channels=source.channels,
-        extents=tuple(extents),
+        extents=tuple(map(tuple, extents)),
         patch=patch,
+        foreground_path=home / "foreground.bin",
+        foreground_counts=tuple(map(tuple, counts)),
     )
 
 
 def _load(home: Path, source: DataSource, patch: tuple[int, ...]) -> CachedCases | None:
     """Return what an earlier build left, if it is whole."""
     try:
-        extents = json.loads((home / INDEX).read_text())["extents"]
-        cases = _cases(home, source, patch, [tuple(extent) for extent in extents])
+        index = json.loads((home / INDEX).read_text())
+        cases = _cases(home, source, patch, index["extents"], index["foreground"])
         # Somebody may have removed a file by hand, or a full disk may have cut it.
         image_bytes = cases.image_path.stat().st_size
         mask_bytes = cases.mask_path.stat().st_size
+        foreground_bytes = cases.foreground_path.stat().st_size
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     voxels = cases.num_voxels
     whole = image_bytes == voxels * cases.channels * 4 and mask_bytes == voxels
-    return cases if whole else None
+    return cases if whole and foreground_bytes == cases.num_foreground * 8 else None
 
 
 def _build(
@@ -179,33 +198,57 @@ def _build(
 ) -> CachedCases:
     total = len(source.case_ids)
     extents: list[tuple[int, ...]] = []
+    counts: list[list[int]] = []
     defects: list[str] = []
     room = Room(home)
 
-    def decoded(index: int) -> tuple[tuple[int, ...], memoryview, memoryview]:
-        image, mask = _checked(source, index, rank=len(patch))
-        pixels = _padded(image, (*patch, source.channels), "<f4")
-        return mask.shape, pixels, _padded(mask, patch, "u1")
+    def opened(index: int) -> tuple[tuple[int, ...], Iterable[Rows], ForegroundVoxels]:
+        """Decode a case; of one that comes in parts, only begin to."""
+        voxels = ForegroundVoxels(source.num_classes)
+        with _of_the_case():
+            case = source.read_parts(index)
+            if case is not None:
+                return case.shape, _padded_rows(source, case, patch, voxels), voxels
+            case = _whole(*source.read(index))
+        return case.shape, list(_padded_rows(source, case, patch, voxels)), voxels
 
-    with _replacing(home / "images.bin", home / "masks.bin") as (images, masks):
-        for index, case in enumerate(_in_threads(decoded, total)):
+    names = ("images.bin", "masks.bin", "foreground.bin")
+    with _replacing(*(home / name for name in names)) as (images, masks, foreground):
+        for index, case in enumerate(_in_threads(opened, total)):
             try:
-                extent, image, mask = case.result()
-            # A reader may let an OSError through: the file is the defect, not the cache.
-            except (ValueError, OSError) as error:
+                extent, rows, voxels = case.result()
+                for image, mask in rows:
+                    room.take(image.nbytes + mask.nbytes)
+                    images.write(image)
+                    masks.write(mask)
+            except _BadCaseError as error:
                 defects.append(f"{source.case_ids[index]}: {error}")
             else:
                 extents.append(extent)
-                room.take(image.nbytes + mask.nbytes)
-                images.write(image)
-                masks.write(mask)
+                places = voxels.places()
+                foreground.write(np.concatenate(places).astype("<i8").tobytes())
+                counts.append([len(one) for one in places])
             if progress is not None:
                 progress(index + 1, total)
         if defects:
             raise ValueError(_listing(source.name, defects, total))
     with _replacing(home / INDEX) as (index_file,):
-        index_file.write(json.dumps({"data": source.name, "extents": extents}).encode())
-    return _cases(home, source, patch, extents)
+        content = {"data": source.name, "extents": extents, "foreground": counts}
+        index_file.write(json.dumps(content).encode())
+    return _cases(home, source, patch, extents, counts)
+
+
+class _BadCaseError(Exception):
+    """A case cannot be used; not that the cache cannot be written."""
+
+
+@contextmanager
+def _of_the_case() -> Iterator[None]:
+    # A reader may let an OSError through: the file is the defect, not the cache.
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise _BadCaseError(str(error)) from error
 
 
 def _in_threads(function: Callable[[int], Any], count: int) -> Iterator[Future]:
@@ -225,9 +268,44 @@ def _in_threads(function: Callable[[int], Any], count: int) -> Iterator[Future]:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _checked(source: DataSource, index: int, *, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a case, or raise ValueError for one that no training could use."""
-    image, mask = source.read(index)
+def _whole(image: np.ndarray, mask: np.ndarray) -> CaseParts:
+    return CaseParts(shape=mask.shape, parts=iter([(image, mask)]))
+
+
+def _padded_rows(
+    source: DataSource, case: CaseParts, patch: tuple[int, ...], voxels: ForegroundVoxels
+) -> Iterator[Rows]:
+    """Yield the bytes of a case's rows, checked, in zeros where it is smaller than `patch`.
+
+    Raises _BadCaseError. The rows' foreground is added to `voxels`.
+    """
+    rank = len(patch)
+
+    def done(image: np.ndarray, mask: np.ndarray) -> Rows:
+        voxels.add(mask)
+        return image.data.cast("B"), mask.data.cast("B")
+
+    def empty(rows: int) -> Rows:
+        shape = (rows, *map(max, case.shape[1:], patch[1:]))
+        return done(np.zeros((*shape, source.channels), "<f4"), np.zeros(shape, "u1"))
+
+    (before,) = padding_before(case.shape[:1], patch[:1])
+    after = max(patch[0] - case.shape[0], 0) - before
+    with _of_the_case():
+        if before:
+            yield empty(before)
+        for image, mask in case.parts:
+            _check_part(source, image, mask, rank=rank)
+            yield done(
+                _padded(image, (0, *patch[1:], source.channels), "<f4"),
+                _padded(mask, (0, *patch[1:]), "u1"),
+            )
+        if after:
+            yield empty(after)
+
+
+def _check_part(source: DataSource, image: np.ndarray, mask: np.ndarray, *, rank: int) -> None:
+    """Raise ValueError for a case, or a part of one, that no training could use."""
     if image.ndim != rank + 1 or image.shape[-1] != source.channels or not image.size:
         raise ValueError(
             f"the image has shape {image.shape}; expected {rank} spatial axes for the patch and "
@@ -246,18 +324,17 @@ def _checked(source: DataSource, index: int, *, rank: int) -> tuple[np.ndarray, 
         raise ValueError(
             f"the mask has labels {low}..{high}; allowed: 0..{source.num_classes - 1}."
         )
-    return image, mask
 
 
-def _padded(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> memoryview:
-    """Return the bytes of an array, centred in zeros where it is smaller than `shape`."""
+def _padded(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Return an array, centred in zeros where it is smaller than `shape`."""
     padded = np.zeros(tuple(map(max, array.shape, shape)), dtype)
     starts = padding_before(array.shape, shape)
     inside = tuple(
         slice(start, start + size) for start, size in zip(starts, array.shape, strict=True)
     )
     padded[inside] = array
-    return padded.data.cast("B")
+    return padded
 
 
 def _listing(name: str, defects: list[str], total: int) -> str:

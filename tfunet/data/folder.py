@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,27 @@ import numpy as np
 
 from tfunet.data.check import refuse
 from tfunet.data.labels import labelling, named_regions
+from tfunet.data.lazy_image import cuts, joined, open_image, open_mask, resized
 from tfunet.data.pairs import Case, pair
 from tfunet.data.pixel_size import PixelSizes
 from tfunet.data.preprocess import (
     PREPROCESS_VERSION,
     check_intensity,
+    nearest,
     normalise,
     resampled_shape,
     resize_linear,
     resize_nearest,
+    statistics_for,
 )
 from tfunet.data.readers import Header, read_header, read_image
-from tfunet.data.source import DataSource
+from tfunet.data.source import CaseParts, DataSource
 from tfunet.data.tables import Table
 
 # Above it, reading all files at every start would take longer than it is worth.
 HASHED_BYTES = 256 * 2**20
+# A decoded image of more is read part by part, where its format allows it.
+LARGE_BYTES = 256 * 2**20
 
 
 def open_folder(
@@ -108,6 +114,32 @@ def open_folder(
         image = normalise(resize_linear(image, target[index]), scale)
         return image, resize_nearest(mask, target[index])
 
+    def read_parts(index: int) -> CaseParts | None:
+        case = cases[index]
+        if math.prod(target[index]) * headers[0].channels * 4 < LARGE_BYTES:
+            return None
+        stored = joined([open_image(folder / file, grey=grey) for file in case.images])
+        paths = [folder / file for file in case.masks]
+        masks = [open_mask(path) for path in paths]
+        if not all(one.by_parts for one in (stored, *masks)):
+            return None
+        image = resized(stored, target[index])
+
+        def parts() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            statistics = statistics_for(scale, image.parts())
+            rows = nearest(stored.shape[0], image.shape[0])
+            seen: list[set[int]] = [set() for _ in paths]
+            for first, last in cuts(image.shape, image.channels):
+                start, stop = (first, *[0] * (len(image.shape) - 1)), (last, *image.shape[1:])
+                top, bottom = int(rows[first]), int(rows[last - 1]) + 1
+                box = (top, *start[1:]), (bottom, *stored.shape[1:])
+                mask = labels.of(paths, (one.read(*box) for one in masks), seen)
+                mask = mask.take(rows[first:last] - top, 0)
+                pixels = normalise(image.read(start, stop), scale, statistics)
+                yield pixels, resize_nearest(mask, pixels.shape[:-1])
+
+        return CaseParts(shape=image.shape, parts=parts())
+
     pixels = {
         "version": PREPROCESS_VERSION,
         "intensity": scale,
@@ -125,6 +157,7 @@ def open_folder(
         patch=_patch(patch, target),
         fingerprint=_fingerprint(folder, cases, pixels),
         read=read,
+        read_parts=read_parts,
     )
 
 

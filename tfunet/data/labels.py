@@ -1,6 +1,6 @@
 """Turns mask files into labels 0..num_classes-1. Imports no TensorFlow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,11 +32,21 @@ class Labelling:
 
     def read(self, paths: Sequence[Path]) -> np.ndarray:
         """Return a case's labels as uint8 (*spatial); ValueError names the file that is wrong."""
+        return self.of(paths, map(read_mask, paths), [set() for _ in paths])
+
+    def of(
+        self, paths: Sequence[Path], masks: Iterable[np.ndarray], seen: Sequence[set[int]]
+    ) -> np.ndarray:
+        """Return the labels of the same part of each of a case's masks, as `read` does.
+
+        `seen` holds the values that earlier parts of each mask had, and gets those of this one.
+        """
         if self.values is not None:
-            return self._translate(paths[0], read_mask(paths[0]), self.values)
+            (mask,) = masks
+            return self._translate(paths[0], mask, self.values)
         labels: np.ndarray | None = None
-        for label, path in enumerate(paths, start=1):
-            inside = self._foreground(path, read_mask(path))
+        for label, (path, mask, before) in enumerate(zip(paths, masks, seen, strict=True), 1):
+            inside = self._foreground(path, mask, before)
             if labels is None:
                 labels = np.zeros(inside.shape, np.uint8)
             if labels.shape != inside.shape:
@@ -49,10 +59,11 @@ class Labelling:
             raise ValueError("A case needs at least one mask file.")
         return labels
 
-    def _foreground(self, path: Path, mask: np.ndarray) -> np.ndarray:
+    def _foreground(self, path: Path, mask: np.ndarray, seen: set[int]) -> np.ndarray:
         if self.threshold is not None:
             return mask > self.threshold
-        found = np.unique(mask)
+        seen.update(np.unique(mask).tolist())
+        found = np.array(sorted(seen))
         if len(found) > 2 or (len(found) == 2 and found[0] != 0) or found.min(initial=0) < 0:
             raise ValueError(
                 f"{path}: holds the values {_listed(found)}, and a mask of one class holds 0 and "

@@ -7,7 +7,7 @@ step (`tfunet.data.order`), its seeds what they look like (`tfunet.data.augment`
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import final
 
@@ -18,7 +18,8 @@ from tfunet.data.augment import augment
 from tfunet.data.augmentation import Augmentation
 from tfunet.data.cache import CachedCases
 from tfunet.data.order import epoch_spans, fed_position, steps_per_epoch
-from tfunet.data.streams import CROP_STREAM, crop_start, epoch_order, stream_seed
+from tfunet.data.patch_start import patch_start
+from tfunet.data.streams import epoch_order
 from tfunet.data.windows import plan_windows
 
 PREFETCHED_BATCHES = 2
@@ -44,6 +45,7 @@ class TrainingPipeline:
         seed: Of the order, the crops and the augmentation.
         first_step: First optimizer step, counted over the run; not 0 when it is resumed.
         last_step: One past the last optimizer step.
+        foreground_share: Share of the samples that is centred on a foreground voxel.
         augmentation: Random changes of the samples.
         synthetic: Yield the first step's batches again and again.
     """
@@ -57,6 +59,7 @@ class TrainingPipeline:
     accumulation: int = 1
     seed: int = 0
     first_step: int = 0
+    foreground_share: float = 0.0
     augmentation: Augmentation = field(default_factory=Augmentation)
     synthetic: bool = False
 
@@ -118,13 +121,24 @@ class TrainingPipeline:
 
     def _sample_reader(self) -> Callable[..., dict[str, tf.Tensor]]:
         read = _patch_reader(self.cases)
+        place_of = _place_reader(self.cases)
         train = np.asarray(self.train, np.int64)
         shapes = np.asarray(self.cases.shapes, np.int64)
+        counts = np.asarray(self.cases.foreground_counts, np.int64)
 
         def sample_of(epoch: tf.Tensor, sample: tf.Tensor) -> dict[str, tf.Tensor]:
             case = tf.gather(train, sample // self.patches_per_case)
-            seed = stream_seed(self.seed, epoch, sample, CROP_STREAM)
-            image, mask = read(case, crop_start(tf.gather(shapes, case), self.cases.patch, seed))
+            start = patch_start(
+                tf.gather(shapes, case),
+                self.cases.patch,
+                counts=tf.gather(counts, case),
+                place=partial(place_of, case),
+                foreground_share=self.foreground_share,
+                seed=self.seed,
+                epoch=epoch,
+                sample=sample,
+            )
+            image, mask = read(case, start)
             image, mask = augment(
                 image, mask, self.augmentation, seed=self.seed, epoch=epoch, sample=sample
             )
@@ -230,6 +244,24 @@ class EvaluationPipeline:
             }
 
         return window_of
+
+
+def _place_reader(
+    cases: CachedCases,
+) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Return the function (case, index of a label, number) -> place of that foreground voxel."""
+    if not cases.num_foreground:
+        return lambda case, label, number: tf.constant(0, tf.int64)
+    counts = np.asarray(cases.foreground_counts, np.int64)
+    firsts = np.cumsum(counts).reshape(counts.shape) - counts
+    places = _mapped(cases.foreground_path, "<i8")
+
+    def place_of(case: tf.Tensor, label: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        first = tf.gather_nd(firsts, tf.stack([case, label]))
+        # A case without the label has no place for it; its caller uses none.
+        return tf.slice(places, [tf.minimum(first + number, cases.num_foreground - 1)], [1])[0]
+
+    return place_of
 
 
 def _patch_reader(

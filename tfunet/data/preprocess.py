@@ -4,12 +4,17 @@ Only elementwise arithmetic in a fixed order: the same file gives the same bits 
 whatever its threads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+Statistics = tuple[np.ndarray, np.ndarray]
+Box = Callable[[Sequence[int], Sequence[int]], np.ndarray]
+
+STATISTICS_VALUES = 2**20
+
 # Part of every fingerprint: raise it when a change here changes pixels.
-PREPROCESS_VERSION = 1
+PREPROCESS_VERSION = 2
 
 
 def resampled_shape(
@@ -28,25 +33,93 @@ def resize_linear(image: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     Where an axis shrinks, the triangle filter is widened by the factor, as Pillow's BILINEAR
     does. Pixel centres lie at (i + 0.5) / length.
     """
-    for axis, length in enumerate(shape):
-        if length != image.shape[axis]:
-            image = _resize_axis(image, axis, length)
+    return resize_linear_box(
+        lambda start, stop: image, image.shape[:-1], shape, [0] * len(shape), shape
+    )
+
+
+def resize_linear_box(
+    read: Box,
+    before: Sequence[int],
+    shape: Sequence[int],
+    start: Sequence[int],
+    stop: Sequence[int],
+) -> np.ndarray:
+    """Return the voxels start..stop-1 of `resize_linear`, to the same bits.
+
+    Args:
+        read: (start, stop) to that box of the image, float32 (*box, channels); only the box that
+            is needed is read.
+        before: Spatial shape of the image.
+        shape: That it is resized to.
+        start: First voxel of the result.
+        stop: One past the last.
+    """
+    axes = [
+        _taps(length, wanted, first, last) if length != wanted else None
+        for length, wanted, first, last in zip(before, shape, start, stop, strict=True)
+    ]
+    needed = [
+        (first, last) if axis is None else (int(axis[0].min()), int(axis[0].max()) + 1)
+        for axis, first, last in zip(axes, start, stop, strict=True)
+    ]
+    image = read([first for first, _ in needed], [last for _, last in needed])
+    for index, axis in enumerate(axes):
+        if axis is not None:
+            image = _resize_axis(image, index, axis[0] - needed[index][0], axis[1])
     return image
 
 
 def resize_nearest(mask: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """Resize (*spatial) to `shape`, each pixel from the one its centre falls into."""
     for axis, length in enumerate(shape):
-        before = mask.shape[axis]
-        if length != before:
-            centres = (np.arange(length) * 2 + 1) * before // (2 * length)
-            mask = mask.take(centres, axis)
+        if length != mask.shape[axis]:
+            mask = mask.take(nearest(mask.shape[axis], length), axis)
     return mask
 
 
-def normalise(image: np.ndarray, intensity: str | tuple[float, float]) -> np.ndarray:
+def nearest(before: int, length: int) -> np.ndarray:
+    """Return which of `before` pixels the centre of each of `length` pixels falls into."""
+    return (np.arange(length) * 2 + 1) * before // (2 * length)
+
+
+def channel_statistics(parts: Iterable[np.ndarray]) -> Statistics:
+    """Return mean and standard deviation of each channel (channels,) float64.
+
+    `parts` are (rows, ..., channels), the image cut along its first axis. The result has the same
+    bits wherever it is cut: sums are taken row by row, and these are summed.
+    """
+    sums, squares, count = [], [], 0
+    for part in parts:
+        step = max(1, STATISTICS_VALUES // max(part[:1].size, 1))
+        for first in range(0, len(part), step):
+            rows = np.ascontiguousarray(part[first : first + step], np.float64)
+            rows = rows.reshape(len(rows), -1, part.shape[-1])
+            total = rows.sum(1)
+            count = rows.shape[1]
+            sums.append(total)
+            squares.append(np.square(rows - total[:, np.newaxis] / count).sum(1))
+    row_sums, row_squares = np.concatenate(sums), np.concatenate(squares)
+    mean = row_sums.sum(0) / (len(row_sums) * count)
+    between = count * np.square(row_sums / count - mean).sum(0)
+    return mean, np.sqrt((row_squares.sum(0) + between) / (len(row_sums) * count))
+
+
+def statistics_for(
+    intensity: str | tuple[float, float], parts: Iterable[np.ndarray]
+) -> Statistics | None:
+    """Return what `normalise` must know of a whole image that is in parts; None for nothing."""
+    return channel_statistics(parts) if intensity == "zscore" else None
+
+
+def normalise(
+    image: np.ndarray,
+    intensity: str | tuple[float, float],
+    statistics: Statistics | None = None,
+) -> np.ndarray:
     """Return float32 (*spatial, channels) with normalised intensities.
 
+    `image` may be a part of an image whose `channel_statistics` are `statistics`.
     "zscore": mean 0 and standard deviation 1 over the pixels of each channel of this image; a
     constant channel becomes 0. "none": unchanged. (low, high): low becomes 0 and high 1, and
     what lies beyond is clipped.
@@ -54,9 +127,7 @@ def normalise(image: np.ndarray, intensity: str | tuple[float, float]) -> np.nda
     if intensity == "none":
         return image.astype(np.float32)
     if intensity == "zscore":
-        axes = tuple(range(image.ndim - 1))
-        mean = image.mean(axes, dtype=np.float64)
-        deviation = image.std(axes, dtype=np.float64)
+        mean, deviation = statistics or channel_statistics([image])
         return ((image - mean) / np.where(deviation > 0, deviation, 1)).astype(np.float32)
     low, high = (float(bound) for bound in intensity)
     return np.clip((image - low) / (high - low), 0, 1).astype(np.float32)
@@ -75,17 +146,21 @@ def check_intensity(intensity: str | Sequence[float]) -> str | tuple[float, floa
     )
 
 
-def _resize_axis(image: np.ndarray, axis: int, length: int) -> np.ndarray:
-    before = image.shape[axis]
+def _taps(before: int, length: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of `before` pixels make the pixels start..stop-1 of `length`, and how much."""
     factor = before / length
     reach = max(1.0, factor)
-    centres = (np.arange(length) + 0.5) * factor
+    centres = (np.arange(start, stop) + 0.5) * factor
     first = np.floor(centres - reach).astype(np.int64)
     taps = first[:, np.newaxis] + np.arange(int(np.ceil(2 * reach)) + 2)
     weights = np.maximum(0, 1 - np.abs(taps + 0.5 - centres[:, np.newaxis]) / reach)
     weights *= (taps >= 0) & (taps < before)
     weights = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
-    taps = taps.clip(0, before - 1)
+    return taps.clip(0, before - 1), weights
+
+
+def _resize_axis(image: np.ndarray, axis: int, taps: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    length = len(taps)
     column = [1] * image.ndim
     column[axis] = length
     # Tap by tap, not as a matrix product, whose rounding depends on the threads of the library.

@@ -1,7 +1,7 @@
 """Reads one image or mask file: PNG, JPEG, TIFF or NIfTI. Imports no TensorFlow."""
 
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def read_header(path: Path) -> Header:
     A PNG or JPEG without its end mark is decoded here, to tell one that was cut off. Raises
     ValueError, naming the file, for one that cannot be read.
     """
-    return _guarded(path, _HEADERS[_format(path)])
+    return guarded(path, _HEADERS[file_format(path)])
 
 
 def read_image(path: Path, *, grey: bool = False) -> np.ndarray:
@@ -52,7 +52,12 @@ def read_image(path: Path, *, grey: bool = False) -> np.ndarray:
     Alpha is dropped, a palette resolved; `grey` turns colours into their luminance. Raises
     ValueError, naming the file, for one that cannot be read or holds NaN or infinity.
     """
-    pixels = _guarded(path, _IMAGES[_format(path)]).astype(np.float32)
+    return as_image(path, guarded(path, _IMAGES[file_format(path)]), grey=grey)
+
+
+def as_image(path: Path, pixels: np.ndarray, *, grey: bool = False) -> np.ndarray:
+    """Return decoded pixels (*spatial, channels), or a part of them, as `read_image` does."""
+    pixels = pixels.astype(np.float32)
     if not np.isfinite(pixels).all():
         raise ValueError(f"{path}: holds NaN or infinity. Replace them or leave the case out.")
     if grey and pixels.shape[-1] == 3:
@@ -67,8 +72,12 @@ def read_mask(path: Path) -> np.ndarray:
     as grey. Whole numbers stored as floating point are cast exactly. Raises ValueError, naming
     the file, for real colours, fractions and files that cannot be read.
     """
-    name = _format(path)
-    values = _guarded(path, _palette_mask if name == "pillow" else _IMAGES[name])
+    name = file_format(path)
+    return as_mask(path, guarded(path, _palette_mask if name == "pillow" else _IMAGES[name]))
+
+
+def as_mask(path: Path, values: np.ndarray) -> np.ndarray:
+    """Return decoded values (*spatial, channels), or a part of them, as `read_mask` does."""
     if values.shape[-1] > 1 and (values != values[..., :1]).any():
         raise ValueError(
             f"{path}: a mask must have one value a pixel, and this one has {values.shape[-1]} "
@@ -100,14 +109,15 @@ def _suffix(path: Path) -> str:
     return ".nii.gz" if name.endswith(".nii.gz") else path.suffix.lower()
 
 
-def _format(path: Path) -> str:
+def file_format(path: Path) -> str:
+    """Return the family of formats that a file's name says; ValueError for an unknown one."""
     if not is_readable(path):
         raise ValueError(f"{path}: unknown format. Readable: {', '.join(SUFFIXES)}.")
     return SUFFIXES[_suffix(path)]
 
 
-def _guarded(path: Path, read: Callable[[Path], Any]) -> Any:
-    """Decoders raise many kinds of errors; the user needs the file's name and the reason."""
+def guarded(path: Path, read: Callable[[Path], Any]) -> Any:
+    """Return `read(path)`; whatever a decoder raises becomes a ValueError that names the file."""
     try:
         return read(path)
     except ModuleNotFoundError as error:
@@ -197,7 +207,7 @@ def _tiff_header(path: Path) -> Header:
 
     with tifffile.TiffFile(path) as file:
         series = file.series[0]
-        spatial, channel = _tiff_axes(series.axes, series.shape)
+        spatial, channel = tiff_axes(series.axes, series.shape)
         count = series.shape[channel] if channel is not None else 1
         alpha = channel is not None and series.axes[channel] == "S" and count in (2, 4)
         return Header(shape=tuple(series.shape[axis] for axis in spatial), channels=count - alpha)
@@ -208,20 +218,24 @@ def _tiff_image(path: Path) -> np.ndarray:
 
     with tifffile.TiffFile(path) as file:
         series = file.series[0]
-        spatial, channel = _tiff_axes(series.axes, series.shape)
-        single = [
-            axis for axis in range(len(series.shape)) if axis not in spatial and axis != channel
-        ]
-        pixels = series.asarray()
-        if channel is None:
-            return pixels.squeeze(tuple(single))[..., np.newaxis]
-        last = channel - sum(axis < channel for axis in single)
-        pixels = np.moveaxis(pixels.squeeze(tuple(single)), last, -1)
-        alpha = series.axes[channel] == "S" and pixels.shape[-1] in (2, 4)
-        return pixels[..., : pixels.shape[-1] - alpha]
+        spatial, channel = tiff_axes(series.axes, series.shape)
+        return channels_last(series.asarray(), series.axes, spatial, channel)
 
 
-def _tiff_axes(axes: str, shape: tuple[int, ...]) -> tuple[list[int], int | None]:
+def channels_last(
+    pixels: np.ndarray, axes: str, spatial: Sequence[int], channel: int | None
+) -> np.ndarray:
+    """Return a TIFF's array, or a part with all channels, as (*spatial, channels) without alpha."""
+    single = [axis for axis in range(len(axes)) if axis not in spatial and axis != channel]
+    if channel is None:
+        return pixels.squeeze(tuple(single))[..., np.newaxis]
+    last = channel - sum(axis < channel for axis in single)
+    pixels = np.moveaxis(pixels.squeeze(tuple(single)), last, -1)
+    alpha = axes[channel] == "S" and pixels.shape[-1] in (2, 4)
+    return pixels[..., : pixels.shape[-1] - alpha]
+
+
+def tiff_axes(axes: str, shape: tuple[int, ...]) -> tuple[list[int], int | None]:
     """Return which axes are spatial, and which is the channels (S: samples, C: channels)."""
     long = [axis for axis, length in enumerate(shape) if length > 1 or axes[axis] in "YX"]
     channels = [axis for axis in long if axes[axis] in "SC"]
@@ -239,7 +253,7 @@ def _nifti_header(path: Path) -> Header:
 
     image = nibabel.load(path)
     shape = tuple(int(length) for length in image.shape)
-    spatial, channels = _nifti_shape(shape)
+    spatial, channels = nifti_shape(shape)
     spacing = tuple(float(one) for one in image.header.get_zooms()[: len(spatial)])
     return Header(shape=spatial, channels=channels, spacing=spacing)
 
@@ -254,14 +268,14 @@ def _nifti_image(path: Path) -> np.ndarray:
         image = (nibabel.Nifti2Image if second else nibabel.Nifti1Image).from_bytes(content)
     else:
         image = nibabel.load(path)
-    spatial, channels = _nifti_shape(tuple(int(length) for length in image.shape))
+    spatial, channels = nifti_shape(tuple(int(length) for length in image.shape))
     pixels = np.asanyarray(image.dataobj)
     if pixels.dtype.kind not in "buif":
         raise ValueError(f"pixels of type {pixels.dtype}; readable: whole and real numbers")
     return pixels.reshape(*spatial, channels)
 
 
-def _nifti_shape(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+def nifti_shape(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     """Return the spatial shape and the channels: axes after the third."""
     spatial = shape[:3] if len(shape) > 3 or shape[-1] > 1 else shape[:2]
     rest = [length for length in shape[3:] if length > 1]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -13,9 +14,11 @@ from tfunet.data import DATASETS
 from tfunet.data.augment import augment
 from tfunet.data.augmentation import KINDS, TURNS, Augmentation, read_augmentation
 from tfunet.data.check import case_defects, refuse
+from tfunet.data.foreground import ForegroundVoxels
+from tfunet.data.patch_start import patch_start
 from tfunet.data.source import DataSource
 from tfunet.data.split import split_cases
-from tfunet.data.streams import CROP_STREAM, crop_start, epoch_order, stream_seed
+from tfunet.data.streams import epoch_order
 from tfunet.data.windows import padding_before
 from tfunet.record import replacing
 from tfunet.refs import call, resolve
@@ -118,8 +121,19 @@ def first_samples(
         case_id = source.case_ids[index]
         refuse(source.name, [f"{case_id}: {one}" for one in case_defects(source, image, mask)])
         image, mask = _padded(image, patch), _padded(mask, patch)
-        seed = stream_seed(config.seed, when, number, CROP_STREAM)
-        corner = crop_start(tf.constant(mask.shape), patch, seed).numpy()
+        voxels = ForegroundVoxels(source.num_classes)
+        voxels.add(mask)
+        places = voxels.places()
+        corner = patch_start(
+            tf.constant(mask.shape, tf.int64),
+            patch,
+            counts=tf.constant([len(one) for one in places], tf.int64),
+            place=partial(_place, places),
+            foreground_share=config.foreground_share,
+            seed=config.seed,
+            epoch=when,
+            sample=number,
+        ).numpy()
         inside = tuple(
             slice(start, start + size) for start, size in zip(corner, patch, strict=True)
         )
@@ -151,6 +165,12 @@ def _variants(augmentation: Augmentation, *, each: bool) -> list[tuple[str, Augm
     if not found:
         raise ValueError("All augmentations are off: there is nothing to show. Set some.")
     return found
+
+
+def _place(places: list[np.ndarray], label: tf.Tensor, number: tf.Tensor) -> np.int64:
+    """Return the place of a foreground voxel; 0, which nobody uses, where there is none."""
+    found = places[int(label)]
+    return found[int(number)] if len(found) else np.int64(0)
 
 
 def _padded(array: np.ndarray, patch: Sequence[int]) -> np.ndarray:

@@ -1,9 +1,22 @@
 """What a data set gives: cases by index. Imports no TensorFlow."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseParts:
+    """A case that is better not held in memory as a whole.
+
+    Args:
+        shape: Spatial shape of the whole.
+        parts: (image, mask) as `DataSource.read` gives them, cut along the first axis, in order.
+    """
+
+    shape: tuple[int, ...]
+    parts: Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +36,7 @@ class DataSource:
         read: Case index to (image, mask): float32 (*spatial, channels), preprocessed, and
             uint8 (*spatial). Raises ValueError, naming the file, for one that cannot be used.
             Called in any order, from several threads at once.
+        read_parts: Case index to the same in parts, or None for a case that `read` should read.
     """
 
     name: str
@@ -34,6 +48,7 @@ class DataSource:
     patch: tuple[int, ...]
     fingerprint: str
     read: Callable[[int], tuple[np.ndarray, np.ndarray]]
+    read_parts: Callable[[int], CaseParts | None] = lambda index: None
 
     def __post_init__(self) -> None:
         if not self.case_ids:

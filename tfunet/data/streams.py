@@ -11,6 +11,8 @@ import tensorflow as tf
 
 ORDER_STREAM = 0
 CROP_STREAM = 1
+CENTRED_STREAM = 2
+VOXEL_STREAM = 3
 # Fixed for good: a run that is resumed must see the same samples.
 STREAMS = {
     "flips": 16,

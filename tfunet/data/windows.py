@@ -29,7 +29,7 @@ def plan_windows(extent: Sequence[int], patch: Sequence[int], halo: int = 0) -> 
     """
     if len(extent) != len(patch):
         raise ValueError(f"An image of shape {tuple(extent)} has no patches of {tuple(patch)}.")
-    axes = [_axis(size, length, halo) for size, length in zip(extent, patch, strict=True)]
+    axes = [axis_windows(size, length, halo) for size, length in zip(extent, patch, strict=True)]
     return [
         Window(
             start=tuple(start for start, _, _ in corner),
@@ -45,12 +45,17 @@ def padding_before(extent: Sequence[int], patch: Sequence[int]) -> tuple[int, ..
     return tuple(max(size - length, 0) // 2 for length, size in zip(extent, patch, strict=True))
 
 
-def _axis(length: int, window: int, halo: int) -> list[tuple[int, int, int]]:
-    """Return (start, core start, core stop) of each window of one axis."""
+def axis_windows(
+    length: int, window: int, halo: int, alignment: int = 1
+) -> list[tuple[int, int, int]]:
+    """Return (start, core start, core stop) of each window of one axis, as `plan_windows` does.
+
+    Starts are multiples of `alignment`, where `length` and `window` are.
+    """
     if length <= window:
         before = (window - length) // 2
         return [(-before, before, before + length)]
-    stride = window - 2 * halo
+    stride = (window - 2 * halo) // alignment * alignment
     if stride < 1:
         raise ValueError(
             f"evaluation_halo={halo} leaves nothing of a window of {window} voxels; it must be "

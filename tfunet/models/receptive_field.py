@@ -1,5 +1,6 @@
 """The receptive field of a model, in input pixels, read from its graph."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -61,11 +62,69 @@ def receptive_field(model: keras.Model) -> tuple[int, ...]:
     The largest over all output positions: up-sampling gives neighbours different fields. The
     model has one input and one output, and known spatial sizes. Raises UnknownReachError.
     """
-    dimensions = len(model.input.shape) - 2
-    return tuple(_extent(model, dimension) for dimension in range(dimensions))
+    spans = [_needed(model, dimension) for dimension in _dimensions(model)]
+    return tuple(int((last - first + 1).max()) for first, last in spans)
 
 
-def _extent(model: keras.Model, dimension: int) -> int:
+def reach(model: keras.Model) -> tuple[int, ...]:
+    """Pixels to either side that an output position depends on, in each spatial dimension.
+
+    The largest over both sides and all output positions, borders apart, for a model whose output
+    has the size of its input. Raises UnknownReachError.
+    """
+    spans = [_needed(model, dimension) for dimension in _dimensions(model)]
+    positions = [np.arange(len(first)) for first, _ in spans]
+    return tuple(
+        int(max((at - first).max(), (last - at).max(), 0))
+        for at, (first, last) in zip(positions, spans, strict=True)
+    )
+
+
+def alignment(model: keras.Model) -> tuple[int, ...]:
+    """Pixels by which a window may be moved so that it is pooled as before, in each dimension.
+
+    The least common multiple of the factors by which the model's tensors are smaller than its
+    input; the model has known spatial sizes.
+    """
+    tensors = [one for operation in model.operations for one in _outputs(operation)]
+    return tuple(
+        math.lcm(
+            *(
+                -(-model.input.shape[1 + dimension] // tensor.shape[1 + dimension])
+                for tensor in tensors
+                if len(tensor.shape) == len(model.input.shape)
+            )
+        )
+        for dimension in _dimensions(model)
+    )
+
+
+def statistics_layers(model: keras.Model) -> list[str]:
+    """Names of the layers that normalize by statistics of the whole image that they are given."""
+    return [
+        layer.name
+        for layer in model.operations
+        if isinstance(layer, keras.layers.GroupNormalization)
+        or (isinstance(layer, keras.layers.LayerNormalization) and _is_spatial(layer))
+    ]
+
+
+def _is_spatial(layer: keras.layers.LayerNormalization) -> bool:
+    rank = len(layer.input.shape)
+    axes = layer.axis if isinstance(layer.axis, list | tuple) else [layer.axis]
+    return any(axis % rank != rank - 1 for axis in axes)
+
+
+def _dimensions(model: keras.Model) -> range:
+    return range(len(model.input.shape) - 2)
+
+
+def _outputs(operation: Any) -> list[Any]:
+    return keras.tree.flatten(operation.output)
+
+
+def _needed(model: keras.Model, dimension: int) -> Interval:
+    """The first and last input position that each output position depends on."""
     size = model.output.shape[1 + dimension]
     positions = np.arange(size)
     needed: dict[int, Interval] = {id(model.output): (positions, positions)}
@@ -78,8 +137,7 @@ def _extent(model: keras.Model, dimension: int) -> int:
         for tensor in keras.tree.flatten(operation.input):
             known = [needed[id(tensor)]] if id(tensor) in needed else []
             needed[id(tensor)] = _hull([*known, interval])
-    first, last = needed[id(model.input)]
-    return int((last - first + 1).max())
+    return needed[id(model.input)]
 
 
 def _hull(intervals: list[Interval]) -> Interval:

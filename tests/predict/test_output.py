@@ -1,0 +1,101 @@
+"""What is written is what was predicted, with the image's place and pixel size."""
+
+from dataclasses import replace
+
+import nibabel
+import numpy as np
+import pytest
+import tifffile
+import zarr
+
+from tfunet.predict.output import SUFFIXES, default_format, write
+from tfunet.predict.raster import RawFile, raster_of
+
+SIZES = {2: (300, 270), 3: (5, 300, 270)}
+
+
+def raw(tmp_path, rank, num_classes):
+    shape = (*SIZES[rank], *([num_classes] if num_classes else []))
+    values = np.random.default_rng(0).integers(0, 200, shape)
+    file = RawFile(
+        path=tmp_path / "values.raw", shape=shape, dtype="float32" if num_classes else "uint8"
+    )
+    for part in np.array_split(values, 3):
+        file.append(part)
+    return values, raster_of(file, SIZES[rank], num_classes)
+
+
+@pytest.mark.parametrize("num_classes", [None, 3])
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("kind", SUFFIXES)
+def test_every_format_holds_the_values(kind, rank, num_classes, tmp_path):
+    values, raster = raw(tmp_path, rank, num_classes)
+    path = tmp_path / f"out{SUFFIXES[kind]}"
+    spacing = (0.5, 2.0, 3.0)[:rank]
+    write(kind, raster, path, image=tmp_path / "image.png", spacing=spacing)
+    if kind == "nifti":
+        image = nibabel.load(path)
+        found = np.asanyarray(image.dataobj).reshape(values.shape)
+        assert image.header.get_zooms()[:rank] == spacing
+    elif kind == "tiff":
+        found = tifffile.imread(path)
+        with tifffile.TiffFile(path) as file:
+            assert file.pages[0].is_tiled
+            assert 'PhysicalSizeX="' + str(spacing[-1]) in file.ome_metadata
+    else:
+        group = zarr.open_group(path, mode="r")
+        found = group["0"][...]
+        (image,) = group.attrs["ome"]["multiscales"]
+        scale = image["datasets"][0]["coordinateTransformations"][0]["scale"]
+        assert tuple(scale[-rank:]) == spacing
+    if num_classes and kind != "nifti":
+        found = np.moveaxis(found, 0, -1)
+    np.testing.assert_array_equal(found, values)
+    assert found.dtype == raster.dtype
+    assert {one.name for one in tmp_path.iterdir()} == {"values.raw", path.name}
+
+
+def test_nifti_keeps_the_orientation_of_the_image(tmp_path):
+    affine = np.array([[0, 0, 2, 5], [0, -3, 0, 6], [4, 0, 0, 7], [0, 0, 0, 1.0]])
+    image = nibabel.Nifti1Image(np.zeros(SIZES[3], np.int16), affine)
+    image.header.set_slope_inter(7, 1)
+    image.to_filename(tmp_path / "image.nii")
+    values, raster = raw(tmp_path, 3, None)
+    image_path = tmp_path / "image.nii"
+    write("nifti", raster, tmp_path / "out.nii.gz", image=image_path, spacing=(4.0, 3.0, 2.0))
+    found = nibabel.load(tmp_path / "out.nii.gz")
+    np.testing.assert_array_equal(found.affine, affine)
+    np.testing.assert_array_equal(np.asanyarray(found.dataobj), values)
+    assert found.get_data_dtype() == np.uint8
+    assert default_format(image_path) == "nifti"
+
+
+def test_a_geotiff_is_predicted_to_its_place(tmp_path):
+    scale, tie = (0.25, 0.25, 0.0), (0.0, 0.0, 0.0, 400000.0, 5600000.0, 0.0)
+    tags = [(33550, "d", 3, scale, True), (33922, "d", 6, tie, True)]
+    tifffile.imwrite(tmp_path / "image.tif", np.zeros(SIZES[2], np.uint8), extratags=tags)
+    _, raster = raw(tmp_path, 2, None)
+    write("tiff", raster, tmp_path / "out.tif", image=tmp_path / "image.tif", spacing=None)
+    with tifffile.TiffFile(tmp_path / "out.tif") as file:
+        assert file.pages[0].tags[33550].value == scale
+        assert file.pages[0].tags[33922].value == tie
+
+
+def test_what_cannot_be_finished_leaves_nothing(tmp_path):
+    _, raster = raw(tmp_path, 2, None)
+
+    def broken(first, last):
+        if last == SIZES[2][0]:
+            raise KeyboardInterrupt
+        return raster.rows(first, last)
+
+    for kind, suffix in SUFFIXES.items():
+        with pytest.raises(KeyboardInterrupt):
+            write(
+                kind,
+                replace(raster, rows=broken),
+                tmp_path / f"out{suffix}",
+                image=tmp_path / "image.png",
+                spacing=None,
+            )
+        assert {one.name for one in tmp_path.iterdir()} == {"values.raw"}

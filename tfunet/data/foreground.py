@@ -1,0 +1,48 @@
+"""Places of foreground voxels, for samples that are centred on one. Imports no TensorFlow."""
+
+from typing import final
+
+import numpy as np
+
+# Of each label in each case, as nnU-Net keeps some of each class.
+MOST_VOXELS = 4096
+
+
+@final
+class ForegroundVoxels:
+    """Keeps places of the voxels of each label, at most MOST_VOXELS, drawn evenly from all.
+
+    Which ones depends on their places alone: a mask that comes in parts gives the same.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        self._num_classes = num_classes
+        self._next = 0
+        self._kept: dict[int, np.ndarray] = {}
+
+    def add(self, mask: np.ndarray) -> None:
+        """Look at the next part, uint8, along the first axis."""
+        flat = mask.ravel()
+        for label in np.flatnonzero(np.bincount(flat, minlength=1)):
+            if label == 0:
+                continue
+            places = np.flatnonzero(flat == label) + self._next
+            places = np.concatenate([self._kept.get(int(label), places[:0]), places])
+            if len(places) > MOST_VOXELS:
+                lowest = np.argpartition(_scattered(places), MOST_VOXELS)[:MOST_VOXELS]
+                places = places[lowest]
+            self._kept[int(label)] = places
+        self._next += flat.size
+
+    def places(self) -> list[np.ndarray]:
+        """Return, for each label from 1 on, places in the flattened mask, int64, in order."""
+        none = np.zeros(0, np.int64)
+        return [np.sort(self._kept.get(label, none)) for label in range(1, self._num_classes)]
+
+
+def _scattered(places: np.ndarray) -> np.ndarray:
+    """Return a number for each place that looks random: the finalizer of SplitMix64."""
+    bits = places.astype(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return bits ^ (bits >> np.uint64(31))

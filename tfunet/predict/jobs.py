@@ -1,0 +1,101 @@
+"""Which predictions are to be made, and which are there. Imports no TensorFlow."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfunet.predict.output import SUFFIXES, check_format, default_format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One image to predict: its files, and where its prediction goes."""
+
+    name: str
+    files: tuple[Path, ...]
+    format: str
+    labels: Path
+    probabilities: Path | None
+    facts: Path
+
+    @property
+    def outputs(self) -> list[Path]:
+        """What is written but the facts."""
+        return [self.labels, *([self.probabilities] if self.probabilities else [])]
+
+    @property
+    def unfinished(self) -> Path:
+        """The folder that holds it until it is whole."""
+        return self.labels.parent / f".unfinished-{self.name}"
+
+
+def plan_jobs(
+    images: Sequence[str], out: Path, kind: str | None, *, probabilities: bool
+) -> list[Job]:
+    """Return a job for each image; ValueError for two of one name and a format without library.
+
+    Args:
+        images: A path each; of an image in several files, their paths joined by commas.
+        out: Folder for the predictions.
+        kind: A format, or None for that which suits the image.
+        probabilities: Whether those are written too.
+    """
+    jobs = []
+    for image in images:
+        files = tuple(Path(part) for part in image.split(","))
+        name = re.sub(r"(\.nii\.gz|\.ome\.tiff?|\.[^.]+)$", "", files[0].name.lstrip("."))
+        chosen = kind or default_format(files[0])
+        check_format(chosen)
+        suffix = SUFFIXES[chosen]
+        second = out / f"{name}_probabilities{suffix}" if probabilities else None
+        jobs.append(
+            Job(
+                name=name,
+                files=files,
+                format=chosen,
+                labels=out / f"{name}{suffix}",
+                probabilities=second,
+                facts=out / f"{name}.json",
+            )
+        )
+    names = [path.name for job in jobs for path in (*job.outputs, job.facts)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"Several predictions would be called {twice[0]}. Predict these images into "
+            "different folders."
+        )
+    return jobs
+
+
+def identity_of(job: Job, how: dict[str, Any]) -> dict[str, Any]:
+    """Return all that a prediction follows from."""
+    files = [
+        {"path": str(file), "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+        for file in job.files
+        for stat in [file.stat()]
+    ]
+    return {"image": files, **how}
+
+
+def is_finished(job: Job, identity: dict[str, Any]) -> bool:
+    """Return whether the prediction is there; ValueError if something else is in its place."""
+    there = [path for path in job.outputs if path.exists()]
+    if {path.resolve() for path in there} & {file.resolve() for file in job.files}:
+        raise ValueError(f"{job.labels} is the image itself. Choose another --out.")
+    try:
+        found = json.loads(job.facts.read_text())
+        same = {key: found.get(key) for key in identity} == identity
+    except (FileNotFoundError, json.JSONDecodeError, AttributeError):
+        same = False
+    if same and len(there) == len(job.outputs):
+        return True
+    if there and not job.unfinished.is_dir():
+        raise ValueError(
+            f"{there[0]} is there already, and is not the prediction of {job.files[0]} with these "
+            "weights and options. Remove it, or choose another --out."
+        )
+    return False

@@ -1,0 +1,129 @@
+"""The network that a run trained, for windows of any size that it takes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfunet.config import RunConfig
+from tfunet.models.make import make_model
+from tfunet.models.receptive_field import UnknownReachError, alignment, reach, statistics_layers
+from tfunet.record import RunFolder
+
+WEIGHTS = "model.keras"
+
+# Windows (batch, *window, channels) to logits (batch, *window, num_logits).
+Forward = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A trained network.
+
+    Args:
+        config: Of its run.
+        folder: Of its run.
+        channels: Of its images.
+        num_classes: Labels that it knows, with background.
+        patch: Spatial shape that it was trained with.
+    """
+
+    config: RunConfig
+    folder: RunFolder
+    channels: int
+    num_classes: int
+    patch: tuple[int, ...]
+
+    def facts(self) -> "Facts":
+        """Return what its graph says of its windows; ValueError for a model that has none."""
+        model = self._build(self.patch)
+        if not getattr(model, "operations", None):
+            raise ValueError(
+                f"The model {self.config.model!r} is no functional Keras model, so how it pools is "
+                "not known. Use --tiles gaussian."
+            )
+        try:
+            reached, unknown = reach(model), ""
+        except UnknownReachError as reason:
+            reached, unknown = None, str(reason)
+        return Facts(
+            reach=reached,
+            reach_unknown=unknown,
+            alignment=alignment(model),
+            statistics_layers=tuple(statistics_layers(model)),
+        )
+
+    def forward(self, window: tuple[int, ...]) -> tuple[int, Forward]:
+        """Return the logits of a voxel, and the function that gives them for windows."""
+        keras.config.set_dtype_policy(self.config.precision)
+        model = self._build(window)
+        model.load_weights(self.folder.path / WEIGHTS)
+        shape = (None, *window, self.channels)
+        traced = tf.function(
+            lambda images: model(images, training=False),
+            input_signature=[tf.TensorSpec(shape, tf.float32)],
+        )
+        (*_, num_logits) = model.compute_output_shape((1, *window, self.channels))
+        return num_logits, lambda images: traced(images).numpy()
+
+    def _build(self, window: tuple[int, ...]) -> keras.Model:
+        model = make_model(
+            self.config.model,
+            image_shape=(*window, self.channels),
+            num_classes=self.num_classes,
+            options=self.config.model_options,
+        )
+        if not self.config.model.endswith(".keras"):
+            return model
+        takes = tuple(model.input.shape[1:-1])
+        if any(size not in (None, wanted) for size, wanted in zip(takes, window, strict=True)):
+            raise ValueError(
+                f"The saved model {self.config.model!r} takes only windows of {takes}, not "
+                f"{window}. Give --window {','.join(map(str, takes))}."
+            )
+        return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the graph of a network says of its windows.
+
+    Args:
+        reach: Voxels to either side that it looks, along each axis; None where not known.
+        reach_unknown: Why not.
+        alignment: Voxels by which a window may be moved so that it is pooled as before.
+        statistics_layers: Layers whose result depends on all of the window.
+    """
+
+    reach: tuple[int, ...] | None
+    reach_unknown: str
+    alignment: tuple[int, ...]
+    statistics_layers: tuple[str, ...]
+
+
+def load_network(folder: RunFolder) -> Network:
+    """Return the network of a finished run; ValueError says what is missing."""
+    if not folder.path.is_dir():
+        raise ValueError(f"There is no folder {str(folder.path)!r}. Name that of a finished run.")
+    config, data = folder.read_config(), folder.read_data()
+    if config is None:
+        raise ValueError(f"{folder.path} holds no run: it has no config.json.")
+    if not folder.is_done() or not (folder.path / WEIGHTS).is_file():
+        raise ValueError(
+            f"The run in {folder.path} is not finished: it has no result.json or no {WEIGHTS}. "
+            "The command that started it goes on with it."
+        )
+    if data is None:
+        raise ValueError(
+            f"{folder.path} has no data.json, which says what the network was trained on: it was "
+            "made by an earlier version. Train it again."
+        )
+    return Network(
+        config=config,
+        folder=folder,
+        channels=data["channels"],
+        num_classes=data["num_classes"],
+        patch=tuple(data["patch"]),
+    )

@@ -1,0 +1,199 @@
+"""Writes a prediction as TIFF, NIfTI or zarr, part by part. Imports no TensorFlow."""
+
+import importlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfunet.predict.raster import Raster, written_to_array
+from tfunet.record import replacing, writing
+
+# As TIFF wants it, a multiple of 16, and as readers of large images expect it.
+TILE = 256
+# GeoTIFF 1.1: where on Earth the pixels lie (scale, tie points, transformation, keys).
+GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
+LIBRARIES = {"tiff": "tifffile", "nifti": "nibabel", "zarr": "zarr"}
+SUFFIXES = {"tiff": ".tif", "nifti": ".nii.gz", "zarr": ".zarr"}
+
+Spacing = tuple[float, ...] | None
+
+
+def default_format(image: Path) -> str:
+    """Return the format for the prediction of an image: NIfTI for NIfTI, zarr for zarr, or TIFF."""
+    name = image.name.lower()
+    if name.endswith((".nii", ".nii.gz")):
+        return "nifti"
+    return "zarr" if ".zarr" in name else "tiff"
+
+
+def check_format(name: str) -> None:
+    """Raise ValueError if the library for a format is missing."""
+    try:
+        importlib.import_module(LIBRARIES[name])
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"Writing {name} needs {error.name}: pip install 'tfunet[io]', or choose another "
+            "--format."
+        ) from error
+
+
+def write(name: str, raster: Raster, path: Path, *, image: Path, spacing: Spacing) -> None:
+    """Write a prediction; it is at `path` when it is whole, and nothing of it before.
+
+    Args:
+        name: "tiff", "nifti" or "zarr".
+        raster: The prediction.
+        path: With the suffix that SUFFIXES gives.
+        image: What was predicted: its place in the world goes with the prediction.
+        spacing: Pixel size along the axes, where it is known.
+
+    Raises WriteError.
+    """
+    _WRITERS[name](raster, path, image, spacing)
+
+
+def _write_tiff(raster: Raster, path: Path, image: Path, spacing: Spacing) -> None:
+    import tifffile
+
+    classes = () if raster.num_classes is None else (raster.num_classes,)
+    shape = (*classes, *raster.shape)
+    axes = ("C" if classes else "") + "ZYX"[-len(raster.shape) :]
+    num_bytes = int(np.prod(shape)) * np.dtype(raster.dtype).itemsize
+    metadata: dict[str, Any] = {"axes": axes}
+    for letter, size in zip("ZYX"[-len(raster.shape) :], spacing or (), strict=bool(spacing)):
+        metadata[f"PhysicalSize{letter}"] = size
+        metadata[f"PhysicalSize{letter}Unit"] = _unit(image)
+    with replacing(path) as partial:
+        tifffile.imwrite(
+            partial,
+            _tiles(raster),
+            shape=shape,
+            dtype=raster.dtype,
+            tile=(TILE, TILE),
+            photometric="minisblack",
+            compression="zlib",
+            bigtiff=num_bytes > 2**31,
+            ome=bool(spacing),
+            metadata=metadata,
+            extratags=_geo_tags(image),
+            maxworkers=1,
+        )
+
+
+def _tiles(raster: Raster) -> Iterator[np.ndarray]:
+    """Yield the tiles of a TIFF in its order: classes, planes, rows, columns."""
+    is_stack = len(raster.shape) == 3
+    step = 1 if is_stack else TILE
+    for label in range(raster.num_classes or 1):
+        for first in range(0, raster.shape[0], step):
+            rows = raster.rows(first, min(first + step, raster.shape[0]))
+            plane = rows[0] if is_stack else rows
+            plane = plane if raster.num_classes is None else plane[..., label]
+            for top in range(0, len(plane), TILE):
+                for left in range(0, plane.shape[1], TILE):
+                    tile = np.zeros((TILE, TILE), raster.dtype)
+                    part = plane[top : top + TILE, left : left + TILE]
+                    tile[: part.shape[0], : part.shape[1]] = part
+                    yield tile
+
+
+def _unit(image: Path) -> str:
+    return "mm" if default_format(image) == "nifti" else "µm"
+
+
+def _geo_tags(image: Path) -> list[tuple]:
+    """Return the tags by which a GeoTIFF's prediction lies where the image does."""
+    if not image.name.lower().endswith((".tif", ".tiff")):
+        return []
+    import tifffile
+
+    with tifffile.TiffFile(image) as file:
+        tags = file.series[0].keyframe.tags
+        found = [tags[code] for code in GEO_TAGS if code in tags]
+        return [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in found]
+
+
+def _write_nifti(raster: Raster, path: Path, image: Path, spacing: Spacing) -> None:
+    import nibabel
+
+    with replacing(path) as partial:
+        # Its axes lie the other way round in the file: it is read across, from an array on disk.
+        array = partial.with_name(f"{partial.name}.array")
+        try:
+            values: np.ndarray = written_to_array(raster, array)
+            header = None
+            sizes = [*(spacing or [1.0] * len(raster.shape)), 1.0][:3]
+            affine = np.diag([*sizes, 1.0])
+            if default_format(image) == "nifti":
+                like = nibabel.load(image)
+                affine, header = like.affine, like.header.copy()
+                header.set_data_dtype(raster.dtype)
+                header.set_slope_inter(1, 0)
+                header["cal_max"], header["cal_min"] = 0, 0
+                shape = like.shape[:3]
+                values = values.reshape(*shape, *values.shape[len(raster.shape) :])
+            if raster.num_classes is not None and len(raster.shape) == 2:
+                values = values.reshape(*raster.shape, 1, raster.num_classes)
+            nibabel.Nifti1Image(values, affine, header, dtype=raster.dtype).to_filename(partial)
+        finally:
+            array.unlink(missing_ok=True)
+
+
+def _write_zarr(raster: Raster, path: Path, image: Path, spacing: Spacing) -> None:
+    import zarr
+
+    rank = len(raster.shape)
+    classes = () if raster.num_classes is None else (raster.num_classes,)
+    chunks = (TILE, TILE) if rank == 2 else (TILE // 4,) * 3
+    axes = [{"name": "c", "type": "channel"}] if classes else []
+    unit = {"mm": "millimeter", "µm": "micrometer"}[_unit(image)]
+    letters = "xyz" if default_format(image) == "nifti" else "zyx"[-rank:]
+    axes += [
+        {"name": letter, "type": "space", **({"unit": unit} if spacing else {})}
+        for letter in letters[:rank]
+    ]
+    scale = [1.0] * len(classes) + list(spacing or (1.0,) * rank)
+    level = {
+        "path": "0",
+        "coordinateTransformations": [{"type": "scale", "scale": scale}],
+    }
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        with writing(path):
+            shutil.rmtree(partial, ignore_errors=True)
+            group = zarr.open_group(partial, mode="w", zarr_format=3)
+            # OME-NGFF 0.5, https://ngff.openmicroscopy.org.
+            group.attrs["ome"] = {
+                "version": "0.5",
+                "multiscales": [{"axes": axes, "datasets": [level]}],
+            }
+            array = group.create_array(
+                "0",
+                shape=(*classes, *raster.shape),
+                chunks=(*((1,) if classes else ()), *chunks),
+                dtype=raster.dtype,
+            )
+            # Whole chunks: each is compressed once.
+            rows = chunks[0]
+            for first in range(0, raster.shape[0], rows):
+                last = min(first + rows, raster.shape[0])
+                part = raster.rows(first, last)
+                if classes:
+                    array[:, first:last] = np.moveaxis(part, -1, 0)
+                else:
+                    array[first:last] = part
+            if path.exists():
+                shutil.rmtree(path)
+            partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+_WRITERS: dict[str, Callable[[Raster, Path, Path, Spacing], None]] = {
+    "tiff": _write_tiff,
+    "nifti": _write_nifti,
+    "zarr": _write_zarr,
+}

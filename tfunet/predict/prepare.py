@@ -1,0 +1,133 @@
+"""Images prepared for prediction exactly as they were for training. Imports no TensorFlow."""
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tfunet.config import RunConfig
+from tfunet.data.folder import open_folder
+from tfunet.data.lazy_image import LazyImage, joined, open_image, resized
+from tfunet.data.preprocess import (
+    Statistics,
+    check_intensity,
+    normalise,
+    resampled_shape,
+    statistics_for,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """How a run prepared its images.
+
+    Args:
+        num_files: Files that make one image: as many as the data set has image patterns.
+        intensity: See `tfunet.data.preprocess.normalise`.
+        grey: Whether colours became their luminance.
+        pixel_size: Of every image, along its axes; None: what the file states.
+        target_pixel_size: What images were resampled to; None: they were not.
+    """
+
+    num_files: int = 1
+    intensity: str | tuple[float, float] = "none"
+    grey: bool = False
+    pixel_size: Any = None
+    target_pixel_size: Any = None
+
+    def open(self, files: Sequence[Path]) -> LazyImage:
+        """Open one image, resampled, its intensities as they are; ValueError names what is wrong.
+
+        Nothing but headers is read, unless a file cannot be read by parts: then it must fit into
+        memory.
+        """
+        if len(files) != self.num_files:
+            raise ValueError(
+                f"{files[0]}: an image of this run is made of {self.num_files} files, got "
+                f"{len(files)}. Join their paths by commas, in the order of the run's images."
+            )
+        image = joined([open_image(file, grey=self.grey) for file in files])
+        if not image.by_parts:
+            check_memory(
+                files[0],
+                math.prod(image.shape) * image.channels * 4,
+                "it cannot be read by parts; a tiled TIFF or an uncompressed NIfTI file can",
+            )
+        if self.target_pixel_size is None:
+            return image
+        now = self._sizes(image, files[0])
+        target = _each(self.target_pixel_size, len(image.shape))
+        shape = resampled_shape(image.shape, now, target)
+        return replace(resized(image, shape), spacing=target)
+
+    def _sizes(self, image: LazyImage, file: Path) -> tuple[float, ...]:
+        if self.pixel_size is not None:
+            return _each(self.pixel_size, len(image.shape))
+        if image.spacing is None:
+            raise ValueError(
+                f"{file}: this run resampled its images to pixels of {self.target_pixel_size}, "
+                "and the file states no pixel size. Give it with --pixel_size."
+            )
+        return image.spacing
+
+    def statistics(self, image: LazyImage) -> Statistics | None:
+        """Return what `normalise` needs to know of the whole image, in one pass over it."""
+        return statistics_for(self.intensity, image.parts())
+
+    def normalised(self, image: LazyImage, statistics: Statistics | None) -> LazyImage:
+        """Return the image with its intensities normalised as a whole."""
+        return replace(
+            image,
+            read=lambda start, stop: normalise(image.read(start, stop), self.intensity, statistics),
+        )
+
+
+def preparation(config: RunConfig, pixel_size: Sequence[float] | None = None) -> Preparation:
+    """Return how a run prepared its images; `pixel_size` replaces what it knew of theirs.
+
+    A data set other than a folder prepares them in code of its own: files are taken as stored.
+    """
+    if config.data != "folder":
+        if pixel_size is not None:
+            raise ValueError(
+                f"--pixel_size is for runs that resampled a folder's images; this run's data set "
+                f"is {config.data!r}. Leave it out."
+            )
+        return Preparation()
+    bound = inspect.signature(open_folder).bind_partial(**config.data_options)
+    bound.apply_defaults()
+    given = bound.arguments
+    target, stated = given["target_pixel_size"], given["pixel_size"]
+    if pixel_size is not None and target is None:
+        raise ValueError("--pixel_size is for runs with target_pixel_size=. Leave it out.")
+    return Preparation(
+        num_files=1 if isinstance(given["images"], str) else len(given["images"]),
+        intensity=check_intensity(given["intensity"]),
+        grey=given["grey"],
+        # A file or a table with sizes knows the images of the training, not these.
+        pixel_size=pixel_size or (None if isinstance(stated, Mapping) else stated),
+        target_pixel_size=target,
+    )
+
+
+def check_memory(file: Path, needed: int, why: str) -> None:
+    """Raise ValueError if `needed` bytes are more than this machine has free."""
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise ValueError(
+            f"{file}: predicting it needs {needed / 2**30:.1f} GiB of memory at once, and "
+            f"{free / 2**30:.1f} GiB are free: {why}."
+        )
+
+
+def _each(sizes: Any, num_axes: int) -> tuple[float, ...]:
+    several = tuple(sizes) if isinstance(sizes, list | tuple) else (sizes,) * num_axes
+    if len(several) != num_axes or not all(0 < float(one) < math.inf for one in several):
+        raise ValueError(
+            f"pixel size {sizes!r}; allowed: a positive number, or one for each of {num_axes} axes."
+        )
+    return tuple(float(one) for one in several)

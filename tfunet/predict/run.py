@@ -1,0 +1,354 @@
+"""Predicts whole images with the network of a finished run: `tfunet predict`."""
+
+import hashlib
+import json
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from tqdm import tqdm
+
+from tfunet import __version__
+from tfunet.counting import predicted_labels
+from tfunet.data.lazy_image import LazyImage
+from tfunet.data.preprocess import Statistics
+from tfunet.data.readers import read_header
+from tfunet.predict import output
+from tfunet.predict.jobs import Job, identity_of, is_finished, plan_jobs
+from tfunet.predict.network import WEIGHTS, Facts, Forward, Network, load_network
+from tfunet.predict.prepare import Preparation, check_memory, preparation
+from tfunet.predict.raster import RawFile, raster_of
+from tfunet.predict.tiles import Predict, Tiling, bands, blended, with_halo
+from tfunet.record import RunFolder, write_atomic, writing
+
+WAYS = ("gaussian", "halo")
+
+ForwardOf = Callable[[tuple[int, ...]], tuple[int, Forward]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to predict.
+
+    Args:
+        tiles: "gaussian": windows overlap by half, weighted by a Gaussian (nnU-Net). "halo": each
+            voxel comes from one window, with a halo of context around it.
+        window: Spatial shape of a window. By default the training's patch; with a halo at least
+            eight times as large as it in a plane, and four times in a volume.
+        halo: Voxels to each side. By default what the network looks at, which is exact.
+        batch: Windows that the device takes at once.
+        format: tiff, nifti or zarr. By default as the image, TIFF for all but NIfTI and zarr.
+        probabilities: Write those of each class too.
+        pixel_size: Of the images, where the run resampled them and they do not state it.
+    """
+
+    tiles: str = "gaussian"
+    window: tuple[int, ...] | None = None
+    halo: int | None = None
+    batch: int = 1
+    format: str | None = None
+    probabilities: bool = False
+    pixel_size: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tiles not in WAYS:
+            raise ValueError(f"Unknown tiles {self.tiles!r}. Known: {', '.join(WAYS)}.")
+        if self.halo is not None and self.tiles != "halo":
+            raise ValueError("--halo is for --tiles halo: give that too.")
+        if self.halo is not None and self.halo < 0:
+            raise ValueError(f"--halo must not be negative, got {self.halo}.")
+        if self.batch < 1:
+            raise ValueError(f"--batch must be at least 1, got {self.batch}.")
+        if self.format is not None and self.format not in output.SUFFIXES:
+            raise ValueError(
+                f"Unknown format {self.format!r}. Known: {', '.join(output.SUFFIXES)}."
+            )
+
+
+def predict(run: Path, images: Sequence[str], out: Path, options: Options) -> list[Path]:
+    """Predict images with a run's network; return the files with their labels.
+
+    Args:
+        run: Folder of a finished run.
+        images: A path each; of an image in several files, their paths joined by commas.
+        out: Folder for the predictions. What was begun there is gone on with.
+        options: How.
+
+    Raises ValueError for what is wrong with the run, the images or the options, before the first
+    prediction where it can be known; WriteError if a file cannot be written.
+    """
+    network = load_network(RunFolder(run))
+    prepare = preparation(network.config, options.pixel_size)
+    jobs = plan_jobs(images, out, options.format, probabilities=options.probabilities)
+    facts = network.facts() if options.tiles == "halo" else None
+    window, halo = _window(network, options, facts)
+    tilings = []
+    for job in jobs:
+        image = prepare.open(job.files)
+        _check_image(job, image, network)
+        tilings.append(_tiling(image, window, halo, facts))
+    forward_of = lru_cache(maxsize=4)(network.forward)
+    # A window that the network does not take is known before anything is written.
+    forward_of(tilings[0].window)
+    for line in _warnings(network, options, facts, halo):
+        print(f"warning: {line}", file=sys.stderr, flush=True)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    how = {
+        "tfunet": __version__,
+        "run": str(run),
+        "weights_sha256": _sha256(run / WEIGHTS),
+        "preparation": asdict(prepare),
+        "tiles": options.tiles,
+        "window": window,
+        "halo": halo,
+        "batch": options.batch,
+        "probabilities": options.probabilities,
+    }
+    identities = [identity_of(job, json.loads(json.dumps(how))) for job in jobs]
+    done = [is_finished(job, identity) for job, identity in zip(jobs, identities, strict=True)]
+    for job, identity, is_done in zip(jobs, identities, done, strict=True):
+        if is_done:
+            print(f"{job.name}: done already, {job.labels}", flush=True)
+            continue
+        started = time.perf_counter()
+        tiling = _predict_one(job, identity, network, prepare, facts, forward_of)
+        size, windows = (" x ".join(map(str, one)) for one in (tiling.extent, tiling.window))
+        print(
+            f"{job.name}: {size} in {tiling.num_windows} windows of {windows}, "
+            f"{time.perf_counter() - started:.1f} s, {job.labels}",
+            flush=True,
+        )
+    return [job.labels for job in jobs]
+
+
+def _check_image(job: Job, image: LazyImage, network: Network) -> None:
+    if len(image.shape) != len(network.patch) or image.channels != network.channels:
+        raise ValueError(
+            f"{job.files[0]}: a {len(image.shape)}D image with {image.channels} channels; the "
+            f"network was trained on {len(network.patch)}D images with {network.channels}."
+        )
+
+
+def _window(
+    network: Network, options: Options, facts: Facts | None
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Return the shape of a window, and its halo along each axis."""
+    rank = len(network.patch)
+    if options.window is not None and len(options.window) != rank:
+        raise ValueError(
+            f"--window {','.join(map(str, options.window))} has {len(options.window)} sizes; this "
+            f"network takes {rank}."
+        )
+    if facts is None:
+        return options.window or network.patch, None
+    if options.halo is None and facts.reach is None:
+        raise ValueError(
+            f"How far this network looks is not known ({facts.reach_unknown}). Give --halo, or "
+            "use --tiles gaussian."
+        )
+    halo = (options.halo,) * rank if options.halo is not None else facts.reach or ()
+    # Of a window that is 8 halos wide, 56 % are no halo; in a volume that would be too large.
+    halos = 8 if rank == 2 else 4
+    sizes = [
+        max(patch, -(-halos * margin // step) * step)
+        for patch, margin, step in zip(network.patch, halo, facts.alignment, strict=True)
+    ]
+    return options.window or tuple(sizes), halo
+
+
+def _tiling(
+    image: LazyImage,
+    window: Sequence[int],
+    halo: Sequence[int] | None,
+    facts: Facts | None,
+) -> Tiling:
+    if facts is None or halo is None:
+        return blended(image.shape, window)
+    return with_halo(image.shape, window, halo, facts.alignment)
+
+
+def _warnings(
+    network: Network, options: Options, facts: Facts | None, halo: tuple[int, ...] | None
+) -> list[str]:
+    """Return what the user must know of this prediction."""
+    lines = []
+    if network.config.data != "folder":
+        lines.append(
+            f"the data set of this run, {network.config.data!r}, prepares its images in code of "
+            "its own; these are taken as they are stored."
+        )
+    if facts is not None and facts.statistics_layers:
+        lines.append(
+            f"this network normalizes by statistics of the whole image that it is given "
+            f"({facts.statistics_layers[0]} and {len(facts.statistics_layers) - 1} more layers): "
+            "NO HALO MAKES ITS TILES EQUAL TO A PREDICTION OF THE WHOLE IMAGE. Expect seams; "
+            "--tiles gaussian blends them."
+        )
+    if facts is not None and facts.reach is None:
+        lines.append(
+            f"how far this network looks is not known ({facts.reach_unknown}): whether the "
+            "prediction is that of the whole image cannot be told."
+        )
+    if facts is not None and halo is not None and facts.reach is not None:
+        short = [wanted for wanted, given in zip(facts.reach, halo, strict=True) if given < wanted]
+        if short:
+            lines.append(
+                f"a halo of {options.halo} is less than the {max(facts.reach)} voxels that this "
+                "network looks at: near the borders of tiles the prediction differs from that of "
+                "the whole image."
+            )
+    return lines
+
+
+def _predict_one(
+    job: Job,
+    identity: dict[str, Any],
+    network: Network,
+    prepare: Preparation,
+    facts: Facts | None,
+    forward_of: ForwardOf,
+) -> Tiling:
+    started = time.perf_counter()
+    work = RunFolder(job.unfinished)
+    work.create()
+    with work.locked():
+        image = prepare.open(job.files)
+        if not image.by_parts:
+            print(f"{job.name}: its format allows no reading by parts; it is held whole.")
+        statistics = _begin(work.path, identity, prepare, image)
+        tiling = _tiling(image, identity["window"], identity["halo"], facts)
+        num_classes = network.num_classes
+        num_logits, forward = forward_of(tiling.window)
+        _check_bands(job, tiling, num_logits)
+        labels = RawFile(path=work.path / "labels.raw", shape=image.shape, dtype="uint8")
+        probabilities = None
+        if job.probabilities is not None:
+            path, shape = work.path / "probabilities.raw", (*image.shape, num_classes)
+            probabilities = RawFile(path=path, shape=shape, dtype="float32")
+        first_row = _rows_there(job, labels, probabilities, tiling)
+        if first_row < image.shape[0]:
+            normalised = prepare.normalised(image, statistics)
+            predict_windows = _predictor(job, tiling, first_row, normalised, forward, identity)
+            for band in bands(tiling, predict_windows, num_logits, first_row):
+                if probabilities is not None:
+                    probabilities.append(_probabilities(band))
+                labels.append(predicted_labels(band).numpy().astype(np.uint8))
+        _finish(job, (labels, probabilities), num_classes)
+        content = {**identity, "seconds": round(time.perf_counter() - started, 3)}
+        write_atomic(job.facts, json.dumps(content, indent=1) + "\n")
+    shutil.rmtree(work.path, ignore_errors=True)
+    return tiling
+
+
+def _begin(
+    work: Path, identity: dict[str, Any], prepare: Preparation, image: LazyImage
+) -> Statistics | None:
+    """Return the image's statistics, from an earlier attempt if it was the same; clear others."""
+    path = work / "begun.json"
+    try:
+        begun = json.loads(path.read_text())
+        if begun["identity"] == identity:
+            kept = begun["statistics"]
+            return None if kept is None else (np.array(kept[0]), np.array(kept[1]))
+    except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
+        pass
+    for one in work.glob("*.raw"):
+        one.unlink()
+    statistics = prepare.statistics(image)
+    values = None if statistics is None else [one.tolist() for one in statistics]
+    write_atomic(path, json.dumps({"identity": identity, "statistics": values}))
+    return statistics
+
+
+def _check_bands(job: Job, tiling: Tiling, num_logits: int) -> None:
+    rows = max(len(tile.weights) for tile in tiling.axes[0])
+    rest = math.prod(len(total) for total in tiling.totals[1:])
+    # What is held, the new part of it, and the band that is on its way out.
+    check_memory(
+        job.files[0],
+        3 * rows * rest * num_logits * 4,
+        f"the logits of {rows} rows. A window that is smaller along the first axis needs less",
+    )
+
+
+def _rows_there(job: Job, labels: RawFile, other: RawFile | None, tiling: Tiling) -> int:
+    """Return the rows that an earlier attempt finished, and cut off what it began."""
+    raws = [raw for raw in (labels, other) if raw is not None]
+    rows = tiling.rows_done(min(raw.num_rows() for raw in raws))
+    for raw in raws:
+        raw.cut(rows)
+    if rows:
+        print(f"{job.name}: going on at row {rows} of {tiling.extent[0]}.", flush=True)
+    return rows
+
+
+def _predictor(
+    job: Job,
+    tiling: Tiling,
+    first_row: int,
+    image: LazyImage,
+    forward: Forward,
+    identity: dict[str, Any],
+) -> Predict:
+    """Return the function for `bands`, which draws how far it is."""
+    batch = identity["batch"]
+    bar = tqdm(
+        total=tiling.num_windows,
+        initial=tiling.num_windows - tiling.windows_from(first_row),
+        desc=job.name,
+        unit="tile",
+        leave=False,
+        disable=not sys.stderr.isatty(),
+    )
+
+    def predict_windows(starts: Sequence[tuple[int, ...]]) -> Iterator[np.ndarray]:
+        for first in range(0, len(starts), batch):
+            some = starts[first : first + batch]
+            yield from forward(np.stack([_padded_window(image, tiling, start) for start in some]))
+            bar.update(len(some))
+        if bar.n == bar.total:
+            bar.close()
+
+    return predict_windows
+
+
+def _padded_window(image: LazyImage, tiling: Tiling, start: tuple[int, ...]) -> np.ndarray:
+    """Return a window of the padded image; what lies outside is 0, the mean of a z-scored one."""
+    first = np.subtract(start, tiling.before)
+    low = np.maximum(first, 0)
+    high = np.minimum(first + tiling.window, tiling.extent)
+    pixels = image.read(low.tolist(), high.tolist())
+    padded = np.zeros((*tiling.window, image.channels), np.float32)
+    padded[tuple(map(slice, low - first, high - first))] = pixels
+    return padded
+
+
+def _probabilities(logits: np.ndarray) -> np.ndarray:
+    if logits.shape[-1] == 1:
+        foreground = keras.ops.convert_to_numpy(keras.ops.sigmoid(logits))
+        return np.concatenate([1 - foreground, foreground], -1)
+    return keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+
+
+def _finish(job: Job, raws: tuple[RawFile, RawFile | None], num_classes: int) -> None:
+    header = read_header(job.files[0])
+    for raw, path, classes in zip(
+        raws, (job.labels, job.probabilities), (None, num_classes), strict=True
+    ):
+        if raw is not None and path is not None:
+            raster = raster_of(raw, header.shape, classes)
+            output.write(job.format, raster, path, image=job.files[0], spacing=header.spacing)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
