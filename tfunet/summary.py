@@ -55,6 +55,7 @@ def summarise(
     steps_per_epoch: int,
     progress: Any,
     regions: Sequence[str],
+    left_out_cases: int,
     peaks: np.ndarray,
     elapsed_seconds: float,
 ) -> dict[str, Any]:
@@ -84,6 +85,7 @@ def summarise(
         "evaluation_seconds": progress.seconds["evaluation"],
         "saving_seconds": progress.seconds["saving"],
         "elapsed_seconds": elapsed_seconds,
+        "left_out_cases": left_out_cases,
         "peak_resident_bytes": [int(row[0]) for row in peaks],
         "peak_device_bytes": [int(row[1]) or None for row in peaks],
         "loss": progress.logs["loss"],

@@ -1,5 +1,6 @@
 """The one training loop. Read it from top to bottom."""
 
+import json
 import math
 import os
 import sys
@@ -17,22 +18,21 @@ from tqdm import tqdm
 
 from tfunet import callbacks as callback_tables
 from tfunet import checkpoint, losses, optimizers, preflight, state
-from tfunet.backend import Backend
+from tfunet.backend import Backend, Topology
 from tfunet.checks import every_voxel_once, make_fingerprint, samples_hash, weights_hash
 from tfunet.config import RunConfig
-from tfunet.data import DATASETS, order
+from tfunet.data import order
 from tfunet.data.augmentation import read_augmentation
 from tfunet.data.cache import CachedCases, build_cache, default_folder
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
-from tfunet.data.source import DataSource
-from tfunet.data.split import split_cases
+from tfunet.data.source import DataSource, open_source
+from tfunet.data.split import Split, from_json, leave_out, left_out, split_of, to_table
 from tfunet.environment import environment
 from tfunet.evaluation import Evaluation, Scores
 from tfunet.exit_codes import CheckFailedError
 from tfunet.models.make import make_model
 from tfunet.optimizer import averaging
 from tfunet.record import RunFolder
-from tfunet.refs import call, resolve
 from tfunet.summary import epoch_row, peak_bytes, summarise
 from tfunet.swap import LargeModelSupport
 from tfunet.training_step import make_step
@@ -95,22 +95,15 @@ def run(
         folder.write_env(environment())
 
     # --- Data: the same split and order in every process ---------------------------------------
-    source = call("data set", resolve("data set", config.data, DATASETS), config.data_options)
+    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
     patch = source.chosen_patch(config.patch)
     augmentation = read_augmentation(config.augmentation)
     augmentation.check_patch(patch)
-    split = split_cases(
-        source,
-        share=config.validation_share,
-        groups=config.validation_groups,
-        seed=config.split_seed,
-    )
     cache_folder = Path(config.cache_dir) if config.cache_dir else default_folder()
-    cases = _decode(source, cache_folder, patch)
+    cases = _decode(source, cache_folder, patch, skip_bad=config.skips_bad)
+    split, num_left_out = _shared_split(config, source, cases, folder, backend, topology)
     validation_ids = tuple(source.case_ids[index] for index in split.validation)
     validation_voxels = [math.prod(cases.extents[index]) for index in split.validation]
-    if topology.is_chief:
-        folder.write_split([source.case_ids[index] for index in split.train], validation_ids)
     num_samples = len(split.train) * config.patches_per_case
     steps_per_epoch = order.steps_per_epoch(num_samples, config.global_samples)
     last_step = config.steps or config.epochs * steps_per_epoch
@@ -339,6 +332,7 @@ def run(
         steps_per_epoch=steps_per_epoch,
         progress=progress,
         regions=tuple(source.regions),
+        left_out_cases=num_left_out,
         peaks=peak_bytes(backend, topology),
         elapsed_seconds=time.time() - started,
     )
@@ -363,7 +357,9 @@ def shows_progress() -> bool:
     return sys.stderr.isatty() or os.environ.get(TERMINAL_VARIABLE) == "1"
 
 
-def _decode(source: DataSource, folder: Path, patch: tuple[int, ...]) -> CachedCases:
+def _decode(
+    source: DataSource, folder: Path, patch: tuple[int, ...], *, skip_bad: bool
+) -> CachedCases:
     """Return the decoded cases; the chief, where it is the one that decodes, shows how far."""
     # Nothing is drawn for cases that are there already, or that another process decodes.
     bar = tqdm(desc="Decoding", unit="case", delay=1, leave=False, disable=not shows_progress())
@@ -373,7 +369,35 @@ def _decode(source: DataSource, folder: Path, patch: tuple[int, ...]) -> CachedC
         bar.update(done - bar.n)
 
     with bar:
-        return build_cache(source, folder, patch=patch, progress=show)
+        return build_cache(source, folder, patch=patch, progress=show, skip_bad=skip_bad)
+
+
+def _shared_split(
+    config: RunConfig,
+    source: DataSource,
+    cases: CachedCases,
+    folder: RunFolder,
+    backend: Backend,
+    topology: Topology,
+) -> tuple[Split, int]:
+    """Return the split of the chief, the written one where the run goes on, and what it lacks.
+
+    Raises ValueError in a process that has other cases than the chief.
+    """
+    text = b""
+    if topology.is_chief:
+        table = folder.read_split() if checkpoint.exists(folder) else None
+        if table is None:
+            split = leave_out(split_of(config, source), source, cases.defects)
+            table = to_table(split, source, left_out(source, cases.defects))
+            folder.write_split(table)
+        text = json.dumps(table).encode()
+    shared = checkpoint.share_bytes(backend, topology, np.frombuffer(text, np.uint8)).decode()
+    left = json.loads(shared).get("left_out", [])
+    if left and topology.is_chief:
+        print(f"{len(left)} defects of {source.name} are left out: see split.json.", flush=True)
+    num_cases = len({one["case_id"] for one in left if one["case_id"]})
+    return from_json(shared, source, cases.defects), num_cases
 
 
 def _checkpoint_due(config: RunConfig, step: int) -> bool:

@@ -1,6 +1,7 @@
 """Readers: every format gives its exact pixels, and a bad file is named."""
 
 import struct
+import sys
 
 import imagecodecs
 import nibabel
@@ -234,6 +235,7 @@ def test_a_mask_of_fractions_or_colours_is_refused(tmp_path, name, pixels, reaso
 
 def test_a_missing_library_names_what_to_install(tmp_path, monkeypatch):
     save(tmp_path / "a.nii", VOLUME)
-    monkeypatch.setitem(__import__("sys").modules, "nibabel", None)
+    monkeypatch.setitem(sys.modules, "nibabel", None)
+    monkeypatch.delitem(sys.modules, "tfunet.data.formats.nifti", raising=False)
     with pytest.raises(ValueError, match=r"a\.nii.*pip install 'tfunet\[io\]'"):
         read_header(tmp_path / "a.nii")

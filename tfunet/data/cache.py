@@ -12,9 +12,9 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from math import prod
@@ -43,6 +43,8 @@ class CachedCases:
         channels: As in the source.
         extents: Spatial shape of each case as it was read.
         patch: What the cases were padded to, at least.
+        defects: Case index to what is wrong with it, for those that were skipped; such a case
+            has no extent.
     """
 
     image_path: Path
@@ -52,6 +54,7 @@ class CachedCases:
     channels: int
     extents: tuple[tuple[int, ...], ...]
     patch: tuple[int, ...]
+    defects: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -90,6 +93,7 @@ def build_cache(
     *,
     patch: tuple[int, ...],
     progress: Callable[[int, int], None] | None = None,
+    skip_bad: bool = False,
 ) -> CachedCases:
     """Return the source's cases from the cache, decoding each once if they are not there.
 
@@ -97,18 +101,19 @@ def build_cache(
     gets (cases done, cases in all) after each case that is decoded.
 
     Raises:
-        ValueError: Cases cannot be used; the message lists them.
+        ValueError: Cases cannot be used, and `skip_bad` is not given; the message lists them.
         OSError: The folder cannot be read or written: no permission, or a full disk.
     """
     home = (folder or default_folder()) / _key(source, patch)
     try:
-        found = _load(home, source, patch)
+        found = _load(home, source, patch, skip_bad)
         if found is not None:
             return found
         home.mkdir(parents=True, exist_ok=True)
         with _lock(home / "lock"):
             # Another process may have decoded while this one waited.
-            return _load(home, source, patch) or _build(home, source, patch, progress)
+            found = _load(home, source, patch, skip_bad)
+            return found or _build(home, source, patch, progress, skip_bad)
     except OSError as error:
         raise OSError(
             error.errno,
@@ -132,7 +137,11 @@ def _key(source: DataSource, patch: tuple[int, ...]) -> str:
 
 
 def _cases(
-    home: Path, source: DataSource, patch: tuple[int, ...], extents: list[tuple[int, ...]]
+    home: Path,
+    source: DataSource,
+    patch: tuple[int, ...],
+    extents: list[tuple[int, ...]],
+    defects: Mapping[int, str],
 ) -> CachedCases:
     return CachedCases(
         image_path=home / "images.bin",
@@ -142,14 +151,21 @@ def _cases(
         channels=source.channels,
         extents=tuple(extents),
         patch=patch,
+        defects=defects,
     )
 
 
-def _load(home: Path, source: DataSource, patch: tuple[int, ...]) -> CachedCases | None:
-    """Return what an earlier build left, if it is whole."""
+def _load(
+    home: Path, source: DataSource, patch: tuple[int, ...], skip_bad: bool
+) -> CachedCases | None:
+    """Return what an earlier build left, if it is whole, and without defects or to skip them."""
     try:
-        extents = json.loads((home / "index.json").read_text())["extents"]
-        cases = _cases(home, source, patch, [tuple(extent) for extent in extents])
+        index = json.loads((home / "index.json").read_text())
+        defects = {int(key): what for key, what in index.get("defects", {}).items()}
+        if defects and not skip_bad:
+            return None
+        extents = [tuple(extent) for extent in index["extents"]]
+        cases = _cases(home, source, patch, extents, defects)
         # Somebody may have removed a file by hand, or a full disk may have cut it.
         image_bytes = cases.image_path.stat().st_size
         mask_bytes = cases.mask_path.stat().st_size
@@ -165,28 +181,33 @@ def _build(
     source: DataSource,
     patch: tuple[int, ...],
     progress: Callable[[int, int], None] | None,
+    skip_bad: bool,
 ) -> CachedCases:
     total = len(source.case_ids)
     extents: list[tuple[int, ...]] = []
-    defects: list[str] = []
+    defects: dict[int, str] = {}
     with _replacing(home / "images.bin", home / "masks.bin") as (images, masks):
-        for index, case_id in enumerate(source.case_ids):
+        for index in range(total):
             try:
                 image, mask = _checked(source, index, rank=len(patch))
             # A reader may let an OSError through: the file is the defect, not the cache.
             except (ValueError, OSError) as error:
-                defects.append(f"{case_id}: {error}")
+                defects[index] = str(error)
+                extents.append((0,) * len(patch))
+                image, mask = np.zeros((*extents[-1], source.channels)), np.zeros(extents[-1])
             else:
                 extents.append(mask.shape)
-                images.write(_padded(image, (*patch, source.channels), "<f4"))
-                masks.write(_padded(mask, patch, "u1"))
+            images.write(_padded(image, (*patch, source.channels), "<f4"))
+            masks.write(_padded(mask, patch, "u1"))
             if progress is not None:
                 progress(index + 1, total)
-        if defects:
-            raise ValueError(_listing(source.name, defects, total))
+        if defects and not skip_bad:
+            listed = [f"{source.case_ids[index]}: {what}" for index, what in defects.items()]
+            raise ValueError(_listing(source.name, listed, total))
     with _replacing(home / "index.json") as (index_file,):
-        index_file.write(json.dumps({"data": source.name, "extents": extents}).encode())
-    return _cases(home, source, patch, extents)
+        index = {"data": source.name, "extents": extents, "defects": defects}
+        index_file.write(json.dumps(index).encode())
+    return _cases(home, source, patch, extents, defects)
 
 
 def _checked(source: DataSource, index: int, *, rank: int) -> tuple[np.ndarray, np.ndarray]:

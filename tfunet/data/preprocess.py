@@ -4,9 +4,11 @@ Only elementwise arithmetic in a fixed order: the same file gives the same bits 
 whatever its threads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+Intensity = str | tuple[float, float] | Mapping[str, tuple[float, float]]
 
 # Part of every fingerprint: raise it when a change here changes pixels.
 PREPROCESS_VERSION = 1
@@ -44,34 +46,44 @@ def resize_nearest(mask: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     return mask
 
 
-def normalise(image: np.ndarray, intensity: str | tuple[float, float]) -> np.ndarray:
+def normalise(image: np.ndarray, intensity: Intensity) -> np.ndarray:
     """Return float32 (*spatial, channels) with normalised intensities.
 
     "zscore": mean 0 and standard deviation 1 over the pixels of each channel of this image; a
     constant channel becomes 0. "none": unchanged. (low, high): low becomes 0 and high 1, and
-    what lies beyond is clipped.
+    what lies beyond is clipped. {"clip": (low, high)}: clipped to these percentiles of each
+    channel, then "zscore".
     """
     if intensity == "none":
         return image.astype(np.float32)
+    if isinstance(intensity, Mapping):
+        axes = tuple(range(image.ndim - 1))
+        bounds = np.percentile(image, intensity["clip"], axis=axes)
+        image, intensity = np.clip(image, *bounds.astype(np.float32)), "zscore"
     if intensity == "zscore":
         axes = tuple(range(image.ndim - 1))
         mean = image.mean(axes, dtype=np.float64)
         deviation = image.std(axes, dtype=np.float64)
         return ((image - mean) / np.where(deviation > 0, deviation, 1)).astype(np.float32)
-    low, high = (float(bound) for bound in intensity)
+    low, high = intensity
     return np.clip((image - low) / (high - low), 0, 1).astype(np.float32)
 
 
-def check_intensity(intensity: str | Sequence[float]) -> str | tuple[float, float]:
+def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[float]]) -> Intensity:
     """Return `intensity` as `normalise` takes it; ValueError for anything else."""
     if isinstance(intensity, str):
         if intensity in ("zscore", "none"):
             return intensity
+    elif isinstance(intensity, Mapping):
+        clip = intensity.get("clip", ())
+        if set(intensity) == {"clip"} and len(clip) == 2 and 0 <= clip[0] < clip[1] <= 100:
+            return {"clip": (float(clip[0]), float(clip[1]))}
     elif len(intensity) == 2 and intensity[0] < intensity[1]:
         return float(intensity[0]), float(intensity[1])
     raise ValueError(
-        f"Unknown intensity {intensity!r}. Known: 'zscore', 'none', or a range [low, high] that "
-        "becomes 0 to 1, such as [0, 255]."
+        f"Unknown intensity {intensity!r}. Known: 'zscore', 'none', a range [low, high] that "
+        "becomes 0 to 1, such as [0, 255], or percentiles to clip at before the z-score, such as "
+        "{ clip = [0.5, 99.5] }."
     )
 
 

@@ -2,8 +2,36 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from tfunet.data import DATASETS
+from tfunet.data.defects import Defect, DefectsError
+from tfunet.data.description import described
+from tfunet.refs import call, resolve
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawCase:
+    """A case as its files hold it, before any preprocessing.
+
+    Args:
+        image: float32 (*spatial, channels), in the files' own intensities.
+        mask: Labels, uint8 (*spatial).
+        file: The file to name in messages.
+        image_dtype: Type of the stored pixels.
+        mask_dtype: Likewise of the mask.
+        spacing: Pixel size along the spatial axes, where it is known.
+    """
+
+    image: np.ndarray
+    mask: np.ndarray
+    file: str
+    image_dtype: str
+    mask_dtype: str
+    spacing: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +50,11 @@ class DataSource:
         fingerprint: Changes when a file or a setting that changes the pixels changes.
         read: Case index to (image, mask): float32 (*spatial, channels), preprocessed, and
             uint8 (*spatial). Raises ValueError, naming the file, for one that cannot be used.
+        raw: Case index to the case before preprocessing, for `tfunet data check`; raises as
+            `read`. By default what `read` gives.
+        root: Folder that files in messages are relative to.
+        defects: What was found wrong when it was opened; those cases are not among `case_ids`.
+        found: How many files were found, in words, for messages.
     """
 
     name: str
@@ -33,6 +66,10 @@ class DataSource:
     patch: tuple[int, ...]
     fingerprint: str
     read: Callable[[int], tuple[np.ndarray, np.ndarray]]
+    raw: Callable[[int], RawCase] | None = None
+    root: Path = Path()
+    defects: tuple[Defect, ...] = ()
+    found: str = ""
 
     def __post_init__(self) -> None:
         if not self.case_ids:
@@ -65,3 +102,24 @@ class DataSource:
                 f"{len(self.patch)} dimensions."
             )
         return patch
+
+    def label_names(self) -> dict[int, str]:
+        """Return a name for each label: its smallest region's, or its number."""
+        names = {}
+        for label in range(1, self.num_classes):
+            regions = [name for name, labels in self.regions.items() if label in labels]
+            smallest = min(regions, key=lambda name: len(self.regions[name]), default="")
+            names[label] = f"{label} {smallest}".strip()
+        return names
+
+
+def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False) -> DataSource:
+    """Open the data set that a configuration names.
+
+    Raises DefectsError for one with defects, unless `skip_bad`, and ValueError for wrong options.
+    """
+    data, options = described(data, options)
+    source = call("data set", resolve("data set", data, DATASETS), options)
+    if source.defects and not skip_bad:
+        raise DefectsError(source.name, source.defects, source.found)
+    return source
