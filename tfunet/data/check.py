@@ -9,7 +9,7 @@ import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect
 from tfunet.data.source import DataSource, RawCase
-from tfunet.data.split import Split
+from tfunet.data.split import SIDES, Split
 
 # Pixel sizes that differ by more ask for target_pixel_size.
 SAME_SPACING = 1.1
@@ -27,6 +27,7 @@ class CaseFacts:
         image_dtype: Type of the stored pixels.
         mask_dtype: Likewise of the mask.
         spacing: Pixel size along `shape`, where it is known.
+        target: Pixel size that it is resampled to, where it is.
         low: Smallest intensity of each channel.
         mean: Mean of each channel.
         high: Greatest intensity of each channel.
@@ -41,6 +42,7 @@ class CaseFacts:
     image_dtype: str
     mask_dtype: str
     spacing: tuple[float, ...] | None
+    target: tuple[float, ...] | None
     low: tuple[float, ...]
     mean: tuple[float, ...]
     high: tuple[float, ...]
@@ -89,6 +91,7 @@ def check(
     """Read every case once; `progress` wraps the indices, as tqdm does."""
     cases: list[CaseFacts] = []
     defects = list(source.defects)
+    sides = {index: side for side in SIDES for index in getattr(split, side, ())}
     for index in progress(range(len(source.case_ids))):
         case_id = source.case_ids[index]
         try:
@@ -101,7 +104,7 @@ def check(
             wrong = case_defects(source, raw.image, raw.mask)
             defects += [Defect(file=raw.file, what=what, case_id=case_id) for what in wrong]
             if not wrong:
-                cases.append(_facts(source, case_id, raw, _side(split, index)))
+                cases.append(_facts(source, case_id, raw, sides.get(index, "")))
     copies, warnings = _duplicates(cases)
     return Report(
         name=source.name,
@@ -170,18 +173,13 @@ def _facts(source: DataSource, case_id: str, raw: RawCase, side: str) -> CaseFac
         image_dtype=raw.image_dtype,
         mask_dtype=raw.mask_dtype,
         spacing=raw.spacing,
+        target=raw.target,
         low=tuple(map(float, raw.image.min(axes))),
         mean=tuple(map(float, means)),
         high=tuple(map(float, raw.image.max(axes))),
         label_pixels=tuple(map(int, counts)),
         content=content.hexdigest(),
     )
-
-
-def _side(split: Split | None, index: int) -> str:
-    if split is None:
-        return ""
-    return "validation" if index in set(split.validation) else "train"
 
 
 def _duplicates(cases: Sequence[CaseFacts]) -> tuple[list[Defect], list[Defect]]:
@@ -220,7 +218,8 @@ def _warnings(source: DataSource, cases: Sequence[CaseFacts]) -> list[Defect]:
             if counts[label] == 0:
                 where = f"no case of {side}" if side else "no case"
                 found.append(Defect(file=source.name, what=f"{where} has the class {name}"))
-    spacings = np.array([case.spacing for case in cases if case.spacing is not None])
+    trained = [case.target or case.spacing for case in cases]
+    spacings = np.array([one for one in trained if one is not None])
     if len(spacings) and (spacings.max(0) > SAME_SPACING * spacings.min(0)).any():
         low, high = (_sizes(one) for one in (spacings.min(0), spacings.max(0)))
         what = f"pixel sizes from {low} to {high}; target_pixel_size= makes them one"

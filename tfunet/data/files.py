@@ -118,6 +118,7 @@ def open_files(
             image_dtype=one.image.dtype,
             mask_dtype=one.mask_dtype,
             spacing=pair[0] if pair else one.image.spacing,
+            target=pair[1] if pair else None,
         )
 
     settings = {

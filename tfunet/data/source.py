@@ -24,6 +24,7 @@ class RawCase:
         image_dtype: Type of the stored pixels.
         mask_dtype: Likewise of the mask.
         spacing: Pixel size along the spatial axes, where it is known.
+        target: Pixel size that it is resampled to, where it is.
     """
 
     image: np.ndarray
@@ -32,6 +33,7 @@ class RawCase:
     image_dtype: str
     mask_dtype: str
     spacing: tuple[float, ...] | None = None
+    target: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

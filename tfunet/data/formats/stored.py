@@ -44,34 +44,17 @@ class Stored:
     @property
     def spatial(self) -> tuple[int, ...]:
         """Positions of the two or three spatial axes, in the file's order."""
-        long = [axis for axis, letter in enumerate(self.axes) if self._counts(axis, letter)]
-        spatial = tuple(axis for axis in long if self.axes[axis] in SPATIAL)
-        other = [axis for axis in long if self.axes[axis] not in SPATIAL + CHANNELS]
-        channels = [axis for axis in long if self.axes[axis] in CHANNELS]
-        if other or len(channels) > 1 or len(spatial) not in (2, 3):
-            raise ValueError(
-                f"its axes are {self.axes!r}, of lengths {self.shape}; readable: a plane (y, x) or "
-                "a stack of planes (z, y, x), each with channels (c) or without. Say with axes= "
-                "what they are, such as axes = 'zyx' or 'cyx'"
-            )
-        return spatial
+        return self._layout()[0]
 
     @property
-    def channel(self) -> int | None:
-        """Position of the channels, if there is more than one."""
-        self.spatial  # noqa: B018  it checks the axes
-        return next(
-            (
-                axis
-                for axis, letter in enumerate(self.axes)
-                if letter in CHANNELS and self.shape[axis] > 1
-            ),
-            None,
-        )
+    def channels(self) -> int:
+        """Channels that are left when alpha is dropped."""
+        _, channel = self._layout()
+        return 1 if channel is None else self.shape[channel] - self.alpha
 
     def channels_last(self, pixels: np.ndarray) -> np.ndarray:
         """Return (*spatial, channels) of an array that lies as this says."""
-        spatial, channel = self.spatial, self.channel
+        spatial, channel = self._layout()
         kept = [*spatial, *([channel] if channel is not None else [])]
         single = [axis for axis in range(len(self.shape)) if axis not in kept]
         pixels = pixels.transpose(*kept, *single).reshape(
@@ -80,14 +63,21 @@ class Stored:
         )
         return pixels[..., :-1] if self.alpha and channel is not None else pixels
 
-    @property
-    def channels(self) -> int:
-        """Channels that are left when alpha is dropped."""
-        channel = self.channel
-        return 1 if channel is None else self.shape[channel] - self.alpha
-
-    def _counts(self, axis: int, letter: str) -> bool:
-        return self.shape[axis] > 1 or letter in "yx"
+    def _layout(self) -> tuple[tuple[int, ...], int | None]:
+        """Return the spatial axes and that of the channels, if there are several."""
+        long = [
+            axis for axis, letter in enumerate(self.axes) if self.shape[axis] > 1 or letter in "yx"
+        ]
+        spatial = tuple(axis for axis in long if self.axes[axis] in SPATIAL)
+        channels = [axis for axis in long if self.axes[axis] in CHANNELS]
+        other = len(long) - len(spatial) - len(channels)
+        if other or len(channels) > 1 or len(spatial) not in (2, 3):
+            raise ValueError(
+                f"its axes are {self.axes!r}, of lengths {self.shape}; readable: a plane (y, x) or "
+                "a stack of planes (z, y, x), each with channels (c) or without. Say with axes= "
+                "what they are, such as axes = 'zyx' or 'cyx'"
+            )
+        return spatial, channels[0] if channels else None
 
 
 def plain(shape: tuple[int, ...], dtype: np.dtype) -> Stored:
