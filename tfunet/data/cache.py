@@ -205,8 +205,8 @@ def _build(
             listed = [f"{source.case_ids[index]}: {what}" for index, what in defects.items()]
             raise ValueError(_listing(source.name, listed, total))
     with _replacing(home / "index.json") as (index_file,):
-        index = {"data": source.name, "extents": extents, "defects": defects}
-        index_file.write(json.dumps(index).encode())
+        content = {"data": source.name, "extents": extents, "defects": defects}
+        index_file.write(json.dumps(content).encode())
     return _cases(home, source, patch, extents, defects)
 
 

@@ -221,8 +221,8 @@ def _warnings(source: DataSource, cases: Sequence[CaseFacts]) -> list[Defect]:
     trained = [case.target or case.spacing for case in cases]
     spacings = np.array([one for one in trained if one is not None])
     if len(spacings) and (spacings.max(0) > SAME_SPACING * spacings.min(0)).any():
-        low, high = (_sizes(one) for one in (spacings.min(0), spacings.max(0)))
-        what = f"pixel sizes from {low} to {high}; target_pixel_size= makes them one"
+        ends = " to ".join(_sizes(one) for one in (spacings.min(0), spacings.max(0)))
+        what = f"pixel sizes from {ends}; target_pixel_size= makes them one"
         found.append(Defect(file=source.name, what=what))
     return found
 

@@ -54,13 +54,13 @@ def normalise(image: np.ndarray, intensity: Intensity) -> np.ndarray:
     what lies beyond is clipped. {"clip": (low, high)}: clipped to these percentiles of each
     channel, then "zscore".
     """
-    if intensity == "none":
-        return image.astype(np.float32)
     if isinstance(intensity, Mapping):
         axes = tuple(range(image.ndim - 1))
         bounds = np.percentile(image, intensity["clip"], axis=axes)
         image, intensity = np.clip(image, *bounds.astype(np.float32)), "zscore"
-    if intensity == "zscore":
+    if intensity == "none":
+        return image.astype(np.float32)
+    if isinstance(intensity, str):
         axes = tuple(range(image.ndim - 1))
         mean = image.mean(axes, dtype=np.float64)
         deviation = image.std(axes, dtype=np.float64)
