@@ -33,6 +33,11 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
         ({"precision": "float8"}, "Known: float32"),
         ({"patch": (4,)}, "2 or 3 positive sizes"),
         ({"warmup_epochs": -1}, "not be negative"),
+        ({"on_bad_sample": "ignore"}, "Known: refuse, skip"),
+        ({"folds": 1}, "folds must be at least 2"),
+        ({"folds": 3, "fold": 3}, "between 0 and 2"),
+        ({"fold": 1}, "Give folds too"),
+        ({"folds": 3, "validation_groups": ("a",)}, "give one"),
     ],
 )
 def test_bad_value_is_refused_with_what_is_allowed(given, message):

@@ -322,7 +322,7 @@ def test_each_file_comes_back_as_it_was_written(tmp_path):
     config = RunConfig(patch=(64, 64), backend="horovod", num_replicas=2)
     folder.write_config(config)
     folder.write_env({"python": "3.11"})
-    folder.write_split(["a", "b"], ["c"])
+    folder.write_split({"train": ["a", "b"], "validation": ["c"]})
     assert folder.read_config() == config
     assert folder.read_env() == {"python": "3.11"}
     assert folder.read_split() == {"train": ["a", "b"], "validation": ["c"]}

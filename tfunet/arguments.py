@@ -13,6 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 from tfunet.backend import BACKENDS
 from tfunet.config import RunConfig
 from tfunet.data import DATASETS
+from tfunet.data.description import described
 from tfunet.models import MODELS
 from tfunet.refs import expand, near_match
 
@@ -42,6 +43,8 @@ def run_parser(prog: str = "tfunet train") -> ArgumentParser:
 def to_config(namespace: Namespace) -> RunConfig:
     """Return the configuration that a parsed namespace stands for."""
     values = namespace.as_dict()
+    # So that a record has the whole description, whatever becomes of its file.
+    values["data"], values["data_options"] = described(values["data"], values["data_options"])
     return RunConfig(**{key: _tuples(values[key]) for key in KEYS if key in values})
 
 

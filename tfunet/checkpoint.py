@@ -40,12 +40,12 @@ def restore(
     """
     arrays: dict[str, np.ndarray] = {}
     values: list[np.ndarray] = []
-    if topology.is_chief and (folder.path / NAME).is_file():
+    if topology.is_chief and exists(folder):
         with np.load(folder.path / NAME) as file:
             names = sorted(name for name in file.files if name.startswith("variable_"))
             values = [file[name] for name in names]
             arrays = {name: file[name] for name in file.files if name not in names}
-    text = _share_bytes(backend, topology, arrays.pop("facts", np.zeros(0, np.uint8)))
+    text = share_bytes(backend, topology, arrays.pop("facts", np.zeros(0, np.uint8)))
     if not text:
         return None
     if topology.is_chief:
@@ -61,7 +61,13 @@ def restore(
     return arrays, json.loads(text)
 
 
-def _share_bytes(backend: Backend, topology: Topology, content: np.ndarray) -> bytes:
+def exists(folder: RunFolder) -> bool:
+    """Whether the folder holds a run to go on with."""
+    return (folder.path / NAME).is_file()
+
+
+def share_bytes(backend: Backend, topology: Topology, content: np.ndarray) -> bytes:
+    """Return the chief's `content`, uint8, in every process; called by all together."""
     size = int(backend.sum(np.array([float(content.size)]))[0])
     wide = np.zeros(size)
     if topology.is_chief:

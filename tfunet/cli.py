@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     options, rest = parser.parse_known_args(given)
-    if rest and options.command not in (_train, _data_show, _data_cache):
+    if rest and options.command not in (_train, _data_check, _data_show, _data_cache):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
     try:
@@ -175,8 +176,12 @@ def _parser() -> argparse.ArgumentParser:
 
     data = commands.add_parser("data", help="check a data set, or show samples of it")
     checks = data.add_subparsers(metavar="ACTION", required=True)
-    check = _command(checks, "check", _data_check, "read every case once and list all defects")
-    check.add_argument("config", type=Path, help="TOML file with the keys data and data_options")
+    check = _command(
+        checks, "check", _data_check, "read every case once, say what is there and what is wrong"
+    )
+    check.epilog = "Exit codes: 0 no defect (there may be warnings), 2 defects."
+    check.add_argument("config", type=Path, help="TOML file of a run; further keys: --KEY VALUE")
+    check.add_argument("--json", action="store_true", help="as JSON, with every case")
 
     show = _command(checks, "show", _data_show, "draw samples before and after augmentation")
     show.add_argument("config", type=Path, help="TOML file of a run; further keys: --KEY VALUE")
@@ -434,18 +439,25 @@ def _models_show(options: argparse.Namespace) -> int:
 
 
 def _data_check(options: argparse.Namespace) -> int:
-    from tfunet.arguments import from_toml
-    from tfunet.data import DATASETS
-    from tfunet.data.check import check
-    from tfunet.refs import call, resolve
+    from tqdm import tqdm
 
-    config = from_toml(options.config)
-    source = call("data set", resolve("data set", config.data, DATASETS), config.data_options)
-    defects = check(source)
-    for defect in defects:
-        print(defect)
-    print(f"{source.name}: {len(source.case_ids)} cases, {len(defects)} defects.")
-    return exit_codes.BAD_INPUT if defects else exit_codes.OK
+    from tfunet.arguments import parse
+    from tfunet.data.check import Report, check, report_text
+    from tfunet.data.defects import DefectsError
+    from tfunet.data.source import open_source
+    from tfunet.data.split import split_of
+
+    config = parse(["--config", str(options.config), *options.rest])
+    try:
+        source = open_source(config.data, config.data_options, skip_bad=True)
+    except DefectsError as error:  # No case is left to read.
+        report = Report.of_nothing(config.data, error.defects)
+    else:
+        # None: without a terminal, no bar.
+        progress = functools.partial(tqdm, desc="Reading", unit="case", disable=None)
+        report = check(source, split_of(config, source), progress=progress)
+    print(json.dumps(report.to_json(), indent=1) if options.json else report_text(report))
+    return exit_codes.BAD_INPUT if report.defects else exit_codes.OK
 
 
 def _data_show(options: argparse.Namespace) -> int:
@@ -487,15 +499,14 @@ def _data_cache(options: argparse.Namespace) -> int:
 
 
 def _build_cache(config: RunConfig, folder: Path) -> str:
-    from tfunet.data import DATASETS
     from tfunet.data.cache import build_cache
+    from tfunet.data.source import open_source
     from tfunet.progress import decoding_bar
-    from tfunet.refs import call, resolve
 
-    source = call("data set", resolve("data set", config.data, DATASETS), config.data_options)
+    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
     with decoding_bar() as show:
         patch = source.chosen_patch(config.patch)
-        cases = build_cache(source, folder, patch=patch, progress=show)
+        cases = build_cache(source, folder, patch=patch, progress=show, skip_bad=config.skips_bad)
     size = f"{cases.num_bytes / 2**20:.1f} MiB"
     return f"{source.name}: {len(cases.case_ids)} cases, {size} in {cases.image_path.parent}"
 

@@ -8,6 +8,7 @@ from typing import Any
 from tfunet.data.augmentation import read_augmentation
 
 SCHEMA_VERSION = 1
+BAD_SAMPLES = ("refuse", "skip")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -19,7 +20,8 @@ class RunConfig:
         model: A name from `tfunet models`, 'package.module:build', 'file.py:build' or a
             .keras file.
         model_options: Keyword arguments of the model's builder.
-        data: A name from the table of data sets, 'package.module:open' or 'file.py:open'.
+        data: A name from the table of data sets, a TOML file that describes one,
+            'package.module:open' or 'file.py:open'.
         data_options: Keyword arguments of the data set.
         patch: Spatial shape that the network sees; larger images are cropped, smaller padded.
             By default the data set's own.
@@ -28,7 +30,11 @@ class RunConfig:
             each class of the case being equally likely (nnU-Net: 0.33).
         validation_share: Share of the groups (cases, where there are none) held out.
         validation_groups: The groups to hold out, by name, instead of a share.
-        split_seed: Draws the groups that `validation_share` holds out; runs that differ only in
+        folds: Cut the groups into so many equal parts instead, for cross-validation.
+        fold: The part to hold out, from 0 to `folds` - 1.
+        on_bad_sample: "refuse" to train with a data set that has defects, or "skip" the cases
+            that cannot be used, and record which.
+        split_seed: Draws the groups that a share or a fold holds out; runs that differ only in
             `seed` have the same split.
         augmentation: Random changes of the training samples, by name: flips, rotation90,
             rotation, scale, shear, translation, elastic, blur, brightness, contrast, gamma,
@@ -81,6 +87,9 @@ class RunConfig:
     foreground_share: float = 0.0
     validation_share: float = 0.2
     validation_groups: tuple[str, ...] = ()
+    folds: int | None = None
+    fold: int = 0
+    on_bad_sample: str = "refuse"
     split_seed: int = 0
     augmentation: dict[str, Any] = field(default_factory=dict)
     cache_dir: str | None = None
@@ -133,6 +142,11 @@ class RunConfig:
             raise ValueError(
                 f"validation_share must lie between 0 and 1, got {self.validation_share}."
             )
+        if self.on_bad_sample not in BAD_SAMPLES:
+            raise ValueError(
+                f"Unknown on_bad_sample {self.on_bad_sample!r}. Known: {', '.join(BAD_SAMPLES)}."
+            )
+        self._check_folds()
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
         if self.warmup_epochs < 0:
@@ -152,6 +166,20 @@ class RunConfig:
             )
         read_augmentation(self.augmentation)
         self._check_batch()
+
+    def _check_folds(self) -> None:
+        if self.folds is None:
+            if self.fold:
+                raise ValueError(f"fold={self.fold} is one of how many? Give folds too.")
+            return
+        _at_least("folds", self.folds, 2)
+        if self.validation_groups:
+            raise ValueError("validation_groups and folds both say what is held out: give one.")
+        if not 0 <= self.fold < self.folds:
+            raise ValueError(
+                f"fold must lie between 0 and {self.folds - 1}, the last of folds={self.folds}; "
+                f"got {self.fold}."
+            )
 
     def _check_batch(self) -> None:
         if self.replica_batch is None and self.global_batch is None:
@@ -176,6 +204,11 @@ class RunConfig:
                 f"replica_batch={share} cannot be cut into accumulation={self.accumulation} "
                 "equal passes. Choose a divisor of it."
             )
+
+    @property
+    def skips_bad(self) -> bool:
+        """Whether cases that cannot be used are left out."""
+        return self.on_bad_sample == "skip"
 
     @property
     def replica_samples(self) -> int:

@@ -41,7 +41,7 @@ OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = (2, 16, 2), (2, 21)
 CORE = ("Python", "TensorFlow", "Keras", "single", "logs")
 COMPILERS = ("c++", "g++", "clang++")
 EXTRAS = {
-    "io": ("tifffile", "imagecodecs", "nibabel", "pillow"),
+    "io": ("tifffile", "imagecodecs", "nibabel", "pillow", "pydicom", "h5py", "zarr"),
     "report": ("matplotlib", "jinja2"),
     "notebooks": ("nbclient", "ipykernel", "nbformat"),
 }

@@ -231,11 +231,11 @@ class RunFolder:
         """Return what `write_env` wrote; None if it has not."""
         return self._read_json("env.json")
 
-    def write_split(self, train: Sequence[str], validation: Sequence[str]) -> None:
-        """Write the case ids of both parts to split.json."""
-        self._write_json("split.json", {"train": list(train), "validation": list(validation)})
+    def write_split(self, split: Mapping[str, Any]) -> None:
+        """Write split.json: the case ids of both parts, and what is left out."""
+        self._write_json("split.json", split)
 
-    def read_split(self) -> dict[str, list[str]] | None:
+    def read_split(self) -> dict[str, Any] | None:
         """Return what `write_split` wrote; None if it has not."""
         return self._read_json("split.json")
 

@@ -24,11 +24,11 @@ from tfunet.checks import (
     weights_hash,
 )
 from tfunet.config import RunConfig
-from tfunet.data import DATASETS, order
+from tfunet.data import order
 from tfunet.data.augmentation import read_augmentation
 from tfunet.data.cache import build_cache, default_folder
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
-from tfunet.data.split import split_cases
+from tfunet.data.source import open_source
 from tfunet.environment import environment
 from tfunet.evaluation import Evaluation, Scores
 from tfunet.exit_codes import CheckFailedError, StoppedError
@@ -36,7 +36,7 @@ from tfunet.models.make import make_model
 from tfunet.optimizer import averaging
 from tfunet.progress import decoding_bar, shows_progress
 from tfunet.record import RunFolder
-from tfunet.refs import call, resolve
+from tfunet.shared_split import shared_split
 from tfunet.summary import epoch_row, peak_bytes, summarise
 from tfunet.swap import LargeModelSupport
 from tfunet.training_step import make_step
@@ -103,29 +103,26 @@ def run(
         folder.write_env(environment())
 
     # --- Data: the same split and order in every process ---------------------------------------
-    source = call("data set", resolve("data set", config.data, DATASETS), config.data_options)
+    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
     patch = source.chosen_patch(config.patch)
     augmentation = read_augmentation(config.augmentation)
     augmentation.check_patch(patch)
-    split = split_cases(
-        source,
-        share=config.validation_share,
-        groups=config.validation_groups,
-        seed=config.split_seed,
-    )
     cache_folder = Path(config.cache_dir) if config.cache_dir else default_folder()
     with decoding_bar() as show:
-        cases = build_cache(source, cache_folder, patch=patch, progress=show)
+        cases = build_cache(
+            source, cache_folder, patch=patch, progress=show, skip_bad=config.skips_bad
+        )
+    split, num_left_out = shared_split(config, source, cases.defects, folder, backend, topology)
     validation_ids = tuple(source.case_ids[index] for index in split.validation)
     validation_voxels = [math.prod(cases.extents[index]) for index in split.validation]
     if topology.is_chief:
-        folder.write_split([source.case_ids[index] for index in split.train], validation_ids)
         folder.write_data(
             {
                 "name": source.name,
                 "channels": source.channels,
                 "num_classes": source.num_classes,
                 "patch": patch,
+                "preparation": source.preparation,
             }
         )
     num_samples = len(split.train) * config.patches_per_case
@@ -391,6 +388,7 @@ def run(
         steps_per_epoch=steps_per_epoch,
         progress=progress,
         regions=tuple(source.regions),
+        left_out_cases=num_left_out,
         peaks=peak_bytes(backend, topology),
         bound_pairs=bound_pairs,
         elapsed_seconds=elapsed_seconds,

@@ -195,6 +195,25 @@ def test_a_case_that_cannot_be_used_is_named_with_its_defect(change, message, tm
     assert {path.name for path in tmp_path.glob("*/*")} == {"in_use", "lock"}
 
 
+def test_bad_cases_may_be_skipped_and_are_remembered(tmp_path):
+    def read(index):
+        if index == 1:
+            raise ValueError("b.png: cut off")
+        return decode(index)
+
+    first = build_cache(source_of(read), tmp_path, patch=PATCH, skip_bad=True)
+    again = build_cache(source_of(refuse), tmp_path, patch=PATCH, skip_bad=True)
+    for cases in (first, again):
+        assert cases.defects == {1: "b.png: cut off"}
+        for index, (image, _) in enumerate(contents(cases)):
+            assert image.any() == (index != 1)
+        assert cases.extents == (EXTENTS[0], (0, 0), EXTENTS[2])
+    # Who does not skip them must not train with what a run that does has left there.
+    with pytest.raises(ValueError, match=r"case1: b\.png: cut off"):
+        build_cache(source_of(read), tmp_path, patch=PATCH)
+    assert build_cache(source_of(), tmp_path, patch=PATCH).defects == {}
+
+
 def test_all_defects_are_found_in_one_go_and_twenty_are_listed(tmp_path):
     def read(index):
         raise ValueError(f"no pixels in file {index}.")

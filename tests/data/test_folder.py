@@ -58,7 +58,7 @@ def test_a_folder_of_pairs(folder):
     assert abs(image.mean()) < 1e-5
     np.testing.assert_array_equal(mask, disc(value=1))
     assert mask.dtype == np.uint8
-    assert check(source) == []
+    assert check(source).defects == ()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_every_format_opens_and_reads(tmp_path, suffix, image, mask):
     pixels, labels = source.read(0)
     assert pixels.shape == (*image.shape, 1)
     assert set(np.unique(labels)) == {0, 1}
-    assert check(source) == []
+    assert check(source).defects == ()
 
 
 def test_a_mask_beside_its_image_is_not_taken_for_an_image(tmp_path):
@@ -302,7 +302,7 @@ def test_the_fingerprint_follows_the_pixels_and_nothing_else(folder, tmp_path_fa
 
 
 def test_large_sets_are_told_by_sizes_and_times(folder, monkeypatch):
-    monkeypatch.setattr("tfunet.data.folder.HASHED_BYTES", 0)
+    monkeypatch.setattr("tfunet.data.files.HASHED_BYTES", 0)
     first = open_folder(root=str(folder), **PAIRS).fingerprint
     assert open_folder(root=str(folder), **PAIRS).fingerprint == first
     stat = (folder / "images" / "a.png").stat()

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfunet.data.check import check, refuse
+from tfunet.data.check import check
+from tfunet.data.defects import ADVICE
 from tfunet.data.folder import open_folder
-from tfunet.data.source import DataSource
+from tfunet.data.source import DataSource, open_source
 
 PAIRS = {"images": "images/{case}.png", "masks": "masks/{case}.png"}
 
@@ -29,8 +30,12 @@ def folder(tmp_path):
 
 def message(folder, **options):
     with pytest.raises(ValueError, match=r"\w") as caught:
-        open_folder(root=str(folder), **{**PAIRS, **options})
+        open_source("folder", {"root": str(folder), **PAIRS, **options})
     return str(caught.value)
+
+
+def found(source):
+    return [str(one) for one in check(source).defects]
 
 
 def cut(path):
@@ -54,7 +59,7 @@ def test_all_defects_of_the_files_come_in_one_message(folder):
     assert any("c.png: cannot be read" in line and "truncated" in line for line in lines)
     assert any("d.png: cannot be read" in line for line in lines)
     assert any("masks/z.png: mask without its image" in line for line in lines)
-    assert len(lines) == 6
+    assert lines[6:] == [ADVICE]
 
 
 def test_an_unequal_number_of_masks_says_both_numbers(folder):
@@ -68,8 +73,8 @@ def test_many_defects_are_counted_and_not_all_shown(folder):
         save(folder / "masks" / f"extra{number}.png", np.zeros((2, 2), np.uint8))
     lines = message(folder).splitlines()
     assert "30 defects" in lines[0]
-    assert len(lines) == 22
-    assert lines[-1].strip() == "... and 10 more."
+    assert len(lines) == 23
+    assert lines[-2].strip() == "... and 10 more."
 
 
 def test_two_masks_for_an_image_are_shown(folder):
@@ -98,16 +103,16 @@ def test_labels_out_of_range_say_what_came_and_what_is_allowed(folder):
 
 def test_check_reads_every_case_and_lists_all_defects(folder):
     source = open_folder(root=str(folder), **PAIRS)
-    assert check(source) == []
+    assert found(source) == []
     content = bytearray((folder / "images" / "b.png").read_bytes())
     content[900:960] = bytes(60)
     (folder / "images" / "b.png").write_bytes(content)
     save(folder / "masks" / "d.png", np.arange(1920).reshape(40, 48).astype(np.uint8))
     (folder / "masks" / "e.png").unlink()
-    found = check(source)
-    assert len(found) == 3
-    for name, line in zip(("images/b.png", "masks/d.png", "masks/e.png"), found, strict=True):
-        assert f"{folder / name}: " in line
+    lines = found(source)
+    assert len(lines) == 3
+    for name, line in zip(("images/b.png", "masks/d.png", "masks/e.png"), lines, strict=True):
+        assert line.startswith(f"{name}: ")
 
 
 def test_a_mask_that_changed_its_size_after_opening_is_refused(folder):
@@ -123,8 +128,8 @@ def test_a_truncated_volume_is_named_when_it_is_read(tmp_path):
         nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), tmp_path / f"{name}.nii.gz")
     cut(tmp_path / "a.nii.gz")
     source = open_folder(root=str(tmp_path), images="{case}.nii.gz", masks="{case}_seg.nii.gz")
-    (line,) = check(source)
-    assert f"{tmp_path / 'a.nii.gz'}: cannot be read" in line
+    (line,) = found(source)
+    assert line.startswith("a.nii.gz: cannot be read")
 
 
 def test_two_cases_of_one_name_are_refused(folder):
@@ -209,14 +214,6 @@ def test_a_pixel_size_file_that_does_not_fit_is_refused(folder, text, reason):
     assert said.count(reason) == 5
 
 
-def test_an_unreadable_file_is_named(folder, monkeypatch):
-    def denied(*_args, **_options):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("PIL.Image.open", denied)
-    assert "images/a.png: cannot be read ([Errno 13] Permission denied)" in message(folder)
-
-
 def faulty(image, mask):
     return DataSource(
         name="own", case_ids=("x",), groups=("x",), num_classes=3, channels=2,
@@ -241,12 +238,8 @@ IMAGE, MASK = np.zeros((9, 9, 2), np.float32), np.zeros((9, 9), np.uint8)
     ],
 )
 def test_check_judges_any_source_a_users_too(image, mask, reason):
-    found = check(faulty(image, mask))
-    assert len(found) == (reason is not None)
+    lines = found(faulty(image, mask))
+    assert len(lines) == (reason is not None)
     if reason:
-        assert found[0].startswith("x: ")
-        assert reason in found[0]
-
-
-def test_nothing_is_refused_without_defects():
-    refuse("name", [])
+        assert lines[0].startswith("x: ")
+        assert reason in lines[0]

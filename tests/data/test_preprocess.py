@@ -90,3 +90,19 @@ def test_a_range_becomes_zero_to_one_and_clips():
 def test_unknown_intensities_say_what_is_known(intensity):
     with pytest.raises(ValueError, match=r"Unknown intensity.*zscore"):
         check_intensity(intensity)
+
+
+def test_percentiles_are_clipped_before_the_zscore():
+    image = RNG.normal(5, 2, (40, 50, 2)).astype(np.float32)
+    image[3, 4, 0] = 1e6
+    clip = check_intensity({"clip": [1, 99]})
+    normalised = normalise(image, clip)
+    for channel in range(2):
+        low, high = np.percentile(image[..., channel], [1, 99])
+        expected = np.clip(image[..., channel], low, high)
+        expected = (expected - expected.mean()) / expected.std()
+        np.testing.assert_allclose(normalised[..., channel], expected, atol=1e-4)
+    assert normalised.max() < 4
+    for wrong in ({"clip": [99, 1]}, {"clip": [1]}, {"clip": [0, 101]}, {"cut": [1, 99]}):
+        with pytest.raises(ValueError, match=r"clip = \[0.5, 99.5\]"):
+            check_intensity(wrong)

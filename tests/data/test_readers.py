@@ -1,15 +1,22 @@
 """Readers: every format gives its exact pixels, and a bad file is named."""
 
 import struct
+import sys
+from dataclasses import replace
 
+import h5py
 import imagecodecs
 import nibabel
+import numcodecs
 import numpy as np
+import pydicom
 import pytest
 import tifffile
+import zarr
 from PIL import Image
 
-from tfunet.data.readers import is_readable, read_header, read_image, read_mask
+from tfunet.data.files import misplaced
+from tfunet.data.readers import Header, is_readable, read_header, read_image, read_mask
 
 RNG = np.random.default_rng(0)
 
@@ -21,6 +28,8 @@ def whole(shape, dtype, high):
 def save(path, pixels, **options):
     if path.name.endswith((".nii", ".nii.gz")):
         nibabel.save(nibabel.Nifti1Image(pixels, np.diag([0.5, 1, 2, 1])), path)
+    elif path.suffix == ".npy":
+        np.save(path, pixels)
     elif path.suffix in (".tif", ".tiff"):
         tifffile.imwrite(path, pixels, **options)
     else:
@@ -57,6 +66,40 @@ VOLUME = RNG.normal(0, 1e5, (9, 7, 5)).astype(np.float32)
             {"imagej": True, "metadata": {"axes": "CYX"}},
             np.moveaxis(STACK16[:3], 0, -1),
         ),
+        ("a.webp", COLOUR8, {"lossless": True}, COLOUR8),
+        (
+            "a.tif",
+            (GREY16.astype(np.uint32) * 70000),
+            {},
+            (GREY16.astype(np.uint32) * 70000)[..., None],
+        ),
+        (
+            "a.tif",
+            GREY16.astype(np.int32) - 40000,
+            {},
+            (GREY16.astype(np.int32) - 40000)[..., None],
+        ),
+        # Four bands of a satellite are not colours with alpha, and RGBA is.
+        (
+            "a.tif",
+            np.concatenate([COLOUR8, GREY8[..., None]], -1),
+            {"photometric": "minisblack", "planarconfig": "contig", "tile": (16, 16)},
+            np.concatenate([COLOUR8, GREY8[..., None]], -1),
+        ),
+        (
+            "a.tif",
+            np.concatenate([COLOUR8, GREY8[..., None]], -1),
+            {"photometric": "rgb", "extrasamples": ["unassalpha"]},
+            COLOUR8,
+        ),
+        (
+            "a.ome.tif",
+            np.stack([STACK16, STACK16 // 2], 1),
+            {"metadata": {"axes": "ZCYX"}},
+            np.stack([STACK16, STACK16 // 2], -1),
+        ),
+        ("a.npy", VOLUME, {}, VOLUME[..., None]),
+        ("a.npy", np.stack([VOLUME, -VOLUME], -1), {}, np.stack([VOLUME, -VOLUME], -1)),
         ("a.nii", VOLUME, {}, VOLUME[..., None]),
         ("a.nii.gz", VOLUME, {}, VOLUME[..., None]),
         ("a.nii.gz", np.stack([VOLUME, -VOLUME], -1), {}, np.stack([VOLUME, -VOLUME], -1)),
@@ -234,6 +277,178 @@ def test_a_mask_of_fractions_or_colours_is_refused(tmp_path, name, pixels, reaso
 
 def test_a_missing_library_names_what_to_install(tmp_path, monkeypatch):
     save(tmp_path / "a.nii", VOLUME)
-    monkeypatch.setitem(__import__("sys").modules, "nibabel", None)
+    monkeypatch.setitem(sys.modules, "nibabel", None)
+    monkeypatch.delitem(sys.modules, "tfunet.data.formats.nifti", raising=False)
     with pytest.raises(ValueError, match=r"a\.nii.*pip install 'tfunet\[io\]'"):
         read_header(tmp_path / "a.nii")
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "expected"),
+    [
+        ((3, 20, 31), None, (3, 20, 31, 1)),  # pages are planes
+        ((3, 20, 31), "cyx", (20, 31, 3)),  # unless the user says that they are channels
+        ((3, 20, 31), "yxc", (3, 20, 31)),
+        ((2, 3, 4, 5), "czyx", (3, 4, 5, 2)),
+        ((2, 3, 4, 5), None, (2, 3, 4, 5)),
+    ],
+)
+def test_the_user_may_name_the_axes(tmp_path, shape, axes, expected):
+    pixels = whole(shape, np.uint8, 256)
+    np.save(tmp_path / "a.npy", pixels)
+    image = read_image(tmp_path / "a.npy", axes=axes)
+    assert image.shape == expected
+    header = read_header(tmp_path / "a.npy", axes=axes)
+    assert (*header.shape, header.channels) == expected
+    order = [(axes or "zyxc").index(one) for one in "zyxc" if one in (axes or "zyxc"[: len(shape)])]
+    np.testing.assert_array_equal(image.squeeze(), pixels.transpose(order).squeeze())
+
+
+def test_time_is_not_taken_for_depth(tmp_path):
+    tifffile.imwrite(tmp_path / "a.ome.tif", STACK16, metadata={"axes": "TYX"})
+    with pytest.raises(ValueError, match=r"its axes are 'tyx'.* Say with axes= what they are"):
+        read_header(tmp_path / "a.ome.tif")
+    assert read_image(tmp_path / "a.ome.tif", axes="zyx").shape == (6, 20, 31, 1)
+
+
+def test_headers_give_the_pixel_size_of_ome_and_geo_tiff(tmp_path):
+    sizes = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.25, "PhysicalSizeZ": 2}
+    tifffile.imwrite(tmp_path / "a.ome.tif", STACK16, metadata={"axes": "ZYX", **sizes})
+    assert read_header(tmp_path / "a.ome.tif").spacing == (2, 0.25, 0.5)
+    # ModelPixelScaleTag: x, y, z.
+    tag = (33550, "d", 3, (10.0, 20.0, 0.0), True)
+    tifffile.imwrite(tmp_path / "a.tif", GREY16, extratags=[tag])
+    assert read_header(tmp_path / "a.tif").spacing == (20, 10)
+
+
+def dicom_slice(path, pixels, *, position, series="1.2.3", slope=1, intercept=0):
+    one = pydicom.Dataset()
+    one.file_meta = pydicom.dataset.FileMetaDataset()
+    one.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    one.file_meta.MediaStorageSOPClassUID = one.SOPClassUID = pydicom.uid.CTImageStorage
+    one.file_meta.MediaStorageSOPInstanceUID = one.SOPInstanceUID = pydicom.uid.generate_uid()
+    one.SeriesInstanceUID = series
+    one.Rows, one.Columns = pixels.shape
+    one.SamplesPerPixel, one.PhotometricInterpretation = 1, "MONOCHROME2"
+    one.BitsAllocated = one.BitsStored = 16
+    one.HighBit, one.PixelRepresentation = 15, 1
+    one.RescaleSlope, one.RescaleIntercept = slope, intercept
+    one.PixelSpacing = [0.5, 0.25]
+    one.ImageOrientationPatient = [1, 0, 0, 0, 0, -1]  # coronal
+    one.ImagePositionPatient = [0, position, 0]
+    one.PixelData = pixels.astype("<i2").tobytes()
+    path.parent.mkdir(exist_ok=True)
+    pydicom.dcmwrite(path, one, enforce_file_format=True)
+
+
+def test_a_dicom_series_is_sorted_by_position_and_rescaled(tmp_path):
+    volume = whole((4, 6, 7), np.int16, 3000) - 1000
+    # Neither by name nor by number: files of a series come in any order.
+    for name, plane in zip("dbca", range(4), strict=True):
+        path = tmp_path / "ct" / name
+        dicom_slice(path, volume[plane], position=3.0 * plane, slope=plane + 1, intercept=-1024)
+    scale = np.arange(1, 5).reshape(4, 1, 1)
+    expected = volume * scale - 1024
+    np.testing.assert_array_equal(read_image(tmp_path / "ct")[..., 0], expected)
+    header = read_header(tmp_path / "ct")
+    assert (header.shape, header.channels, header.dtype) == ((4, 6, 7), 1, "int16")
+    assert header.spacing == (3, 0.5, 0.25)
+
+
+def test_a_dicom_series_with_a_gap_or_of_two_series_is_refused(tmp_path):
+    plane = whole((6, 7), np.int16, 100)
+    for number in (0, 1, 3):
+        dicom_slice(tmp_path / "gap" / f"{number}.dcm", plane, position=number)
+        dicom_slice(
+            tmp_path / "two" / f"{number}.dcm", plane, position=number, series=f"1.{number}"
+        )
+    with pytest.raises(ValueError, match=r"slices lie 1 to 2 mm apart; one is missing"):
+        read_header(tmp_path / "gap")
+    with pytest.raises(ValueError, match=r"3 series in one folder"):
+        read_header(tmp_path / "two")
+    assert read_image(tmp_path / "gap" / "0.dcm").shape == (6, 7, 1)
+
+
+def test_an_array_of_an_hdf5_file_is_named_after_a_colon(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["volumes/raw"] = STACK16
+        file["volumes/labels"] = STACK16 % 3
+    image = read_image(tmp_path / "a.h5:volumes/raw")
+    np.testing.assert_array_equal(image[..., 0], STACK16.astype(np.float32))
+    np.testing.assert_array_equal(read_mask(tmp_path / "a.h5:/volumes/labels"), STACK16 % 3)
+    for name in ("a.h5", "a.h5:row"):
+        with pytest.raises(ValueError, match=r"it has: volumes/labels, volumes/raw"):
+            read_header(tmp_path / name)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("compressor", ["zstd", "blosc"])
+def test_a_zarr_array_comes_back_and_a_truncated_chunk_is_named(tmp_path, version, compressor):
+    codecs = {
+        (2, "zstd"): numcodecs.Zstd(),
+        (2, "blosc"): numcodecs.Blosc(),
+        (3, "zstd"): zarr.codecs.ZstdCodec(),
+        (3, "blosc"): zarr.codecs.BloscCodec(),
+    }
+    group = zarr.create_group(tmp_path / "a.zarr", zarr_format=version)
+    codec = codecs[version, compressor]
+    options = {"shape": STACK16.shape, "chunks": (2, 20, 31), "dtype": STACK16.dtype}
+    array = group.create_array("raw", compressors=codec, **options)
+    array[...] = STACK16
+    for name in ("a.zarr/raw", "a.zarr:raw"):
+        image = read_image(tmp_path / name)
+        np.testing.assert_array_equal(image[..., 0], STACK16.astype(np.float32))
+    with pytest.raises(ValueError, match=r"no OME-NGFF image; it has: raw"):
+        read_header(tmp_path / "a.zarr")
+    files = [one for one in (tmp_path / "a.zarr").rglob("*") if one.is_file()]
+    cut(max(files, key=lambda one: one.stat().st_size))
+    with pytest.raises(ValueError, match=r"a\.zarr:raw: cannot be read"):
+        read_image(tmp_path / "a.zarr:raw")
+
+
+@pytest.mark.parametrize("version", [2, 3])  # of zarr; OME-NGFF 0.4 and 0.5
+def test_an_ome_ngff_image_is_read_at_full_size(tmp_path, version):
+    group = zarr.create_group(tmp_path / "a.zarr", zarr_format=version)
+    pixels = np.stack([STACK16, STACK16 // 3])
+    for level, array in enumerate((pixels, pixels[:, :, ::2, ::2])):
+        group.create_array(str(level), data=np.ascontiguousarray(array))
+    axes = [{"name": "c", "type": "channel"}, *({"name": n, "type": "space"} for n in "zyx")]
+    scales = [{"type": "scale", "scale": [1, 2.0, 0.5, 0.25]}]
+    images = [
+        {
+            "axes": axes,
+            "datasets": [
+                {"path": str(level), "coordinateTransformations": scales} for level in range(2)
+            ],
+        }
+    ]
+    if version == 2:
+        group.attrs["multiscales"] = images
+    else:
+        group.attrs["ome"] = {"version": "0.5", "multiscales": images}
+    header = read_header(tmp_path / "a.zarr")
+    assert (header.shape, header.channels, header.spacing) == ((6, 20, 31), 2, (2, 0.5, 0.25))
+    image = read_image(tmp_path / "a.zarr")
+    np.testing.assert_array_equal(image, np.moveaxis(pixels, 0, -1).astype(np.float32))
+
+
+def test_a_mask_that_lies_elsewhere_than_its_image_is_told_by_the_headers():
+    affine = np.diag([0.5, 0.5, 2, 1.0])
+    image = Header(shape=(8, 9, 5), channels=1, dtype="u1", spacing=(0.5, 0.5, 2), affine=affine)
+
+    def other(change):
+        return replace(image, affine=affine + change)
+
+    shift, flip, turn = np.zeros((3, 4, 4))
+    shift[0, 3], flip[0, 0] = 0.2, -1
+    turn[1, 2] = 0.2
+    assert misplaced(image, image) == ""
+    assert misplaced(image, other(shift)) == ""  # less than half a pixel
+    assert "puts it up to 0.6 from" in misplaced(image, other(shift * 3))
+    assert "puts it up to 7 from its image" in misplaced(image, other(flip))
+    assert "puts it up to 0.8 from its image" in misplaced(image, other(turn))
+    wider = replace(other(np.diag([0.1, 0, 0, 0])), spacing=(0.6, 0.5, 2))
+    assert "has pixels of 0.6 x 0.5 x 2, and its image of 0.5" in misplaced(image, wider)
+    # A format that states no affine, and one that states nothing.
+    assert "has pixels of" in misplaced(replace(image, affine=None), wider)
+    assert misplaced(image, replace(image, affine=None, spacing=None)) == ""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tfunet.data.source import DataSource
-from tfunet.data.split import Split, from_json, split_cases, to_json
+from tfunet.data.split import Split, from_json, leave_out, left_out, split_cases, to_json
 
 
 def source(groups):
@@ -72,6 +72,41 @@ def test_an_unknown_group_gives_the_near_match():
         split_cases(source(["rat6", "rat8"]), groups=["rat_6"])
 
 
+@pytest.mark.parametrize("num_folds", [2, 3, 5])
+def test_every_group_is_held_out_in_exactly_one_fold(num_folds):
+    folds = [split_cases(ANIMALS, folds=num_folds, fold=one, seed=1) for one in range(num_folds)]
+    held_out = [{ANIMALS.groups[one] for one in fold.validation} for fold in folds]
+    assert sorted(group for part in held_out for group in part) == list("abcde")
+    assert max(map(len, held_out)) - min(map(len, held_out)) <= 1
+    for fold in folds:
+        assert sorted(fold.train + fold.validation) == list(range(10))
+    assert folds[0] == split_cases(ANIMALS, folds=num_folds, fold=0, seed=1)
+    assert len({split_cases(ANIMALS, folds=num_folds, seed=seed) for seed in range(9)}) > 1
+
+
+def test_more_folds_than_groups_are_refused():
+    with pytest.raises(ValueError, match="folds=6, and the data set 'set' has 5 groups"):
+        split_cases(ANIMALS, folds=6)
+
+
+def test_a_case_that_cannot_be_used_leaves_the_others_where_they_are():
+    split = split_cases(ANIMALS, share=0.4, seed=0)
+    assert leave_out(split, ANIMALS, {3: "cut", 6: "cut"}) == Split(
+        train=(2, 4, 5, 8, 9), validation=(0, 1, 7)
+    )
+    with pytest.raises(ValueError, match="No case of 'set' is left for validation: case0: cut"):
+        leave_out(split, ANIMALS, dict.fromkeys(split.validation, "cut"))
+
+
+def test_a_written_split_keeps_out_what_was_left_out():
+    split = leave_out(split_cases(ANIMALS, share=0.4, seed=0), ANIMALS, {3: "cut"})
+    text = to_json(split, ANIMALS, left_out(ANIMALS, {3: "cut"}))
+    # Mended or not: the run goes on with the samples that it had.
+    assert from_json(text, ANIMALS) == from_json(text, ANIMALS, {3: "cut"}) == split
+    with pytest.raises(ValueError, match=r"'case4', which cannot be used here: gone Restore"):
+        from_json(text, ANIMALS, {4: "gone"})
+
+
 def test_a_side_without_cases_is_refused():
     with pytest.raises(ValueError, match="none is left for training"):
         split_cases(ANIMALS, groups=list("edcba"))
@@ -82,7 +117,7 @@ def test_a_side_without_cases_is_refused():
 def test_a_written_split_comes_back():
     split = split_cases(ANIMALS, share=0.4, seed=5)
     text = to_json(split, ANIMALS)
-    assert set(json.loads(text)) == {"train", "validation"}
+    assert set(json.loads(text)) == {"train", "validation", "left_out"}
     assert from_json(text, ANIMALS) == split
 
 

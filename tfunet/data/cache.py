@@ -14,10 +14,10 @@ import re
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from math import prod
@@ -52,6 +52,8 @@ class CachedCases:
         foreground_path: int64 little-endian: places in its case of voxels of each label from 1
             on, case after case; see `tfunet.data.foreground`.
         foreground_counts: How many there are, for each case and label from 1 on.
+        defects: Case index to what is wrong with it, for those that were skipped; such a case
+            has no extent.
     """
 
     image_path: Path
@@ -63,6 +65,7 @@ class CachedCases:
     patch: tuple[int, ...]
     foreground_path: Path
     foreground_counts: tuple[tuple[int, ...], ...]
+    defects: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -106,6 +109,7 @@ def build_cache(
     *,
     patch: tuple[int, ...],
     progress: Callable[[int, int], None] | None = None,
+    skip_bad: bool = False,
 ) -> CachedCases:
     """Return the source's cases from the cache, decoding each once if they are not there.
 
@@ -114,7 +118,7 @@ def build_cache(
     (cases done, cases in all) after each case that is decoded.
 
     Raises:
-        ValueError: Cases cannot be used; the message lists them.
+        ValueError: Cases cannot be used, and `skip_bad` is not given; the message lists them.
         OSError: The folder cannot be read or written: no permission, a full disk, or the cache's
             limit (`tfunet.data.cache_folder`) without another data set that could go.
     """
@@ -122,11 +126,12 @@ def build_cache(
     try:
         held = hold(home)
         try:
-            cases = _load(home, source, patch)
+            cases = _load(home, source, patch, skip_bad)
             if cases is None:
                 with _lock(home / LOCK):
                     # Another process may have decoded while this one waited.
-                    cases = _load(home, source, patch) or _build(home, source, patch, progress)
+                    cases = _load(home, source, patch, skip_bad)
+                    cases = cases or _build(home, source, patch, progress, skip_bad)
         except BaseException:
             held.close()
             raise
@@ -160,6 +165,7 @@ def _cases(
     patch: tuple[int, ...],
     extents: Sequence[Sequence[int]],
     counts: Sequence[Sequence[int]],
+    defects: Mapping[int, str],
 ) -> CachedCases:
     return CachedCases(
         image_path=home / "images.bin",
@@ -171,14 +177,20 @@ def _cases(
         patch=patch,
         foreground_path=home / "foreground.bin",
         foreground_counts=tuple(map(tuple, counts)),
+        defects=defects,
     )
 
 
-def _load(home: Path, source: DataSource, patch: tuple[int, ...]) -> CachedCases | None:
-    """Return what an earlier build left, if it is whole."""
+def _load(
+    home: Path, source: DataSource, patch: tuple[int, ...], skip_bad: bool
+) -> CachedCases | None:
+    """Return what an earlier build left, if it is whole, and without defects or to skip them."""
     try:
         index = json.loads((home / INDEX).read_text())
-        cases = _cases(home, source, patch, index["extents"], index["foreground"])
+        defects = {int(key): what for key, what in index["defects"].items()}
+        if defects and not skip_bad:
+            return None
+        cases = _cases(home, source, patch, index["extents"], index["foreground"], defects)
         # Somebody may have removed a file by hand, or a full disk may have cut it.
         image_bytes = cases.image_path.stat().st_size
         mask_bytes = cases.mask_path.stat().st_size
@@ -195,11 +207,12 @@ def _build(
     source: DataSource,
     patch: tuple[int, ...],
     progress: Callable[[int, int], None] | None,
+    skip_bad: bool,
 ) -> CachedCases:
     total = len(source.case_ids)
     extents: list[tuple[int, ...]] = []
     counts: list[list[int]] = []
-    defects: list[str] = []
+    defects: dict[int, str] = {}
     room = Room(home)
 
     def opened(index: int) -> tuple[tuple[int, ...], Iterable[Rows], ForegroundVoxels]:
@@ -214,28 +227,39 @@ def _build(
 
     names = ("images.bin", "masks.bin", "foreground.bin")
     with _replacing(*(home / name for name in names)) as (images, masks, foreground):
+
+        def write(rows: Iterable[Rows]) -> None:
+            for image, mask in rows:
+                room.take(image.nbytes + mask.nbytes)
+                images.write(image)
+                masks.write(mask)
+
         for index, case in enumerate(_in_threads(opened, total)):
+            begins = images.tell(), masks.tell()
             try:
                 extent, rows, voxels = case.result()
-                for image, mask in rows:
-                    room.take(image.nbytes + mask.nbytes)
-                    images.write(image)
-                    masks.write(mask)
+                write(rows)
             except _BadCaseError as error:
-                defects.append(f"{source.case_ids[index]}: {error}")
-            else:
-                extents.append(extent)
-                places = voxels.places()
-                foreground.write(np.concatenate(places).astype("<i8").tobytes())
-                counts.append([len(one) for one in places])
+                defects[index] = str(error)
+                # What was written of it goes; a case without voxels stands in its place.
+                for file, begin in zip((images, masks), begins, strict=True):
+                    file.seek(begin)
+                    file.truncate()
+                extent, voxels = (0,) * len(patch), ForegroundVoxels(source.num_classes)
+                write(_padded_rows(source, CaseParts(shape=extent, parts=iter(())), patch, voxels))
+            extents.append(extent)
+            places = voxels.places()
+            foreground.write(np.concatenate(places).astype("<i8").tobytes())
+            counts.append([len(one) for one in places])
             if progress is not None:
                 progress(index + 1, total)
-        if defects:
-            raise ValueError(_listing(source.name, defects, total))
+        if defects and not skip_bad:
+            listed = [f"{source.case_ids[index]}: {what}" for index, what in defects.items()]
+            raise ValueError(_listing(source.name, listed, total))
     with _replacing(home / INDEX) as (index_file,):
         content = {"data": source.name, "extents": extents, "foreground": counts}
-        index_file.write(json.dumps(content).encode())
-    return _cases(home, source, patch, extents, counts)
+        index_file.write(json.dumps({**content, "defects": defects}).encode())
+    return _cases(home, source, patch, extents, counts, defects)
 
 
 class _BadCaseError(Exception):

@@ -1,12 +1,15 @@
 """Turns mask files into labels 0..num_classes-1. Imports no TensorFlow."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tfunet.data.readers import read_mask
+from tfunet.data.defects import BadFileError
+from tfunet.data.readers import lossy_hint, read_mask
 from tfunet.refs import near_match
 
 BACKGROUND = "background"
@@ -23,16 +26,22 @@ class Labelling:
             class has a file of its own.
         threshold: With a file for each class: a pixel belongs to it where the file's value is
             above. None: the file holds 0 and at most one other value, and that one is the class.
+        colours: The values are colours, as 0xRRGGBB.
     """
 
     names: tuple[str, ...]
     patterns: tuple[str, ...]
     values: Mapping[int, int] | None
     threshold: float | None
+    colours: bool = False
 
-    def read(self, paths: Sequence[Path]) -> np.ndarray:
-        """Return a case's labels as uint8 (*spatial); ValueError names the file that is wrong."""
-        return self.of(paths, map(read_mask, paths), [set() for _ in paths])
+    def read(self, paths: Sequence[Path], *, axes: str | None = None) -> np.ndarray:
+        """Return a case's labels as uint8 (*spatial); `axes` are those of its images.
+
+        Raises BadFileError for a mask that cannot be used.
+        """
+        masks = (read_mask(path, colours=self.colours, axes=axes) for path in paths)
+        return self.of(paths, masks, [set() for _ in paths])
 
     def of(
         self, paths: Sequence[Path], masks: Iterable[np.ndarray], seen: Sequence[set[int]]
@@ -50,9 +59,9 @@ class Labelling:
             if labels is None:
                 labels = np.zeros(inside.shape, np.uint8)
             if labels.shape != inside.shape:
-                raise ValueError(
-                    f"{path}: the mask has shape {inside.shape}, and {paths[0].name} has "
-                    f"{labels.shape}."
+                raise BadFileError(
+                    path,
+                    f"the mask has shape {inside.shape}, and {paths[0].name} has {labels.shape}.",
                 )
             labels[inside] = label
         if labels is None:
@@ -65,10 +74,11 @@ class Labelling:
         seen.update(np.unique(mask).tolist())
         found = np.array(sorted(seen))
         if len(found) > 2 or (len(found) == 2 and found[0] != 0) or found.min(initial=0) < 0:
-            raise ValueError(
-                f"{path}: holds the values {_listed(found)}, and a mask of one class holds 0 and "
-                "one other value. Give threshold= to take all above it, or classes= if the "
-                "values are classes."
+            raise BadFileError(
+                path,
+                f"holds the values {_listed(found)}, and a mask of one class holds 0 and one "
+                "other value. Give threshold= to take all above it, or classes= if the values are "
+                f"classes.{lossy_hint(path)}",
             )
         return mask != 0
 
@@ -77,11 +87,14 @@ class Labelling:
         found = np.unique(mask)
         unknown = [value for value in found if int(value) not in values]
         if unknown:
-            allowed = ", ".join(str(value) for value in sorted(values))
-            raise ValueError(
-                f"{path}: labels out of range: holds the values {_listed(found)}; allowed: "
+            shown = str if not self.colours else "#{:06x}".format
+            allowed = ", ".join(shown(value) for value in sorted(values))
+            zero = shown(0) if not self.colours else repr(shown(0))
+            raise BadFileError(
+                path,
+                f"labels out of range: holds the values {_listed(found, shown)}; allowed: "
                 f"{allowed}. Add the others to classes=, those to ignore as "
-                f"{BACKGROUND} = [0, ...]."
+                f"{BACKGROUND} = [{zero}, ...].{lossy_hint(path)}",
             )
         for value in found:
             labels[mask == value] = values[int(value)]
@@ -90,7 +103,7 @@ class Labelling:
 
 def labelling(
     masks: str | Mapping[str, str],
-    classes: Mapping[str, int | Sequence[int]] | None,
+    classes: Mapping[str, Any] | None,
     threshold: float | None,
 ) -> Labelling:
     """Return the labelling that the options of `open_folder` describe."""
@@ -102,8 +115,10 @@ def labelling(
                 "threshold= makes one class out of a mask, classes= several: give one of the two. "
                 "For a mask of one class: masks = {NAME = PATTERN} and threshold."
             )
-        names, values = _class_values(classes or {})
-        return Labelling(names=names, patterns=(masks,), values=values, threshold=None)
+        names, values, colours = _class_values(classes or {})
+        return Labelling(
+            names=names, patterns=(masks,), values=values, threshold=None, colours=colours
+        )
     if classes is not None:
         raise ValueError(
             "classes= gives the values in a single mask file, and masks= here names a file for "
@@ -139,31 +154,50 @@ def named_regions(
 
 
 def _class_values(
-    classes: Mapping[str, int | Sequence[int]],
-) -> tuple[tuple[str, ...], dict[int, int]]:
+    classes: Mapping[str, Any],
+) -> tuple[tuple[str, ...], dict[int, int], bool]:
+    """Return the classes' names, value to label, and whether the values are colours."""
     names = tuple(name for name in classes if name != BACKGROUND)
     if not 1 <= len(names) <= 255:
         raise ValueError(
             f"classes= names {len(names)} classes besides the background; allowed: 1 to 255, "
             "as {NAME = VALUE, ...}."
         )
+    given = {name: _several(one) for name, one in classes.items()}
+    kinds = {isinstance(value, str) for several in given.values() for value in several}
+    if len(kinds) > 1:
+        raise ValueError("classes= gives values and colours. Give only the one or the other.")
     values: dict[int, int] = {}
-    for name, given in {BACKGROUND: 0, **classes}.items():
+    for name, several in {BACKGROUND: [0], **given}.items():
         label = 0 if name == BACKGROUND else names.index(name) + 1
-        for value in given if isinstance(given, list | tuple) else [given]:
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise ValueError(f"Class {name!r} has the value {value!r}; allowed: whole numbers.")
-            if value in values:
+        for value in several:
+            number = _number(name, value)
+            if number in values:
                 raise ValueError(
                     f"classes= gives the value {value} to two classes. (0 is the background, "
                     f"unless {BACKGROUND} = [...] says otherwise.)"
                 )
-            values[value] = label
-    return names, values
+            values[number] = label
+    return names, values, kinds == {True}
 
 
-def _listed(found: np.ndarray) -> str:
-    shown = [str(int(value)) for value in found[:8]]
+def _several(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _number(name: str, value: Any) -> int:
+    """Return a value, or a colour "#rrggbb" as 0xRRGGBB."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch("#[0-9a-fA-F]{6}", value):
+        return int(value[1:], 16)
+    raise ValueError(
+        f"Class {name!r} has the value {value!r}; allowed: whole numbers, or colours as '#ff0000'."
+    )
+
+
+def _listed(found: np.ndarray, shown: Callable[[int], str] = str) -> str:
+    texts = [shown(int(value)) for value in found[:8]]
     if len(found) > 8:
-        shown = [*shown[:6], "...", str(int(found[-1])), f"({len(found)} of them)"]
-    return ", ".join(shown)
+        texts = [*texts[:6], "...", shown(int(found[-1])), f"({len(found)} of them)"]
+    return ", ".join(texts)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfunet.data.defects import Defect
 from tfunet.data.patterns import find, placeholders
 
 
@@ -55,8 +56,8 @@ class Found:
 
 def pair(
     root: Path, images: Sequence[str], masks: Sequence[str]
-) -> tuple[list[Case], list[str], str]:
-    """Return the complete cases, one line for each defect, and the numbers of files in words.
+) -> tuple[list[Case], list[Defect], str]:
+    """Return the complete cases, the defects, and the numbers of files in words.
 
     The first image pattern names the cases; in every other pattern, equal placeholders have
     equal values. A file that matches a mask pattern is never taken for an image.
@@ -71,14 +72,15 @@ def pair(
             f"No image under {root} matches {images[0]!r}. {_contents(root)} "
             "A pattern is relative to root: 'imagesTr/{case}.nii.gz'."
         )
-    cases, defects = [], []
+    cases: list[Case] = []
+    defects: list[Defect] = []
     for file, values in leading.items():
-        others = [_only(one, "image", file, values) for one in found_images[1:]]
-        mates = [_only(one, "mask", file, values) for one in found_masks]
+        others = [_only(one, "image", values) for one in found_images[1:]]
+        mates = [_only(one, "mask", values) for one in found_masks]
         wrong = [what for _, what in others + mates if what]
-        defects += wrong
+        case_id = "_".join(values.values())
+        defects += [Defect(file=file, what=what, case_id=case_id) for what in wrong]
         if not wrong:
-            case_id = "_".join(values.values())
             cases.append(
                 Case(
                     case_id=case_id,
@@ -92,47 +94,47 @@ def pair(
     numbers = (
         f"{len(leading)} images and {'/'.join(str(len(one.files)) for one in found_masks)} masks"
     )
-    return cases, defects + _same_ids(cases), numbers
+    defects += without_same_names(cases)
+    return cases, defects, numbers
 
 
-def _only(found: Found, kind: str, file: str, values: Mapping[str, str]) -> tuple[str, str]:
+def without_same_names(cases: list[Case]) -> list[Defect]:
+    """Take away each case that is named as an earlier one, and return a defect for it."""
+    first: dict[str, Case] = {}
+    defects = []
+    for case in cases:
+        if first.setdefault(case.case_id, case) is not case:
+            what = (
+                f"named {case.case_id!r}, as is {first[case.case_id].images[0]}; put a placeholder "
+                "where their names differ"
+            )
+            defects.append(Defect(file=case.images[0], what=what))
+    cases[:] = first.values()
+    return defects
+
+
+def _only(found: Found, kind: str, values: Mapping[str, str]) -> tuple[str, str]:
     """Return the one file that belongs to a case, or what is wrong."""
     files = found.matching(values)
     if not files:
-        return "", f"{file}: missing {kind}: no file {found.filled(values)}"
+        return "", f"missing {kind}: no file {found.filled(values)}"
     if len(files) > 1:
-        return (
-            "",
-            f"{file}: {len(files)} files match {found.filled(values)}: {', '.join(files[:3])}",
-        )
+        return "", f"{len(files)} files match {found.filled(values)}: {', '.join(files[:3])}"
     return files[0], ""
 
 
 def _orphans(
     found: Sequence[Found], kind: str, leading: Mapping[str, Mapping[str, str]]
-) -> list[str]:
-    lines = []
+) -> list[Defect]:
+    defects = []
     for one in found:
         known = {one.key(values) for values in leading.values()}
-        lines += [
-            f"{file}: {kind} without its image"
+        defects += [
+            Defect(file=file, what=f"{kind} without its image")
             for file, values in one.files.items()
             if one.key(values) not in known and file not in leading
         ]
-    return lines
-
-
-def _same_ids(cases: Sequence[Case]) -> list[str]:
-    first: dict[str, str] = {}
-    lines = []
-    for case in cases:
-        if case.case_id in first:
-            lines.append(
-                f"{case.images[0]}: named {case.case_id!r}, as is {first[case.case_id]}; put a "
-                "placeholder where their names differ"
-            )
-        first.setdefault(case.case_id, case.images[0])
-    return lines
+    return defects
 
 
 def _check_patterns(images: Sequence[str], masks: Sequence[str]) -> None:

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from tfunet.data.formats.container import split_container
+
 _TOKEN = re.compile(r"\{([A-Za-z_]\w*)\}|(\*\*/)|(\*)|(\?)")
 
 
@@ -22,17 +24,22 @@ def find(root: Path, pattern: str) -> dict[str, dict[str, str]]:
 
     A placeholder stands for as few characters as can be within one name of the path, the same
     ones wherever it is repeated; `*` for any characters within a name, `?` for one, `**/` for
-    any folders. Hidden files (.name) never match. Keys are relative to `root`, with slashes.
+    any folders. Hidden files (.name) never match. A pattern that ends in `/`, or goes on within a
+    zarr store, finds folders; what follows the colon of 'name.h5:array' or 'name.zarr:array' is
+    the same for all. Keys are relative to `root`, with slashes.
     """
     if Path(pattern).is_absolute():
         raise ValueError(f"The pattern {pattern!r} must be relative to root. Move its start there.")
-    exact = re.compile(_regex(pattern))
+    outside, inside = split_container(pattern)
+    folders = pattern.endswith("/") or ".zarr" in outside.name.lower()
+    within = f":{inside}" if inside else ""
+    exact = re.compile(_regex(outside.as_posix()))
     found = {}
-    for path in root.glob(_glob(pattern)):
+    for path in root.glob(_glob(outside.as_posix())):
         relative = path.relative_to(root).as_posix()
         match = exact.fullmatch(relative)
-        if match and not path.name.startswith(".") and path.is_file():
-            found[relative] = match.groupdict()
+        if match and not path.name.startswith(".") and path.is_dir() == folders:
+            found[relative + within] = match.groupdict()
     return dict(sorted(found.items()))
 
 

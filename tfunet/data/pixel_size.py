@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfunet.data.defects import Defect
 from tfunet.data.pairs import Case, Found
 from tfunet.data.patterns import placeholders
 from tfunet.data.readers import Header
@@ -24,6 +25,9 @@ class PixelSizes:
         target: `target_pixel_size` of `open_folder`; None leaves every image as it is.
         images: The image patterns.
         table: `table` of `open_folder`.
+
+    Attributes:
+        target: As given.
     """
 
     def __init__(
@@ -39,19 +43,33 @@ class PixelSizes:
                 "pixel_size= is given and target_pixel_size= is not. Give the size to resample "
                 "to, or leave pixel_size out."
             )
-        self._root, self._target, self._table = root, target, table
+        self.target = target
+        self._root, self._table = root, table
         self._fixed = None if isinstance(given, Mapping) else given
         self._source = given if isinstance(given, Mapping) else None
         self._files: Found | None = None
-        self._first_image = images[0]
+        self._first_image = images[0] if images else ""
         if self._source is not None:
             self._open(self._source)
 
+    @property
+    def fixed(self) -> float | Sequence[float] | None:
+        """What all images have, where the data set's description says it."""
+        return self._fixed
+
+    @property
+    def from_headers(self) -> bool:
+        """Whether the files' own headers say how large their pixels are."""
+        return self._fixed is None and self._source is None
+
     def of(
         self, cases: Sequence[Case], headers: Sequence[Header]
-    ) -> tuple[list[tuple[Spacing, Spacing] | None], list[str]]:
-        """Return each case's (pixel size, target) along its axes, and one line for each defect."""
-        if self._target is None or len(cases) != len(headers):
+    ) -> tuple[list[tuple[Spacing, Spacing] | None], list[Defect]]:
+        """Return each case's (pixel size, target) along its axes, and the defects.
+
+        Both are None without a target, and for a case with a defect.
+        """
+        if self.target is None:
             return [None] * len(headers), []
         pairs: list[tuple[Spacing, Spacing] | None] = []
         defects = []
@@ -59,9 +77,10 @@ class PixelSizes:
             num_axes = len(header.shape)
             try:
                 spacing = _sizes(self._of(case, header), num_axes)
-                pairs.append((spacing, _sizes(self._target, num_axes)))
+                pairs.append((spacing, _sizes(self.target, num_axes)))
             except ValueError as error:
-                defects.append(f"{case.images[0]}: {error}")
+                pairs.append(None)
+                defects.append(Defect(file=case.images[0], what=str(error), case_id=case.case_id))
         return pairs, defects
 
     def _open(self, source: Mapping[str, str]) -> None:
@@ -94,6 +113,8 @@ class PixelSizes:
             return header.spacing
         if self._files is None:
             column = self._source["column"]
+            if column in case.values:  # A table of pairs: its row is the case's.
+                return case.values[column]
             return self._table.value(case.case_id, column) if self._table else None
         files = self._files.matching(case.values)
         if len(files) != 1:

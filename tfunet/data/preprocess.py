@@ -4,11 +4,13 @@ Only elementwise arithmetic in a fixed order: the same file gives the same bits 
 whatever its threads.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-Statistics = tuple[np.ndarray, np.ndarray]
+Intensity = str | tuple[float, float] | Mapping[str, tuple[float, float]]
+# Of each channel: mean and standard deviation, after the bounds to clip at where there are any.
+Statistics = tuple[np.ndarray, ...]
 Box = Callable[[Sequence[int], Sequence[int]], np.ndarray]
 
 STATISTICS_VALUES = 2**20
@@ -105,44 +107,63 @@ def channel_statistics(parts: Iterable[np.ndarray]) -> Statistics:
     return mean, np.sqrt((row_squares.sum(0) + between) / (len(row_sums) * count))
 
 
-def statistics_for(
-    intensity: str | tuple[float, float], parts: Iterable[np.ndarray]
-) -> Statistics | None:
-    """Return what `normalise` must know of a whole image that is in parts; None for nothing."""
+def statistics_for(intensity: Intensity, parts: Iterable[np.ndarray]) -> Statistics | None:
+    """Return what `normalise` must know of a whole image that is in parts; None for nothing.
+
+    Percentiles need the whole image in memory at once.
+    """
+    if isinstance(intensity, Mapping):
+        return _clipped_statistics(np.concatenate(list(parts)), intensity["clip"])
     return channel_statistics(parts) if intensity == "zscore" else None
 
 
 def normalise(
-    image: np.ndarray,
-    intensity: str | tuple[float, float],
-    statistics: Statistics | None = None,
+    image: np.ndarray, intensity: Intensity, statistics: Statistics | None = None
 ) -> np.ndarray:
     """Return float32 (*spatial, channels) with normalised intensities.
 
-    `image` may be a part of an image whose `channel_statistics` are `statistics`.
+    `image` may be a part of an image whose `statistics_for` are `statistics`.
     "zscore": mean 0 and standard deviation 1 over the pixels of each channel of this image; a
     constant channel becomes 0. "none": unchanged. (low, high): low becomes 0 and high 1, and
-    what lies beyond is clipped.
+    what lies beyond is clipped. {"clip": (low, high)}: clipped to these percentiles of each
+    channel, then "zscore".
     """
     if intensity == "none":
         return image.astype(np.float32)
-    if intensity == "zscore":
-        mean, deviation = statistics or channel_statistics([image])
-        return ((image - mean) / np.where(deviation > 0, deviation, 1)).astype(np.float32)
-    low, high = (float(bound) for bound in intensity)
+    if isinstance(intensity, Mapping):
+        low, high, *statistics = statistics or _clipped_statistics(image, intensity["clip"])
+        return _standardised(np.clip(image, low, high), *statistics)
+    if isinstance(intensity, str):
+        return _standardised(image, *(statistics or channel_statistics([image])))
+    low, high = intensity
     return np.clip((image - low) / (high - low), 0, 1).astype(np.float32)
 
 
-def check_intensity(intensity: str | Sequence[float]) -> str | tuple[float, float]:
+def _clipped_statistics(image: np.ndarray, percentiles: Sequence[float]) -> Statistics:
+    axes = tuple(range(image.ndim - 1))
+    bounds = np.percentile(image, percentiles, axis=axes).astype(np.float32)
+    return (*bounds, *channel_statistics([np.clip(image, *bounds)]))
+
+
+def _standardised(image: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    return ((image - mean) / np.where(deviation > 0, deviation, 1)).astype(np.float32)
+
+
+def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[float]]) -> Intensity:
     """Return `intensity` as `normalise` takes it; ValueError for anything else."""
     if isinstance(intensity, str):
         if intensity in ("zscore", "none"):
             return intensity
+    elif isinstance(intensity, Mapping):
+        clip = intensity.get("clip", ())
+        if set(intensity) == {"clip"} and len(clip) == 2 and 0 <= clip[0] < clip[1] <= 100:
+            return {"clip": (float(clip[0]), float(clip[1]))}
     elif len(intensity) == 2 and intensity[0] < intensity[1]:
         return float(intensity[0]), float(intensity[1])
     raise ValueError(
-        f"Unknown intensity {intensity!r}. Known: 'zscore', 'none', or a range [low, high] that "
-        "becomes 0 to 1, such as [0, 255]."
+        f"Unknown intensity {intensity!r}. Known: 'zscore', 'none', a range [low, high] that "
+        "becomes 0 to 1, such as [0, 255], or percentiles to clip at before the z-score, such as "
+        "{ clip = [0.5, 99.5] }."
     )
 
 

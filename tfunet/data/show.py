@@ -10,18 +10,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config import RunConfig
-from tfunet.data import DATASETS
 from tfunet.data.augment import augment
 from tfunet.data.augmentation import KINDS, TURNS, Augmentation, read_augmentation
-from tfunet.data.check import case_defects, refuse
+from tfunet.data.check import case_defects
+from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.patch_start import patch_start
-from tfunet.data.source import DataSource
-from tfunet.data.split import split_cases
+from tfunet.data.source import DataSource, open_source
+from tfunet.data.split import split_of
 from tfunet.data.streams import epoch_order
 from tfunet.data.windows import padding_before
 from tfunet.record import replacing
-from tfunet.refs import call, resolve
 
 NOTHING = Augmentation(flips=False)
 
@@ -82,7 +81,7 @@ def show(
             f"A picture cannot be written as {path.name!r}. Give a name that ends in "
             f"{', '.join(sheet.SUFFIXES)}."
         )
-    source = call("data set", resolve("data set", config.data, DATASETS), config.data_options)
+    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
     augmentation = read_augmentation(config.augmentation)
     augmentation.check_patch(source.chosen_patch(config.patch))
     panels = []
@@ -93,7 +92,7 @@ def show(
     drawing = sheet.draw(
         panels,
         title=f"{source.name}, seed {config.seed}, epoch {epoch}",
-        labels=label_names(source),
+        labels=source.label_names(),
         in_pairs=not each,
     )
     with replacing(path) as partial:
@@ -104,12 +103,7 @@ def first_samples(
     config: RunConfig, source: DataSource, num_samples: int, *, epoch: int
 ) -> list[Sample]:
     """Return the samples that an epoch of a run begins with, before augmentation."""
-    split = split_cases(
-        source,
-        share=config.validation_share,
-        groups=config.validation_groups,
-        seed=config.split_seed,
-    )
+    split = split_of(config, source)
     patch = source.chosen_patch(config.patch)
     when = tf.constant(epoch, tf.int64)
     total = len(split.train) * config.patches_per_case
@@ -119,7 +113,8 @@ def first_samples(
         index = split.train[number // config.patches_per_case]
         image, mask = source.read(index)
         case_id = source.case_ids[index]
-        refuse(source.name, [f"{case_id}: {one}" for one in case_defects(source, image, mask)])
+        if wrong := case_defects(source, image, mask):
+            raise DefectsError(source.name, [Defect(file=case_id, what=one) for one in wrong])
         image, mask = _padded(image, patch), _padded(mask, patch)
         voxels = ForegroundVoxels(source.num_classes)
         voxels.add(mask)
@@ -141,16 +136,6 @@ def first_samples(
             Sample(case_id=case_id, number=number, image=image[inside], mask=mask[inside])
         )
     return samples
-
-
-def label_names(source: DataSource) -> dict[int, str]:
-    """Return a name for each label: of the smallest region that holds it, or its number."""
-    names = {}
-    for label in range(1, source.num_classes):
-        regions = [name for name, labels in source.regions.items() if label in labels]
-        smallest = min(regions, key=lambda name: len(source.regions[name]), default="")
-        names[label] = f"{label} {smallest}".strip()
-    return names
 
 
 def _variants(augmentation: Augmentation, *, each: bool) -> list[tuple[str, Augmentation]]:

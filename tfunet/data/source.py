@@ -2,8 +2,38 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from tfunet.data import DATASETS
+from tfunet.data.defects import Defect, DefectsError
+from tfunet.data.description import described
+from tfunet.refs import call, resolve
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawCase:
+    """A case as its files hold it, before any preprocessing.
+
+    Args:
+        image: float32 (*spatial, channels), in the files' own intensities.
+        mask: Labels, uint8 (*spatial).
+        file: The file to name in messages.
+        image_dtype: Type of the stored pixels.
+        mask_dtype: Likewise of the mask.
+        spacing: Pixel size along the spatial axes, where it is known.
+        target: Pixel size that it is resampled to, where it is.
+    """
+
+    image: np.ndarray
+    mask: np.ndarray
+    file: str
+    image_dtype: str
+    mask_dtype: str
+    spacing: tuple[float, ...] | None = None
+    target: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +67,13 @@ class DataSource:
             uint8 (*spatial). Raises ValueError, naming the file, for one that cannot be used.
             Called in any order, from several threads at once.
         read_parts: Case index to the same in parts, or None for a case that `read` should read.
+        raw: Case index to the case before preprocessing, for `tfunet data check`; raises as
+            `read`. By default what `read` gives.
+        root: Folder that files in messages are relative to.
+        defects: What was found wrong when it was opened; those cases are not among `case_ids`.
+        found: How many files were found, in words, for messages.
+        preparation: How images were prepared, for `tfunet.predict.prepare`; None: by code of the
+            data set's own.
     """
 
     name: str
@@ -49,6 +86,11 @@ class DataSource:
     fingerprint: str
     read: Callable[[int], tuple[np.ndarray, np.ndarray]]
     read_parts: Callable[[int], CaseParts | None] = lambda index: None
+    raw: Callable[[int], RawCase] | None = None
+    root: Path = Path()
+    defects: tuple[Defect, ...] = ()
+    found: str = ""
+    preparation: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.case_ids:
@@ -81,3 +123,24 @@ class DataSource:
                 f"{len(self.patch)} dimensions."
             )
         return patch
+
+    def label_names(self) -> dict[int, str]:
+        """Return a name for each label: its smallest region's, or its number."""
+        names = {}
+        for label in range(1, self.num_classes):
+            regions = [name for name, labels in self.regions.items() if label in labels]
+            smallest = min(regions, key=lambda name: len(self.regions[name]), default="")
+            names[label] = f"{label} {smallest}".strip()
+        return names
+
+
+def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False) -> DataSource:
+    """Open the data set that a configuration names.
+
+    Raises DefectsError for one with defects, unless `skip_bad`, and ValueError for wrong options.
+    """
+    data, options = described(data, options)
+    source = call("data set", resolve("data set", data, DATASETS), options)
+    if source.defects and not skip_bad:
+        raise DefectsError(source.name, source.defects, source.found)
+    return source

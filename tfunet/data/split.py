@@ -3,9 +3,12 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from tfunet.config import RunConfig
+from tfunet.data.defects import Defect
 from tfunet.data.source import DataSource
 from tfunet.refs import near_match
 
@@ -20,40 +23,105 @@ class Split:
     validation: tuple[int, ...]
 
 
+def split_of(config: RunConfig, source: DataSource) -> Split:
+    """Return the split that a configuration describes."""
+    return split_cases(
+        source,
+        share=config.validation_share,
+        groups=config.validation_groups,
+        folds=config.folds,
+        fold=config.fold,
+        seed=config.split_seed,
+    )
+
+
 def split_cases(
-    source: DataSource, *, share: float = 0.2, groups: Sequence[str] = (), seed: int = 0
+    source: DataSource,
+    *,
+    share: float = 0.2,
+    groups: Sequence[str] = (),
+    folds: int | None = None,
+    fold: int = 0,
+    seed: int = 0,
 ) -> Split:
     """Return the split of a data set; a group is never on both sides.
 
-    The held-out groups are those named, else `share` of all, rounded, at least one. A group's
-    place follows from its name and the seed, not from a random generator's stream: adding cases
-    leaves those that were there nearly where they were.
+    The held-out groups are those named, else those of `fold` (from 0) of `folds` equal parts,
+    else `share` of all, rounded, at least one. A group's place follows from its name and the
+    seed, not from a random generator's stream: adding cases leaves those that were there nearly
+    where they were.
 
     Raises:
-        ValueError: For a group that the data set does not have, and where one side would be
-            empty.
+        ValueError: For a group that the data set does not have, more folds than groups, and where
+            one side would be empty.
     """
     known = sorted(set(source.groups))
-    held_out = set(_named(source, known, groups) if groups else _drawn(source, known, share, seed))
+    if groups:
+        held_out = set(_named(source, known, groups))
+    elif folds is not None:
+        held_out = set(_fold(source, known, folds, fold, seed))
+    else:
+        held_out = set(_drawn(source, known, share, seed))
     validation = tuple(index for index, group in enumerate(source.groups) if group in held_out)
     train = tuple(index for index, group in enumerate(source.groups) if group not in held_out)
     return Split(train=train, validation=validation)
 
 
-def to_json(split: Split, source: DataSource) -> str:
-    """Return the split as JSON: the case ids of each side."""
+def leave_out(split: Split, source: DataSource, bad: Mapping[int, str]) -> Split:
+    """Return the split without the cases that cannot be used.
+
+    Args:
+        split: Of all cases.
+        source: The data set.
+        bad: Case index to what is wrong with it.
+
+    Raises ValueError where a side has no other case.
+    """
+    sides = {side: tuple(one for one in getattr(split, side) if one not in bad) for side in SIDES}
+    for side, left in sides.items():
+        if not left:
+            shown = [f"{source.case_ids[one]}: {bad[one]}" for one in getattr(split, side)[:5]]
+            raise ValueError(
+                f"No case of {source.name!r} is left for {side}: {'; '.join(shown)}. Mend some."
+            )
+    return Split(**sides)
+
+
+def left_out(source: DataSource, bad: Mapping[int, str]) -> list[Defect]:
+    """Return why cases are left out: what opening the data set found, and what decoding did."""
+    decoded = [
+        Defect(file=source.case_ids[index], what=what, case_id=source.case_ids[index])
+        for index, what in bad.items()
+    ]
+    return [*source.defects, *decoded]
+
+
+def to_table(split: Split, source: DataSource, left_out: Sequence[Defect] = ()) -> dict[str, Any]:
+    """Return the split for JSON: the case ids of each side, and why others are left out."""
     sides = {side: [source.case_ids[index] for index in getattr(split, side)] for side in SIDES}
-    return json.dumps(sides, indent=1)
+    return {**sides, "left_out": [asdict(one) for one in left_out]}
 
 
-def from_json(text: str, source: DataSource) -> Split:
+def to_json(split: Split, source: DataSource, left_out: Sequence[Defect] = ()) -> str:
+    """Return `to_table` as text."""
+    return json.dumps(to_table(split, source, left_out), indent=1)
+
+
+def from_json(text: str, source: DataSource, bad: Mapping[int, str] | None = None) -> Split:
     """Return the split that `to_json` wrote.
 
+    Args:
+        text: The JSON.
+        source: The data set.
+        bad: Case index to what is wrong with it, for those that cannot be used here.
+
     Raises:
-        ValueError: Unless the split names every case of the data set, and no others, once.
+        ValueError: Unless the split names every case of the data set, and no others, once, and
+            those to use can be used.
     """
     sides = _parsed(text)
     where = {case_id: index for index, case_id in enumerate(source.case_ids)}
+    out = {one["case_id"] for one in sides.pop("left_out", [])}
     named = [case_id for side in SIDES for case_id in sides[side]]
     for case_id in named:
         if case_id not in where:
@@ -62,10 +130,15 @@ def from_json(text: str, source: DataSource) -> Split:
                 f"{source.name!r} does not have.{near_match(case_id, where)} Restore its files, or "
                 "start a new run."
             )
+        if bad and where[case_id] in bad:
+            raise ValueError(
+                f"The written split names the case {case_id!r}, which cannot be used here: "
+                f"{bad[where[case_id]]} Restore its files, or start a new run."
+            )
     twice = sorted(case_id for case_id, count in Counter(named).items() if count > 1)
     if twice:
         raise ValueError(f"The written split names cases twice: {', '.join(twice[:5])}.")
-    missing = sorted(set(source.case_ids) - set(named))
+    missing = sorted(set(source.case_ids) - set(named) - out)
     if missing:
         raise ValueError(
             f"The written split leaves out {len(missing)} cases of the data set {source.name!r}: "
@@ -110,11 +183,22 @@ def _drawn(source: DataSource, known: Sequence[str], share: float, seed: int) ->
     return sorted(known, key=lambda group: _rank(group, seed))[:count]
 
 
+def _fold(
+    source: DataSource, known: Sequence[str], folds: int, fold: int, seed: int
+) -> Sequence[str]:
+    if folds > len(known):
+        raise ValueError(
+            f"folds={folds}, and the data set {source.name!r} has {len(known)} groups, which are "
+            f"never split. Choose at most {len(known)}."
+        )
+    return sorted(known, key=lambda group: _rank(group, seed))[fold::folds]
+
+
 def _rank(group: str, seed: int) -> bytes:
     return hashlib.sha256(f"{seed}:{group}".encode()).digest()
 
 
-def _parsed(text: str) -> dict[str, list[str]]:
+def _parsed(text: str) -> dict[str, list[Any]]:
     try:
         sides = json.loads(text)
     except json.JSONDecodeError as error:

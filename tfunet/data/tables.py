@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tfunet.data.defects import Defect
 from tfunet.data.pairs import Case
 from tfunet.refs import near_match
 
@@ -47,24 +48,35 @@ class Table:
                 f"{root / self.file}: column {options['key']!r} names a case in two rows."
             )
 
-    def select(self, cases: Sequence[Case]) -> tuple[list[Case], list[str]]:
-        """Return the cases that the table keeps, with its groups, and one line for each defect."""
-        chosen, defects = [], []
+    def select(self, cases: Sequence[Case]) -> tuple[list[Case], list[Defect]]:
+        """Return the cases that the table keeps, with its groups, and the defects."""
+        chosen: list[Case] = []
+        defects: list[Defect] = []
         for case in cases:
             row = self._by_id.get(case.case_id)
             if row is None:
-                defects.append(f"{case.images[0]}: no row {case.case_id!r} in {self.file}")
+                what = f"no row {case.case_id!r} in {self.file}"
+                defects.append(Defect(file=case.images[0], what=what, case_id=case.case_id))
             elif self._kept(row):
                 chosen.append(replace(case, group=row[self._group]) if self._group else case)
         there = {case.case_id for case in cases}
         defects += [
-            f"{self.file}: row {case_id!r} has no complete case"
+            Defect(file=self.file, what=f"row {case_id!r} has no complete case", case_id=case_id)
             for case_id, row in self._by_id.items()
             if case_id not in there and self._kept(row)
         ]
         if not chosen and not defects:
             raise ValueError(f"table.keep={self._keep} leaves no case of {self.file}.")
         return chosen, defects
+
+    def rows(self) -> list[tuple[str, Mapping[str, str]]]:
+        """Return the key and the row of each case that the table keeps."""
+        return [(key, row) for key, row in self._by_id.items() if self._kept(row)]
+
+    def cell(self, row: Mapping[str, str], column: str) -> str:
+        """Return what a row says in a column."""
+        self._known(column, self._columns)
+        return row[column]
 
     def value(self, case_id: str, column: str) -> str:
         """Return what a case's row says in a column."""

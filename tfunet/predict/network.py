@@ -1,7 +1,8 @@
 """The network that a run trained, for windows of any size that it takes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,6 +29,7 @@ class Network:
         channels: Of its images.
         num_classes: Labels that it knows, with background.
         patch: Spatial shape that it was trained with.
+        preparation: How its images were prepared; None: by code of the data set's own.
     """
 
     config: RunConfig
@@ -35,6 +37,7 @@ class Network:
     channels: int
     num_classes: int
     patch: tuple[int, ...]
+    preparation: Mapping[str, Any] | None
 
     def facts(self) -> "Facts":
         """Return what its graph says of its windows; ValueError for a model that has none."""
@@ -126,4 +129,5 @@ def load_network(folder: RunFolder) -> Network:
         channels=data["channels"],
         num_classes=data["num_classes"],
         patch=tuple(data["patch"]),
+        preparation=data["preparation"],
     )

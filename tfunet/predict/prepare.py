@@ -1,6 +1,5 @@
 """Images prepared for prediction exactly as they were for training. Imports no TensorFlow."""
 
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +8,9 @@ from typing import Any
 
 import psutil
 
-from tfunet.config import RunConfig
-from tfunet.data.folder import open_folder
 from tfunet.data.lazy_image import LazyImage, joined, open_image, resized
 from tfunet.data.preprocess import (
+    Intensity,
     Statistics,
     check_intensity,
     normalise,
@@ -29,13 +27,15 @@ class Preparation:
         num_files: Files that make one image: as many as the data set has image patterns.
         intensity: See `tfunet.data.preprocess.normalise`.
         grey: Whether colours became their luminance.
+        axes: Of the files' arrays, where they do not say; see `tfunet.data.folder.open_folder`.
         pixel_size: Of every image, along its axes; None: what the file states.
         target_pixel_size: What images were resampled to; None: they were not.
     """
 
     num_files: int = 1
-    intensity: str | tuple[float, float] = "none"
+    intensity: Intensity = "none"
     grey: bool = False
+    axes: str | None = None
     pixel_size: Any = None
     target_pixel_size: Any = None
 
@@ -50,7 +50,7 @@ class Preparation:
                 f"{files[0]}: an image of this run is made of {self.num_files} files, got "
                 f"{len(files)}. Join their paths by commas, in the order of the run's images."
             )
-        image = joined([open_image(file, grey=self.grey) for file in files])
+        image = joined([open_image(file, grey=self.grey, axes=self.axes) for file in files])
         if not image.by_parts:
             check_memory(
                 files[0],
@@ -86,32 +86,23 @@ class Preparation:
         )
 
 
-def preparation(config: RunConfig, pixel_size: Sequence[float] | None = None) -> Preparation:
+def preparation(
+    recorded: Mapping[str, Any] | None, pixel_size: Sequence[float] | None = None
+) -> Preparation:
     """Return how a run prepared its images; `pixel_size` replaces what it knew of theirs.
 
-    A data set other than a folder prepares them in code of its own: files are taken as stored.
+    A data set with code of its own prepares them there (`recorded` is None): files are then taken
+    as stored.
     """
-    if config.data != "folder":
-        if pixel_size is not None:
-            raise ValueError(
-                f"--pixel_size is for runs that resampled a folder's images; this run's data set "
-                f"is {config.data!r}. Leave it out."
-            )
-        return Preparation()
-    bound = inspect.signature(open_folder).bind_partial(**config.data_options)
-    bound.apply_defaults()
-    given = bound.arguments
-    target, stated = given["target_pixel_size"], given["pixel_size"]
-    if pixel_size is not None and target is None:
+    prepared = Preparation()
+    if recorded is not None:
+        intensity = check_intensity(recorded["intensity"])
+        prepared = Preparation(**{**recorded, "intensity": intensity})
+    if pixel_size is None:
+        return prepared
+    if prepared.target_pixel_size is None:
         raise ValueError("--pixel_size is for runs with target_pixel_size=. Leave it out.")
-    return Preparation(
-        num_files=1 if isinstance(given["images"], str) else len(given["images"]),
-        intensity=check_intensity(given["intensity"]),
-        grey=given["grey"],
-        # A file or a table with sizes knows the images of the training, not these.
-        pixel_size=pixel_size or (None if isinstance(stated, Mapping) else stated),
-        target_pixel_size=target,
-    )
+    return replace(prepared, pixel_size=pixel_size)
 
 
 def check_memory(file: Path, needed: int, why: str) -> None:

@@ -86,7 +86,7 @@ def predict(run: Path, images: Sequence[str], out: Path, options: Options) -> li
     prediction where it can be known; WriteError if a file cannot be written.
     """
     network = load_network(RunFolder(run))
-    prepare = preparation(network.config, options.pixel_size)
+    prepare = preparation(network.preparation, options.pixel_size)
     jobs = plan_jobs(images, out, options.format, probabilities=options.probabilities)
     facts = network.facts() if options.tiles == "halo" else None
     window, halo = _window(network, options, facts)

@@ -1,0 +1,100 @@
+"""Training with bad samples: refused before the first step, or left out on every worker alike."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+FILES = ("split.json", "result.json")
+CONFIG = """
+data = "data.toml"
+patch = [32, 32]
+steps = 6
+global_batch = 2
+model_options = { filters = 4, levels = 1 }
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Ten images: one without its mask, one with a label that no class has."""
+    folder = tmp_path_factory.mktemp("bad")
+    rng = np.random.default_rng(0)
+    for number in range(10):
+        for part in ("images", "masks"):
+            path = folder / part / f"case{number}.png"
+            path.parent.mkdir(exist_ok=True)
+            high = 256 if part == "images" else 2
+            Image.fromarray(rng.integers(0, high, (32, 32)).astype(np.uint8)).save(path)
+    (folder / "masks" / "case3.png").unlink()
+    Image.fromarray(np.full((32, 32), 9, np.uint8)).save(folder / "masks" / "case5.png")
+    (folder / "data.toml").write_text(
+        'images = "images/{case}.png"\nmasks = "masks/{case}.png"\nclasses = { cell = 1 }\n'
+    )
+    (folder / "run.toml").write_text(CONFIG)
+    return folder
+
+
+def tfunet(place, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "tfunet", *arguments],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TFUNET_CACHE": str(place / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_data_check_lists_what_opening_and_what_decoding_finds(place):
+    ended = tfunet(place, "data", "check", "run.toml")
+    assert ended.returncode == 2, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert lines[0] == f"{place.name}: 9 cases"
+    assert "2 defects:" in lines
+    assert "  images/case3.png: missing mask: no file masks/case3.png" in lines
+    (label,) = [line for line in lines if line.startswith("  masks/case5.png: labels out of range")]
+    assert "holds the values 9; allowed: 0, 1. Add the others to classes=" in label
+    ended = tfunet(place, "data", "check", "run.toml", "--json", "--folds", "4")
+    report = json.loads(ended.stdout)
+    assert [one["case_id"] for one in report["defects"]] == ["case3", "case5"]
+    assert len(report["cases"]) == 8
+    assert sum(one["side"] == "validation" for one in report["cases"]) in (2, 3)
+
+
+@pytest.mark.multiprocess
+def test_training_refuses_bad_samples_before_the_first_step(place):
+    ended = tfunet(place, "train", "--config", "run.toml", "--out", "refused")
+    assert ended.returncode == 2
+    assert "images/case3.png: missing mask" in ended.stderr + ended.stdout
+    assert "on_bad_sample" in ended.stderr + ended.stdout
+    assert not (place / "refused" / "steps.csv").exists()
+
+
+@pytest.mark.multiprocess
+def test_bad_samples_are_left_out_on_every_worker_alike_and_recorded(place):
+    records = {}
+    for name, backend in (
+        ("one", ["--backend", "single"]),
+        ("two", ["--backend", "multiworker", "--num_replicas", "2"]),
+    ):
+        skip = ["--on_bad_sample", "skip", "--out", name]
+        ended = tfunet(place, "train", "--config", "run.toml", *skip, *backend)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert "2 defects" in ended.stdout
+        folder = place / name
+        records[name] = [json.loads((folder / one).read_text()) for one in FILES]
+    (split, result), (other_split, other) = records["one"], records["two"]
+    assert split == other_split
+    used = {*split["train"], *split["validation"]}
+    assert used == {f"case{number}" for number in range(10)} - {"case3", "case5"}
+    assert [one["case_id"] for one in split["left_out"]] == ["case3", "case5"]
+    assert "holds the values 9" in split["left_out"][1]["what"]
+    assert result["samples_hash"] == other["samples_hash"]
+    assert result["left_out_cases"] == other["left_out_cases"] == 2

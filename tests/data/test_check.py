@@ -1,0 +1,82 @@
+"""What `tfunet data check` says of a data set without defects, and of one that leaks."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfunet.data.check import check, report_text
+from tfunet.data.source import open_source
+from tfunet.data.split import Split
+
+SPLIT = Split(train=(0, 1, 2), validation=(3,))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Four images of two sizes, a quarter of each in the class."""
+    rng = np.random.default_rng(0)
+    for name, width in zip("abcd", (8, 8, 8, 16), strict=True):
+        mask = np.zeros((10, width), np.uint8)
+        mask[:, : width // 4] = 1
+        pixels = rng.integers(0, 200, mask.shape).astype(np.uint8)
+        pixels[0, :2] = 0, 200
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+        Image.fromarray(mask).save(tmp_path / f"{name}_m.png")
+    return tmp_path
+
+
+def opened(folder, **options):
+    patterns = {"images": "{case}.png", "masks": {"cell": "{case}_m.png"}}
+    return open_source("folder", {"root": str(folder), "name": "set", **patterns, **options})
+
+
+def test_a_sound_data_set_is_summed_up(folder):
+    asked = []
+    report = check(opened(folder), SPLIT, progress=lambda indices: asked.append(indices) or indices)
+    assert asked == [range(4)]
+    assert report_text(report).splitlines() == [
+        "set: 4 cases",
+        "  shape             10 x 8 to 10 x 16, median 10 x 8",
+        "  image type        uint8 (4)",
+        "  mask type         uint8 (4)",
+        "  intensity         0 to 200; means of the cases "
+        + " to ".join(f"{pick(one.mean[0] for one in report.cases):g}" for pick in (min, max)),
+        "  class background  75.00% of all pixels, in 4 cases",
+        "  class 1 cell      25.00% of all pixels, in 4 cases",
+        "  split             train (3), validation (1)",
+        "",
+        "no warnings",
+        "",
+        "no defects",
+    ]
+    assert json.loads(json.dumps(report.to_json()))["cases"][3]["shape"] == [10, 16]
+
+
+def test_the_same_image_on_both_sides_is_a_defect_and_on_one_a_warning(folder):
+    (folder / "b.png").write_bytes((folder / "a.png").read_bytes())
+    # The same pixels in another file.
+    with Image.open(folder / "a.png") as image:
+        image.save(folder / "d.png", compress_level=0)
+    Image.new("L", (8, 10)).save(folder / "d_m.png")
+    report = check(opened(folder), SPLIT)
+    (defect,) = report.defects
+    assert str(defect).startswith("d.png: has the same pixels as a.png, and they are on both sides")
+    warnings = [str(one) for one in report.warnings]
+    assert warnings == [
+        "b.png: has the same pixels as a.png, which then counts twice. Remove one of them.",
+        "d.png: its mask is empty",
+        "set: no case of validation has the class 1 cell",
+    ]
+    assert not check(opened(folder)).defects  # without a split nothing leaks
+
+
+def test_a_constant_channel_and_unlike_pixel_sizes_are_warnings(folder):
+    Image.new("L", (8, 10), 7).save(folder / "b.png")
+    (folder / "t.csv").write_text("id,um\na,1\nb,1\nc,1\nd,2\n")
+    sizes = {"pixel_size": {"column": "um"}, "target_pixel_size": 1}
+    table = {"table": {"file": "t.csv", "key": "id"}}
+    report = check(opened(folder, **sizes, **table), SPLIT)
+    assert [str(one) for one in report.warnings] == ["b.png: every pixel of channel 0 is 7"]
+    assert report.cases[3].spacing == (2, 2)

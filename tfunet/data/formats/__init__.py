@@ -1,0 +1,21 @@
+"""One module a file format, each with `stored(path)` and `pixels(path)`. No TensorFlow.
+
+Those that can read a part of a file have `region(path)` too.
+"""
+
+FORMATS = {
+    ".png": "tfunet.data.formats.pillow",
+    ".jpg": "tfunet.data.formats.pillow",
+    ".jpeg": "tfunet.data.formats.pillow",
+    ".webp": "tfunet.data.formats.pillow",
+    ".tif": "tfunet.data.formats.tiff",
+    ".tiff": "tfunet.data.formats.tiff",
+    ".nii": "tfunet.data.formats.nifti",
+    ".nii.gz": "tfunet.data.formats.nifti",
+    ".dcm": "tfunet.data.formats.dicom",
+    "/": "tfunet.data.formats.dicom",  # A folder of slices.
+    ".h5": "tfunet.data.formats.hdf5",
+    ".hdf5": "tfunet.data.formats.hdf5",
+    ".zarr": "tfunet.data.formats.zarr_store",
+    ".npy": "tfunet.data.formats.npy",
+}

@@ -1,0 +1,99 @@
+"""DICOM with pydicom: a folder with the slices of one series, or a single file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydicom
+from pydicom.pixels import apply_rescale
+
+from tfunet.data.formats.stored import Stored
+
+# Slices whose distances differ by more than this share of their median: one is missing.
+EVEN = 0.05
+
+
+def stored(path: Path) -> Stored:
+    """Describe the series: planes in the order of their positions, rows, columns, colours."""
+    slices = _slices(path, pixels=False)
+    first = slices[0]
+    planes = len(slices) * int(getattr(first, "NumberOfFrames", 1) or 1)
+    sizes = [float(one) for one in getattr(first, "PixelSpacing", ())]
+    spacing = dict(zip("yx", sizes, strict=False))
+    depth = _plane_distance(slices)
+    if depth:
+        spacing["z"] = depth
+    bits = int(first.BitsAllocated)
+    return Stored(
+        shape=(planes, int(first.Rows), int(first.Columns), int(first.SamplesPerPixel)),
+        axes="zyxs",
+        dtype=f"{'int' if first.PixelRepresentation else 'uint'}{bits}",
+        spacing=spacing,
+    )
+
+
+def pixels(path: Path) -> np.ndarray:
+    """Return (planes, rows, columns, colours), with each slice's rescale slope and intercept."""
+    shape = stored(path).shape
+    planes = [apply_rescale(one.pixel_array, one) for one in _slices(path, pixels=True)]
+    return np.stack(planes).reshape(shape)
+
+
+def _slices(path: Path, *, pixels: bool) -> list[Any]:
+    """Return the data sets of a series in the order of their positions along its normal."""
+    files = [path] if path.is_file() else _files(path)
+    slices = [_read(file, pixels=pixels) for file in files]
+    slices = [one for one in slices if "Rows" in one]
+    if not slices:
+        raise ValueError("no DICOM image in it")
+    series = sorted({str(one.get("SeriesInstanceUID", "")) for one in slices})
+    if len(series) > 1:
+        raise ValueError(
+            f"{len(series)} series in one folder ({', '.join(series[:3])}); give each its own"
+        )
+    kinds = {(one.Rows, one.Columns, one.SamplesPerPixel) for one in slices}
+    if len(kinds) > 1:
+        raise ValueError(f"slices of {len(kinds)} sizes in one series: {sorted(kinds)}")
+    if len(slices) > 1:
+        slices.sort(key=_position)
+        _check_distances([_position(one) for one in slices])
+    return slices
+
+
+def _files(folder: Path) -> list[Path]:
+    names = sorted(one for one in folder.iterdir() if not one.name.startswith("."))
+    return [one for one in names if one.is_file() and one.name != "DICOMDIR"]
+
+
+def _read(file: Path, *, pixels: bool) -> Any:
+    try:
+        return pydicom.dcmread(file, stop_before_pixels=not pixels)
+    except (pydicom.errors.InvalidDicomError, EOFError, ValueError) as error:
+        raise ValueError(f"{file.name}: {error}") from error
+
+
+def _position(one: Any) -> float:
+    """Return where a slice lies along the normal of its plane, in mm (PS3.3 C.7.6.2)."""
+    if "ImagePositionPatient" not in one or "ImageOrientationPatient" not in one:
+        raise ValueError("slices without ImagePositionPatient cannot be put in order")
+    rows, columns = np.reshape([float(value) for value in one.ImageOrientationPatient], (2, 3))
+    position = np.array([float(value) for value in one.ImagePositionPatient])
+    return float(np.cross(rows, columns) @ position)
+
+
+def _check_distances(positions: list[float]) -> None:
+    distances = np.diff(positions)
+    usual = float(np.median(distances))
+    if usual <= 0 or np.abs(distances - usual).max() > EVEN * usual:
+        raise ValueError(
+            f"the slices lie {distances.min():g} to {distances.max():g} mm apart; one is missing "
+            "or there twice"
+        )
+
+
+def _plane_distance(slices: list[Any]) -> float | None:
+    if len(slices) > 1:
+        return float(np.median(np.diff([_position(one) for one in slices])))
+    first = slices[0]
+    stated = first.get("SpacingBetweenSlices") or first.get("SliceThickness")
+    return float(stated) if stated else None

@@ -1,0 +1,91 @@
+"""What a file says of its array before the pixels are decoded, and how it is laid out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+# A box over all axes of a file's array, to the array in it.
+Region = Callable[[tuple[slice, ...]], np.ndarray]
+SPATIAL = "zyx"
+CHANNELS = "cs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """An array in a file.
+
+    Args:
+        shape: All of its axes.
+        axes: A letter for each: z, y, x are spatial, in any order; c channels; s colours;
+            t time. Any other must have length 1.
+        dtype: Of the pixels, as NumPy names it.
+        spacing: Pixel size by axis letter, in the file's own unit; empty where it states none.
+        affine: (4, 4) index to position, in the order of the axes, where the file states one.
+        alpha: Whether the last channel says how a viewer shows a pixel, not what was measured.
+    """
+
+    shape: tuple[int, ...]
+    axes: str
+    dtype: str
+    spacing: Mapping[str, float]
+    affine: np.ndarray | None = None
+    alpha: bool = False
+
+    def named(self, axes: str | None) -> "Stored":
+        """Return it with the axes that the user names, if they name any."""
+        if axes is None:
+            return self
+        if len(axes) != len(self.shape):
+            raise ValueError(
+                f"it has {len(self.shape)} axes, of lengths {self.shape}, and axes={axes!r} names "
+                f"{len(axes)}"
+            )
+        return replace(self, axes=axes)
+
+    @property
+    def spatial(self) -> tuple[int, ...]:
+        """Positions of the two or three spatial axes, in the file's order."""
+        return self._layout()[0]
+
+    @property
+    def channels(self) -> int:
+        """Channels that are left when alpha is dropped."""
+        _, channel = self._layout()
+        return 1 if channel is None else self.shape[channel] - self.alpha
+
+    def channels_last(self, pixels: np.ndarray) -> np.ndarray:
+        """Return (*spatial, channels) of an array that lies as this says, or of a part of it."""
+        spatial, channel = self._layout()
+        kept = [*spatial, *([channel] if channel is not None else [])]
+        single = [axis for axis in range(len(self.shape)) if axis not in kept]
+        pixels = pixels.transpose(*kept, *single).reshape(
+            *(pixels.shape[axis] for axis in spatial),
+            1 if channel is None else self.shape[channel],
+        )
+        return pixels[..., :-1] if self.alpha and channel is not None else pixels
+
+    def _layout(self) -> tuple[tuple[int, ...], int | None]:
+        """Return the spatial axes and that of the channels, if there are several."""
+        long = [
+            axis for axis, letter in enumerate(self.axes) if self.shape[axis] > 1 or letter in "yx"
+        ]
+        spatial = tuple(axis for axis in long if self.axes[axis] in SPATIAL)
+        channels = [axis for axis in long if self.axes[axis] in CHANNELS]
+        other = len(long) - len(spatial) - len(channels)
+        if other or len(channels) > 1 or len(spatial) not in (2, 3):
+            raise ValueError(
+                f"its axes are {self.axes!r}, of lengths {self.shape}; readable: a plane (y, x) or "
+                "a stack of planes (z, y, x), each with channels (c) or without. Say with axes= "
+                "what they are, such as axes = 'zyx' or 'cyx'"
+            )
+        return spatial, channels[0] if channels else None
+
+
+def plain(shape: tuple[int, ...], dtype: np.dtype) -> Stored:
+    """Describe an array in a format that has no words for its axes: planes, rows, columns.
+
+    Four axes are planes, rows, columns and channels.
+    """
+    axes = {2: "yx", 3: "zyx", 4: "zyxc"}.get(len(shape), "?" * len(shape))
+    return Stored(shape=tuple(map(int, shape)), axes=axes, dtype=str(dtype), spacing={})

@@ -1,0 +1,165 @@
+"""TIFF, OME-TIFF, ImageJ's and GeoTIFF, with tifffile."""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import tifffile
+
+from tfunet.data.formats.stored import Region, Stored
+
+# Pages that tifffile has no name for: Q unknown, I a sequence of images, others of other vendors.
+PAGES = "qirp"
+ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha.
+# Of decoded tiles: windows that overlap need the same ones again.
+TILE_CACHE_BYTES = 64 * 2**20
+# A file of fewer is quicker read whole.
+FEWEST_SEGMENTS = 4
+
+
+def stored(path: Path) -> Stored:
+    """Describe the first series of the file; pages without a meaning are planes."""
+    with tifffile.TiffFile(path) as file:
+        return _stored(file)
+
+
+def pixels(path: Path) -> np.ndarray:
+    """Return the first series as stored."""
+    with tifffile.TiffFile(path) as file:
+        return file.series[0].asarray()
+
+
+def region(path: Path) -> Region | None:
+    """Return the reader of boxes of the first series; None where the file is read whole."""
+    with tifffile.TiffFile(path) as file:
+        series = file.series[0]
+        if series.dataoffset is None:
+            return _segmented_region(path, series)
+        dtype = np.dtype(series.dtype).newbyteorder(file.byteorder)
+        return _mapped_region(path, dtype, series.dataoffset, series.shape)
+
+
+def _stored(file: Any) -> Stored:
+    series = file.series[0]
+    axes = series.axes.lower()
+    if "z" not in axes and sum(letter in PAGES for letter in axes) == 1:
+        axes = "".join("z" if letter in PAGES else letter for letter in axes)
+    page = series.keyframe
+    return Stored(
+        shape=tuple(int(length) for length in series.shape),
+        axes=axes,
+        dtype=str(series.dtype),
+        spacing=_ome_spacing(file) or _geo_spacing(page),
+        alpha="s" in axes and bool(page.extrasamples) and page.extrasamples[-1] in ALPHA,
+    )
+
+
+def _ome_spacing(file: Any) -> dict[str, float]:
+    """Return PhysicalSizeX, Y and Z of OME-XML, in micrometres unless the file says otherwise."""
+    if not file.is_ome:
+        return {}
+    for element in ElementTree.fromstring(file.ome_metadata).iter():
+        if element.tag.rpartition("}")[2] == "Pixels":
+            sizes = {letter: element.get(f"PhysicalSize{letter.upper()}") for letter in "zyx"}
+            return {letter: float(size) for letter, size in sizes.items() if size}
+    return {}
+
+
+def _geo_spacing(page: Any) -> dict[str, float]:
+    """Return ModelPixelScaleTag of GeoTIFF, in the unit of its coordinate system."""
+    tag = page.tags.get(33550)
+    if tag is None or len(tag.value) < 2 or min(tag.value[:2]) <= 0:
+        return {}
+    return {"x": float(tag.value[0]), "y": float(tag.value[1])}
+
+
+def _mapped_region(path: Path, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> Region:
+    # Mapped anew for each box: pages of an earlier one are not this process's memory any more.
+    return lambda box: np.array(np.memmap(path, dtype, "r", offset, shape)[box])
+
+
+def _segmented_region(path: Path, series: Any) -> Region | None:
+    """Return the reader of boxes of a TIFF's tiles or strips; None if it has too few."""
+    page = series.keyframe
+    num_page_axes = len(page.shape)
+    pages = [one if one is None else (one.dataoffsets, one.databytecounts) for one in series.pages]
+    stack = series.shape[: len(series.shape) - num_page_axes]
+    if series.shape[len(stack) :] != page.shape or math.prod(stack) != len(pages):
+        return None
+    if len(page.dataoffsets) * len(pages) < FEWEST_SEGMENTS:
+        return None
+    separate, _, length, width, samples = page.shaped
+    if page.is_tiled:
+        size = (1, page.tiledepth, page.tilelength, page.tilewidth, samples)
+    else:
+        size = (1, 1, min(page.rowsperstrip, length), width, samples)
+    counts = [-(-all_ // one) for all_, one in zip(page.shaped, size, strict=True)]
+    # Which axis of the page as its decoder numbers them: separate samples, z, y, x, samples.
+    sample_axis = 0 if separate > 1 else 4
+    axes = [{"S": sample_axis, "Z": 1, "Y": 2, "X": 3}.get(one) for one in page.axes]
+    if None in axes or page.shaped != _expanded(page.shape, axes):
+        return None
+
+    decode_segment = page.decode  # Made here: for JPEG it looks into the file, which is open now.
+
+    def decode(number: int, index: int) -> np.ndarray | None:
+        frame = pages[number]
+        if frame is None or not frame[1][index]:
+            return None
+        with path.open("rb") as file:
+            file.seek(frame[0][index])
+            content = file.read(frame[1][index])
+        if len(content) != frame[1][index]:
+            raise ValueError("the file ends before its last pixel")
+        return decode_segment(content, index, jpegtables=page.jpegtables)[0]
+
+    segment_bytes = math.prod(size) * page.dtype.itemsize
+    cached = lru_cache(maxsize=max(4, TILE_CACHE_BYTES // segment_bytes))(decode)
+
+    def plane(number: int, box: tuple[slice, ...]) -> np.ndarray:
+        wide = [slice(0, all_) for all_ in page.shaped]
+        for axis, one in zip(axes, box, strict=True):
+            wide[axis] = slice(*one.indices(page.shaped[axis])[:2])
+        out = np.full([one.stop - one.start for one in wide], page.nodata, page.dtype)
+        grid = [
+            range(one.start // step, -(-one.stop // step))
+            for one, step in zip(wide, size, strict=True)
+        ]
+        for place in product(*grid):
+            segment = cached(number, int(np.ravel_multi_index(place, counts)))
+            if segment is None:
+                continue
+            begin = [at * step for at, step in zip(place, size, strict=True)]
+            # A segment at the border may have been stored short, and a decoder may pad it.
+            end = [first + n for first, n in zip(begin[1:], segment.shape, strict=True)]
+            end = [begin[0] + 1, *end]
+            low = [max(a, one.start) for a, one in zip(begin, wide, strict=True)]
+            high = [min(b, one.stop) for b, one in zip(end, wide, strict=True)]
+            to = tuple(
+                slice(a - one.start, b - one.start)
+                for a, b, one in zip(low, high, wide, strict=True)
+            )
+            of = tuple(slice(a - c, b - c) for a, b, c in zip(low, high, begin, strict=True))
+            out[to] = segment[np.newaxis][of]
+        return out.reshape([wide[axis].stop - wide[axis].start for axis in axes])
+
+    def region(box: tuple[slice, ...]) -> np.ndarray:
+        outer = [range(*one.indices(all_)) for one, all_ in zip(box, stack, strict=False)]
+        inner = box[len(stack) :]
+        numbers = [int(np.ravel_multi_index(at, stack)) for at in product(*outer)] if stack else [0]
+        planes = np.stack([plane(number, inner) for number in numbers])
+        return planes.reshape([len(one) for one in outer] + list(planes.shape[1:]))
+
+    return region
+
+
+def _expanded(shape: tuple[int, ...], axes: Sequence[int | None]) -> tuple[int, ...]:
+    full = [1] * 5
+    for axis, length in zip(axes, shape, strict=True):
+        full[axis or 0] = length
+    return tuple(full)
