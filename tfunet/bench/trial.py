@@ -106,10 +106,10 @@ def _explain(code: int, trial: TrialRecord, folder: RunFolder, messages: str) ->
         folder.write_failure(reason, exit_codes.PROCESS_DIED)
         return exit_codes.PROCESS_DIED
     log = folder.log_path(failed.process)
-    words = last_words(log)
+    said = last_words(log)
     reason = f"process {failed.process} on {failed.host}: {failed.words}, see {log.name}"
     folder.write_failure(
-        f"{reason}: {words}" if words else reason, failed.exit_code, failed.process
+        f"{reason}: {said}" if said else reason, failed.exit_code, failed.process
     )
     return failed.exit_code
 

@@ -249,7 +249,9 @@ def _build(
                 write(_padded_rows(source, CaseParts(shape=extent, parts=iter(())), patch, voxels))
             extents.append(extent)
             places = voxels.places()
-            foreground.write(np.concatenate(places).astype("<i8").tobytes())
+            kept = np.concatenate(places).astype("<i8").tobytes()
+            room.take(len(kept))
+            foreground.write(kept)
             counts.append([len(one) for one in places])
             if progress is not None:
                 progress(index + 1, total)

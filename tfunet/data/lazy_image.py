@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tfunet.data.formats.stored import Region
 from tfunet.data.preprocess import resize_linear_box
 from tfunet.data.readers import (
+    Header,
     as_image,
     as_mask,
     guarded,
@@ -63,31 +65,26 @@ def cuts(shape: Sequence[int], channels: int) -> Iterator[tuple[int, int]]:
 def open_image(path: Path, *, grey: bool = False, axes: str | None = None) -> LazyImage:
     """Open an image; its boxes are those of `tfunet.data.readers.read_image`, bit for bit."""
     header = read_header(path, axes=axes)
-    channels = 1 if grey and header.channels == 3 else header.channels
-    region = open_region(path, axes=axes)
-
-    def read(start: Sequence[int], stop: Sequence[int]) -> np.ndarray:
-        pixels = guarded(path, lambda _: region(tuple(map(slice, start, stop))))
-        return as_image(path, pixels, grey=grey)
-
-    opened = LazyImage(
-        shape=header.shape, channels=channels, read=read, by_parts=True, spacing=header.spacing
+    return _opened(
+        path,
+        header,
+        channels=1 if grey and header.channels == 3 else header.channels,
+        region=open_region(path, axes=axes),
+        convert=partial(as_image, path, grey=grey),
+        read_whole=partial(read_image, path, grey=grey, axes=axes),
     )
-    return opened if region else _held(opened, partial(read_image, path, grey=grey, axes=axes))
 
 
 def open_mask(path: Path, *, colours: bool = False, axes: str | None = None) -> LazyImage:
     """Open a mask; its boxes are those of `tfunet.data.readers.read_mask`, bit for bit."""
-    header = read_header(path, axes=axes, mask=True)
-    region = open_region(path, axes=axes, mask=True)
-
-    def read(start: Sequence[int], stop: Sequence[int]) -> np.ndarray:
-        values = guarded(path, lambda _: region(tuple(map(slice, start, stop))))
-        return as_mask(path, values, colours=colours)
-
-    opened = LazyImage(shape=header.shape, channels=1, read=read, by_parts=True)
-    whole = partial(read_mask, path, colours=colours, axes=axes)
-    return opened if region else _held(opened, whole)
+    return _opened(
+        path,
+        read_header(path, axes=axes, mask=True),
+        channels=1,
+        region=open_region(path, axes=axes, mask=True),
+        convert=partial(as_mask, path, colours=colours),
+        read_whole=partial(read_mask, path, colours=colours, axes=axes),
+    )
 
 
 def joined(images: Sequence[LazyImage]) -> LazyImage:
@@ -112,11 +109,28 @@ def resized(image: LazyImage, shape: Sequence[int]) -> LazyImage:
     )
 
 
-def _held(image: LazyImage, read_whole: Callable[[], np.ndarray]) -> LazyImage:
-    """Return the image with boxes cut out of the whole, which is read when the first is needed."""
+def _opened(
+    path: Path,
+    header: Header,
+    *,
+    channels: int,
+    region: Region | None,
+    convert: Callable[[np.ndarray], np.ndarray],
+    read_whole: Callable[[], np.ndarray],
+) -> LazyImage:
+    """Return a file whose boxes are read by `region`, or cut out of the whole, which is kept."""
     whole = lru_cache(maxsize=1)(read_whole)
 
     def read(start: Sequence[int], stop: Sequence[int]) -> np.ndarray:
-        return whole()[tuple(map(slice, start, stop))]
+        box = tuple(map(slice, start, stop))
+        if region is None:
+            return whole()[box]
+        return convert(guarded(path, lambda _: region(box)))
 
-    return replace(image, read=read, by_parts=False)
+    return LazyImage(
+        shape=header.shape,
+        channels=channels,
+        read=read,
+        by_parts=region is not None,
+        spacing=header.spacing,
+    )

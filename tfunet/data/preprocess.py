@@ -131,8 +131,8 @@ def normalise(
     if intensity == "none":
         return image.astype(np.float32)
     if isinstance(intensity, Mapping):
-        low, high, *statistics = statistics or _clipped_statistics(image, intensity["clip"])
-        return _standardised(np.clip(image, low, high), *statistics)
+        bounds = statistics or _clipped_statistics(image, intensity["clip"])
+        return _standardised(np.clip(image, *bounds[:2]), *bounds[2:])
     if isinstance(intensity, str):
         return _standardised(image, *(statistics or channel_statistics([image])))
     low, high = intensity

@@ -101,8 +101,11 @@ def _segmented_region(path: Path, series: Any) -> Region | None:
     counts = [-(-all_ // one) for all_, one in zip(page.shaped, size, strict=True)]
     # Which axis of the page as its decoder numbers them: separate samples, z, y, x, samples.
     sample_axis = 0 if separate > 1 else 4
-    axes = [{"S": sample_axis, "Z": 1, "Y": 2, "X": 3}.get(one) for one in page.axes]
-    if None in axes or page.shaped != _expanded(page.shape, axes):
+    places = {"S": sample_axis, "Z": 1, "Y": 2, "X": 3}
+    if not set(page.axes) <= set(places):
+        return None
+    axes = [places[one] for one in page.axes]
+    if page.shaped != _expanded(page.shape, axes):
         return None
 
     decode_segment = page.decode  # Made here: for JPEG it looks into the file, which is open now.
@@ -158,8 +161,8 @@ def _segmented_region(path: Path, series: Any) -> Region | None:
     return region
 
 
-def _expanded(shape: tuple[int, ...], axes: Sequence[int | None]) -> tuple[int, ...]:
+def _expanded(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
     full = [1] * 5
     for axis, length in zip(axes, shape, strict=True):
-        full[axis or 0] = length
+        full[axis] = length
     return tuple(full)
