@@ -128,9 +128,9 @@ class Cluster:
         self._wait_for("slurmctld", lambda: "is UP" in self.run("scontrol", "ping"))
 
     def stop_controller(self) -> None:
-        """Kill slurmctld as a power cut would."""
+        """End slurmctld as its service does: it writes its state first."""
         daemon = self._daemons.pop("slurmctld")
-        daemon.kill()
+        daemon.terminate()
         daemon.wait()
 
     def run(self, *command: str, **options: object) -> str:

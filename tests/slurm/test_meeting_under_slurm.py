@@ -46,8 +46,11 @@ def meet(cluster, tmp_path, monkeypatch):
     ("options", "hosts"),
     [
         (("-N2", "-n2"), ["n2", "n10"]),
-        (("-N2", "-n4", "--distribution=block"), ["n2", "n2", "n10", "n10"]),
-        (("-N2", "-n4", "--distribution=cyclic"), ["n2", "n10", "n2", "n10"]),
+        (("-N2", "-n4", "--ntasks-per-node=2", "--distribution=block"), ["n2", "n2", "n10", "n10"]),
+        (
+            ("-N2", "-n4", "--ntasks-per-node=2", "--distribution=cyclic"),
+            ["n2", "n10", "n2", "n10"],
+        ),
         (("-N2", "-n3", "--distribution=block"), ["n2", "n2", "n10"]),
         (("-w", "n10", "-n2"), ["n10", "n10"]),
     ],

@@ -120,14 +120,15 @@ def test_a_sweep_survives_what_happens_on_a_cluster(cluster, tmp_path):
     sweep.wait_until_held(5)
     assert {one["state"] for one in sweep.trials().values()} == {"running"}
 
-    # slurmctld dies: the files still tell, and the jobs go on.
+    # slurmctld ends: the files still tell, and the jobs go on.
     cluster.stop_controller()
     assert "from the files alone" in sweep.tfunet("sweep", "status", sweep.logs)
     cluster.start_controller()
     until(lambda: {one["state"] for one in sweep.trials().values()} == {"running"})
 
     # One is killed, one cancelled, and one has to make room for a job of higher priority.
-    cluster.run("scancel", "--signal=KILL", sweep.job("horovod"))
+    # The step: a job that is sent SIGKILL is cancelled as a whole.
+    cluster.run("scancel", "--signal=KILL", f"{sweep.job('horovod')}.0")
     until(lambda: sweep.trials()["horovod"]["state"] == "failed")
     assert "Killed" in sweep.trials()["horovod"]["reason"]
     sweep.tfunet("sweep", "cancel", sweep.logs, sweep.trials()["single"]["trial"])

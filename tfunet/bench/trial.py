@@ -101,8 +101,8 @@ def _again(folder: RunFolder, job: str) -> int:
 def _explain(code: int, trial: TrialRecord, folder: RunFolder, messages: str) -> int:
     failed = first_failure(messages)
     if failed is None:
-        words = [line for line in messages.splitlines() if "error" in line]
-        reason = words[-1] if words else f"srun ended with {code}, without a result"
+        errors = [line for line in messages.splitlines() if "error" in line]
+        reason = errors[-1] if errors else f"srun ended with {code}, without a result"
         folder.write_failure(reason, exit_codes.PROCESS_DIED)
         return exit_codes.PROCESS_DIED
     log = folder.log_path(failed.process)
