@@ -346,7 +346,7 @@ def test_scores_are_judged_against_the_single_device(tmp_path):
         write_trial(tmp_path, trial, dice={"cell": value + noise}, steps=40)
     first, second = findings(summarise(read_sweep(tmp_path)))["Scores"]
     assert first.startswith("Different from the mean Dice of single x1 (0.80")
-    assert "horovod x2 -0.100 (95 % interval" in first
+    assert re.search(r"horovod x2 -0\.(099|100|101) \(95 % interval", first)
     assert second.startswith("Not distinguishable from the mean Dice")
     assert "mirrored x2" in second
 

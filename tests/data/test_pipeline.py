@@ -407,6 +407,8 @@ def test_the_end_of_a_cache_of_8_gib_is_read_without_the_rest(tmp_path):
         channels=1,
         extents=((side, side),) * count,
         patch=(side, side),
+        foreground_path=tmp_path / "foreground.bin",
+        foreground_counts=((0,) * 8,) * count,
     )
     assert os.stat(images).st_size == cases.num_voxels * 4 > 2**33
     resident = peak_resident_bytes()

@@ -108,9 +108,7 @@ def _explain(code: int, trial: TrialRecord, folder: RunFolder, messages: str) ->
     log = folder.log_path(failed.process)
     said = last_words(log)
     reason = f"process {failed.process} on {failed.host}: {failed.words}, see {log.name}"
-    folder.write_failure(
-        f"{reason}: {said}" if said else reason, failed.exit_code, failed.process
-    )
+    folder.write_failure(f"{reason}: {said}" if said else reason, failed.exit_code, failed.process)
     return failed.exit_code
 
 
