@@ -1,15 +1,24 @@
-"""Trains a few steps, in an arena capped by its environment, and prints what they took.
+"""Trains a few steps under large-model support, and prints what was predicted and measured.
 
-TF_CPU_ALLOCATOR_USE_BFC=true TF_CPU_BFC_MEM_LIMIT_IN_MB=400 python benchmarks/swap_step.py \
-    '{"model": "unet3d", "size": 48, "way": "planner"}'
+    python benchmarks/swap_step.py '{"model": "unet3d", "size": 48, "budget_mib": 100}'
+
+Without "budget_mib", and with "way" = "keep", nothing is swapped; "remat" is keras.RematScope in
+its mode "full". Memory is what ops asked TensorFlow's allocator for, from its profiler; with
+TF_CPU_ALLOCATOR_USE_BFC=true and TF_CPU_BFC_MEM_LIMIT_IN_MB=N the allocator has no more than that.
 """
 
+import contextlib
+import hashlib
 import json
 import os
+import statistics
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `tfunet train` does
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
@@ -17,83 +26,120 @@ import tensorflow as tf
 
 from tfunet.models.make import make_model
 from tfunet.swap import LargeModelSupport
+from tfunet.swap.callback import resident_bytes
 
+MIB = 2**20
 MODELS = {
     "unet3d": ("unet", 3, {"filters": 16, "levels": 3, "normalization": "none"}),
     "unet3d_instance": ("unet", 3, {"filters": 16, "levels": 3, "normalization": "instance"}),
     "isensee": ("isensee", 3, {"filters": 8, "depth": 4}),
     "unet2d": ("unet", 2, {"filters": 16, "levels": 4, "normalization": "none"}),
 }
-# What a step of it may be replaced by.
+# What a tensor may be replaced by.
 ALLOWED = {"swap": ("swap",), "recompute": ("recompute",), "planner": ("swap", "recompute")}
 
 
-class Clock(keras.callbacks.Callback):
-    def on_train_begin(self, logs=None):
-        self.seconds, self.losses = [], []
-        self.since = time.perf_counter()
-
-    def on_train_batch_end(self, batch, logs=None):
-        now = time.perf_counter()
-        self.seconds.append(now - self.since)
-        self.losses.append(float(logs["loss"]))
-        self.since = now
-
-
-def take_arena_at_once(num_bytes):
-    """Make one region of the arena, as TensorFlow does with a GPU's memory.
-
-    Otherwise it grows by doubling, and no tensor can lie across two of its regions.
-    """
-    for share in (1.0, 0.999, 0.99, 0.98, 0.95, 0.9):
-        try:
-            tf.zeros([int(num_bytes * share)], tf.uint8)
-            return
-        except tf.errors.ResourceExhaustedError:
-            continue
-
-
-def main(settings):
-    threads = settings.get("threads", len(os.sched_getaffinity(0)))
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    take_arena_at_once(int(os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"]) * 2**20)
-    tf.config.experimental.reset_memory_stats("CPU:0")
+def make(settings):
+    """Return the compiled model and one batch."""
     keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy(settings.get("precision", "float32"))
     name, rank, options = MODELS[settings["model"]]
     size, batch = settings["size"], settings.get("batch", 1)
-    model = make_model(name, image_shape=(*[size] * rank, 1), num_classes=3, options=options)
+    scope = keras.RematScope("full") if settings["way"] == "remat" else contextlib.nullcontext()
+    with scope:
+        model = make_model(name, image_shape=(*[size] * rank, 1), num_classes=3, options=options)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer="adam", loss=loss, jit_compile=False)
     image = np.random.default_rng(0).normal(size=(batch, *[size] * rank, 1)).astype("float32")
     mask = (image[..., 0] > 0.5).astype("int32")
-    data = tf.data.Dataset.from_tensors((image, mask)).repeat()
-    clock = Clock()
+    return model, tf.constant(image), tf.constant(mask)
+
+
+def requested_peak(run):
+    """Return the most bytes that ops had asked for at once while `run` ran, beyond its start."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = tf.profiler.experimental.ProfilerOptions(
+            host_tracer_level=3, python_tracer_level=0, device_tracer_level=0
+        )
+        with tf.profiler.experimental.Profile(folder, options):
+            run()
+        (path,) = Path(folder).glob("**/*.xplane.pb")
+        return _peak(path.read_bytes())
+
+
+def _peak(content):
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(content)
+    events = []
+    for plane in space.planes:
+        stats = {key: one.name for key, one in plane.stat_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                if name in ("MemoryAllocation", "MemoryDeallocation"):
+                    when = line.timestamp_ns * 1000 + event.offset_ps
+                    values = {stats[one.metadata_id]: _value(one) for one in event.stats}
+                    events.append((when, name == "MemoryAllocation", values))
+    live, total, peak = {}, 0, 0
+    for _, begins, values in sorted(events, key=lambda one: one[0]):
+        if begins:
+            live[values["addr"]] = int(values.get("requested_bytes", 0))
+            total += live[values["addr"]]
+            peak = max(peak, total)
+        else:
+            total -= live.pop(values["addr"], 0)
+    return peak
+
+
+def _value(stat):
+    return stat.int64_value or stat.uint64_value or 0
+
+
+def main(settings):
+    settings = {"way": "planner", "threads": 1, "steps": 6, **settings}
+    tf.config.threading.set_intra_op_parallelism_threads(settings["threads"])
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    model, image, mask = make(settings)
+    found = {**settings, "fits": True, "losses": [], "seconds": []}
     support = None
-    callbacks: list[keras.callbacks.Callback] = [clock]
     if settings["way"] in ALLOWED:
         support = LargeModelSupport(
-            settings.get("budget", "auto"), allowed=ALLOWED[settings["way"]], verbose=0
+            int(settings["budget_mib"] * MIB),
+            allowed=ALLOWED[settings["way"]],
+            margin=0.0,
+            verbose=0,
         )
-        callbacks.append(support)
-    found = {**settings, "fits": True}
-    try:
-        model.fit(data, steps_per_epoch=settings.get("steps", 3), verbose=0, callbacks=callbacks)
-    except tf.errors.ResourceExhaustedError:
-        found["fits"] = False
-    found["peak_mib"] = tf.config.experimental.get_memory_info("CPU:0")["peak"] / 2**20
+    with support.on(model) if support else contextlib.nullcontext():
+        try:
+            for _ in range(settings["steps"] + 1):
+                since = time.perf_counter()
+                found["losses"].append(float(model.train_on_batch(image, mask)))
+                found["seconds"].append(time.perf_counter() - since)
+            if settings.get("profile", True):
+                peak = requested_peak(lambda: model.train_on_batch(image, mask))
+                found["peak_mib"] = peak / MIB
+        except tf.errors.ResourceExhaustedError:
+            found["fits"] = False
     # The first step traces.
-    found["seconds"], found["losses"] = clock.seconds[1:], clock.losses
+    found["first_seconds"], *found["seconds"] = found["seconds"] or [None]
+    if found["seconds"]:
+        found["step_seconds"] = statistics.median(found["seconds"])
+    found["resident_mib"] = resident_bytes(model) / MIB
+    weights = b"".join(one.numpy().tobytes() for one in model.variables)
+    found["weights"] = hashlib.sha256(weights).hexdigest()[:16]
     if support is not None and support.plans:
         plan = support.plans[-1]
         found["plan"] = {
             "swap": plan.count("swap"),
             "recompute": plan.count("recompute"),
-            "budget_mib": plan.budget_bytes / 2**20,
-            "peak_mib": plan.peak_bytes / 2**20,
-            "unlimited_mib": plan.unlimited_peak_bytes / 2**20,
-            "floor_mib": plan.floor_bytes / 2**20,
-            "extra_seconds": plan.extra_seconds,
+            "budget_mib": plan.budget_bytes / MIB,
+            "peak_mib": plan.peak_bytes / MIB,
+            "unlimited_mib": plan.unlimited_peak_bytes / MIB,
+            "floor_mib": plan.floor_bytes / MIB,
+            "step_seconds": plan.step_seconds,
+            "unlimited_step_seconds": plan.unlimited_step_seconds,
         }
     print(json.dumps(found))
 

@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     options, rest = parser.parse_known_args(given)
-    if rest and options.command not in (_train, _data_check, _data_show, _data_cache):
+    own_keys = (_train, _data_check, _data_show, _data_cache, _swap_plan)
+    if rest and options.command not in own_keys:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
     try:
@@ -196,6 +197,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     cache.add_argument("--list", action="store_true", help="say what is there, and build nothing")
     cache.add_argument("--clear", action="store_true", help="remove all that no process uses")
+
+    swap = commands.add_parser("swap", help="plan what to swap, for any device; show a plan")
+    plans = swap.add_subparsers(metavar="ACTION", required=True)
+    plan = _command(plans, "plan", _swap_plan, "say what a step needs and takes on a device")
+    plan.add_argument("config", type=Path, help="TOML file of a run; further keys: --KEY VALUE")
+    plan.add_argument("--device", required=True, help="such as v100-nvlink2; a wrong one lists all")
+    plan.add_argument("--memory", metavar="40GiB", help="by default the device's")
+    plan.add_argument("--save", type=Path, help="file for the plan, as JSON")
+    plan.add_argument("--json", action="store_true", help="print JSON")
+    show = _command(plans, "show", _swap_show, "draw the memory of a step under a plan")
+    show.add_argument("plan", type=Path, help="folder of a run, or a plan that was saved")
+    show.add_argument("--out", type=Path, help="picture to write: .svg, .png or .pdf")
 
     doctor = _command(commands, "doctor", _doctor, "say what works here and what is missing")
     doctor.add_argument("--json", action="store_true", help="as JSON")
@@ -509,6 +522,44 @@ def _build_cache(config: RunConfig, folder: Path) -> str:
         cases = build_cache(source, folder, patch=patch, progress=show, skip_bad=config.skips_bad)
     size = f"{cases.num_bytes / 2**20:.1f} MiB"
     return f"{source.name}: {len(cases.case_ids)} cases, {size} in {cases.image_path.parent}"
+
+
+def _swap_plan(options: argparse.Namespace) -> int:
+    from tfunet.arguments import check_names, parse
+    from tfunet.refs import near_match
+    from tfunet.swap.devices import DEVICES
+
+    if options.device not in DEVICES:
+        raise ValueError(
+            f"Unknown device {options.device!r}.{near_match(options.device, DEVICES)} Known: "
+            f"{', '.join(DEVICES)}."
+        )
+    config = parse(["--config", str(options.config), *options.rest])
+    check_names(config)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from tfunet.record import write_atomic
+    from tfunet.swap.budget import parse as parse_bytes
+    from tfunet.swap.forecast import forecast, forecast_json, forecast_text
+
+    memory_bytes = None if options.memory is None else parse_bytes(options.memory)
+    if isinstance(memory_bytes, float):
+        raise ValueError(f"--memory is an amount such as 40GiB, got {options.memory!r}.")
+    found = forecast(config, DEVICES[options.device], memory_bytes=memory_bytes)
+    if options.save is not None:
+        write_atomic(options.save, found.plan.to_json() + "\n")
+    print(json.dumps(forecast_json(found), indent=1) if options.json else forecast_text(found))
+    return exit_codes.OK
+
+
+def _swap_show(options: argparse.Namespace) -> int:
+    from tfunet.swap.show import draw, read_plans, text
+
+    plan = read_plans(options.plan)[-1]
+    print(text(plan))
+    if options.out is not None:
+        draw(plan, options.out)
+        print(f"Picture: {options.out}")
+    return exit_codes.OK
 
 
 def _doctor(options: argparse.Namespace) -> int:

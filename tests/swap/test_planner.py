@@ -5,16 +5,10 @@ import dataclasses
 import pytest
 from traces import CHAIN, make_trace
 
+from tfunet.swap.costs import Costs
 from tfunet.swap.plan import Plan
-from tfunet.swap.planner import Speeds, largest_op, make_plan
+from tfunet.swap.planner import largest_op, make_plan
 
-SPEEDS = Speeds(
-    flops_per_second=1e9,
-    bytes_per_second=1e9,
-    out_bytes_per_second=1e9,
-    in_bytes_per_second=1e9,
-    op_seconds=0.0,
-)
 # A U-Net of one level: its skip s lives longest; the activation n costs little to repeat.
 UNET = (
     ("Conv3D", "x", "s", 100),
@@ -32,21 +26,35 @@ UNET = (
 )
 
 
-def plan_for(rows, budget, **options):
+def costs_of(trace, *, op_rate=1.0, link_rate=1.0, copies_overlap=False):
+    """Return costs where an op takes a second for each op_rate bytes that it reads or writes."""
+    moved = [
+        sum(trace.tensors[one].num_bytes for one in (*op.inputs, *op.outputs)) for op in trace.ops
+    ]
+    return Costs(
+        op_seconds=[one / op_rate for one in moved],
+        out_bytes_per_second=link_rate,
+        in_bytes_per_second=link_rate,
+        copy_seconds=0.0,
+        copies_overlap=copies_overlap,
+    )
+
+
+def plan_for(rows, budget, costs=None, **options):
     trace, names = make_trace(*rows)
     named = [
         dataclasses.replace(one, name=name) for one, name in zip(trace.tensors, names, strict=True)
     ]
     trace = dataclasses.replace(trace, tensors=tuple(named))
-    options = {"speeds": SPEEDS, "threshold_bytes": 1, **options}
-    return make_plan(trace, budget_bytes=budget, **options)
+    options = {"threshold_bytes": 1, **options}
+    return make_plan(trace, budget_bytes=budget, costs=costs_of(trace, **(costs or {})), **options)
 
 
 def test_what_fits_is_kept():
     plan = plan_for(CHAIN, 400)
     assert plan.decisions == {}
     assert plan.peak_bytes == plan.unlimited_peak_bytes == 400
-    assert plan.extra_seconds == 0
+    assert plan.step_seconds == plan.unlimited_step_seconds
 
 
 def test_plan_stays_within_a_budget_that_can_be_met():
@@ -56,13 +64,11 @@ def test_plan_stays_within_a_budget_that_can_be_met():
 
 
 def test_cheap_op_is_repeated_rather_than_copied():
-    slow_link = dataclasses.replace(SPEEDS, out_bytes_per_second=1e3, in_bytes_per_second=1e3)
-    assert set(plan_for(UNET, 320, speeds=slow_link).decisions.values()) == {"recompute"}
+    assert set(plan_for(UNET, 320, {"link_rate": 1e-3}).decisions.values()) == {"recompute"}
 
 
 def test_fast_link_is_used_rather_than_a_slow_op():
-    slow_ops = dataclasses.replace(SPEEDS, bytes_per_second=1e3)
-    assert set(plan_for(UNET, 320, speeds=slow_ops).decisions.values()) == {"swap"}
+    assert set(plan_for(UNET, 320, {"op_rate": 1e-3}).decisions.values()) == {"swap"}
 
 
 def test_allowed_restricts_the_plan():
@@ -101,5 +107,24 @@ def test_plan_is_the_same_every_time_and_survives_json(budget):
 
 
 def test_smaller_budget_never_costs_less():
-    costs = [plan_for(UNET, budget).extra_seconds for budget in (500, 400, 350, 320, 300)]
-    assert costs == sorted(costs)
+    times = [plan_for(UNET, budget).step_seconds for budget in (500, 400, 350, 320, 300)]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("costs", [{}, {"link_rate": 4.0}, {"link_rate": 4.0, "op_rate": 0.5}])
+@pytest.mark.parametrize("copies_overlap", [False, True])
+@pytest.mark.parametrize("budget", [300, 320, 350, 400])
+def test_both_ways_together_are_never_slower_than_one_alone(costs, copies_overlap, budget):
+    costs = {**costs, "copies_overlap": copies_overlap}
+    both = plan_for(UNET, budget, costs)
+    assert both.peak_bytes <= budget
+    for way in ("swap", "recompute"):
+        one = plan_for(UNET, budget, costs, allowed=[way])
+        assert both.step_seconds <= one.step_seconds or one.peak_bytes > budget
+
+
+def test_copies_beside_computation_cost_less():
+    apart = plan_for(CHAIN, 300, allowed=["swap"])
+    beside = plan_for(CHAIN, 300, {"copies_overlap": True}, allowed=["swap"])
+    assert beside.exposed_seconds < apart.exposed_seconds
+    assert beside.step_seconds < apart.step_seconds

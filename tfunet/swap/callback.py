@@ -9,20 +9,18 @@ import keras
 import tensorflow as tf
 
 from tfunet.swap import budget as budgets
-from tfunet.swap import planner, rewrite, trace
+from tfunet.swap import planner, profile, rewrite, trace
+from tfunet.swap.costs import Costs
 from tfunet.swap.host import HostMemory, NumpyMemory, Tier
 from tfunet.swap.plan import Decision, Plan
+from tfunet.swap.schedule import Action, memory, schedule
+from tfunet.swap.steps import Trace
+from tfunet.swap.timeline import Moves, moved
 
 MIB = 2**20
 # Of the device memory: what TensorFlow's allocator loses, which hands out blocks of up to twice the
 # size that was asked for, and scratch that no tensor shows. Measured: docs/large-models.md.
 MARGIN = 0.2
-SPEEDS = planner.Speeds(
-    flops_per_second=5e10,
-    bytes_per_second=5e9,
-    out_bytes_per_second=5e9,
-    in_bytes_per_second=5e9,
-)
 
 
 class LargeModelSupport(keras.callbacks.Callback):
@@ -42,6 +40,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             (what the device has), bytes, "12GiB", or a share of what the device has, "0.5".
         threshold_bytes: Smaller tensors stay on the device.
         allowed: What may be done with a tensor beside keeping it: "swap", "recompute".
+        margin: Share of the budget that is left to what TensorFlow's allocator loses, and to
+            memory that no tensor shows.
         plan: A plan to follow instead of making one, for the same model and batch; see `plans`.
         verbose: 0 prints nothing, 1 a line when the plan is made and one after training.
 
@@ -59,6 +59,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         *,
         threshold_bytes: int = MIB,
         allowed: Sequence[Decision] = ("swap", "recompute"),
+        margin: float = MARGIN,
         plan: Plan | None = None,
         verbose: int = 1,
     ) -> None:
@@ -69,7 +70,10 @@ class LargeModelSupport(keras.callbacks.Callback):
             raise ValueError(
                 f"allowed={tuple(allowed)} has {sorted(unknown)}. Known: 'swap', 'recompute'."
             )
+        if not 0 <= margin < 1:
+            raise ValueError(f"margin must be at least 0 and less than 1, got {margin}.")
         self.budget = budget
+        self.margin = margin
         self.threshold_bytes = threshold_bytes
         self.allowed = tuple(allowed)
         self.plan = plan
@@ -84,7 +88,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._remove()
         used = budgets.used_bytes()
         if self.verbose and self.plans and used is not None:
-            predicted = _resident_bytes(self.model) + self.plans[-1].peak_bytes
+            predicted = resident_bytes(self.model) + self.plans[-1].peak_bytes
             print(
                 f"Large-model support: {used[1] / MIB:.0f} MiB at the peak, "
                 f"{predicted / MIB:.0f} MiB predicted.",
@@ -105,7 +109,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         _check(model)
         self.plans = []
         tier: Tier = HostMemory() if tf.config.list_logical_devices("GPU") else NumpyMemory()
-        usable_bytes = int(budgets.in_bytes(self.budget) * (1 - MARGIN))
+        usable_bytes = int(budgets.in_bytes(self.budget) * (1 - self.margin))
         train_step, jit_compile = model.train_step, model.jit_compile
         own_step = vars(model).get("train_step")  # of the instance, if the user gave it one
 
@@ -114,7 +118,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             begin = len(graph.get_operations())
             logs = train_step(*args, **kwargs)
             ops = graph.get_operations()[begin:]
-            self._rewrite(_of_one_device(ops), tier, usable_bytes - _resident_bytes(model))
+            self._rewrite(_of_one_device(ops), tier, usable_bytes - resident_bytes(model))
             return logs
 
         def undo() -> None:
@@ -144,6 +148,23 @@ class LargeModelSupport(keras.callbacks.Callback):
             self._undo()
             self._undo = None
 
+    def _make_plan(
+        self, step: Trace, ops: Sequence[tf.Operation], tier: Tier, step_bytes: int
+    ) -> Plan:
+        costs = Costs(
+            op_seconds=[0.0] * len(ops), out_bytes_per_second=1.0, in_bytes_per_second=1.0
+        )
+        if memory(step, schedule(step, {})).max(initial=0) > step_bytes:
+            with tf.init_scope():
+                costs = profile.measure(step, ops, tier)
+        return planner.make_plan(
+            step,
+            budget_bytes=step_bytes,
+            costs=costs,
+            threshold_bytes=self.threshold_bytes,
+            allowed=self.allowed,
+        )
+
     def _rewrite(self, ops: Sequence[tf.Operation], tier: Tier, step_bytes: int) -> None:
         """Plan a step of one device and make its graph follow the plan."""
         since = time.perf_counter()
@@ -151,27 +172,39 @@ class LargeModelSupport(keras.callbacks.Callback):
         step, handles = trace.read(ops)
         if not step.ops:
             return
-        plan = self.plan or planner.make_plan(
-            step,
-            budget_bytes=max(0, step_bytes),
-            speeds=SPEEDS,
-            threshold_bytes=self.threshold_bytes,
-            allowed=self.allowed,
-        )
+        plan = self.plan or self._make_plan(step, ops, tier, max(0, step_bytes))
         self.plans.append(plan)
-        indices = {one.name: index for index, one in enumerate(step.tensors)}
-        if missing := sorted(plan.decisions.keys() - indices.keys()):
-            raise ValueError(
-                f"The plan names {missing[0]} and {len(missing) - 1} more tensors that this step "
-                "does not have: it is of another model or batch. Leave plan out to make a new one."
-            )
-        decisions = {indices[name]: what for name, what in plan.decisions.items()}
-        if decisions:
+        if plan.decisions:
             rewrite.follow(
-                step, ops, handles, decisions, tier=tier, threshold_bytes=self.threshold_bytes
+                step,
+                ops,
+                handles,
+                scheduled(step, plan),
+                tier=tier,
+                threshold_bytes=self.threshold_bytes,
             )
         if self.verbose:
             print(f"{_line(plan)} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
+
+
+def scheduled(step: Trace, plan: Plan) -> list[Action]:
+    """Return the actions of a step under a plan; ValueError if it is a plan of another step."""
+    tensors = {one.name: index for index, one in enumerate(step.tensors)}
+    ops = {one.name: index for index, one in enumerate(step.ops)}
+    places = {**plan.awaited, **plan.fetched}
+    missing = sorted({*plan.decisions, *places} - tensors.keys())
+    missing += sorted(set(places.values()) - ops.keys())
+    if missing:
+        raise ValueError(
+            f"The plan names {missing[0]} and {len(missing) - 1} more tensors and ops that this "
+            "step does not have: it is of another model or batch. Leave plan out to make a new one."
+        )
+    actions = schedule(step, {tensors[name]: what for name, what in plan.decisions.items()})
+    moves = Moves(
+        awaited={tensors[one]: ops[op] for one, op in plan.awaited.items()},
+        fetched={tensors[one]: ops[op] for one, op in plan.fetched.items()},
+    )
+    return moved(actions, moves)
 
 
 def _check(model: keras.Model) -> None:
@@ -201,7 +234,8 @@ def _line(plan: Plan) -> str:
         f"Large-model support: {plan.count('swap')} tensors swapped "
         f"({plan.host_bytes / MIB:.0f} MiB on the host), {plan.count('recompute')} recomputed; "
         f"{plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
-        f"{plan.unlimited_peak_bytes / MIB:.0f}, for {plan.extra_seconds:.2f} s more."
+        f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
+        f"{plan.unlimited_step_seconds:.3g}."
     )
     if plan.peak_bytes > plan.budget_bytes:
         text += (
@@ -227,7 +261,7 @@ def _of_one_device(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
     return [op for op in ops if op.device in devices]
 
 
-def _resident_bytes(model: keras.Model) -> int:
+def resident_bytes(model: keras.Model) -> int:
     """Return what is in device memory before the step: weights and the optimizer's variables."""
     optimizer = model.optimizer.variables if model.optimizer else ()
     return sum(trace.num_bytes(one.value) for one in (*model.variables, *optimizer))

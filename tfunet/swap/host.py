@@ -9,7 +9,13 @@ ALIGNMENT = 64  # bytes
 
 
 class Tier(Protocol):
-    """Takes tensors out of device memory while a step runs, and brings them back."""
+    """Takes tensors out of device memory while a step runs, and brings them back.
+
+    Attributes:
+        copies_overlap: Whether copies run beside computation.
+    """
+
+    copies_overlap: bool
 
     def out(self, tensor: tf.Tensor) -> tf.Operation:
         """Return the op after which the device's copy is no longer needed."""
@@ -17,12 +23,18 @@ class Tier(Protocol):
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
         """Return the tensor, in new device memory; made under the caller's control edges."""
 
+    def clear(self) -> None:
+        """Let go of all host memory."""
+
 
 class NumpyMemory:
     """NumPy arrays, outside TensorFlow's own allocator: the host of a CPU that plays the device.
 
     Each swapped tensor has an array of its own, which is used again in every step.
     """
+
+    # They take a core that the ops would have.
+    copies_overlap = False
 
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray] = {}
@@ -49,9 +61,14 @@ class NumpyMemory:
         with tf.device(tensor.device):
             return tf.raw_ops.DeepCopy(x=value)
 
+    def clear(self) -> None:
+        self._arrays.clear()
+
 
 class HostMemory:
     """Memory of the host beside a GPU; TensorFlow copies from and to pinned buffers."""
+
+    copies_overlap = True
 
     def __init__(self) -> None:
         self._copies: dict[str, tf.Tensor] = {}
@@ -65,6 +82,9 @@ class HostMemory:
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
         with tf.device(tensor.device):
             return tf.identity(self._copies[f"{id(tensor.graph)} {tensor.name}"], name="swap_in")
+
+    def clear(self) -> None:
+        self._copies.clear()
 
 
 def _aligned(value: np.ndarray) -> np.ndarray:

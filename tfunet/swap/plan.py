@@ -1,9 +1,9 @@
 """What large-model support does with each tensor that the backward pass needs. Pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Decision = Literal["keep", "recompute", "swap"]
 
@@ -14,30 +14,61 @@ class Plan:
 
     Args:
         decisions: "swap" or "recompute" for a tensor's name.
+        awaited: Tensor to the op after which the step waits for its copy to the host; where it is
+            not named, right after the op that made it.
+        fetched: Tensor to the op after which its copy to the device begins; where it is not
+            named, right before it is read.
         budget_bytes: Device memory that the plan was made for.
         peak_bytes: Most device memory in use at once, predicted.
         unlimited_peak_bytes: The same with every tensor kept, predicted.
         floor_bytes: The largest working set of one op, which no plan can pass.
         floor_op: That op's name.
         host_bytes: Host memory that swapped tensors take.
-        extra_seconds: Copies and repeated ops of one step, predicted.
+        step_seconds: Time of a step, predicted.
+        unlimited_step_seconds: The same with every tensor kept, predicted.
+        repeat_seconds: Of `step_seconds`, ops that are run again.
+        copy_seconds: All copies of a step, hidden behind computation or not.
+        exposed_seconds: Of `step_seconds`, waiting for copies.
+        curve: Memory in use over the step, predicted: (seconds, bytes) wherever it changes.
+        unlimited_curve: The same with every tensor kept.
+        tensor_bytes: Of the tensors in `decisions`.
     """
 
     decisions: Mapping[str, Decision] = field(default_factory=dict)
+    awaited: Mapping[str, str] = field(default_factory=dict)
+    fetched: Mapping[str, str] = field(default_factory=dict)
     budget_bytes: int = 0
     peak_bytes: int = 0
     unlimited_peak_bytes: int = 0
     floor_bytes: int = 0
     floor_op: str = ""
     host_bytes: int = 0
-    extra_seconds: float = 0.0
+    step_seconds: float = 0.0
+    unlimited_step_seconds: float = 0.0
+    repeat_seconds: float = 0.0
+    copy_seconds: float = 0.0
+    exposed_seconds: float = 0.0
+    curve: Sequence[Sequence[float]] = ()
+    unlimited_curve: Sequence[Sequence[float]] = ()
+    tensor_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
+        """Return the plan as JSON, in one order always, so that two can be compared by lines."""
         return json.dumps(asdict(self), indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        return cls(**json.loads(text))
+        """Return what `to_json` wrote."""
+        return cls.from_table(json.loads(text))
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> "Plan":
+        """Return the plan of a table as `swap.json` holds it."""
+        curves = {
+            name: tuple(tuple(point) for point in table.get(name, ()))
+            for name in ("curve", "unlimited_curve")
+        }
+        return cls(**{**table, **curves})
 
     def count(self, decision: Decision) -> int:
         return sum(one == decision for one in self.decisions.values())

@@ -1,69 +1,164 @@
 """Chooses, for each tensor that the backward pass needs, to keep, swap or recompute it. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from tfunet.swap.costs import Costs
 from tfunet.swap.plan import Decision, Plan
 from tfunet.swap.schedule import Action, memory, schedule
-from tfunet.swap.steps import ALIASES, Op, Trace, root
+from tfunet.swap.steps import ALIASES, Op, Trace, root, without_small
+from tfunet.swap.timeline import Moves, Timeline, curve, moved, overlap, timeline
 
 # A repeated op may need repeated inputs, and so on; a longer chain costs more than a copy.
 MAX_CHAIN = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speeds:
-    """How fast the device computes and moves tensors.
+class Candidate:
+    """What may be done in a step, and what it comes to.
 
     Args:
-        flops_per_second: Of convolutions.
-        bytes_per_second: Read and written by ops that are not convolutions.
-        out_bytes_per_second: From device to host.
-        in_bytes_per_second: From host to device.
-        hidden_share: Share of a copy that runs beside computation and costs no time.
-        op_seconds: What any op costs beside its data.
+        decisions: For tensors, by index; what is not named is kept.
+        moves: Where the copies stand.
+        in_use: Bytes in use while each action runs.
+        times: How long the step takes.
     """
 
-    flops_per_second: float
-    bytes_per_second: float
-    out_bytes_per_second: float
-    in_bytes_per_second: float
-    hidden_share: float = 0.0
-    op_seconds: float = 2e-5
+    decisions: Mapping[int, Decision]
+    moves: Moves
+    in_use: np.ndarray
+    times: Timeline
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most memory in use at once."""
+        return int(self.in_use.max(initial=0))
+
+    def badness(self, budget_bytes: int) -> tuple[int, float]:
+        """Return what to make small: bytes over the budget first, then time."""
+        return max(0, self.peak_bytes - budget_bytes), self.times.step_seconds
 
 
 def make_plan(
     trace: Trace,
     *,
     budget_bytes: int,
-    speeds: Speeds,
+    costs: Costs,
     threshold_bytes: int,
     scratch: Mapping[int, int] | None = None,
-    allowed: Iterable[Decision] = ("swap", "recompute"),
+    allowed: Sequence[Decision] = ("swap", "recompute"),
 ) -> Plan:
-    """Return the cheapest plan found whose predicted peak is within the budget.
+    """Return the plan with the shortest step found whose predicted peak is within the budget.
 
     Where no plan is, the one with the lowest peak; compare `peak_bytes` with `budget_bytes`.
 
-    It gives up one tensor after another, each time the one that frees the most bytes for a second
-    of copies and repeated ops at the points where the budget is exceeded, until it is exceeded
-    nowhere; then it keeps again whatever turns out to fit.
+    It begins several times: with each way alone, and with all of them, copies counted in full or
+    as hidden behind computation. Each time it gives up one tensor after another, the one first
+    that frees the most bytes for a second at the points where the budget is exceeded, until it is
+    exceeded nowhere, and keeps again whatever turns out to fit. The best of these is then changed
+    tensor by tensor while that makes the step shorter.
 
     Args:
         trace: The step.
         budget_bytes: For what the step itself holds: not variables, not the batch.
-        speeds: Of the device.
+        costs: Of its ops and copies.
         threshold_bytes: Smaller tensors are kept.
         scratch: See `tfunet.swap.schedule.memory`.
         allowed: What may be done beside keeping.
     """
-    search = Search(trace, speeds, tuple(allowed), threshold_bytes)
+
+    unlimited = weigh(trace, {}, costs, budget_bytes=budget_bytes, scratch=scratch)
+    best = unlimited
+    # Most ops of a step touch small tensors only, and would take most of the time of a search.
+    large, stays = without_small(trace, threshold_bytes)
+    if large.ops and unlimited.peak_bytes > budget_bytes:
+        small_bytes = unlimited.peak_bytes - int(memory(large, schedule(large, {})).max(initial=0))
+        decisions = _search(
+            large,
+            costs=costs.of(stays),
+            budget_bytes=budget_bytes - small_bytes,
+            scratch={stays.index(one): size for one, size in (scratch or {}).items()},
+            threshold_bytes=threshold_bytes,
+            allowed=allowed,
+        )
+        best = weigh(trace, decisions, costs, budget_bytes=budget_bytes, scratch=scratch)
+    return _described(trace, best, unlimited, budget_bytes, scratch or {})
+
+
+def _search(
+    trace: Trace,
+    *,
+    costs: Costs,
+    budget_bytes: int,
+    scratch: Mapping[int, int],
+    threshold_bytes: int,
+    allowed: Sequence[Decision],
+) -> Mapping[int, Decision]:
+    """Return the best decisions found."""
+
+    def weighed(decisions: Mapping[int, Decision]) -> Candidate:
+        return weigh(trace, decisions, costs, budget_bytes=budget_bytes, scratch=scratch)
+
+    found = []
+    for ways, exposed in _beginnings(allowed, costs):
+        search = Search(trace, costs, ways, threshold_bytes, exposed)
+        found.append(weighed(_enough(search, budget_bytes, scratch)))
+    best = min(found, key=lambda one: one.badness(budget_bytes))
+    search = Search(trace, costs, allowed, threshold_bytes)
+    for tensor in list(best.decisions):
+        for decision in ("keep", *allowed):
+            trial = {one: what for one, what in best.decisions.items() if one != tensor}
+            if decision != "keep":
+                if search.cost(tensor, decision, trial) is None:
+                    continue
+                trial[tensor] = decision
+            candidate = weighed(trial)
+            if candidate.badness(budget_bytes) < best.badness(budget_bytes):
+                best = candidate
+    return best.decisions
+
+
+def weigh(
+    trace: Trace,
+    decisions: Mapping[int, Decision],
+    costs: Costs,
+    *,
+    budget_bytes: int,
+    scratch: Mapping[int, int] | None = None,
+) -> Candidate:
+    """Return what decisions come to, with the copies moved as far as the budget allows."""
+    actions = schedule(trace, decisions)
+    moves = overlap(trace, actions, costs, budget_bytes=budget_bytes, scratch=scratch)
+    actions = moved(actions, moves)
+    return Candidate(
+        decisions=decisions,
+        moves=moves,
+        in_use=memory(trace, actions, scratch),
+        times=timeline(trace, actions, costs),
+    )
+
+
+def _beginnings(
+    allowed: Sequence[Decision], costs: Costs
+) -> list[tuple[tuple[Decision, ...], float]]:
+    """Return (what may be done, share of a copy's time that counts)."""
+    shares = (1.0, 0.05) if costs.copies_overlap and "swap" in allowed else (1.0,)
+    found: list[tuple[tuple[Decision, ...], float]] = [(tuple(allowed), one) for one in shares]
+    if len(allowed) > 1:
+        found += [((one,), 1.0) for one in allowed]
+    return found
+
+
+def _enough(
+    search: "Search", budget_bytes: int, scratch: Mapping[int, int] | None
+) -> dict[int, Decision]:
+    """Return decisions that keep the step within the budget, or come as near as can be."""
+    trace = search.trace
     decisions: dict[int, Decision] = {}
     actions = schedule(trace, decisions)
     in_use = memory(trace, actions, scratch)
-    unlimited = int(in_use.max(initial=0))
     order: list[int] = []
     refused: set[tuple[int, Decision]] = set()
     while (excess := _excess(actions, in_use, budget_bytes)) > 0:
@@ -84,22 +179,46 @@ def make_plan(
         decisions, actions, in_use = found
     for tensor in order:
         trial = {one: what for one, what in decisions.items() if one != tensor}
-        trial_actions = schedule(trace, trial)
-        trial_use = memory(trace, trial_actions, scratch)
+        trial_use = memory(trace, schedule(trace, trial), scratch)
         if trial_use.max(initial=0) <= max(budget_bytes, int(in_use.max(initial=0))):
-            decisions, actions, in_use = trial, trial_actions, trial_use
-    floor, floor_op = largest_op(trace, scratch or {})
+            decisions, in_use = trial, trial_use
+    return decisions
+
+
+def _described(
+    trace: Trace,
+    best: Candidate,
+    unlimited: Candidate,
+    budget_bytes: int,
+    scratch: Mapping[int, int],
+) -> Plan:
+    floor, floor_op = largest_op(trace, scratch)
+
+    def named(places: Mapping[int, int]) -> dict[str, str]:
+        return {trace.tensors[one].name: trace.ops[op].name for one, op in sorted(places.items())}
+
     return Plan(
-        decisions={trace.tensors[one].name: what for one, what in sorted(decisions.items())},
+        decisions={trace.tensors[one].name: what for one, what in sorted(best.decisions.items())},
+        awaited=named(best.moves.awaited),
+        fetched=named(best.moves.fetched),
         budget_bytes=budget_bytes,
-        peak_bytes=int(in_use.max(initial=0)),
-        unlimited_peak_bytes=unlimited,
+        peak_bytes=best.peak_bytes,
+        unlimited_peak_bytes=unlimited.peak_bytes,
         floor_bytes=floor,
         floor_op=floor_op,
         host_bytes=sum(
-            trace.tensors[one].num_bytes for one, what in decisions.items() if what == "swap"
+            trace.tensors[one].num_bytes for one, what in best.decisions.items() if what == "swap"
         ),
-        extra_seconds=extra_seconds(trace, actions, speeds),
+        step_seconds=best.times.step_seconds,
+        unlimited_step_seconds=unlimited.times.step_seconds,
+        repeat_seconds=best.times.repeat_seconds,
+        copy_seconds=best.times.copy_seconds,
+        exposed_seconds=best.times.exposed_seconds,
+        curve=curve(best.times.ends, best.in_use.tolist()),
+        unlimited_curve=curve(unlimited.times.ends, unlimited.in_use.tolist()),
+        tensor_bytes={
+            trace.tensors[one].name: trace.tensors[one].num_bytes for one in sorted(best.decisions)
+        },
     )
 
 
@@ -114,35 +233,8 @@ def largest_op(trace: Trace, scratch: Mapping[int, int]) -> tuple[int, str]:
     return sizes.get(name, 0), name
 
 
-def extra_seconds(trace: Trace, actions: Iterable[Action], speeds: Speeds) -> float:
-    """Return what the copies and repeated ops of a step cost."""
-    total = 0.0
-    for action in actions:
-        if action.kind == "again":
-            total += op_seconds(trace, trace.ops[action.index], speeds)
-        elif action.kind != "op":
-            total += _copy_seconds(trace, action.index, speeds, action.kind)
-    return total
-
-
-def op_seconds(trace: Trace, op: Op, speeds: Speeds) -> float:
-    """Return an estimate of the time of one op."""
-    if op.kind in ALIASES:
-        return 0.0
-    if op.flops:
-        return op.flops / speeds.flops_per_second + speeds.op_seconds
-    moved = sum(trace.tensors[one].num_bytes for one in (*op.inputs, *op.outputs))
-    return moved / speeds.bytes_per_second + speeds.op_seconds
-
-
 def _own_outputs(op: Op) -> tuple[int, ...]:
     return () if op.kind in ALIASES else op.outputs
-
-
-def _copy_seconds(trace: Trace, tensor: int, speeds: Speeds, kind: str) -> float:
-    rate = speeds.out_bytes_per_second if kind == "out" else speeds.in_bytes_per_second
-    exposed = 1 - speeds.hidden_share
-    return exposed * trace.tensors[tensor].num_bytes / rate + speeds.op_seconds
 
 
 def _excess(actions: Sequence[Action], in_use: np.ndarray, budget_bytes: int) -> int:
@@ -162,14 +254,16 @@ class Search:
     def __init__(
         self,
         trace: Trace,
-        speeds: Speeds,
+        costs: Costs,
         allowed: Sequence[Decision],
         threshold_bytes: int,
+        exposed: float = 1.0,
     ) -> None:
         self.trace = trace
-        self.speeds = speeds
+        self.costs = costs
         self.allowed = allowed
         self.threshold_bytes = threshold_bytes
+        self.exposed = exposed  # share of a copy's time that counts
 
     def best_first(
         self,
@@ -227,9 +321,9 @@ class Search:
     ) -> float | None:
         """Return the seconds that giving a tensor up costs a step; None where it cannot be."""
         if decision == "swap":
-            return sum(
-                _copy_seconds(self.trace, tensor, self.speeds, kind) for kind in ("out", "in")
-            )
+            num_bytes = self.trace.tensors[tensor].num_bytes
+            both = self.costs.out_seconds(num_bytes) + self.costs.in_seconds(num_bytes)
+            return self.exposed * both
         return self._repeat_cost(tensor, decisions, MAX_CHAIN)
 
     def _repeat_cost(self, tensor, decisions, depth):
@@ -239,7 +333,7 @@ class Search:
         op = self.trace.ops[producer]
         if not op.is_repeatable:
             return None
-        total = op_seconds(self.trace, op, self.speeds)
+        total = self.costs.op_seconds[producer]
         for one in op.inputs:
             if decisions.get(one) == "recompute" or self.trace.tensors[one].is_inner:
                 cost = self._repeat_cost(one, decisions, depth - 1)

@@ -1,12 +1,11 @@
 """Makes the graph of a traced step follow a plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfunet.swap.host import Tier
-from tfunet.swap.plan import Decision
-from tfunet.swap.schedule import schedule
+from tfunet.swap.schedule import Action
 from tfunet.swap.steps import Op, Trace, root
 from tfunet.swap.trace import FUSED_WITH_BIAS, READS
 
@@ -18,37 +17,39 @@ def follow(
     trace: Trace,
     ops: Sequence[tf.Operation],
     handles: Sequence[tf.Tensor],
-    decisions: Mapping[int, Decision],
+    actions: Sequence[Action],
     *,
     tier: Tier,
     threshold_bytes: int,
 ) -> None:
-    """Change the step's graph in place so that it does what `schedule` says.
+    """Change the step's graph in place so that it runs as the schedule says.
 
     Backward ops read what was brought back instead of what was given up. Control edges keep the
-    executor from running ahead: a forward op waits until what was copied out before it is out,
-    and the large ops of the backward pass run one after the other, in the order in which they
+    executor from running ahead: an op waits until what the schedule has out before it is out, and
+    the large ops of the backward pass run one after the other, in the order in which they
     were traced, each copy and repetition between the two where it stands in the schedule.
 
     Args:
         trace: Of the ops.
         ops: Of the step, in the order in which they were traced.
         handles: The tensors behind the trace's indices.
-        decisions: For tensors, by index.
+        actions: In order.
         tier: Where swapped tensors go.
         threshold_bytes: An op is large if it reads or writes a tensor of this size.
     """
     restored: dict[int, tf.Tensor] = {}
+    copies: dict[int, tf.Operation] = {}
     leaving: list[tuple[int, tf.Operation]] = []  # (last op that reads the tensor, its copy out)
     last_forward = _last_forward_reads(trace)
     previous: tf.Operation | None = None
-    for action in schedule(trace, decisions):
+    for action in actions:
         after = [] if previous is None else [previous]
         if action.kind == "out":
             with tf.control_dependencies(None):
-                leaving.append((last_forward[action.index], tier.out(handles[action.index])))
+                copies[action.index] = tier.out(handles[action.index])
+            leaving.append((last_forward[action.index], copies[action.index]))
         elif action.kind == "in":
-            with tf.control_dependencies(after):
+            with tf.control_dependencies([copies[action.index], *after]):
                 restored[action.index] = tier.back(handles[action.index])
         elif action.kind == "again":
             inputs = [
@@ -66,7 +67,7 @@ def follow(
             if not _is_large(trace, described, threshold_bytes):
                 continue
             before = list(after) if described.is_backward else []
-            if described.is_backward:
+            if described.is_backward or described.kind not in FUSED:
                 previous = op
             if described.kind not in FUSED:
                 before += [copy for last, copy in leaving if last < action.index]

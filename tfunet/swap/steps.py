@@ -1,6 +1,6 @@
 """The ops of a training step and the tensors between them. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Of these, an output is the memory of the first input, seen with another shape or name.
 ALIASES = frozenset(
@@ -89,6 +89,7 @@ class Op:
         is_backward: Whether it belongs to the gradient or to what follows it.
         is_repeatable: Whether it may run twice: no state, no random numbers of its own.
         flops: Multiplications and additions, of convolutions and matrix products.
+        item_bytes: Of a number that it computes with.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Op:
     is_backward: bool
     is_repeatable: bool
     flops: float
+    item_bytes: int = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,3 +116,19 @@ def root(trace: Trace, tensor: int) -> int:
     if producer < 0 or trace.ops[producer].kind not in ALIASES:
         return tensor
     return root(trace, trace.ops[producer].inputs[0])
+
+
+def without_small(trace: Trace, least_bytes: int) -> tuple[Trace, list[int]]:
+    """Return the step without the ops that touch no tensor of `least_bytes`, and what is left.
+
+    Tensors keep their indices; those of the ops that are left out were there before the step. The
+    second value is the index in `trace` of each op that stays.
+    """
+    stays = [
+        index
+        for index, op in enumerate(trace.ops)
+        if any(trace.tensors[one].num_bytes >= least_bytes for one in (*op.inputs, *op.outputs))
+    ]
+    place = {index: position for position, index in enumerate(stays)}
+    tensors = tuple(replace(one, producer=place.get(one.producer, -1)) for one in trace.tensors)
+    return Trace(ops=tuple(trace.ops[index] for index in stays), tensors=tensors), stays

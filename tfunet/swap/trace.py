@@ -86,6 +86,7 @@ def read(ops: Sequence[tf.Operation]) -> tuple[Trace, list[tf.Tensor]]:
                 is_backward=in_backward,
                 is_repeatable=_is_repeatable(op),
                 flops=_flops(op),
+                item_bytes=op.outputs[0].dtype.size if op.outputs else 4,
             )
         )
     return Trace(ops=tuple(found), tensors=tuple(tensors)), handles

@@ -1,0 +1,106 @@
+"""What a step would need and take on a device that is only described; the commands for it."""
+
+import json
+
+import pytest
+
+from tfunet import cli, exit_codes
+from tfunet.config import RunConfig
+from tfunet.swap.devices import DEVICES
+from tfunet.swap.forecast import forecast
+from tfunet.swap.plan import Plan
+from tfunet.swap.show import read_plans
+
+MIB = 2**20
+CONFIG = """
+data = "tumours"
+data_options = { size = 48 }
+model_options = { filters = 8, levels = 3 }
+replica_batch = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def config():
+    return RunConfig(
+        data="tumours",
+        data_options={"size": 48},
+        model_options={"filters": 8, "levels": 3},
+        replica_batch=2,
+    )
+
+
+def test_a_large_device_needs_no_plan(config):
+    found = forecast(config, DEVICES["h100-pcie5"])
+    assert found.fits_without
+    assert not found.plan.decisions
+    # The outputs of the first two convolutions alone, and of what follows them.
+    assert found.plan.unlimited_peak_bytes > 4 * 2 * 48**3 * 8 * 4
+
+
+def test_a_faster_link_makes_a_shorter_step(config):
+    memory = 100 * MIB
+    slow, fast = (
+        forecast(config, DEVICES[name], memory_bytes=memory, allowed=["swap"])
+        for name in ("v100-pcie3", "v100-nvlink2")
+    )
+    assert (slow.fits, fast.fits, slow.fits_without) == (True, True, False)
+    assert fast.plan.step_seconds < slow.plan.step_seconds
+    assert fast.plan.exposed_seconds < slow.plan.exposed_seconds
+
+
+def test_what_fits_nowhere_is_said(config):
+    found = forecast(config, DEVICES["v100-pcie3"], memory_bytes=20 * MIB)
+    assert not found.fits
+
+
+def test_plan_and_picture_from_the_command_line(tmp_path, capsys):
+    study = tmp_path / "run.toml"
+    study.write_text(CONFIG)
+    saved, picture = tmp_path / "plan.json", tmp_path / "memory.svg"
+    plan = ["swap", "plan", str(study), "--device", "v100-pcie3", "--memory", "100MiB"]
+    assert cli.main([*plan, "--save", str(saved)]) == exit_codes.OK
+    shown = capsys.readouterr().out
+    assert "It fits with swapping: a step takes" in shown
+    (read,) = read_plans(saved)
+    assert read == Plan.from_json(saved.read_text())
+    assert cli.main(["swap", "show", str(saved), "--out", str(picture)]) == exit_codes.OK
+    assert "recomputed" in capsys.readouterr().out
+    drawing = picture.read_text()
+    assert "everything kept" in drawing
+    assert "this plan" in drawing
+    assert cli.main([*plan, "--json", "--replica_batch", "1"]) == exit_codes.OK
+    table = json.loads(capsys.readouterr().out)
+    assert (table["samples"], table["fits"]) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "v100-nvlink"], "Did you mean 'v100-nvlink2'?"),
+        (["--device", "gh200", "--memory", "0.5"], "an amount such as 40GiB"),
+        (["--device", "gh200", "--memory", "much"], "is not an amount of memory"),
+        (["--device", "gh200", "--modell", "unet"], "'model'"),
+    ],
+)
+def test_wrong_options_of_plan_are_refused(arguments, message, tmp_path, capsys):
+    study = tmp_path / "run.toml"
+    study.write_text(CONFIG)
+    assert cli.main(["swap", "plan", str(study), *arguments]) == exit_codes.BAD_INPUT
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "A run with --swap writes it"),
+        ("{", "holds no plan of this version"),
+        ('{"plans": []}', "ended before its first step"),
+        ('{"decisions": {}, "colour": 1}', "holds no plan of this version"),
+    ],
+)
+def test_files_without_a_plan_are_refused(content, message, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "swap.json").write_text(content)
+    assert cli.main(["swap", "show", str(tmp_path)]) == exit_codes.BAD_INPUT
+    assert message in capsys.readouterr().err

@@ -1,0 +1,143 @@
+"""Plans the training step of a configuration for a device that is only described."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfunet import losses, optimizers
+from tfunet.config import RunConfig
+from tfunet.data.source import open_source
+from tfunet.models.make import make_model
+from tfunet.swap import planner, trace
+from tfunet.swap.callback import MARGIN, MIB, resident_bytes
+from tfunet.swap.costs import Device, described
+from tfunet.swap.plan import Decision, Plan
+from tfunet.swap.show import text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What a step would need and take.
+
+    Args:
+        plan: Its memory and time; without the weights, the optimizer's variables and the batch.
+        resident_bytes: Those.
+        memory_bytes: What the device has for all of it, the allocator's losses taken off.
+        samples: Of a step.
+    """
+
+    plan: Plan
+    resident_bytes: int
+    memory_bytes: int
+    samples: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits with the plan."""
+        return self.resident_bytes + self.plan.peak_bytes <= self.memory_bytes
+
+    @property
+    def fits_without(self) -> bool:
+        """Whether the step fits with every tensor kept."""
+        return self.resident_bytes + self.plan.unlimited_peak_bytes <= self.memory_bytes
+
+
+def forecast(
+    config: RunConfig,
+    device: Device,
+    *,
+    memory_bytes: int | None = None,
+    allowed: Sequence[Decision] = ("swap", "recompute"),
+) -> Forecast:
+    """Return what one replica's step of a configuration would need and take on a device.
+
+    The step is traced, not run; only the weights and the optimizer's variables are allocated.
+
+    Args:
+        config: Of the run; its data set is opened for the shape of an image, and not read.
+        device: See `tfunet.swap.devices`.
+        memory_bytes: Instead of the device's own.
+        allowed: What may be done with a tensor beside keeping it.
+
+    Raises ValueError for a configuration that cannot be trained.
+    """
+    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
+    patch = source.chosen_patch(config.patch)
+    keras.config.set_dtype_policy(config.precision)
+    model = make_model(
+        config.model,
+        image_shape=(*patch, source.channels),
+        num_classes=source.num_classes,
+        options=config.model_options,
+    )
+    model.compile(
+        optimizer=optimizers.make(config, 1, 1),
+        loss=losses.make(config.loss, config.loss_options),
+        jit_compile=False,
+        auto_scale_loss=False,
+    )
+    model.optimizer.build(model.trainable_variables)
+    batch = config.replica_samples // config.accumulation
+    image = tf.TensorSpec((batch, *patch, source.channels), tf.float32)
+    mask = tf.TensorSpec((batch, *patch), tf.uint8)
+    model._symbolic_build(data_batch=(image, mask))
+
+    @tf.function(autograph=False, jit_compile=False)
+    def step(one: tf.Tensor, other: tf.Tensor) -> Any:
+        return model.train_step((one, other))
+
+    graph = step.get_concrete_function(image, mask).graph
+    ops = trace.in_order(graph.get_operations())
+    found, _ = trace.read(ops)
+    resident = resident_bytes(model) + trace.num_bytes(image) + trace.num_bytes(mask)
+    usable = int((memory_bytes or device.memory_bytes) * (1 - MARGIN))
+    plan = planner.make_plan(
+        found,
+        budget_bytes=max(0, usable - resident),
+        costs=described(found, device),
+        threshold_bytes=MIB,
+        allowed=allowed,
+    )
+    return Forecast(
+        plan=plan,
+        resident_bytes=resident,
+        memory_bytes=usable,
+        samples=batch,
+    )
+
+
+def forecast_json(found: Forecast) -> dict[str, Any]:
+    """Return a forecast as JSON knows it."""
+    return {
+        "fits": found.fits,
+        "fits_without": found.fits_without,
+        "memory_bytes": found.memory_bytes,
+        "resident_bytes": found.resident_bytes,
+        "samples": found.samples,
+        "plan": asdict(found.plan),
+    }
+
+
+def forecast_text(found: Forecast) -> str:
+    """Return a forecast in words."""
+    plan = found.plan
+    resident = f"{found.resident_bytes / MIB:,.0f} MiB"
+    usable = f"{found.memory_bytes / MIB:,.0f} MiB"
+    lines = [
+        f"Weights, optimizer and a batch of {found.samples} take {resident} of {usable} "
+        f"({MARGIN:.0%} of the device is left to what its allocator loses).",
+        text(plan),
+    ]
+    if found.fits_without:
+        lines.append("It fits without swapping.")
+    elif found.fits:
+        longer = plan.step_seconds / plan.unlimited_step_seconds - 1
+        lines.append(f"It fits with swapping: a step takes {longer:.0%} longer.")
+    else:
+        lines.append(
+            "It does not fit. A smaller patch, fewer filters or mixed_bfloat16 would help."
+        )
+    return "\n".join(lines)
