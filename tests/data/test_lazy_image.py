@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tifffile
 
-from tfunet.data import folder as folder_module
+from tfunet.data import files
 from tfunet.data.folder import open_folder
 from tfunet.data.lazy_image import joined, open_image, open_mask, resized
 from tfunet.data.preprocess import channel_statistics, resize_linear
@@ -94,6 +94,15 @@ def test_a_box_is_that_of_the_whole_file(name, tmp_path):
     np.testing.assert_array_equal(np.concatenate(list(lazy.parts())), whole)
 
 
+def test_four_bands_are_four_channels_unless_the_file_says_alpha(tmp_path):
+    tifffile.imwrite(tmp_path / "bands.tif", COLOURS, **TILED)
+    tifffile.imwrite(
+        tmp_path / "alpha.tif", COLOURS, photometric="rgb", extrasamples=["unassalpha"]
+    )
+    assert open_image(tmp_path / "bands.tif").channels == 4
+    assert open_image(tmp_path / "alpha.tif").channels == 3
+
+
 def test_a_box_of_a_mask_is_that_of_the_whole_mask(tmp_path):
     tifffile.imwrite(tmp_path / "mask.tif", STACK[0], tile=(16, 16), compression="zlib")
     whole, lazy = read_mask(tmp_path / "mask.tif"), open_mask(tmp_path / "mask.tif")
@@ -159,7 +168,7 @@ def test_files_of_one_case_must_have_one_shape(tmp_path):
     ],
 )
 def test_a_large_case_in_parts_is_what_reading_it_whole_gives(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_module, "LARGE_BYTES", 0)
+    monkeypatch.setattr(files, "LARGE_BYTES", 0)
     monkeypatch.setattr("tfunet.data.lazy_image.PART_BYTES", 90 * 3 * 4 * 11)
     tifffile.imwrite(tmp_path / "x_image.tif", COLOURS[..., :3], tile=(16, 16), photometric="rgb")
     mask = np.array([0, 1, 3, 7], np.uint8)[STACK[0] % 4]
@@ -175,7 +184,7 @@ def test_a_large_case_in_parts_is_what_reading_it_whole_gives(options, tmp_path,
 
 
 def test_a_mask_in_parts_is_held_to_the_same_rules(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_module, "LARGE_BYTES", 0)
+    monkeypatch.setattr(files, "LARGE_BYTES", 0)
     monkeypatch.setattr("tfunet.data.lazy_image.PART_BYTES", 90 * 4 * 8)
     tifffile.imwrite(tmp_path / "x_image.tif", STACK[0], tile=(16, 16))
     mask = np.zeros(STACK[0].shape, np.uint8)

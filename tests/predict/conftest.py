@@ -63,9 +63,10 @@ def train(folder, tmp_path_factory):
             },
             patch=(32, 32),
             replica_batch=2,
-            patches_per_case=30,
+            patches_per_case=60,
+            foreground_share=0.5,
             epochs=1,
-            learning_rate=0.03,
+            learning_rate=0.01,
             cache_dir=str(place / "cache"),
         )
         run(config, SingleDevice(Launch()), place / "run")

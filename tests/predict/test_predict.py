@@ -68,6 +68,14 @@ def test_tiles_with_an_aligned_halo_are_the_whole_image(
     assert 0.01 < labels.mean() < 0.99
 
 
+def test_the_weights_are_those_that_the_run_saved(local_run):
+    saved = keras.models.load_model(local_run / "model.keras", compile=False).get_weights()
+    loaded = network(local_run, (32, 32, 3)).get_weights()
+    assert len(saved) == len(loaded)
+    for one, other in zip(saved, loaded, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def blended_by_hand(run, image, window):
     """Gaussian-weighted mean of the logits of windows that overlap by half, all in memory."""
     distance = [(np.arange(size) - (size - 1) / 2) / (size / 8) for size in window]
