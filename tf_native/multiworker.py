@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, final
@@ -44,7 +46,11 @@ class MultiWorkerBackend:
         replicas.take_devices(self._launch)
         os.environ["TF_CONFIG"] = tf_config(self._launch)
         make = replicas.unscaled(tf.distribute.MultiWorkerMirroredStrategy)
+        handler = signal.getsignal(signal.SIGTERM)
         self._strategy = make(communication_options=self._options)
+        # TensorFlow's coordination service takes SIGTERM for itself, and nobody asks it.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
         return Topology(
             process_index=self._launch.process_index,
             process_count=self._launch.process_count,

@@ -37,7 +37,7 @@ def meet(cluster, tmp_path, monkeypatch):
     def run(*options, **variables):
         for name, value in variables.items():
             monkeypatch.setitem(cluster.environment, name, value)
-        return cluster.run("srun", *options, sys.executable, str(script)).splitlines()
+        return cluster.run("srun", "--quiet", *options, sys.executable, str(script)).splitlines()
 
     return run
 
