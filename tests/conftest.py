@@ -24,3 +24,12 @@ def pytest_collection_modifyitems(items):
         )
 
     items.sort(key=rank)
+
+
+@pytest.fixture(autouse=True)
+def _environment_stays():
+    """Undo what a command set for the TensorFlow that it loads: other tests start processes."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
