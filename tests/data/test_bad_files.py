@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import count
 from pathlib import Path
 
 import h5py
@@ -19,7 +20,7 @@ import tifffile
 import zarr
 from PIL import Image
 from pydicom.dataset import FileMetaDataset
-from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
 from tfunet.data.check import check
 from tfunet.data.defects import DefectsError
@@ -72,16 +73,20 @@ def save_zarr(path, pixels, spacing=1.0):
     group.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": [level]}]
 
 
+# Of one length: where a file is cut in half must not depend on chance.
+UIDS = (f"1.2.826.0.1.3680043.8.498.{number}" for number in count(10**30))
+
+
 def save_dicom(path, pixels, spacing=1.0):
     path.mkdir(parents=True)
-    series = generate_uid()
+    series = next(UIDS)
     # Written in another order than they lie.
     for number in RNG.permutation(len(pixels)):
         one = pydicom.Dataset()
         one.file_meta = FileMetaDataset()
         one.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
         one.SOPClassUID = one.file_meta.MediaStorageSOPClassUID = CTImageStorage
-        one.SOPInstanceUID = one.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+        one.SOPInstanceUID = one.file_meta.MediaStorageSOPInstanceUID = next(UIDS)
         one.SeriesInstanceUID = series
         one.Rows, one.Columns = pixels.shape[1:3]
         one.SamplesPerPixel = 1 if pixels.ndim == 3 else pixels.shape[3]
@@ -95,7 +100,7 @@ def save_dicom(path, pixels, spacing=1.0):
         one.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
         one.ImagePositionPatient = [0, 0, float(number) * spacing]
         one.PixelData = np.ascontiguousarray(pixels[number]).tobytes()
-        pydicom.dcmwrite(path / f"{generate_uid()}.dcm", one, enforce_file_format=True)
+        pydicom.dcmwrite(path / f"{next(UIDS)}.dcm", one, enforce_file_format=True)
 
 
 # Of each format: what to write with, the pattern's end, the shape, and whether it holds floating

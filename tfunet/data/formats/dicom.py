@@ -42,8 +42,7 @@ def pixels(path: Path) -> np.ndarray:
 def _slices(path: Path, *, pixels: bool) -> list[Any]:
     """Return the data sets of a series in the order of their positions along its normal."""
     files = [path] if path.is_file() else _files(path)
-    slices = [_read(file, pixels=pixels) for file in files]
-    slices = [one for one in slices if "Rows" in one]
+    slices = [one for file in files if "Rows" in (one := _read(file, pixels=pixels))]
     if not slices:
         raise ValueError("no DICOM image in it")
     series = sorted({str(one.get("SeriesInstanceUID", "")) for one in slices})
@@ -67,9 +66,14 @@ def _files(folder: Path) -> list[Path]:
 
 def _read(file: Path, *, pixels: bool) -> Any:
     try:
-        return pydicom.dcmread(file, stop_before_pixels=not pixels)
+        found = pydicom.dcmread(file, stop_before_pixels=not pixels)
     except (pydicom.errors.InvalidDicomError, EOFError, ValueError) as error:
         raise ValueError(f"{file.name}: {error}") from error
+    # pydicom reads a header that was cut off as far as it goes; reports and the like have no rows.
+    kind = found.file_meta.get("MediaStorageSOPClassUID", pydicom.uid.UID("")).name
+    if "Rows" not in found and kind.endswith("Image Storage"):
+        raise ValueError(f"{file.name}: the file ends before its pixels")
+    return found
 
 
 def _position(one: Any) -> float:
