@@ -75,7 +75,7 @@ def test_the_commands_of_the_page_build_list_and_clear(tmp_path, monkeypatch, ca
     monkeypatch.setenv("TFUNET_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     small = "data = 'cells'\npatch = [8, 8]\ndata_options = { num_cases = 3, size = 32 }\n"
-    Path("nuclei.toml").write_text(small)
+    Path("augmented.toml").write_text(small)
     printed = []
     for command in commands:
         program, *arguments = command.split()
