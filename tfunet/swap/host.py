@@ -23,9 +23,6 @@ class Tier(Protocol):
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
         """Return the tensor, in new device memory; made under the caller's control edges."""
 
-    def clear(self) -> None:
-        """Let go of all host memory."""
-
 
 class NumpyMemory:
     """NumPy arrays, outside TensorFlow's own allocator: the host of a CPU that plays the device.
@@ -61,9 +58,6 @@ class NumpyMemory:
         with tf.device(tensor.device):
             return tf.raw_ops.DeepCopy(x=value)
 
-    def clear(self) -> None:
-        self._arrays.clear()
-
 
 class HostMemory:
     """Memory of the host beside a GPU; TensorFlow copies from and to pinned buffers."""
@@ -82,9 +76,6 @@ class HostMemory:
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
         with tf.device(tensor.device):
             return tf.identity(self._copies[f"{id(tensor.graph)} {tensor.name}"], name="swap_in")
-
-    def clear(self) -> None:
-        self._copies.clear()
 
 
 def _aligned(value: np.ndarray) -> np.ndarray:

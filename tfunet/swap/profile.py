@@ -1,5 +1,6 @@
 """Measures what the ops of a step and the copies between device and host take."""
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +44,7 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> Costs:
                 found = _op_seconds(op)
                 timed[key] = moved / rate if found is None else found
             seconds.append(timed[key])
-    out, back = _link(tier)
+    out, back = _link(type(tier))
     return Costs(
         op_seconds=seconds,
         out_bytes_per_second=out,
@@ -110,6 +111,7 @@ def _made_up(like: tf.Tensor) -> tf.Tensor:
     return tf.zeros(like.shape, like.dtype)
 
 
+@functools.cache
 def _bytes_per_second() -> float:
     """Return how fast an op that only moves numbers reads and writes them."""
     numbers = tf.fill([LINK_BYTES // 4], 0.5)
@@ -117,8 +119,10 @@ def _bytes_per_second() -> float:
     return 2 * LINK_BYTES / _median_seconds(lambda: [add(numbers)])
 
 
-def _link(tier: Tier) -> tuple[float, float]:
-    """Return the bytes per second to the host and back."""
+@functools.cache
+def _link(kind: type[Tier]) -> tuple[float, float]:
+    """Return the bytes per second to the host and back; measured once in a process."""
+    tier = kind()
     numbers = tf.fill([LINK_BYTES // 4], 0.5)
 
     @tf.function(jit_compile=False, autograph=False)
@@ -134,7 +138,6 @@ def _link(tier: Tier) -> tuple[float, float]:
 
     out_seconds = _median_seconds(lambda: [out(numbers)])
     both_seconds = _median_seconds(lambda: [both(numbers)])
-    tier.clear()
     back_seconds = max(both_seconds - out_seconds, out_seconds / 10)
     return LINK_BYTES / out_seconds, LINK_BYTES / back_seconds
 
