@@ -93,6 +93,9 @@ class Way:
         return self._read()
 
     def end(self):
+        """End it with all that it started; may be called again."""
+        if self.process.returncode is not None:
+            return
         self.process.stdin.close()
         self.process.stdout.close()
         with contextlib.suppress(ProcessLookupError):
@@ -205,16 +208,21 @@ def first_rounds(names, task, cache, num_rounds, order):
         order.shuffle(names)
         for name in names:
             way = Way(name, task, cache)
-            seconds[name].append(way.ask("first")["seconds"])
-            way.end()
+            try:
+                seconds[name].append(way.ask("first")["seconds"])
+            finally:
+                way.end()
     return seconds
 
 
-def compare(name, data, folder, *, quick, order):
-    """Return the claims of one task."""
+def compare(name, data, folder, started, *, quick, order):
+    """Return the claims of one task; `started` ends the processes, however this ends."""
     task = write_task(name, data, folder)
     cache = folder / "cache"
-    ways = [Way(way, task, cache) for way in WAYS]
+    ways = []
+    for way in WAYS:
+        ways.append(Way(way, task, cache))
+        started.callback(ways[-1].end)
     for way in [one for one in ways if one.missing]:
         print(f"!!! {way.name} IS LEFT OUT: {', '.join(way.missing)} is not installed.", flush=True)
         ways.remove(way)
@@ -275,13 +283,15 @@ def main():
     parser.add_argument("--quick", action="store_true", help="fewer repeats, for a look")
     parser.add_argument("--task", choices=TASKS, action="append", help="only this one")
     options = parser.parse_args()
+    # So that the processes of the ways end with this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     order = random.Random(0)
     found = []
     for name in options.task or TASKS:
         print(name, flush=True)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as started:
             data = options.data.resolve()
-            found += compare(name, data, Path(folder), quick=options.quick, order=order)
+            found += compare(name, data, Path(folder), started, quick=options.quick, order=order)
     if not found:
         raise SystemExit("No peer is installed: there is nothing to compare with.")
     measure.show(found)

@@ -371,6 +371,7 @@ def run(
         regions=tuple(source.regions),
         peaks=peak_bytes(backend, topology),
         bound_pairs=bound_pairs,
+        pipeline_bytes=training_pipeline.buffered_bytes,
         elapsed_seconds=elapsed_seconds,
     )
     if topology.is_chief:
