@@ -60,6 +60,7 @@ def summarise(
     left_out_cases: int,
     peaks: np.ndarray,
     bound_pairs: Sequence[tuple[float, float]],
+    pipeline_bytes: int,
     elapsed_seconds: float,
 ) -> dict[str, Any]:
     """Return result.json. A check that failed would have ended the run before."""
@@ -96,6 +97,7 @@ def summarise(
         "left_out_cases": left_out_cases,
         "peak_resident_bytes": [int(row[0]) for row in peaks],
         "peak_device_bytes": [int(row[1]) or None for row in peaks],
+        "pipeline_bytes": pipeline_bytes,
         "loss": progress.logs["loss"],
         "val_loss": progress.logs["val_loss"],
         "dice": {region: progress.logs[f"val_dice_{region}"] for region in regions},

@@ -391,6 +391,7 @@ def run(
         left_out_cases=num_left_out,
         peaks=peak_bytes(backend, topology),
         bound_pairs=bound_pairs,
+        pipeline_bytes=training_pipeline.buffered_bytes,
         elapsed_seconds=elapsed_seconds,
     )
     if topology.is_chief:

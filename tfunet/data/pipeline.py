@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from math import prod
 from pathlib import Path
 from typing import final
 
@@ -87,6 +88,16 @@ class TrainingPipeline:
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
         return steps_per_epoch(self.num_samples, self.replica_batch * self.num_replicas)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Most bytes of samples that a process holds at a time: ready, or in the making.
+
+        Beside them it maps the cache, whose pages the system takes back when it needs them.
+        """
+        # In the making: a sample on each core, a batch, and the one that is handed over.
+        samples = (PREFETCHED_BATCHES + 2) * self.replica_batch + _parallel_calls()
+        return samples * prod(self.cases.patch) * (self.cases.channels * 4 + 1)
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
