@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -21,10 +22,12 @@ def places(count, key=None):
     return [Place(index=i, count=count, host="here", hosts=hosts, key=key) for i in range(count)]
 
 
-def meet(all_places, codes=None, noted=None):
+def meet(all_places, codes=None, noted=None, chief_comes_after=0.0):
     """The meeting of each process, or its error."""
 
     def one(place):
+        if place.index == 0:
+            time.sleep(chief_comes_after)
         try:
             code = (codes or {}).get(place.index, "code")
             return Meeting(place, code, (noted or {}).get(place.index, []))
@@ -58,10 +61,11 @@ def test_another_run_at_the_same_port_is_refused(monkeypatch):
     assert "another run meets here" in met[1]
 
 
-def test_who_does_not_come_is_named_by_host_and_rank(monkeypatch):
+@pytest.mark.parametrize("late", [0, 0.4])
+def test_who_does_not_come_is_named_by_host_and_rank(monkeypatch, late):
     monkeypatch.setenv("TFUNET_MEETING_SECONDS", "1")
     three = [replace(one, hosts=("127.0.0.1", "n2", "n10")) for one in places(3)]
-    met = meet(three[:2])
+    met = meet(three[:2], chief_comes_after=late)
     assert met[0] == "process 2 of 3 on n10 did not come within 1 s."
     assert met[1] == met[0]
 
