@@ -94,8 +94,9 @@ lint: env
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --no-error-summary
 
+# Two workers: one takes the tests that start processes, one after the other (tests/conftest.py).
 test: lint
-	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest $(PYTEST_ARGS)
+	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 contract: env
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest tests/contract $(PYTEST_ARGS)

@@ -24,6 +24,10 @@ def pytest_collection_modifyitems(items):
         )
 
     items.sort(key=rank)
+    for item in items:
+        if rank(item) >= LATE.index("multiprocess") + 1:
+            # Of two pytest workers one starts all other processes: they need the cores in turn.
+            item.add_marker(pytest.mark.xdist_group("processes"))
 
 
 @pytest.fixture(autouse=True)
