@@ -15,7 +15,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 LATE = ("slow", "multiprocess", "slurm", "gpu")
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items):
     def rank(item):
         return max(
@@ -23,11 +23,13 @@ def pytest_collection_modifyitems(items):
             default=0,
         )
 
-    items.sort(key=rank)
     for item in items:
-        if rank(item) >= LATE.index("multiprocess") + 1:
+        if rank(item) > LATE.index("slow") + 1:
             # Of two pytest workers one starts all other processes: they need the cores in turn.
             item.add_marker(pytest.mark.xdist_group("processes"))
+    result = yield  # pytest-xdist reads the groups; pytest puts uses of a fixture side by side.
+    items.sort(key=rank)
+    return result
 
 
 @pytest.fixture(autouse=True)
