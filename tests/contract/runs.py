@@ -32,7 +32,7 @@ BASE = {
     "deterministic": True,
     "cores_per_replica": 1,
 }
-SECONDS = 150
+SECONDS = 280
 
 
 @dataclass(frozen=True)
