@@ -5,7 +5,7 @@ import shutil
 import checks
 import pytest
 import runs
-from conftest import KILL_STEP, kill_at
+from runs import KILL_STEP, kill_at
 
 BACKENDS = ["single", "mirrored", "multiworker", "horovod"]
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(600)]
