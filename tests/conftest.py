@@ -1,6 +1,7 @@
 """Quiet TensorFlow, no GPU unless a test asks for one, fast tests first."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,12 @@ settings.load_profile("tfunet")
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+# A shell has what it starts in the background ignore these, and so would all that tests start.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        is_interrupt = _number == signal.SIGINT
+        signal.signal(_number, signal.default_int_handler if is_interrupt else lambda *_: None)
 
 LATE = ("slow", "multiprocess", "slurm", "gpu")
 

@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 WITHOUT_TENSORFLOW = [
     *ROOT.glob("tfunet/bench/*.py"),
+    *ROOT.glob("tfunet/commands/*.py"),
     *(
         ROOT / f"tfunet/{name}.py"
         for name in (

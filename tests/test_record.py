@@ -41,7 +41,7 @@ def python(program: str, *arguments: object, **options: object) -> subprocess.Po
 
 def output_of(program: str, *arguments: object) -> str:
     process = python(program, *arguments)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     return output
 
@@ -386,7 +386,7 @@ from pathlib import Path
 from tfunet.record import RunFolder
 with RunFolder(Path(sys.argv[1])).locked():
     print("ready", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

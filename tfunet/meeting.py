@@ -41,13 +41,17 @@ class Meeting:
         place: This process.
         code: Hash of the code that it runs.
         noted: Signals that came to it, filled by a handler.
+        seconds: How long it waits for the others; by default as the environment says.
     """
 
-    def __init__(self, place: Place, code: str, noted: Sequence[int]) -> None:
+    def __init__(
+        self, place: Place, code: str, noted: Sequence[int], *, seconds: float | None = None
+    ) -> None:
         self._place = place
         self._code = code
         self._noted = noted
-        self._seconds = float(os.environ.get(SECONDS_VARIABLE, MEETING_SECONDS))
+        given = os.environ.get(SECONDS_VARIABLE, MEETING_SECONDS)
+        self._seconds = float(given) if seconds is None else seconds
         self._deadline = time.monotonic() + self._seconds
         self._peers: dict[int, _Line] = {}
         self._agreed = threading.Condition()
@@ -110,7 +114,7 @@ class Meeting:
         address = address_of(place.hosts[0])
         addresses = {0: f"{address}:{_free_port(address, ports_of(place.key, 0)[1:])}"}
         with _listening(address, place) as server:
-            while len(addresses) < place.count:
+            while len(addresses) < place.count or self._forget_gone(addresses):
                 server.settimeout(self._left())
                 try:
                     connection, _ = server.accept()
@@ -127,6 +131,8 @@ class Meeting:
                     continue
                 line.send({"welcome": True})
                 index = int(hello["index"])
+                if index in addresses:
+                    self._forget_gone(addresses)
                 who = f"process {index} of {hello['count']} on {hello['host']}"
                 if index in addresses or hello["count"] != place.count:
                     self._refuse_all(f"{who} came to a run of {place.count} that has it already")
@@ -142,6 +148,14 @@ class Meeting:
         for line in self._peers.values():
             line.send({"addresses": ordered})
         return ordered
+
+    def _forget_gone(self, addresses: dict[int, str]) -> bool:
+        """Forget who waited too long for its welcome and will come again; whether anyone did."""
+        gone = [index for index, line in self._peers.items() if line.is_gone()]
+        for index in gone:
+            self._peers.pop(index).close()
+            del addresses[index]
+        return bool(gone)
 
     def _refuse_all(self, reason: str) -> None:
         for line in self._peers.values():
@@ -228,6 +242,18 @@ class _Line:
             with contextlib.suppress(OSError):
                 self._connection.settimeout(None)
         return message if isinstance(message, dict) else None
+
+    def is_gone(self) -> bool:
+        """Return whether the other end has hung up."""
+        self._connection.setblocking(False)
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            self._connection.setblocking(True)
 
     def close(self) -> None:
         """Hang up."""

@@ -44,7 +44,7 @@ def main(behaviour, folder):
         number = signal.SIG_IGN if behaviour == "deaf" else lambda *_: fail(folder, "Ctrl-C", 130)
         signal.signal(signal.SIGINT, number)
         (folder / "started").write_text(str(os.getpid()))
-        time.sleep(60)
+        time.sleep(600)
     (folder / "result.json").write_text(json.dumps(result))
     sys.exit(4 if behaviour == "unlike single" else 0)
 

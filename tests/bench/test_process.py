@@ -15,9 +15,9 @@ from tfunet.bench.process import CHILD
 PARENT = """
 import os, sys, time
 from tfunet.bench.process import start
-process = start(0, ["sleep", "60"], os.sched_getaffinity(0), os.environ)
+process = start(0, ["sleep", "600"], os.sched_getaffinity(0), os.environ)
 print(process.popen.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -28,12 +28,12 @@ def test_process_dies_with_the_one_that_started_it():
     )
     process = psutil.Process(int(parent.stdout.readline()))
     # It has become the command: before that, the kernel may not know of it yet.
-    deadline = time.monotonic() + 10
-    while process.cmdline() != ["sleep", "60"] and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while process.cmdline() != ["sleep", "600"] and time.monotonic() < deadline:
         time.sleep(0.01)
     parent.kill()
     parent.communicate()
-    psutil.wait_procs([process], timeout=5)
+    psutil.wait_procs([process], timeout=60)
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 

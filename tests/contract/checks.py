@@ -39,11 +39,14 @@ def only_the_chief_wrote(audit, folder):
 
 
 def ended_at_once(run, process):
-    """A killed process ended the whole run, non-zero, and is named."""
+    """A killed process ended the whole run, non-zero, soon, and is named."""
     assert run.exit_code == 3
     assert f"process {process}" in run.failure["reason"]
     assert "SIGKILL" in run.failure["reason"]
     assert not (run.folder / "result.json").exists()
+    # The step after the checkpoint is where it is killed.
+    killed, ended = (run.folder / name for name in ("checkpoint.npz", "failure.json"))
+    assert ended.stat().st_mtime - killed.stat().st_mtime < 60
 
 
 def bit_identical(run, uninterrupted):

@@ -32,7 +32,8 @@ BASE = {
     "deterministic": True,
     "cores_per_replica": 1,
 }
-SECONDS = 150
+SECONDS = 280
+KILL_STEP = 7
 
 
 @dataclass(frozen=True)
@@ -107,3 +108,8 @@ def _value(value):
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(one) for one in value) + "]"
     return json.dumps(value)
+
+
+def kill_at(step):
+    """The callback is part of the configuration; without the variable it does nothing."""
+    return {"callbacks": [{"name": f"{HERE / 'kill.py'}:KillAt", "step": step}]}

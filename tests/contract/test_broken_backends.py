@@ -5,7 +5,7 @@ import re
 import checks
 import pytest
 import runs
-from conftest import KILL_STEP, kill_at
+from runs import KILL_STEP, kill_at
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(600)]
 

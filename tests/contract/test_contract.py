@@ -1,12 +1,11 @@
 """One suite for every backend, over real runs: what makes them interchangeable."""
 
 import shutil
-import time
 
 import checks
 import pytest
 import runs
-from conftest import KILL_STEP, kill_at
+from runs import KILL_STEP, kill_at
 
 BACKENDS = ["single", "mirrored", "multiworker", "horovod"]
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(600)]
@@ -48,7 +47,6 @@ def whole(backend, single, audit, contract_folder):
 def killed(backend, contract_folder):
     """A run whose last process is killed at a step, in the middle of the second epoch."""
     last = 0 if backend in ("single", "mirrored") else 1
-    began = time.monotonic()
     run = runs.train(
         contract_folder / f"{backend}-killed",
         environment={"TFUNET_TEST_KILL": str(last)},
@@ -56,9 +54,8 @@ def killed(backend, contract_folder):
         num_replicas=replicas(backend),
         **kill_at(KILL_STEP),
     )
-    seconds = time.monotonic() - began
     shutil.copytree(run.folder, contract_folder / f"{backend}-moved")
-    return run, last, seconds
+    return run, last
 
 
 def test_weights_equal_those_of_one_device(whole, single):
@@ -106,13 +103,12 @@ def test_large_model_support_changes_no_bit_or_is_refused(backend, whole, contra
 
 
 def test_killed_process_ends_the_run_and_is_named(killed):
-    run, process, seconds = killed
+    run, process = killed
     checks.ended_at_once(run, process)
-    assert seconds < 60  # Most of it is TensorFlow's start.
 
 
 def test_resumed_run_has_the_bits_of_the_uninterrupted_one(backend, killed, whole):
-    run, _, _ = killed
+    run, _ = killed
     assert not (run.folder / "result.json").exists()
     resumed = runs.train(
         run.folder, backend=backend, num_replicas=replicas(backend), **kill_at(KILL_STEP)

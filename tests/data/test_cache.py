@@ -295,7 +295,7 @@ def started(count, *arguments):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(200)
     return [process.exitcode for process in processes]
 
 

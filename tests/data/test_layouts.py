@@ -2,6 +2,7 @@
 
 import json
 
+import h5py
 import nibabel
 import numpy as np
 import pytest
@@ -139,6 +140,21 @@ def test_a_csv_of_pairs_opens(pairs):
         open_source("csv", {**options, "images": "scans"})
     with pytest.raises(ValueError, match=r"no option 'patc'"):
         open_source("csv", {**options, "patc": [8, 8]})
+
+
+def test_paths_in_a_csv_may_be_absolute_and_name_arrays_in_a_file(pairs, monkeypatch):
+    folder = pairs.parents[1]
+    rows = ["image,mask"]
+    with h5py.File(folder / "all.h5", "w") as file:
+        for number in range(2):
+            file[f"raw/{number}"] = RNG.random((20, 30), np.float32)
+            rows.append(f"{folder}/all.h5:raw/{number},{folder}/gt/s{number}/p.png")
+    pairs.write_text("\n".join(rows) + "\n")
+    monkeypatch.setenv("TABLES", str(pairs.parent))
+    source = open_source("csv", {"file": "$TABLES/pairs.csv"})
+    assert [one.rpartition("_all_")[2] for one in source.case_ids] == ["raw_0", "raw_1"]
+    assert not any("/" in one for one in source.case_ids)
+    assert check(source).defects == ()
 
 
 def test_a_data_set_may_be_described_in_a_file_of_its_own(pairs, monkeypatch):

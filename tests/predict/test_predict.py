@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,6 +182,24 @@ def test_statistics_of_the_whole_image_are_warned_of(train, folder, tmp_path, ca
     assert "warning" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("has_own_code", [False, True])
+def test_who_prepared_the_images_is_what_the_run_recorded(
+    has_own_code, local_run, folder, tmp_path, capsys
+):
+    run = shutil.copytree(local_run, tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "data": "csv"}))
+    data = json.loads((run / "data.json").read_text())
+    if has_own_code:
+        (run / "data.json").write_text(json.dumps({**data, "preparation": None}))
+    predict(run, [str(folder / "scene.tif")], tmp_path / "out", Options(window=(64, 64)))
+    assert ("in code of its own" in capsys.readouterr().err) == has_own_code
+    # A process that was killed between its last two acts left this behind.
+    (tmp_path / "out/.unfinished-scene").mkdir()
+    predict(run, [str(folder / "scene.tif")], tmp_path / "out", Options(window=(64, 64)))
+    assert not (tmp_path / "out/.unfinished-scene").exists()
+
+
 def test_a_halo_that_is_too_small_is_warned_of(local_run, folder, tmp_path, capsys):
     options = Options(tiles="halo", halo=4)
     predict(local_run, [str(folder / "scene.tif")], tmp_path, options)
@@ -247,12 +266,12 @@ def test_ctrl_c_leaves_no_half_written_file_and_the_same_command_goes_on(
         command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     )
     raw = tmp_path / "out/.unfinished-wide/labels.raw"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 200
     while not (raw.exists() and raw.stat().st_size) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=200)
     assert process.returncode == exit_codes.INTERRUPTED, said
     assert "The same command goes on from here" in said
     assert [one.name for one in (tmp_path / "out").iterdir()] == [".unfinished-wide"]

@@ -8,6 +8,7 @@ import pytest
 import tifffile
 import zarr
 
+from tfunet.predict.jobs import identity_of, plan_jobs
 from tfunet.predict.output import SUFFIXES, default_format, write
 from tfunet.predict.raster import RawFile, raster_of
 
@@ -99,3 +100,18 @@ def test_what_cannot_be_finished_leaves_nothing(tmp_path):
                 spacing=None,
             )
         assert {one.name for one in tmp_path.iterdir()} == {"values.raw"}
+
+
+def test_an_array_in_a_file_has_a_prediction_of_its_own_that_is_old_when_the_file_is_newer(
+    tmp_path,
+):
+    store = zarr.open_group(tmp_path / "store.zarr", mode="w")
+    array = store.create_array("raw/a", shape=(4, 4), chunks=(2, 2), dtype="u1")
+    store.create_array("raw/b", shape=(4, 4), chunks=(2, 2), dtype="u1")
+    images = [f"{tmp_path}/store.zarr:raw/{name}" for name in "ab"]
+    jobs = plan_jobs(images, tmp_path / "out", None, probabilities=False)
+    assert [job.labels.name for job in jobs] == ["store_raw_a.zarr", "store_raw_b.zarr"]
+    before = identity_of(jobs[0], {})
+    assert identity_of(jobs[0], {}) == before
+    array[...] = 1  # Within the folder; what the folder itself says stays as it is.
+    assert identity_of(jobs[0], {}) != before

@@ -54,11 +54,11 @@ class Project:
     def make(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         (self.folder / "calls").unlink(missing_ok=True)
         process = self.start(*arguments, **variables)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def wait_until_stopped(self) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while not (self.folder / "stopped").exists():
             assert time.monotonic() < deadline, "the step was never reached"
             time.sleep(0.01)
@@ -171,7 +171,7 @@ def test_two_makes_at_once_set_up_once(project: Project) -> None:
     assert second.stdout is not None
     assert "waiting" in second.stdout.readline()
     (project.folder / "go").touch()
-    assert first.wait(timeout=30) == second.wait(timeout=30) == 0
+    assert first.wait(timeout=120) == second.wait(timeout=120) == 0
     assert project.steps_run() == ALL_STEPS
     for process in (first, second):
         process.communicate()

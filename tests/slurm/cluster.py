@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 CHILD = ROOT / "tfunet/bench/child.py"
 PACKAGES = {"slurmctld": "slurm-wlm", "munged": "munge"}
 INSTALL_SECONDS = 300
-START_SECONDS = 30
+START_SECONDS = 120
 # As text n10 comes first, as numbers n2 does; SLURM counts.
 NODES = ("n2", "n10")
 NAME = "tfunet-slurm-"
@@ -49,7 +49,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
 # Seconds that a person waits for without noticing, not those of a large cluster.
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
-KillWait=15
+KillWait=60
 MinJobAge=30
 JobRequeue=1
 PreemptType=preempt/partition_prio
@@ -142,7 +142,7 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=200,
             **options,
         )
         return done.stdout

@@ -1,6 +1,7 @@
-"""A callback that holds a run after a step, so that a test can do something to it there."""
+"""A callback that holds a run after a step, and says which processes a signal reached there."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -17,7 +18,16 @@ class HoldAt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.left -= 1
         if self.left == 0 and self.file.exists():
-            name = f"held-{os.environ['SLURM_JOB_ID']}-{os.environ['SLURM_PROCID']}"
-            self.file.with_name(name).touch()
+            name = f"{os.environ['SLURM_JOB_ID']}-{os.environ['SLURM_PROCID']}"
+            told = self.file.with_name(f"told-{name}")
+            handlers = {}
+
+            def tell(number, frame):
+                handlers[number](number, frame)
+                told.touch()
+
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                handlers[number] = signal.signal(number, tell)
+            self.file.with_name(f"held-{name}").touch()
             while self.file.exists():
                 time.sleep(0.05)

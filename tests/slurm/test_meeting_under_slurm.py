@@ -12,15 +12,18 @@ pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[2]
 MEET = """
 import json, os, sys, time
+from pathlib import Path
 from tfunet.cluster import find_place
 from tfunet.meeting import Meeting
 
 place = find_place(os.environ)
-if place.index == int(os.environ.get("LATE", -1)):
-    time.sleep(4)
+gone = Path(os.environ.get("GONE", "none"))
+while "GONE" in os.environ and place.index == 1 and not gone.exists():
+    time.sleep(0.1)
 try:
     meeting = Meeting(place, "code", [])
 except ConnectionError as error:
+    gone.touch()
     sys.exit(f"refused: {error}")
 shown = {"index": place.index, "host": place.host, "hosts": place.hosts}
 print(json.dumps({**shown, "addresses": meeting.addresses}))
@@ -66,8 +69,9 @@ def test_all_processes_agree_on_who_is_where(cluster, meet, options, hosts):
     assert len(set(said[0]["addresses"])) == len(hosts)
 
 
-def test_the_process_that_does_not_come_is_named_with_its_node(meet):
-    lines = meet("-N2", "-n2", LATE="1", TFUNET_MEETING_SECONDS="1")
+def test_the_process_that_does_not_come_is_named_with_its_node(meet, tmp_path):
+    # It comes once the chief has gone.
+    lines = meet("-N2", "-n2", GONE=str(tmp_path / "gone"), TFUNET_MEETING_SECONDS="1")
     assert "refused: process 1 of 2 on n10 did not come within 1 s." in lines
     assert any("process 0 of 2 on n2" in line and "was not there" in line for line in lines)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tfunet import exit_codes
 
-pytestmark = [pytest.mark.slurm, pytest.mark.multiprocess, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]
 HOLD = Path(__file__).with_name("hold.py")
 STUDY = """
@@ -77,7 +77,7 @@ class Sweep:
 
     def wait_until_held(self, count):
         """Return once so many processes wait at their fifth step."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while len(list(self.folder.glob("held-*"))) < count:
             assert time.monotonic() < deadline, self.tfunet("sweep", "status", self.logs)
             time.sleep(0.2)
@@ -91,16 +91,16 @@ class Sweep:
         return json.loads((trial / "result.json").read_text())
 
 
-def until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
+def until(condition):
+    deadline = time.monotonic() + 200
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.3)
 
 
-def release(hold):
-    """Let the held processes go on, once a signal under way has arrived."""
-    time.sleep(1)
+def release(hold, signalled):
+    """Let the held processes go on, once signals have reached so many chiefs since the start."""
+    until(lambda: len(list(hold.parent.glob("told-*-0"))) == signalled)
     hold.unlink()
 
 
@@ -136,7 +136,7 @@ def test_a_sweep_survives_what_happens_on_a_cluster(cluster, tmp_path):
     urgent = ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
     cluster.run(*urgent, "--wrap", "sleep 1")
     until(lambda: "COMPLETING" in cluster.run("squeue", "-h", "-o", "%T", "-j", preempted))
-    release(hold)
+    release(hold, 2)
     sweep.tfunet("sweep", "wait", sweep.logs, code=exit_codes.PROCESS_DIED)
     states = {name: one["state"] for name, one in sweep.trials().items()}
     assert states == {"single": "interrupted", "horovod": "failed", "multiworker": "done"}
@@ -148,7 +148,7 @@ def test_a_sweep_survives_what_happens_on_a_cluster(cluster, tmp_path):
     assert "1 of 3 trials to submit" in sweep.tfunet("sweep", "resume", sweep.logs)
     sweep.wait_until_held(5 + 3)
     cluster.run("scancel", "--signal=USR1", sweep.job("horovod"))
-    release(hold)
+    release(hold, 3)
     sweep.tfunet("sweep", "wait", sweep.logs)
     assert "Going on from step 6 of 10." in sweep.log("horovod")
     report = (sweep.logs / "report/report.md").read_text()

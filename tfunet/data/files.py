@@ -40,7 +40,7 @@ class Listing:
     """The files of a data set.
 
     Args:
-        root: The folder; all files are relative to it.
+        root: The folder; files are relative to it, or absolute.
         cases: Those whose files are all there.
         defects: What is wrong with the others.
         found: How many files there are, in words.
@@ -327,7 +327,8 @@ def _fingerprint(root: Path, cases: Sequence[Case], settings: Mapping[str, Any])
     stats = [file.stat() for file in files]
     by_content = sum(stat.st_size for stat in stats) <= HASHED_BYTES
     for file, stat in zip(files, stats, strict=True):
-        digest.update(f"\n{file.relative_to(root).as_posix()}\n{stat.st_size}\n".encode())
+        shown = file.relative_to(root) if file.is_relative_to(root) else file
+        digest.update(f"\n{shown.as_posix()}\n{stat.st_size}\n".encode())
         digest.update(_content(file) if by_content else str(stat.st_mtime_ns).encode())
     return digest.hexdigest()[:32]
 

@@ -9,6 +9,7 @@ from typing import Any
 from tfunet.data.defects import Defect
 from tfunet.data.files import Listing, open_files
 from tfunet.data.folder import find_root, open_folder
+from tfunet.data.formats.container import split_container, stem
 from tfunet.data.labels import BACKGROUND, labelling
 from tfunet.data.pairs import Case, without_same_names
 from tfunet.data.pixel_size import PixelSizes
@@ -104,7 +105,7 @@ def open_csv(
     """Open the pairs that a CSV or TSV file lists, a case a row; its paths are relative to it.
 
     Args:
-        file: The table.
+        file: The table; `~` and environment variables in its folder are expanded.
         images: Column of the images, or several, whose files become channels.
         masks: Column of the masks, or class name to column where each class has a file.
         key: Column of the case names. By default the first image's name.
@@ -116,16 +117,16 @@ def open_csv(
         target_pixel_size: Resample to it.
         options: `regions`, `intensity`, `grey`, `axes`, `patch`, `name`: as of `folder`.
     """
-    path = Path(file).expanduser()
+    folder, path = find_root(str(Path(file).parent)), Path(file)
     columns = [images] if isinstance(images, str) else list(images)
     labels = labelling(masks, classes, threshold)
     about = {"file": path.name, "key": key or columns[0], "keep": keep or {}}
-    table = Table(find_root(str(path.parent)), {**about, **({"group": group} if group else {})})
+    table = Table(folder, {**about, **({"group": group} if group else {})})
     cases, defects = [], []
     for name, row in table.rows():
         named = [table.cell(row, column) for column in (*columns, *labels.patterns)]
         case_id = name if key else _case_id(named[0])
-        lost = [one for one in named if not one or not (path.parent / one).exists()]
+        lost = [one for one in named if not one or not split_container(folder / one)[0].exists()]
         what = f"{path.name} names it, and there is no such file"
         defects += [Defect(file=one or name, what=what, case_id=case_id) for one in lost]
         if not lost:
@@ -133,9 +134,9 @@ def open_csv(
             cases.append(replace(case, group=row[group] if group else case_id, values=row))
     defects += without_same_names(cases)
     return open_files(
-        Listing(root=path.parent, cases=cases, defects=defects, found=f"{len(cases)} pairs"),
+        Listing(root=folder, cases=cases, defects=defects, found=f"{len(cases)} pairs"),
         labels,
-        PixelSizes(path.parent, pixel_size, target_pixel_size, columns, table),
+        PixelSizes(folder, pixel_size, target_pixel_size, columns, table),
         **{"name": path.stem, **options},
     )
 
@@ -146,9 +147,9 @@ def _case(case_id: str, images: Sequence[str], masks: Sequence[str]) -> Case:
 
 def _case_id(file: str) -> str:
     """Return a file's name without its suffixes, in front of it its folders'."""
-    path = Path(file)
-    stem = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
-    return "_".join([*(part for part in path.parent.parts if part != "imagesTr"), stem])
+    path, _ = split_container(file)
+    folders = [part for part in path.parent.parts if part not in (path.anchor, "..", "imagesTr")]
+    return "_".join([*folders, stem(file)])
 
 
 def _about(folder: Path, needed: Sequence[str]) -> dict[str, Any]:

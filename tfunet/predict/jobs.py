@@ -1,12 +1,13 @@
 """Which predictions are to be made, and which are there. Imports no TensorFlow."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfunet.data.formats.container import stem
+from tfunet.data.readers import content_files
 from tfunet.predict.output import SUFFIXES, check_format, default_format
 
 
@@ -46,7 +47,7 @@ def plan_jobs(
     jobs = []
     for image in images:
         files = tuple(Path(part) for part in image.split(","))
-        name = re.sub(r"(\.nii\.gz|\.ome\.tiff?|\.[^.]+)$", "", files[0].name.lstrip("."))
+        name = stem(files[0])
         chosen = kind or default_format(files[0])
         check_format(chosen)
         suffix = SUFFIXES[chosen]
@@ -73,12 +74,7 @@ def plan_jobs(
 
 def identity_of(job: Job, how: dict[str, Any]) -> dict[str, Any]:
     """Return all that a prediction follows from."""
-    files = [
-        {"path": str(file), "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-        for file in job.files
-        for stat in [file.stat()]
-    ]
-    return {"image": files, **how}
+    return {"image": [_content_of(file) for file in job.files], **how}
 
 
 def is_finished(job: Job, identity: dict[str, Any]) -> bool:
@@ -99,3 +95,13 @@ def is_finished(job: Job, identity: dict[str, Any]) -> bool:
             "weights and options. Remove it, or choose another --out."
         )
     return False
+
+
+def _content_of(image: Path) -> dict[str, Any]:
+    """Return what changes with an image, without reading it: of all that a folder holds."""
+    stats = [one.stat() for one in content_files(image)]
+    return {
+        "path": str(image),
+        "bytes": sum(one.st_size for one in stats),
+        "mtime_ns": max((one.st_mtime_ns for one in stats), default=0),
+    }

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfunet.data.formats.container import split_container
 from tfunet.predict.raster import Raster, written_to_array
 from tfunet.record import replacing, writing
 
@@ -23,7 +24,7 @@ Spacing = tuple[float, ...] | None
 
 def default_format(image: Path) -> str:
     """Return the format for the prediction of an image: NIfTI for NIfTI, zarr for zarr, or TIFF."""
-    name = image.name.lower()
+    name = split_container(image)[0].name.lower()
     if name.endswith((".nii", ".nii.gz")):
         return "nifti"
     return "zarr" if ".zarr" in name else "tiff"

@@ -117,6 +117,7 @@ def predict(run: Path, images: Sequence[str], out: Path, options: Options) -> li
     done = [is_finished(job, identity) for job, identity in zip(jobs, identities, strict=True)]
     for job, identity, is_done in zip(jobs, identities, done, strict=True):
         if is_done:
+            shutil.rmtree(job.unfinished, ignore_errors=True)  # Killed right after the end.
             print(f"{job.name}: done already, {job.labels}", flush=True)
             continue
         started = time.perf_counter()
@@ -181,7 +182,7 @@ def _warnings(
 ) -> list[str]:
     """Return what the user must know of this prediction."""
     lines = []
-    if network.config.data != "folder":
+    if network.preparation is None:
         lines.append(
             f"the data set of this run, {network.config.data!r}, prepares its images in code of "
             "its own; these are taken as they are stored."

@@ -10,3 +10,10 @@ def split_container(path: Path | str) -> tuple[Path, str]:
     """Return the file and the name within it, which is empty for a path that has none."""
     match = _CONTAINER.fullmatch(str(path))
     return (Path(match[1]), match[2]) if match else (Path(path), "")
+
+
+def stem(path: Path | str) -> str:
+    """Return a file's name without its suffixes; of an array within it, the array's name too."""
+    file, inside = split_container(path)
+    plain = re.sub(r"(\.nii\.gz|\.ome\.tiff?|\.[^.]+)$", "", file.name.lstrip("."))
+    return "_".join([plain, *(part for part in inside.split("/") if part)])

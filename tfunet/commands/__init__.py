@@ -1,0 +1,1 @@
+"""The groups of commands that tfunet.cli offers. Loads no TensorFlow."""

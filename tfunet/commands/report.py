@@ -1,0 +1,79 @@
+"""`tfunet report` and `tfunet compare`: what sweeps found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from tfunet import exit_codes
+from tfunet.commands.parsers import add_command, share
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    """Add the commands of this module."""
+    report = add_command(commands, "report", _report, "write the report of a sweep")
+    report.add_argument("folder", type=Path, help="folder of a sweep")
+    report.add_argument("--out", type=Path, help="folder of the report; by default FOLDER/report")
+    report.add_argument(
+        "--target-dice",
+        type=float,
+        metavar="DICE",
+        help="tell what it took to reach it; by default the highest that all trials reached",
+    )
+    report.add_argument("--json", action="store_true", help="print JSON and write nothing")
+
+    compare = add_command(commands, "compare", _compare, "compare two sweeps of the same study")
+    compare.add_argument("first", type=Path, help="folder of the sweep to measure by")
+    compare.add_argument("second", type=Path, help="folder of the other one")
+    compare.add_argument(
+        "--tolerance", type=share, default=0.0, metavar="3%", help="a change that does not matter"
+    )
+    compare.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _report(options: argparse.Namespace) -> int:
+    from tfunet.bench.campaign import is_campaign
+
+    if is_campaign(options.folder):
+        return _report_campaign(options)
+    if options.json:
+        from tfunet.bench.report import summary_json
+
+        print(json.dumps(summary_json(options.folder, options.target_dice), indent=1))
+        return exit_codes.OK
+    print_report(options.folder, options.out, options.target_dice)
+    return exit_codes.OK
+
+
+def print_report(folder: Path, out: Path | None, target_dice: float | None = None) -> None:
+    """Print the summary of a sweep and write its report, by default beside its records."""
+    from tfunet.bench.report import summary_table, write_report
+
+    print(summary_table(folder, target_dice))
+    print(f"Report: {write_report(folder, out, target_dice).html}")
+
+
+def _report_campaign(options: argparse.Namespace) -> int:
+    from tfunet.bench.campaign import (
+        campaign_json,
+        campaign_text,
+        read_campaign,
+        write_campaign_report,
+    )
+
+    runs = read_campaign(options.folder)
+    if options.json:
+        print(json.dumps(campaign_json(runs), indent=1))
+        return exit_codes.OK
+    print(campaign_text(runs))
+    print(f"Report: {write_campaign_report(options.folder, options.out)}")
+    return exit_codes.OK
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from tfunet.bench.compare_sweeps import change_json, change_text, compare_sweeps
+
+    change = compare_sweeps(options.first, options.second, options.tolerance)
+    print(json.dumps(change_json(change), indent=1) if options.json else change_text(change))
+    return change.exit_code

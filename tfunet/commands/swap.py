@@ -1,0 +1,66 @@
+"""`tfunet swap`: plan what large-model support would do on any device, and draw a plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from tfunet import exit_codes
+from tfunet.commands.parsers import add_command, add_config, config_of
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    """Add the commands of this module."""
+    swap = commands.add_parser("swap", help="plan what to swap, for any device; show a plan")
+    plans = swap.add_subparsers(metavar="ACTION", required=True)
+    plan = add_command(
+        plans, "plan", _plan, "say what a step needs and takes on a device", takes_keys=True
+    )
+    add_config(plan)
+    plan.add_argument("--device", required=True, help="such as v100-nvlink2; a wrong one lists all")
+    plan.add_argument("--memory", metavar="40GiB", help="by default the device's")
+    plan.add_argument("--save", type=Path, help="file for the plan, as JSON")
+    plan.add_argument("--json", action="store_true", help="print JSON")
+    show = add_command(plans, "show", _show, "draw the memory of a step under a plan")
+    show.add_argument("plan", type=Path, help="folder of a run, or a plan that was saved")
+    show.add_argument("--out", type=Path, help="picture to write: .svg, .png or .pdf")
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from tfunet.arguments import check_names
+    from tfunet.refs import near_match
+    from tfunet.swap.devices import DEVICES
+
+    if options.device not in DEVICES:
+        raise ValueError(
+            f"Unknown device {options.device!r}.{near_match(options.device, DEVICES)} Known: "
+            f"{', '.join(DEVICES)}."
+        )
+    config = config_of(options)
+    check_names(config)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from tfunet.record import write_atomic
+    from tfunet.swap.budget import parse as parse_bytes
+    from tfunet.swap.forecast import forecast, forecast_json, forecast_text
+
+    memory_bytes = None if options.memory is None else parse_bytes(options.memory)
+    if isinstance(memory_bytes, float):
+        raise ValueError(f"--memory is an amount such as 40GiB, got {options.memory!r}.")
+    found = forecast(config, DEVICES[options.device], memory_bytes=memory_bytes)
+    if options.save is not None:
+        write_atomic(options.save, found.plan.to_json() + "\n")
+    print(json.dumps(forecast_json(found), indent=1) if options.json else forecast_text(found))
+    return exit_codes.OK
+
+
+def _show(options: argparse.Namespace) -> int:
+    from tfunet.swap.show import draw, read_plans, text
+
+    plan = read_plans(options.plan)[-1]
+    print(text(plan))
+    if options.out is not None:
+        draw(plan, options.out)
+        print(f"Picture: {options.out}")
+    return exit_codes.OK

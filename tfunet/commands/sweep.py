@@ -1,0 +1,140 @@
+"""`tfunet sweep`: plan, run, watch and end the trials of a study."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from tfunet import exit_codes
+from tfunet.commands.parsers import LOGS, add_command, share
+from tfunet.commands.report import print_report
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    """Add the commands of this module."""
+    sweep = commands.add_parser("sweep", help="plan, run and watch a study of many runs")
+    actions = sweep.add_subparsers(metavar="ACTION", required=True)
+    plan = add_command(actions, "plan", _plan, "print every trial of a study")
+    plan.add_argument("study", type=Path, help="TOML file")
+    plan.add_argument(
+        "--precision",
+        type=share,
+        metavar="2%",
+        help="say how many repeats find a difference this small",
+    )
+    plan.add_argument(
+        "--noise",
+        type=share,
+        metavar="3%",
+        help="standard deviation of a trial, for --precision; by default that of the sweep's "
+        "records, else what this machine shows now",
+    )
+    plan.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
+    plan.add_argument("--json", action="store_true", help="as JSON")
+    run = add_command(actions, "run", _run, "run what is not done yet, then report")
+    run.add_argument("study", type=Path, help="TOML file")
+    run.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
+    run.add_argument(
+        "--slurm",
+        action="store_true",
+        help="submit it to SLURM as [slurm] in the study says, and return",
+    )
+    run.add_argument(
+        "--dry-run", action="store_true", help="with --slurm: print the job scripts and do nothing"
+    )
+    status = add_command(actions, "status", _status, "say what is done, failed and waiting")
+    status.add_argument("folder", type=Path, help="folder of a sweep")
+    status.add_argument("--json", action="store_true", help="as JSON")
+    wait = add_command(actions, "wait", _wait, "wait until nothing of it runs, then report")
+    resume = add_command(
+        actions, "resume", _resume, "run what is not done, here or under SLURM as before"
+    )
+    resume.set_defaults(states=("waiting", "interrupted", "failed"))
+    retry = add_command(actions, "retry", _resume, "run what failed again, and nothing else")
+    retry.set_defaults(states=("failed",))
+    cancel = add_command(actions, "cancel", _cancel, "end what runs, and take it out of queues")
+    for action in (wait, resume, retry, cancel):
+        action.add_argument("folder", type=Path, help="folder of a sweep")
+    cancel.add_argument(
+        "trials", nargs="*", metavar="TRIAL", help="only these, under SLURM; by default all"
+    )
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from tfunet.bench.plan import plan, plan_json, plan_table
+    from tfunet.bench.study import read_study
+
+    planned = plan(read_study(options.study))
+    if options.precision is None and (options.noise is not None or options.out is not None):
+        raise ValueError("--noise and --out serve --precision: give that too, as --precision 2%.")
+    table, text = plan_json(planned), plan_table(planned)
+    if options.precision is not None:
+        from tfunet.bench.precision import need_json, need_of, need_text
+
+        folder = options.out or LOGS / planned.study.name
+        need = need_of(planned, folder, options.precision, options.noise)
+        table["precision"] = need_json(need)
+        text = f"{text}\n\n{need_text(need, planned)}"
+    print(json.dumps(table, indent=1) if options.json else text)
+    return exit_codes.OK
+
+
+def _run(options: argparse.Namespace) -> int:
+    from tfunet.bench.study import read_study
+
+    study = read_study(options.study)
+    folder = options.out or LOGS / study.name
+    if options.dry_run and not options.slurm:
+        raise ValueError("--dry-run prints job scripts: give --slurm too. See also: sweep plan.")
+    if not options.slurm:
+        from tfunet.bench.sweep import run_sweep
+
+        return _ended(folder, run_sweep(study, folder))
+    from tfunet.bench.submit import dry_run, submit_sweep
+
+    if options.dry_run:
+        print(dry_run(study, folder))
+        return exit_codes.OK
+    submit_sweep(study, folder)
+    return _submitted(folder)
+
+
+def _wait(options: argparse.Namespace) -> int:
+    from tfunet.bench.submit import wait_for
+
+    return _ended(options.folder, wait_for(options.folder))
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from tfunet.bench.control import resume_sweep
+
+    code = resume_sweep(options.folder, options.states)
+    return _submitted(options.folder) if code is None else _ended(options.folder, code)
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    from tfunet.bench.control import cancel_sweep
+
+    names = cancel_sweep(options.folder, options.trials)
+    print("\n".join(f"cancelled: {one}" for one in names) or "Nothing of it runs or is queued.")
+    return exit_codes.OK
+
+
+def _submitted(folder: Path) -> int:
+    print(f"You may log out. The report, when all is done: tfunet sweep wait {folder}")
+    return exit_codes.OK
+
+
+def _ended(folder: Path, code: int) -> int:
+    if code not in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
+        print_report(folder, None)
+    return code
+
+
+def _status(options: argparse.Namespace) -> int:
+    from tfunet.bench.status import status, status_table
+
+    folder = options.folder
+    print(json.dumps(status(folder), indent=1) if options.json else status_table(folder))
+    return exit_codes.OK
