@@ -134,8 +134,8 @@ def call(kind: str, function: Any, options: Mapping[str, Any], **fixed: Any) -> 
     try:
         return function(**fixed, **options)
     except TypeError as error:
-        # It takes any keyword, and passed one on to something that does not.
-        found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        # It takes any keyword, and passed one on to something that does not, or has it already.
+        found = re.search(r"(?:unexpected|values for) keyword argument '(\w+)'", str(error))
         if found is None or found[1] not in options:
             raise
         raise ValueError(

@@ -50,6 +50,9 @@ def test_a_decathlon_task_opens_by_its_dataset_json(tmp_path):
     assert (source.channels, source.num_classes, source.regions) == (2, 4, {"whole": (1, 2, 3)})
     assert source.label_names() == {1: "1 whole", 2: "2 whole", 3: "3 whole"}
     assert check(source).defects == ()
+    other_way_round = {"background": 0, "edema": 1, "core": 2, "enhancing": 3}
+    msd(tmp_path, {"labels": other_way_round})
+    assert open_source("msd", {"root": str(tmp_path)}).regions["core"] == (2,)
     (tmp_path / "labelsTr" / "BRATS_002.nii.gz").unlink()
     with pytest.raises(ValueError, match=r"labelsTr/BRATS_002.nii.gz: missing, and dataset.json"):
         open_source("msd", options)
@@ -92,6 +95,14 @@ def test_a_raw_nnunet_folder_opens_by_its_dataset_json(tmp_path, given, version,
     for name, values in given.items():
         if name in regions and isinstance(values, list):
             np.testing.assert_array_equal(np.isin(mask, regions[name]), np.isin(stored, values))
+
+
+def test_regions_of_an_nnunet_folder_may_be_ones_own(tmp_path):
+    options = nnunet(tmp_path, {"background": 0, "a": 1, "b": 2, "c": 3}, {"0": "CT"})
+    source = open_source("nnunet", {**options, "regions": {"all": ["a", "b", "c"]}})
+    assert source.regions == {"all": (1, 2, 3)}
+    with pytest.raises(ValueError, match="'open_nnunet' has no option 'images'"):
+        open_source("nnunet", {**options, "images": "{case}.nii.gz"})
 
 
 def test_an_nnunet_label_to_ignore_is_refused(tmp_path):

@@ -38,7 +38,7 @@ def open_msd(
     """
     folder = find_root(root)
     about = _about(folder, ("training", "labels"))
-    classes = {name: int(value) for value, name in about["labels"].items()}
+    classes = _by_name(about["labels"])
     cases, defects = [], []
     for pair in about["training"]:
         image, mask = (Path(pair[key]).as_posix() for key in ("image", "label"))
@@ -59,7 +59,9 @@ def open_msd(
     )
 
 
-def open_nnunet(*, root: str, **options: Any) -> DataSource:
+def open_nnunet(
+    *, root: str, regions: Mapping[str, Sequence[str]] | None = None, **options: Any
+) -> DataSource:
     """Open a raw data set of nnU-Net, of version 1 or 2, by its dataset.json.
 
     The images of a case are imagesTr/CASE_0000 for the first channel, and so on; labels of
@@ -67,23 +69,21 @@ def open_nnunet(*, root: str, **options: Any) -> DataSource:
 
     Args:
         root: The folder with dataset.json.
-        options: `pixel_size`, `target_pixel_size`, `table`, `intensity`, `patch`, `name`: as of
-            `folder`.
+        regions: Region name to class names, instead of those of dataset.json.
+        options: `pixel_size`, `target_pixel_size`, `table`, `intensity`, `axes`, `patch`, `name`:
+            as of `folder`.
     """
     folder = find_root(root)
     about = _about(folder, ("labels",))
     channels = about.get("channel_names") or about.get("modality") or {"0": ""}
     ending = about.get("file_ending", ".nii.gz")
-    labels = about["labels"]
-    if all(key.isdigit() for key in labels):  # Version 1 has them the other way round.
-        labels = {name: int(value) for value, name in labels.items()}
-    classes, regions = _nnunet_classes(labels)
+    classes, own_regions = _nnunet_classes(_by_name(about["labels"]))
     return open_folder(
         root=root,
         images=[f"imagesTr/{{case}}_{number:04d}{ending}" for number in range(len(channels))],
         masks=f"labelsTr/{{case}}{ending}",
         classes=_with_background(classes),
-        regions=regions,
+        regions=own_regions if regions is None else regions,
         **options,
     )
 
@@ -162,6 +162,13 @@ def _about(folder: Path, needed: Sequence[str]) -> dict[str, Any]:
         if not isinstance(about, dict) or name not in about:
             raise ValueError(f"{path} has no {name!r}; it is no description of this layout.")
     return about
+
+
+def _by_name(labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return name to value; MSD and version 1 of nnU-Net have labels the other way round."""
+    if all(key.isdigit() for key in labels):
+        return {name: int(value) for value, name in labels.items()}
+    return dict(labels)
 
 
 def _nnunet_classes(
