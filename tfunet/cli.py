@@ -126,11 +126,17 @@ def _add_models(commands: argparse._SubParsersAction) -> None:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"write it as 512,512, got {text!r}") from error
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(","))
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"write it as 0.1,0.1, got {text!r}") from error
 
 
 def _toml(pairs: Sequence[str]) -> dict[str, Any]:

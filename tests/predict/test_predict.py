@@ -232,6 +232,7 @@ def test_images_that_were_resampled_come_back_at_their_own_size(train, folder, t
         (["RUN", "IMAGE", "--halo", "3"], "--halo is for --tiles halo"),
         (["RUN", "IMAGE", "--format", "png"], "Known: tiff, nifti, zarr"),
         (["RUN", "IMAGE", "--window", "32"], "has 1 sizes; this network takes 2"),
+        (["RUN", "IMAGE", "--window", "0,32"], "must have positive sizes, got 0,32"),
         (["RUN", "IMAGE", "--window", "30,32"], "must be a multiple of 4"),
         (["RUN", "IMAGE", "--tiles", "halo", "--window", "30,32"], "Choose a window of at least"),
         (["RUN", "IMAGE", "--pixel_size", "1"], "--pixel_size is for runs with target_pixel"),

@@ -159,11 +159,6 @@ def as_mask(path: Path, values: np.ndarray, *, colours: bool = False) -> np.ndar
     return _whole(path, values[..., 0])
 
 
-def is_readable(path: Path) -> bool:
-    """Return whether a file's name ends in one of the known suffixes."""
-    return _suffix(path) in FORMATS
-
-
 def content_files(path: Path) -> list[Path]:
     """Return the files that a path stands for: itself, its container, or all in its folder."""
     path, _ = split_container(path)

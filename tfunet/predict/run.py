@@ -61,6 +61,10 @@ class Options:
     def __post_init__(self) -> None:
         if self.tiles not in WAYS:
             raise ValueError(f"Unknown tiles {self.tiles!r}. Known: {', '.join(WAYS)}.")
+        if self.window is not None and min(self.window, default=0) < 1:
+            raise ValueError(
+                f"--window must have positive sizes, got {','.join(map(str, self.window))}."
+            )
         if self.halo is not None and self.tiles != "halo":
             raise ValueError("--halo is for --tiles halo: give that too.")
         if self.halo is not None and self.halo < 0:
