@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_cache import PATCH, refuse, source_of
 
-from tfunet import cli
+from tfunet import cli, exit_codes
 from tfunet.data.cache import build_cache
 from tfunet.data.cache_folder import DEFAULT_LIMIT, LIMIT_VARIABLE, clear, entries, limit_bytes
 
@@ -54,6 +54,16 @@ def test_what_is_in_use_stays_and_a_full_cache_says_so(tmp_path, monkeypatch):
     del used
     assert clear(tmp_path) == (2, 0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_cache_is_a_line_and_an_exit_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(LIMIT_VARIABLE, ROOM_FOR_TWO)
+    (tmp_path / "run.toml").write_text("patch = [8, 8]\ndata_options = { size = 64 }\n")
+    command = ["data", "cache", str(tmp_path / "run.toml"), "--cache_dir", str(tmp_path)]
+    assert cli.main(command) == exit_codes.NOT_WRITTEN
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: The cache of decoded cases in ")
 
 
 def test_a_data_set_that_was_removed_is_decoded_anew(tmp_path):

@@ -30,6 +30,7 @@ from tfunet.data.cache_folder import INDEX, LOCK, Room, hold
 from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.source import CaseParts, DataSource
 from tfunet.data.windows import padding_before
+from tfunet.record import WriteError
 
 FORMAT_VERSION = 2
 SHOWN_DEFECTS = 20
@@ -119,7 +120,7 @@ def build_cache(
 
     Raises:
         ValueError: Cases cannot be used, and `skip_bad` is not given; the message lists them.
-        OSError: The folder cannot be read or written: no permission, a full disk, or the cache's
+        WriteError: The folder cannot be read or written: no permission, a full disk, or the cache's
             limit (`tfunet.data.cache_folder`) without another data set that could go.
     """
     home = (folder or default_folder()) / _key(source, patch)
@@ -138,12 +139,13 @@ def build_cache(
         weakref.finalize(cases, held.close)
         return cases
     except OSError as error:
-        raise OSError(
-            error.errno,
+        wrong = WriteError(
             f"The cache of decoded cases in {home} cannot be used: {error.strerror or error}. "
             f"Make it writable, free some space there, or name another folder with --cache_dir "
-            f"or ${VARIABLE}",
-        ) from error
+            f"or ${VARIABLE}."
+        )
+        wrong.errno = error.errno
+        raise wrong from error
 
 
 def _key(source: DataSource, patch: tuple[int, ...]) -> str:
