@@ -53,7 +53,7 @@ def run(arguments, place, **environment):
         env={**environ, **own, **environment},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
 
 

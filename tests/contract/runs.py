@@ -32,7 +32,7 @@ BASE = {
     "deterministic": True,
     "cores_per_replica": 1,
 }
-SECONDS = 280
+SECONDS = 500
 KILL_STEP = 7
 
 

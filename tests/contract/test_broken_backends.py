@@ -7,7 +7,7 @@ import pytest
 import runs
 from runs import KILL_STEP, kill_at
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 
 
 def broken(name, folder, *, num_replicas=2, environment=None):

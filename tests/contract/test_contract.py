@@ -8,7 +8,7 @@ import runs
 from runs import KILL_STEP, kill_at
 
 BACKENDS = ["single", "mirrored", "multiworker", "horovod"]
-pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)

@@ -48,7 +48,7 @@ def tfunet(place, *arguments):
         env={**os.environ, "PYTHONPATH": str(ROOT), "TFUNET_CACHE": str(place / "cache")},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
 
 

@@ -58,7 +58,7 @@ def test_commands_of_the_page(cluster, tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=600,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         said[" ".join(words[2:])] = done.stdout

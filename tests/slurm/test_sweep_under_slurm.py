@@ -11,7 +11,7 @@ import pytest
 
 from tfunet import exit_codes
 
-pytestmark = [pytest.mark.slurm, pytest.mark.multiprocess, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slurm, pytest.mark.multiprocess, pytest.mark.timeout(2400)]
 ROOT = Path(__file__).parents[2]
 HOLD = Path(__file__).with_name("hold.py")
 STUDY = """
@@ -39,7 +39,7 @@ num_replicas = 2
 
 [slurm]
 partition = "low"
-time = "10"
+time = "60"
 signal_seconds = 60
 """
 
@@ -60,7 +60,7 @@ class Sweep:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=900,
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
