@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,16 @@ class Entry:
 def submit(script: Path) -> str:
     """Queue a job script and return the job's number; NoAnswerError if SLURM refuses it."""
     return _ask(["sbatch", "--parsable", str(script)]).strip().partition(";")[0]
+
+
+def own_job(environment: Mapping[str, str]) -> str:
+    """Return the number of the job that this process is in; in an array, of its task alone.
+
+    Not SLURM_JOB_ID: in one task of each array that is the number of the whole array.
+    """
+    array = environment.get("SLURM_ARRAY_JOB_ID", "")
+    task = environment.get("SLURM_ARRAY_TASK_ID", "")
+    return f"{array}_{task}" if array else environment.get("SLURM_JOB_ID", "")
 
 
 def queue_again(job: str) -> None:

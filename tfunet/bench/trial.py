@@ -16,7 +16,7 @@ from tfunet import exit_codes
 from tfunet.bench.collect import TrialRecord, planned_trial
 from tfunet.bench.output import last_words
 from tfunet.bench.process import signals_noted
-from tfunet.bench.slurm_queue import NoAnswerError, queue_again
+from tfunet.bench.slurm_queue import NoAnswerError, own_job, queue_again
 from tfunet.bench.sweep import execute, set_aside
 from tfunet.code_version import code_hash
 from tfunet.record import RunFolder
@@ -85,7 +85,7 @@ def run_trial(
             folder.write_failure("ended by SLURM: cancelled, preempted or out of time", 143)
             return exit_codes.TERMINATED
         if ended == exit_codes.STOPPED:
-            return _again(folder, environment.get("SLURM_JOB_ID", ""))
+            return _again(folder, own_job(environment))
         return _explain(ended, trial, folder, log.read_text(encoding="utf-8", errors="replace"))
 
 
