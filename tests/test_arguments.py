@@ -22,7 +22,10 @@ def test_toml_file_and_overrides_give_one_configuration(tmp_path):
     ("arguments_", "message"),
     [
         (["--modle", "unet"], "'modle'. Did you mean 'model'"),
-        (["--num_replicas", "two"], "num_replicas"),
+        (["--num_replicas", "two"], "num_replicas must be a whole number, got two"),
+        (["--patch", "1.5"], r"patch must be whole numbers, \[1, 2\], got 1.5"),
+        (["--xla", "maybe"], "xla must be true or false, got maybe"),
+        (["--model_options", "3"], "model_options must be a table"),
         (["--config", "nowhere.toml"], "nowhere.toml"),
         (["stray"], "stray"),
     ],
@@ -37,6 +40,18 @@ def test_unknown_key_in_a_file_comes_with_its_near_match(tmp_path):
     file.write_text("num_replica = 2\n")
     with pytest.raises(ValueError, match="Did you mean 'num_replicas'"):
         arguments.from_toml(file)
+
+
+def test_broken_toml_names_the_file_and_the_line(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('epochs = 1\nmodel = "unet\n')
+    with pytest.raises(ValueError, match=r"run\.toml is no TOML file: .*line 2"):
+        arguments.from_toml(file)
+
+
+def test_help_says_what_each_key_is():
+    text = arguments.run_parser().format_help()
+    assert "Passes over the training cases" in text
 
 
 def test_mapping_is_checked_like_a_file():

@@ -70,6 +70,7 @@ def test_command_imports_no_tensorflow(arguments, tmp_path):
         (["--modle", "unet"], "Did you mean 'model'"),
         (["--backend", "mirrored", "--num_replicas", "999"], "999 needs a CPU core"),
         (["--num_replicas", "2", "--global_batch", "5"], "cannot be divided"),
+        (["--num_replicas", "2"], "'single' trains one replica, got num_replicas=2"),
         (["--config", "nowhere.toml"], "no configuration file"),
         (["--precision", "float8"], "Known: float32"),
     ],
@@ -84,9 +85,10 @@ def test_bad_settings_end_before_anything_starts(arguments, message, tmp_path):
 
 def test_unknown_key_in_a_file_is_named_with_its_near_match(tmp_path):
     (tmp_path / "run.toml").write_text("leaning_rate = 0.1\n")
-    ended = tfunet("train", "--config", tmp_path / "run.toml", folder=tmp_path)
-    assert ended.returncode == 2
-    assert "Did you mean 'learning_rate'" in ended.stderr
+    for given in (["--config", tmp_path / "run.toml"], [tmp_path / "run.toml"]):
+        ended = tfunet("train", *given, folder=tmp_path)
+        assert ended.returncode == 2
+        assert "Did you mean 'learning_rate'" in ended.stderr
 
 
 def pairs(folder):

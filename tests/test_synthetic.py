@@ -12,7 +12,7 @@ from tfunet.data.cache import build_cache
 from tfunet.data.phantoms import cells
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.single import SingleDevice
-from tfunet.synthetic import BLOCK_STEPS, MAX_PAIRS, num_pairs, paired_seconds, share
+from tfunet.synthetic import BLOCK_STEPS, MAX_PAIRS, num_pairs, paired_seconds, share, share_line
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,11 @@ def test_a_run_of_many_steps_measures_more_pairs_at_five_percent_of_its_steps(st
 def test_the_share_is_the_median_of_pairs():
     assert share([(2.0, 1.0), (1.0, 0.9), (1.0, 1.0)]) == 0.9
     assert share([]) is None
+
+
+def test_what_is_noise_is_not_called_faster_than_the_bound():
+    assert "are as fast as" in share_line([(1.0, 1.7)])
+    assert "reach 0.50 of" in share_line([(2.0, 1.0)])
 
 
 @pytest.fixture(scope="module")

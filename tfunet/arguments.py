@@ -3,6 +3,7 @@
 import functools
 import itertools
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -17,14 +18,26 @@ from tfunet.data.description import described
 from tfunet.models import MODELS
 from tfunet.refs import expand, near_match
 
-KEYS = tuple(one.name for one in fields(RunConfig))
+TYPES = {one.name: str(getattr(one.type, "__name__", one.type)) for one in fields(RunConfig)}
+KEYS = tuple(TYPES)
+TYPE_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "dict": "a table, { key = value }",
+    "dict[str, Any]": "a table, { key = value }",
+    "tuple[int, ...]": "whole numbers, [1, 2]",
+    "tuple[str, ...]": 'texts, ["a", "b"]',
+    "tuple[dict[str, Any], ...]": 'tables, [{ name = "..." }]',
+}
 
 
 class _Parser(ArgumentParser):
-    """Raises ValueError, with the near match, where argparse would end the process."""
+    """Raises ValueError, in the user's words, where argparse would end the process."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise ValueError(_with_near_match(message)) from ex
+        raise ValueError(_in_our_words(message)) from ex
 
 
 def run_parser(prog: str = "tfunet train") -> ArgumentParser:
@@ -65,8 +78,8 @@ def from_toml(path: str | Path) -> RunConfig:
 def parse(arguments: Sequence[str]) -> RunConfig:
     """Return the configuration for command-line arguments."""
     for flag, path in itertools.pairwise(arguments):
-        if flag == "--config" and not Path(path).is_file():
-            raise ValueError(f"There is no configuration file {path!r}.")
+        if flag == "--config":
+            _check_toml(Path(path))
     return to_config(_parser().parse_args(list(arguments)))
 
 
@@ -79,9 +92,7 @@ def check_keys(values: Mapping[str, Any], where: str = "") -> None:
     """Raise ValueError for the first key that RunConfig does not have."""
     for key in values:
         if key not in KEYS:
-            raise ValueError(
-                f"Unknown key {key!r}{where}.{near_match(key, KEYS)} Known: {', '.join(KEYS)}."
-            )
+            raise ValueError(_unknown_key(key, where))
 
 
 def check_names(config: RunConfig) -> None:
@@ -92,12 +103,30 @@ def check_names(config: RunConfig) -> None:
     expand("backend", config.backend, BACKENDS)
 
 
-def _with_near_match(message: str) -> str:
+def _check_toml(path: Path) -> None:
+    if not path.is_file():
+        raise ValueError(f"There is no configuration file {str(path)!r}.")
+    try:
+        tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no TOML file: {error}.") from error
+
+
+def _in_our_words(message: str) -> str:
     found = re.search(r"Option '([^']+)' is not accepted|unrecognized arguments: --(\S+)", message)
-    if found is None:
+    if found is not None:
+        return _unknown_key(re.split(r"[.=]", found[1] or found[2])[0])
+    key = re.search(r'Parser key "(\w+)"', message)
+    given = re.search(r"(?:Given|Got) value: (.*)", message)
+    if key is None or given is None or key[1] not in TYPES:
         return message
-    key = re.split(r"[.=]", found[1] or found[2])[0]
-    return f"Unknown key {key!r}.{near_match(key, KEYS)} Known: {', '.join(KEYS)}."
+    wanted = TYPE_WORDS.get(TYPES[key[1]].removesuffix(" | None"), TYPES[key[1]])
+    return f"{key[1]} must be {wanted}, got {given[1]}."
+
+
+def _unknown_key(key: str, where: str = "") -> str:
+    advice = near_match(key, KEYS) or f" Known: {', '.join(KEYS)}."
+    return f"Unknown key {key!r}{where}.{advice}"
 
 
 def _tuples(value: Any) -> Any:

@@ -20,6 +20,7 @@ BACKENDS = {
 # Read by the supervisor, which must know how many processes to start without importing any of
 # them; a backend that is not listed gets one process for each replica.
 ONE_PROCESS = ("single", "mirrored")
+ONE_REPLICA = ("single",)
 
 
 @dataclass(frozen=True, kw_only=True)

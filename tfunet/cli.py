@@ -159,7 +159,10 @@ def _train(options: argparse.Namespace) -> int:
         print("\n  --out OUT             Folder of the record; started again, it resumes.")
         print("  --verbose             Show the output of all processes.")
         return exit_codes.OK
-    config = parse(options.rest)
+    given = options.rest
+    if given and given[0].endswith(".toml"):  # As the other commands take it.
+        given = ["--config", *given]
+    config = parse(given)
     check_names(config)
     folder = options.out or LOGS / "runs" / time.strftime("%Y%m%d-%H%M%S")
     outcome = launch(config, folder, verbose=options.verbose)

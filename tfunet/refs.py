@@ -105,9 +105,14 @@ def _load_file(kind: str, path: str) -> Any:
     return module
 
 
-def call(kind: str, function: Any, options: Mapping[str, Any], **fixed: Any) -> Any:
-    """Call `function(**fixed, **options)`; unknown or missing options are a clear ValueError."""
-    name = getattr(function, "__name__", repr(function))
+def call(
+    kind: str, function: Any, options: Mapping[str, Any], *, ref: str = "", **fixed: Any
+) -> Any:
+    """Call `function(**fixed, **options)`; unknown or missing options are a clear ValueError.
+
+    `kind` and `ref`, the name by which the user asked for it, word the message.
+    """
+    name = ref or getattr(function, "__name__", repr(function))
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:  # Some built-in classes have no signature.

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.config import RunConfig
-from tfunet.swap.budget import used_bytes
+from tfunet.swap.budget import device_bytes, used_bytes
 from tfunet.synthetic import share
 
 
@@ -43,7 +43,7 @@ def peak_bytes(backend: Backend, topology: Topology) -> np.ndarray:
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     gpus = tf.config.list_logical_devices("GPU")
     device = sum(tf.config.experimental.get_memory_info(gpu.name)["peak"] for gpu in gpus)
-    if not gpus and (used := used_bytes()) is not None:
+    if not gpus and device_bytes() is not None and (used := used_bytes()) is not None:
         device = used[1]  # Of a CPU whose allocator is capped, to play the device.
     table[topology.process_index] = [resident, device]
     return backend.sum(table)

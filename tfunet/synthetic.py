@@ -21,6 +21,8 @@ BLOCK_STEPS = PREFETCHED_BATCHES + TIMED_STEPS
 # What the measurement may cost, as a share of the run's steps; a short run measures one pair.
 COST = 0.05
 MAX_PAIRS = 5
+# Closer to 1 than noise.
+NO_WAIT = 0.98
 
 
 def num_pairs(steps: int) -> int:
@@ -34,6 +36,14 @@ def share(pairs: Sequence[tuple[float, float]]) -> float | None:
     About 1: the devices never wait. Noise of the machine may take it above.
     """
     return statistics.median(bound / real for real, bound in pairs) if pairs else None
+
+
+def share_line(pairs: Sequence[tuple[float, float]]) -> str:
+    """Return what a person reads of `share`."""
+    reached = share(pairs) or 0.0
+    if reached >= NO_WAIT:
+        return "Input: steps are as fast as with data in memory."
+    return f"Input: steps reach {reached:.2f} of those with data in memory."
 
 
 def paired_seconds(

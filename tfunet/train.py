@@ -375,8 +375,7 @@ def run(
             timed_step, backend, training_pipeline, variables, steps=progress.step
         )
         if topology.is_chief:
-            share = synthetic.share(bound_pairs)
-            print(f"Input: steps reach {share:.2f} of those with data in memory.", flush=True)
+            print(synthetic.share_line(bound_pairs), flush=True)
     keras_callbacks.on_train_end()
     bar.close()
 

@@ -52,7 +52,7 @@ def work(path: Path) -> None:
     from tfunet.train import run
 
     make = resolve("backend", config.backend, BACKENDS)
-    backend = call("backend", make, config.backend_options, launch=launch)
+    backend = call("backend", make, config.backend_options, ref=config.backend, launch=launch)
     if meeting is None:
         run(config, backend, path)
         return

@@ -332,8 +332,12 @@ def test_a_noisy_machine_is_pointed_out(tmp_path, measurements, words):
 
 
 def test_unequal_cores_are_pointed_out(tmp_path):
-    summary, _ = summary_of(tmp_path, base={})
+    summary, trials = summary_of(tmp_path, base={})
     assert "cores_per_replica is not set" in doubts(summary)[0]
+    # A capped CPU allocator plays the device, and is none.
+    for trial in trials:
+        write_trial(tmp_path, trial, peak_device_bytes=[2**20] * trial.config.num_replicas)
+    assert "cores_per_replica is not set" in doubts(summarise(read_sweep(tmp_path)))[0]
 
 
 def test_scores_are_judged_against_the_single_device(tmp_path):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import final
 
 from tfunet import exit_codes
-from tfunet.backend import BACKENDS, ONE_PROCESS, Launch
+from tfunet.backend import BACKENDS, ONE_PROCESS, ONE_REPLICA, Launch
 from tfunet.bench.output import Log, Screen, Stream
 from tfunet.bench.process import Guard, Process, signals_noted, start
 from tfunet.config import RunConfig
@@ -120,8 +120,13 @@ def plan_processes(config: RunConfig, cores: Sequence[int]) -> list[Plan]:
 
 
 def num_processes(config: RunConfig) -> int:
-    """Return how many processes a run has; raises ValueError for an unknown backend."""
+    """Return how many processes a run has; raises ValueError where the backend has no such run."""
     expand("backend", config.backend, BACKENDS)
+    if config.backend in ONE_REPLICA and config.num_replicas > 1:
+        raise ValueError(
+            f"The backend {config.backend!r} trains one replica, got num_replicas="
+            f"{config.num_replicas}. Leave it out, or choose mirrored, multiworker or horovod."
+        )
     if config.backend in ONE_PROCESS:
         if config.processes not in (None, 1):
             raise ValueError(

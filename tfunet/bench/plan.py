@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfunet.backend import Launch
+from tfunet.backend import ONE_REPLICA, Launch
 from tfunet.bench.launch import num_processes
 from tfunet.bench.settings import defaults, describe, flat, nested, show
 from tfunet.bench.study import SkipRule, Study
@@ -20,8 +20,6 @@ from tfunet.cores import share_cores, usable_cores
 
 PLAN_VERSION = 1
 MAX_SLUG = 80
-# Backends that train one replica, whatever num_replicas says.
-ONE_REPLICA = ("single",)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,12 +192,7 @@ def _samples(summary: Summary) -> Iterator[str]:
 def _cores(summary: Summary) -> Iterator[str]:
     counts = {trial.config.num_replicas for trial in _done(summary)}
     open_share = any(trial.config.cores_per_replica is None for trial in _done(summary))
-    has_gpus = any(
-        result.peak_device_bytes
-        for family in summary.families
-        for cell in family.cells
-        for result in cell.results
-    )
+    has_gpus = any(trial.environment.get("gpus") for trial in _done(summary))
     if len(counts) > 1 and open_share and not has_gpus:
         yield (
             "cores_per_replica is not set: fewer replicas had more CPU cores each, which makes "

@@ -60,7 +60,7 @@ def _check(options: argparse.Namespace) -> int:
     try:
         source = open_source(config.data, config.data_options, skip_bad=True)
     except DefectsError as error:  # No case is left to read.
-        report = Report.of_nothing(config.data, error.defects)
+        report = Report.of_nothing(error)
     else:
         # None: without a terminal, no bar.
         progress = functools.partial(tqdm, desc="Reading", unit="case", disable=None)

@@ -73,7 +73,12 @@ def _plan(options: argparse.Namespace) -> int:
         from tfunet.bench.precision import need_json, need_of, need_text
 
         folder = options.out or LOGS / planned.study.name
-        need = need_of(planned, folder, options.precision, options.noise)
+        try:
+            need = need_of(planned, folder, options.precision, options.noise)
+        except ValueError:
+            if not options.json:
+                print(text)  # What was asked for besides.
+            raise
         table["precision"] = need_json(need)
         text = f"{text}\n\n{need_text(need, planned)}"
     print(json.dumps(table, indent=1) if options.json else text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.data.defects import BadFileError, Defect
+from tfunet.data.defects import BadFileError, Defect, DefectsError
 from tfunet.data.source import DataSource, RawCase
 from tfunet.data.split import SIDES, Split
 
@@ -57,6 +57,7 @@ class Report:
     Args:
         name: The data set.
         num_cases: Cases whose files were found and could be opened.
+        found: How many files were found, in words, where no case could be opened.
         label_names: A name for each label, background first.
         cases: Those that training can use.
         defects: What training cannot use.
@@ -65,16 +66,23 @@ class Report:
 
     name: str
     num_cases: int
+    found: str = ""
     label_names: tuple[str, ...]
     cases: tuple[CaseFacts, ...]
     defects: tuple[Defect, ...]
     warnings: tuple[Defect, ...]
 
     @classmethod
-    def of_nothing(cls, name: str, defects: Sequence[Defect]) -> "Report":
+    def of_nothing(cls, error: DefectsError) -> "Report":
         """Return the report of a data set that has no case that can be opened."""
         return cls(
-            name=name, num_cases=0, label_names=(), cases=(), defects=tuple(defects), warnings=()
+            name=error.name,
+            num_cases=0,
+            found=error.found,
+            label_names=(),
+            cases=(),
+            defects=error.defects,
+            warnings=(),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -139,7 +147,10 @@ def case_defects(source: DataSource, image: np.ndarray, mask: np.ndarray) -> lis
 
 def report_text(report: Report) -> str:
     """Return the report for a person, in a screenful where nothing is wrong."""
-    lines = [f"{report.name}: {_count(report.num_cases, 'case')}", *_summary(report)]
+    number = _count(report.num_cases, "case")
+    if not report.num_cases:
+        number += f" that can be used{f', of {report.found}' if report.found else ''}"
+    lines = [f"{report.name}: {number}", *_summary(report)]
     for title, found in (("warning", report.warnings), ("defect", report.defects)):
         lines += ["", _count(len(found), title) + (":" if found else "")]
         lines += [f"  {one}" for one in found]

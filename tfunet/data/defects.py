@@ -60,4 +60,6 @@ class DefectsError(ValueError):
         if len(defects) > SHOWN_DEFECTS:
             lines.append(f"  ... and {len(defects) - SHOWN_DEFECTS} more.")
         super().__init__("\n".join([*lines, ADVICE]))
+        self.name = name
         self.defects = tuple(defects)
+        self.found = found

@@ -239,7 +239,10 @@ def _disagreements(case: Case, headers: Sequence[Header], compare: bool) -> list
     first = headers[0]
     for file, header in zip([*case.images, *case.masks][1:], headers[1:], strict=True):
         if header.shape != first.shape:
-            what = f"has shape {header.shape}, and its image {case.images[0]} {first.shape}"
+            what = (
+                f"has shape {header.shape}, and its image {case.images[0]} {first.shape}; both "
+                "must have the same pixels: crop or export them alike"
+            )
         else:
             what = misplaced(first, header) if compare else ""
         if what:

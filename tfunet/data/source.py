@@ -140,7 +140,7 @@ def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False
     Raises DefectsError for one with defects, unless `skip_bad`, and ValueError for wrong options.
     """
     data, options = described(data, options)
-    source = call("data set", resolve("data set", data, DATASETS), options)
+    source = call("data set", resolve("data set", data, DATASETS), options, ref=data)
     if source.defects and not skip_bad:
         raise DefectsError(source.name, source.defects, source.found)
     return source

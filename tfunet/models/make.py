@@ -25,7 +25,9 @@ def make_model(
     if name.endswith(".keras"):
         return _load(Path(name), options)
     build = resolve("model", name, MODELS)
-    model = call("model", build, options, image_shape=image_shape, num_classes=num_classes)
+    model = call(
+        "model", build, options, ref=name, image_shape=image_shape, num_classes=num_classes
+    )
     if not isinstance(model, keras.Model):
         raise ValueError(
             f"The model {name!r} returned {type(model).__name__}; it must return a keras.Model."
