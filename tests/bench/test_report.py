@@ -104,7 +104,7 @@ def test_a_browser_shows_every_figure_and_asks_nobody_for_anything(report, tmp_p
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     found = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
     assert (found["errors"], found["requests"]) == ([], [])

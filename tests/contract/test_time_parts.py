@@ -9,7 +9,7 @@ from tfunet.bench.collect import read_sweep
 from tfunet.bench.lost import lost
 
 DELAYS = {"input_seconds": 0.1, "average_seconds": 0.15, "straggler_seconds": 0.2}
-pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 
 
 def test_planted_delays_are_found_in_their_part(contract_folder):
