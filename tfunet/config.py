@@ -76,6 +76,8 @@ class RunConfig:
         checkpoint_steps: Optimizer steps between checkpoints; one is also written after every
             epoch.
         synthetic: Feed the first batch again and again: the bound of what any pipeline can do.
+        time_parts: After the run, also time steps that do not average gradients, and that average
+            alone, so that a report can say where efficiency is lost.
     """
 
     model: str = "unet"
@@ -123,6 +125,7 @@ class RunConfig:
     deterministic: bool = False
     checkpoint_steps: int | None = None
     synthetic: bool = False
+    time_parts: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_replicas", "accumulation", "epochs", "patches_per_case"):

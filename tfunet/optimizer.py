@@ -1,13 +1,36 @@
 """Averages gradients over replicas inside the optimizer's `apply`, for every backend alike."""
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
 
 import keras
 import tensorflow as tf
 
 Average = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
+
+
+@final
+class Switch:
+    """An average that can be left out of a step, while that step is traced."""
+
+    def __init__(self, average: Average) -> None:
+        self._average = average
+        self._is_off = False
+
+    def __call__(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the mean over replicas, or the gradients as they are."""
+        return list(gradients) if self._is_off else self._average(gradients)
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """Leave the average out of what is traced in the block."""
+        self._is_off = True
+        try:
+            yield
+        finally:
+            self._is_off = False
 
 
 def averaging(

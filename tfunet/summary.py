@@ -1,7 +1,7 @@
 """The rows and the result that a run records."""
 
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,8 @@ def summarise(
     regions: Sequence[str],
     left_out_cases: int,
     peaks: np.ndarray,
-    bound_pairs: Sequence[tuple[float, float]],
+    bound_pairs: Sequence[tuple[float, ...]],
+    parts: Mapping[str, Any],
     pipeline_bytes: int,
     elapsed_seconds: float,
 ) -> dict[str, Any]:
@@ -90,6 +91,7 @@ def summarise(
         "images_per_second": config.global_samples / median if median else None,
         "synthetic_share": share(bound_pairs),
         "synthetic_pairs_seconds": bound_pairs,
+        **parts,
         "training_seconds": sum(progress.step_seconds),
         "evaluation_seconds": progress.seconds["evaluation"],
         "saving_seconds": progress.seconds["saving"],

@@ -3,16 +3,23 @@
 Blocks of steps on real and on synthetic data take turns after the last epoch, so that both meet
 the same machine, and the model's variables are put back. The time that a step waits for its data
 would not tell: on a CPU, samples in the making slow the step down without making it wait.
+
+To say where efficiency is lost, steps that do not average gradients take turns with them, each
+process at its own pace, and the average is timed alone.
 """
 
+import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
-from tfunet.backend import Backend
+from tfunet.backend import Backend, Topology
 from tfunet.data.pipeline import PREFETCHED_BATCHES, TrainingPipeline
 
 TIMED_STEPS = 4
@@ -23,6 +30,9 @@ COST = 0.05
 MAX_PAIRS = 5
 # Closer to 1 than noise.
 NO_WAIT = 0.98
+# Who asks for the parts of a step asks for more than one turn.
+PARTS_TURNS = 3
+AVERAGES = 10
 
 
 def num_pairs(steps: int) -> int:
@@ -30,15 +40,15 @@ def num_pairs(steps: int) -> int:
     return max(1, min(MAX_PAIRS, int(COST * steps / (2 * BLOCK_STEPS))))
 
 
-def share(pairs: Sequence[tuple[float, float]]) -> float | None:
+def share(pairs: Sequence[tuple[float, ...]]) -> float | None:
     """Return the median share of the synthetic bound that steps reach; None without pairs.
 
     About 1: the devices never wait. Noise of the machine may take it above.
     """
-    return statistics.median(bound / real for real, bound in pairs) if pairs else None
+    return statistics.median(bound / real for real, bound, *_ in pairs) if pairs else None
 
 
-def share_line(pairs: Sequence[tuple[float, float]]) -> str:
+def share_line(pairs: Sequence[tuple[float, ...]]) -> str:
     """Return what a person reads of `share`."""
     reached = share(pairs) or 0.0
     if reached >= NO_WAIT:
@@ -53,8 +63,11 @@ def paired_seconds(
     variables: Sequence[Any],
     *,
     steps: int,
-) -> list[tuple[float, float]]:
+    alone_step: Callable[[Any], float] | None = None,
+) -> list[tuple[float, ...]]:
     """Return pairs of (median seconds of a step, of a synthetic step); called by all together.
+
+    With `alone_step` each pair has a third, that of a synthetic step that averages nothing.
 
     Args:
         timed_step: Makes one optimizer step with an iterator and returns its seconds.
@@ -62,20 +75,72 @@ def paired_seconds(
         pipeline: Of the run that is over.
         variables: What the steps change; they have their values again afterwards.
         steps: Optimizer steps of the run.
+        alone_step: As `timed_step`, without waiting for other replicas.
     """
-    pairs = num_pairs(steps)
+    pairs = num_pairs(steps) if alone_step is None else max(PARTS_TURNS, num_pairs(steps))
     last = pipeline.last_step
     more = replace(pipeline, first_step=last, last_step=last + pairs * BLOCK_STEPS)
-    real = iter(backend.feed(more))
-    synthetic = iter(backend.feed(replace(more, synthetic=True)))
+
+    def fed(data: TrainingPipeline) -> Any:
+        return iter(backend.feed(data))
+
+    blocks = [(timed_step, fed(more)), (timed_step, fed(replace(more, synthetic=True)))]
+    if alone_step is not None:
+        blocks.append((alone_step, fed(replace(more, synthetic=True))))
     values = [keras.ops.convert_to_numpy(one.value) for one in variables]
 
-    def block(iterator: Any) -> float:
-        seconds = [timed_step(iterator) for _ in range(BLOCK_STEPS)]
+    def median_seconds(step: Callable[[Any], float], iterator: Any) -> float:
+        seconds = [step(iterator) for _ in range(BLOCK_STEPS)]
         return statistics.median(seconds[PREFETCHED_BATCHES:])
 
     try:
-        return [(block(real), block(synthetic)) for _ in range(pairs)]
+        return [tuple(median_seconds(*block) for block in blocks) for _ in range(pairs)]
     finally:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
+
+
+def parts(
+    backend: Backend,
+    topology: Topology,
+    alone_seconds: Sequence[float],
+    variables: Sequence[Any],
+) -> dict[str, Any]:
+    """Return what result.json holds of a step's parts; called by all together.
+
+    Args:
+        backend: Averages.
+        topology: Of the run.
+        alone_seconds: Of this process's steps without an average, one a turn.
+        variables: Those whose gradients are averaged.
+    """
+    alone = np.zeros((topology.process_count, len(alone_seconds)))
+    alone[topology.process_index] = alone_seconds
+    return {
+        "alone_seconds": backend.sum(alone).tolist(),
+        "average_seconds": _average_seconds(backend, variables),
+        "gradient_bytes": sum(
+            math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in variables
+        ),
+    }
+
+
+def _average_seconds(backend: Backend, variables: Sequence[Any]) -> list[float]:
+    """Return seconds of averages, alone, of what has the sizes of `variables`."""
+
+    def replica_average() -> dict[str, Any]:
+        averaged = backend.average([tf.identity(one.value) for one in variables])
+        return {"sum": tf.add_n([tf.reduce_sum(tf.cast(one, tf.float32)) for one in averaged])}
+
+    @tf.function
+    @tf.autograph.experimental.do_not_convert
+    def average() -> dict[str, Any]:
+        return backend.run(replica_average)
+
+    def timed() -> float:
+        since = time.perf_counter()
+        average()["sum"].numpy()
+        return time.perf_counter() - since
+
+    timed()  # Traces.
+    return [timed() for _ in range(AVERAGES)]

@@ -1,5 +1,6 @@
 """The one training loop. Read it from top to bottom."""
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from tfunet.environment import environment
 from tfunet.evaluation import Evaluation, Scores
 from tfunet.exit_codes import CheckFailedError, StoppedError
 from tfunet.models.make import make_model
-from tfunet.optimizer import averaging
+from tfunet.optimizer import Switch, averaging
 from tfunet.progress import decoding_bar, shows_progress
 from tfunet.record import RunFolder
 from tfunet.shared_split import shared_split
@@ -138,6 +139,7 @@ def run(
 
     # --- Model, loss, optimizer ----------------------------------------------------------------
     loss = losses.make(config.loss, config.loss_options)
+    average = Switch(backend.average)
     with backend.scope():
         model = make_model(
             config.model,
@@ -147,7 +149,7 @@ def run(
         )
         optimizer = optimizers.make(config, topology.num_replicas, steps_per_epoch)
         model.compile(
-            optimizer=averaging(optimizer, backend.average, config.accumulation),
+            optimizer=averaging(optimizer, average, config.accumulation),
             loss=loss,
             metrics=list(config.metrics) or None,
             jit_compile=False,
@@ -203,6 +205,7 @@ def run(
     )
     metric_state = state.MetricState(backend, model)
     fingerprint = make_fingerprint(backend, model.variables)
+    step_alone = make_step(backend, model, accumulation=config.accumulation, xla=config.xla)
     training_pipeline = TrainingPipeline(
         cases=cases,
         train=split.train,
@@ -247,11 +250,15 @@ def run(
         if int(index) < len(callbacks):
             vars(callbacks[int(index)]).update(values)
 
-    def timed_step(batches: Any) -> float:
+    def timed(step: Callable[[Any], dict[str, Any]], batches: Any) -> float:
         since = time.perf_counter()
         # Reading the loss waits for the device: the clock stops after the work is done.
-        take_step(batches)["logs"]["loss"].numpy()
+        step(batches)["logs"]["loss"].numpy()
         return time.perf_counter() - since
+
+    def alone_step(batches: Any) -> float:
+        with average.off():
+            return timed(step_alone, batches)
 
     def write_steps(local_losses: list[float]) -> None:
         """Sum the losses since the last call over processes, and write a row for each step."""
@@ -369,13 +376,24 @@ def run(
         if stopping and progress.step < last_step:
             leave()
     elapsed_seconds = time.time() - started
-    bound_pairs = []
+    peaks = peak_bytes(backend, topology)
+    turns: list[tuple[float, ...]] = []
+    has_parts = config.time_parts and topology.num_replicas > 1 and not config.synthetic
     if not config.synthetic:
-        bound_pairs = synthetic.paired_seconds(
-            timed_step, backend, training_pipeline, variables, steps=progress.step
+        turns = synthetic.paired_seconds(
+            functools.partial(timed, take_step),
+            backend,
+            training_pipeline,
+            variables,
+            steps=progress.step,
+            alone_step=alone_step if has_parts else None,
         )
         if topology.is_chief:
-            print(synthetic.share_line(bound_pairs), flush=True)
+            print(synthetic.share_line(turns), flush=True)
+    step_parts: dict[str, Any] = {}
+    if has_parts:
+        alone_seconds = [one[-1] for one in turns]
+        step_parts = synthetic.parts(backend, topology, alone_seconds, model.trainable_variables)
     keras_callbacks.on_train_end()
     bar.close()
 
@@ -388,8 +406,9 @@ def run(
         progress=progress,
         regions=tuple(source.regions),
         left_out_cases=num_left_out,
-        peaks=peak_bytes(backend, topology),
-        bound_pairs=bound_pairs,
+        peaks=peaks,
+        bound_pairs=[one[:2] for one in turns],
+        parts=step_parts,
         pipeline_bytes=training_pipeline.buffered_bytes,
         elapsed_seconds=elapsed_seconds,
     )

@@ -1,4 +1,5 @@
 import csv
+import html
 import html.parser
 import json
 import re
@@ -14,6 +15,23 @@ from tfunet.bench.report import summary_json, summary_table, write_report
 from tfunet.bench.tables import csv_text, markdown_text, plain_text
 from tfunet.record import RunFolder
 
+# Told by the page itself once it is laid out: what went wrong, what it asked for, what one sees.
+LOOK = """<script>
+const errors = [];
+addEventListener("error", event => errors.push(String(event.message)), true);
+addEventListener("load", () => {
+    const sizes = [...document.querySelectorAll("figure svg")].map(one => {
+        const box = one.getBoundingClientRect();
+        return [box.width, box.height];
+    });
+    const requests = performance.getEntriesByType("resource").map(one => one.name);
+    const wide = document.documentElement.scrollWidth > innerWidth;
+    document.title = JSON.stringify({errors, requests, sizes, wide});
+});
+</script>"""
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
 REASON = 'killed by SIGKILL | <script>alert("x")</script>'
 
@@ -73,6 +91,26 @@ def test_the_page_is_whole_and_asks_nobody_for_anything(report):
     assert "@import" not in text
     assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
     assert page.tags.count("svg") == len(report.figures) == 7
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium: apt-get install chromium")
+def test_a_browser_shows_every_figure_and_asks_nobody_for_anything(report, tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text(report.html.read_text().replace("<head>", f"<head>{LOOK}"))
+    done = subprocess.run(
+        [
+            *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1100,900"),
+            *(f"--user-data-dir={tmp_path}/profile", "--dump-dom", page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    found = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
+    assert (found["errors"], found["requests"]) == ([], [])
+    assert not found["wide"]  # Nothing but tables needs to be scrolled sideways.
+    assert len(found["sizes"]) == len(report.figures)
+    assert all(width > 500 and height > 200 for width, height in found["sizes"])
 
 
 def test_rows_link_to_their_records(sweep, report):
@@ -153,7 +191,7 @@ def test_the_terminal_gets_a_table_and_the_verdicts(sweep):
 
 def test_serial_share_and_cost_have_a_table(sweep, report):
     for text in (summary_table(sweep[0]), report.markdown.read_text()):
-        assert re.search(r"serial share .*device-hours a run .*samples to Dice 0\.9 ", text)
+        assert re.search(r"serial share .*device-hours a run .*samples to Dice 0\.\d+ ", text)
     text = summary_table(sweep[0], target_dice=0.999)
     header = next(line for line in text.splitlines() if "samples to Dice 0.999" in line)
     row = text.splitlines()[text.splitlines().index(header) + 1]

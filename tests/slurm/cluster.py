@@ -30,7 +30,7 @@ SlurmctldPort={controller_port}
 SlurmUser=root
 AuthType=auth/munge
 # A job that is queued again waits until its first credential has expired, by default 2 minutes.
-AuthInfo=socket={folder}/munge.socket,cred_expire=15
+AuthInfo=socket={folder}/munge.socket,cred_expire=10
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres

@@ -1,7 +1,12 @@
 """A SLURM of our own for the tests that are marked `slurm`."""
 
+import os
+from pathlib import Path
+
 import pytest
 from cluster import NoClusterError, running_cluster
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +21,15 @@ def cluster(request):
         pytest.skip(f"No SLURM here, so nothing under it is tested: {error}.")
     yield one
     started.__exit__(None, None, None)
+
+
+@pytest.fixture
+def on_cluster(cluster, tmp_path, monkeypatch):
+    """A folder in which this process is a user of the cluster, as it is after a login."""
+    monkeypatch.chdir(tmp_path)
+    for name in [one for one in os.environ if one.startswith(("SLURM_", "SBATCH_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("TFUNET_CACHE", str(tmp_path / "cache"))
+    return tmp_path

@@ -2,14 +2,15 @@
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tfunet import exit_codes
 from tfunet.bench.study import read_study
 from tfunet.bench.submit import dry_run
+from tfunet.cli import main
 from tfunet.code_version import code_hash
 
 ROOT = Path(__file__).parents[2]
@@ -37,31 +38,24 @@ def test_the_script_of_the_page_is_what_is_printed(tmp_path, monkeypatch):
 
 @pytest.mark.slurm
 @pytest.mark.slow
-def test_commands_of_the_page(cluster, tmp_path):
+def test_commands_of_the_page(on_cluster, capsys):
     # One trial, as short as can be; the rest is in test_sweep_under_slurm.
-    study = block("toml").replace("steps = 20", "steps = 2\ndata_options.num_cases = 10")
+    study = block("toml").replace(
+        "steps = 20",
+        "steps = 2\ndata_options = {num_cases = 5, size = 32}\n"
+        "model_options = {filters = 4, levels = 1}",
+    )
     study = re.sub(r"\[\[case\]\]\nbackend = \"(multi|horo).*?\n\n", "", study, flags=re.DOTALL)
-    study = study.replace("repeats = 2", "repeats = 1")
-    (tmp_path / "cells.toml").write_text(study)
-    environment = {
-        **cluster.environment,
-        "PYTHONPATH": str(ROOT),
-        "TFUNET_CACHE": str(tmp_path / "cache"),
-    }
+    study = study.replace("repeats = 2", "repeats = 1").replace(
+        "global_batch = 4", "global_batch = 2"
+    )
+    Path("cells.toml").write_text(study)
     said = {}
     for line in block("sh").splitlines():
         words = shlex.split(line, comments=True)
         assert words[0] == "tfunet"
-        done = subprocess.run(
-            [sys.executable, "-m", *words],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        said[" ".join(words[2:])] = done.stdout
+        assert main(words[1:]) == exit_codes.OK, capsys.readouterr()
+        said[" ".join(words[2:])] = capsys.readouterr().out
     assert "1 of 1 trials to submit" in said["run cells.toml --slurm"]
     assert re.search("1 (waiting|running)", said["status logs/cells"])
     assert "Report: logs/cells/report/report.html" in said["wait logs/cells"]

@@ -1,7 +1,11 @@
 """A sweep under a real SLURM: submitted, killed, cancelled, preempted, resumed; scores as local."""
 
+import contextlib
 import csv
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -10,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tfunet import exit_codes
+from tfunet.bench.status import status
+from tfunet.cli import main
 
 pytestmark = [pytest.mark.slurm, pytest.mark.multiprocess, pytest.mark.timeout(2400)]
-ROOT = Path(__file__).parents[2]
 HOLD = Path(__file__).with_name("hold.py")
 STUDY = """
 name = "cells"
@@ -20,11 +25,11 @@ name = "cells"
 [base]
 data = "cells"
 data_options = {{num_cases = 10, size = 32}}
-model_options = {{filters = 4, levels = 2}}
+model = "{hold}:build"
 cores_per_replica = 1
 global_batch = 2
 steps = 10
-callbacks = [{{name = "{hold}:HoldAt", step = 5, file = "{folder}/hold"}}]
+callbacks = [{{name = "{hold}:HoldAt", step = 5, folder = "{folder}"}}]
 
 [[case]]
 backend = "single"
@@ -45,30 +50,29 @@ signal_seconds = 60
 
 
 class Sweep:
-    """The study in a folder of its own, and the commands of a user in that cluster."""
+    """The study in the folder in which a user types the commands."""
 
-    def __init__(self, cluster, folder):
-        self.cluster, self.folder = cluster, folder
+    def __init__(self, cluster, folder, capsys):
+        self.cluster, self.folder, self.capsys = cluster, folder, capsys
         self.logs = folder / "logs/cells"
-        (folder / "cells.toml").write_text(STUDY.format(hold=HOLD, folder=folder))
-        cluster.environment.update(PYTHONPATH=str(ROOT), TFUNET_CACHE=str(folder / "cache"))
+        self.study = STUDY.format(hold=HOLD, folder=folder)
+        (folder / "cells.toml").write_text(self.study)
 
     def tfunet(self, *arguments, code=exit_codes.OK):
-        done = subprocess.run(
-            [sys.executable, "-m", "tfunet", *map(str, arguments)],
-            env=self.cluster.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=900,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout
+        """Return what a command prints; here rather than in a process, which takes a second."""
+        self.capsys.readouterr()
+        ended = main(list(map(str, arguments)))
+        shown = self.capsys.readouterr()
+        assert ended == code, shown.out + shown.err
+        return shown.out
 
     def trials(self, logs=None):
         """Each backend's row of `sweep status`."""
-        table = json.loads(self.tfunet("sweep", "status", logs or self.logs, "--json"))
+        table = status(logs or self.logs)
         return {one["trial"].partition("-")[0]: one for one in table["trials"]}
+
+    def states(self):
+        return {backend: one["state"] for backend, one in self.trials().items()}
 
     def job(self, backend):
         """The array's number and place of a trial that is queued or runs."""
@@ -77,9 +81,17 @@ class Sweep:
 
     def wait_until_held(self, count):
         """Return once so many processes wait at their fifth step."""
+        self.until(lambda: len(list(self.folder.glob("held-*"))) >= count)
+
+    def release(self, job, signalled=True):
+        """Let the processes of a job go on, once a signal has reached its chief."""
+        self.until(lambda: (self.folder / f"told-{job}-0").exists() or not signalled)
+        (self.folder / f"go-{job}").touch()
+
+    def until(self, condition):
         deadline = time.monotonic() + 300
-        while len(list(self.folder.glob("held-*"))) < count:
-            assert time.monotonic() < deadline, self.tfunet("sweep", "status", self.logs)
+        while not condition():
+            assert time.monotonic() < deadline, self.trials()
             time.sleep(0.2)
 
     def log(self, backend):
@@ -91,24 +103,30 @@ class Sweep:
         return json.loads((trial / "result.json").read_text())
 
 
-def until(condition):
-    deadline = time.monotonic() + 200
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
-
-
-def release(hold, signalled):
-    """Let the held processes go on, once signals have reached so many chiefs since the start."""
-    until(lambda: len(list(hold.parent.glob("told-*-0"))) == signalled)
-    hold.unlink()
+@contextlib.contextmanager
+def running_beside(*arguments):
+    """Run a command meanwhile; its block ends when it has ended well."""
+    command = subprocess.Popen(
+        [sys.executable, "-m", "tfunet", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield
+        output, _ = command.communicate(timeout=900)
+        assert command.returncode == exit_codes.OK, output
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+        command.wait()
 
 
 @pytest.mark.slow
-def test_a_sweep_survives_what_happens_on_a_cluster(cluster, tmp_path):
-    sweep = Sweep(cluster, tmp_path)
-    hold = tmp_path / "hold"
-    hold.touch()
+def test_a_sweep_survives_what_happens_on_a_cluster(cluster, on_cluster, capsys):
+    sweep = Sweep(cluster, on_cluster, capsys)
     shown = sweep.tfunet("sweep", "run", "cells.toml", "--slurm")
     assert "3 of 3 trials to submit" in shown
     assert "2 x 2n2t1c" in shown  # One array for both, on two nodes; another for the single one.
@@ -117,50 +135,60 @@ def test_a_sweep_survives_what_happens_on_a_cluster(cluster, tmp_path):
     assert "0 of 3 trials to submit" in sweep.tfunet("sweep", "run", "cells.toml", "--slurm")
     sweep.tfunet("sweep", "run", "cells.toml", code=exit_codes.BAD_INPUT)
 
-    sweep.wait_until_held(5)
-    assert {one["state"] for one in sweep.trials().values()} == {"running"}
-
-    # slurmctld ends: the files still tell, and the jobs go on.
-    cluster.stop_controller()
-    assert "from the files alone" in sweep.tfunet("sweep", "status", sweep.logs)
-    cluster.start_controller()
-    until(lambda: {one["state"] for one in sweep.trials().values()} == {"running"})
-
-    # One is killed, one cancelled, and one has to make room for a job of higher priority.
-    # The step: a job that is sent SIGKILL is cancelled as a whole.
-    cluster.run("scancel", "--signal=KILL", f"{sweep.job('horovod')}.0")
-    until(lambda: sweep.trials()["horovod"]["state"] == "failed")
-    assert "Killed" in sweep.trials()["horovod"]["reason"]
-    sweep.tfunet("sweep", "cancel", sweep.logs, sweep.trials()["single"]["trial"])
-    preempted = sweep.job("multiworker")
-    urgent = ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
-    cluster.run(*urgent, "--wrap", "sleep 1")
-    until(lambda: "COMPLETING" in cluster.run("squeue", "-h", "-o", "%T", "-j", preempted))
-    release(hold, 2)
-    sweep.tfunet("sweep", "wait", sweep.logs, code=exit_codes.PROCESS_DIED)
-    states = {name: one["state"] for name, one in sweep.trials().items()}
-    assert states == {"single": "interrupted", "horovod": "failed", "multiworker": "done"}
-    assert "Going on from step 6 of 10." in sweep.log("multiworker")
-
-    # What was cancelled and what was killed run again, and nothing else; one comes to its limit.
-    hold.touch()
-    assert "1 of 3 trials to submit" in sweep.tfunet("sweep", "retry", sweep.logs)
-    assert "1 of 3 trials to submit" in sweep.tfunet("sweep", "resume", sweep.logs)
-    sweep.wait_until_held(5 + 3)
-    cluster.run("scancel", "--signal=USR1", sweep.job("horovod"))
-    release(hold, 3)
-    sweep.tfunet("sweep", "wait", sweep.logs)
-    assert "Going on from step 6 of 10." in sweep.log("horovod")
-    report = (sweep.logs / "report/report.md").read_text()
-    assert "no numbers" not in report
-    assert len(list((sweep.logs / "earlier").iterdir())) == 2
-
-    local = tmp_path / "local"
-    sweep.tfunet("sweep", "run", "cells.toml", "--out", local)
-    for backend in ("single", "multiworker", "horovod"):
-        here, there = sweep.result(backend, local), sweep.result(backend)
+    # The same here, while SLURM makes us wait. On two replicas all backends end with the same bits.
+    local = on_cluster / "local"
+    (on_cluster / "local.toml").write_text(
+        re.sub(r'\[\[case\]\]\nbackend = "multi.*?\n\n', "", sweep.study, flags=re.DOTALL)
+    )
+    with running_beside("sweep", "run", "local.toml", "--out", local):
+        survive(sweep)
+    for backend, same in (("single", "single"), ("multiworker", "horovod"), ("horovod", "horovod")):
+        here, there = sweep.result(same, local), sweep.result(backend)
         for name in ("weights_hash", "samples_hash", "dice", "iou", "loss", "val_loss"):
             assert here[name] == there[name], (backend, name)
         trial = sweep.logs / sweep.trials()[backend]["trial"]
         with (trial / "steps.csv").open() as file:
             assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, 11))
+
+
+def survive(sweep):
+    """Do to the sweep's trials what happens to them on a cluster, until all are done."""
+    cluster = sweep.cluster
+    sweep.wait_until_held(5)
+    assert set(sweep.states().values()) == {"running"}
+
+    # slurmctld ends: the files still tell, and the jobs go on.
+    cluster.stop_controller()
+    assert "from the files alone" in sweep.tfunet("sweep", "status", sweep.logs)
+    cluster.start_controller()
+    sweep.until(lambda: set(sweep.states().values()) == {"running"})
+
+    # One is killed, one cancelled, and one has to make room for a job of higher priority.
+    # The step: a job that is sent SIGKILL is cancelled as a whole.
+    cluster.run("scancel", "--signal=KILL", f"{sweep.job('horovod')}.0")
+    sweep.until(lambda: sweep.states()["horovod"] == "failed")
+    assert "Killed" in sweep.trials()["horovod"]["reason"]
+    cancelled, preempted = sweep.job("single"), sweep.job("multiworker")
+    sweep.tfunet("sweep", "cancel", sweep.logs, sweep.trials()["single"]["trial"])
+    sweep.release(cancelled)
+    sweep.until(lambda: sweep.states()["single"] == "interrupted")
+    urgent = ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
+    cluster.run(*urgent, "--wrap", "sleep 1")
+    sweep.until(lambda: "COMPLETING" in cluster.run("squeue", "-h", "-o", "%T", "-j", preempted))
+    sweep.release(preempted)
+    sweep.until(lambda: "Stopped by a signal" in sweep.log("multiworker"))
+
+    # What was killed and what was cancelled run again, and nothing else; one comes to its limit.
+    assert "1 of 3 trials to submit" in sweep.tfunet("sweep", "retry", sweep.logs)
+    assert "1 of 3 trials to submit" in sweep.tfunet("sweep", "resume", sweep.logs)
+    sweep.wait_until_held(5 + 3)
+    limited = sweep.job("horovod")
+    sweep.release(sweep.job("single"), signalled=False)
+    cluster.run("scancel", "--signal=USR1", limited)
+    sweep.release(limited)
+    sweep.tfunet("sweep", "wait", sweep.logs)
+    for backend in ("multiworker", "horovod"):
+        assert "Going on from step 6 of 10." in sweep.log(backend)
+    report = (sweep.logs / "report/report.md").read_text()
+    assert "no numbers" not in report
+    assert len(list((sweep.logs / "earlier").iterdir())) == 2

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tfunet.bench.collect import Result, TrialRecord
+from tfunet.bench.lost import Lost, bus_bytes_per_second, lost
 from tfunet.bench.stats import Estimate, Spread, difference, efficiency, ratio, spread
 
 PHASES = ("start", "first step", "steady steps", "evaluation", "saving")
@@ -20,6 +21,7 @@ class Cell:
         speed_up_repeats: The same of every repeat: over the baseline's of that repeat where it
             has one, else over its median.
         dice_difference: Mean Dice less that of the baseline; None without one.
+        lost: Where efficiency is lost, of every repeat that has measured it and has a baseline.
         dice_p: p-value of `dice_difference`, adjusted for all those of the sweep; None where
             there is none.
     """
@@ -33,6 +35,7 @@ class Cell:
     speed_up: Estimate | None
     speed_up_repeats: tuple[float, ...]
     dice_difference: Estimate | None
+    lost: tuple[Lost, ...] = ()
     dice_p: float | None = None
 
     @property
@@ -59,6 +62,21 @@ class Cell:
     def synthetic_share(self) -> Spread | None:
         """How near the steps come to those with data in memory, over the repeats."""
         return _spread(result.synthetic_share for result in self.results)
+
+    @property
+    def average_seconds(self) -> Spread | None:
+        """Of the average of the gradients, alone."""
+        return _spread(result.average_seconds for result in self.results)
+
+    @property
+    def bus_bytes_per_second(self) -> Spread | None:
+        """Bus bandwidth of that average."""
+        return _spread(
+            bus_bytes_per_second(one.gradient_bytes, one.average_seconds, one.num_replicas)
+            if one.gradient_bytes and one.average_seconds
+            else None
+            for one in self.results
+        )
 
     @property
     def efficiency(self) -> float | None:
@@ -137,6 +155,17 @@ def dice_difference(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) 
     """Return by how much the mean Dice of `upper` is higher; None where a side has none."""
     top, bottom = _dice_by_repeat(upper), _dice_by_repeat(lower)
     return difference(top, bottom) if top and bottom else None
+
+
+def lost_by_repeat(
+    trials: Iterable[TrialRecord], baseline: Iterable[TrialRecord], scaling: str
+) -> tuple[Lost, ...]:
+    """Return where each repeat loses efficiency, where that and the same repeat of one replica
+    were measured."""
+    ones = {one.repeat: one.result for one in baseline if one.result is not None}
+    pairs = [(one.result, ones.get(one.repeat)) for one in trials if one.result is not None]
+    found = [lost(run, one, scaling) for run, one in pairs if one is not None]
+    return tuple(one for one in found if one is not None)
 
 
 def _dice_by_repeat(trials: Iterable[TrialRecord]) -> dict[int, float]:

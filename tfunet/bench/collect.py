@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ ENDED_BY_USER = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
 _READ_APART = (
     *("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "checks"),
     "replicas_from_step",
+    *("real_seconds", "synthetic_seconds", "slowest_alone_seconds", "fastest_alone_seconds"),
+    "average_seconds",
 )
 
 
@@ -47,6 +50,14 @@ class Result:
     checks: Mapping[str, bool]
     # Time of a step with data in memory / time of a step; None in records that do not tell.
     synthetic_share: float | None = None
+    # Medians of these two, and with time_parts: of the same step without the average of gradients
+    # on the slowest and on the fastest process, of the average alone, and what it averages.
+    real_seconds: float | None = None
+    synthetic_seconds: float | None = None
+    slowest_alone_seconds: float | None = None
+    fastest_alone_seconds: float | None = None
+    average_seconds: float | None = None
+    gradient_bytes: int | None = None
     # (first step, replicas) of each part; empty in records that do not tell.
     replicas_from_step: tuple[tuple[int, int], ...] = ()
 
@@ -333,8 +344,16 @@ def _result(table: Mapping[str, Any]) -> Result:
     plain: dict[str, Any] = {
         name: table.get(name) for name in Result.__dataclass_fields__ if name not in _READ_APART
     }
+    pairs = table.get("synthetic_pairs_seconds") or ()
+    alone = [statistics.median(one) for one in table.get("alone_seconds") or ()]
+    averages = table.get("average_seconds")
     return Result(
         **plain,
+        real_seconds=statistics.median(one[0] for one in pairs) if pairs else None,
+        synthetic_seconds=statistics.median(one[1] for one in pairs) if pairs else None,
+        slowest_alone_seconds=max(alone, default=None),
+        fastest_alone_seconds=min(alone, default=None),
+        average_seconds=statistics.median(averages) if averages else None,
         peak_resident_bytes=_bytes(table, "peak_resident_bytes"),
         peak_device_bytes=_bytes(table, "peak_device_bytes"),
         dice={str(region): float(one) for region, one in (table.get("dice") or {}).items()},

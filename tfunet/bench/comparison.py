@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfunet.backend import ONE_PROCESS
-from tfunet.bench.cells import Cell, dice_difference, speed_ratio, speed_ratios
+from tfunet.bench.cells import (
+    Cell,
+    dice_difference,
+    lost_by_repeat,
+    speed_ratio,
+    speed_ratios,
+)
 from tfunet.bench.collect import SweepRecord, TrialRecord
 from tfunet.bench.settings import describe, flat, show
 from tfunet.bench.stats import Estimate, Verdict, adjusted_p_values, speed_verdict
@@ -215,6 +221,7 @@ def _family(trials: Sequence[TrialRecord], scaling: str, settings: Mapping[str, 
                 speed_up=speed_ratio(members, reference),
                 speed_up_repeats=speed_ratios(members, reference),
                 dice_difference=dice_difference(members, reference),
+                lost=lost_by_repeat(members, reference, scaling),
             )
         )
     return Family(

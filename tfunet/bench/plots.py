@@ -67,9 +67,11 @@ def _scaling(family: Family, styles: Styles) -> Figure | None:
     figure, (left, right) = make_panels(1, 2, 3.7)
     counts = sorted({cell.num_replicas for cell in cells})
     left.plot(counts, counts, color="#888888", linestyle="--", linewidth=1, zorder=1)
+    # Between two numbers of replicas, where no interval crosses it.
+    middle = float(np.sqrt(counts[-1] * counts[max(len(counts) - 2, 0)]))
     left.annotate(
         "ideal",
-        (counts[-1], counts[-1]),
+        (middle, middle),
         xytext=(-6, 2),
         textcoords="offset points",
         ha="right",
@@ -193,8 +195,9 @@ def _bars(
             markeredgewidth=0.9,
             zorder=3,
         )
-        axes.text(max(values) + 0.015 * largest, at, text.format(median), va="center")
-    axes.set_xlim(0, largest * 1.12)
+        said = text.format(median) if len(values) == 1 else f"median {text.format(median)}"
+        axes.text(max(values) + 0.015 * largest, at, said, va="center")
+    axes.set_xlim(0, largest * 1.2)
     name_rows(axes, cells)
 
 

@@ -16,6 +16,7 @@ from tfunet.bench.tables import (
     cost_rows,
     csv_text,
     family_heading,
+    lost_rows,
     markdown_text,
     plain_text,
     skipped_rows,
@@ -94,6 +95,8 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     for family in summary.families:
         blocks.append("\n".join([family_heading(family), *plain_text(summary_rows(family))]))
         blocks.append("\n".join(plain_text(cost_rows(family, target_dice))))
+        if parts := lost_rows(family):
+            blocks.append("\n".join(plain_text(parts)))
     found = findings(summary)
     for heading, sentences in found.items():
         if not heading.startswith("Scaling"):
@@ -147,6 +150,7 @@ def _values(summary: Summary, target: Path, target_dice: float | None) -> dict[s
                 "heading": family_heading(family),
                 "rows": summary_rows(family),
                 "costs": cost_rows(family, target_dice),
+                "lost": lost_rows(family),
             }
             for family in summary.families
         ],

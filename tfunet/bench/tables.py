@@ -9,9 +9,10 @@ from typing import Any
 from tfunet.bench.cells import Cell
 from tfunet.bench.collect import TrialRecord
 from tfunet.bench.comparison import Comparison, Family, Summary, way_of
+from tfunet.bench.lost import mean_lost
 from tfunet.bench.scaling import serial_share
 from tfunet.bench.settings import describe
-from tfunet.bench.stats import Estimate, Spread
+from tfunet.bench.stats import Estimate, Spread, spread
 from tfunet.bench.target import Reached, reached, target_of
 from tfunet.bench.text import columns
 
@@ -67,6 +68,27 @@ def cost_rows(family: Family, target_dice: float | None = None) -> list[dict[str
                 "reached": _reached_text(found, len(cell.results)),
             }
         rows.append(row)
+    return rows
+
+
+def lost_rows(family: Family) -> list[dict[str, str]]:
+    """Return a row a cell that has measured where it loses efficiency: means over the repeats."""
+    rows = []
+    for cell in family.cells:
+        if not cell.lost:
+            continue
+        found = mean_lost(cell.lost)
+        bandwidth = cell.bus_bytes_per_second
+        rows.append(
+            {
+                "backend": cell.way,
+                "replicas": str(cell.num_replicas),
+                "lost efficiency": f"{found.whole:.3f}",
+                **{name: f"{value:+.3f}" for name, value in vars(found).items()},
+                "average alone (ms)": significant(_scaled(cell.average_seconds, 1000)),
+                "bus GB/s": NONE if bandwidth is None else _three(bandwidth.median / 1e9),
+            }
+        )
     return rows
 
 
@@ -166,6 +188,10 @@ def cell_facts(family: Family, cell: Cell, target_dice: float | None = None) -> 
             "efficiency": cell.efficiency,
             **share_facts(family, cell),
         }
+    if cell.lost:
+        facts |= {f"lost_{name}": value for name, value in vars(mean_lost(cell.lost)).items()}
+    facts |= _spread_facts("average_seconds", cell.average_seconds)
+    facts |= _spread_facts("bus_bytes_per_second", cell.bus_bytes_per_second)
     for region in cell.regions:
         facts |= _spread_facts(f"dice_{region}", cell.dice(region))
         facts |= _spread_facts(f"iou_{region}", cell.iou(region))
@@ -297,6 +323,10 @@ def _three(value: float) -> str:
 def _gibibytes(spread: Spread | None) -> str:
     # The median alone: repeats differ in the third digit.
     return NONE if spread is None else f"{spread.median / GIB:.2f}"
+
+
+def _scaled(values: Spread | None, factor: float) -> Spread | None:
+    return None if values is None else spread([factor * one for one in values.values])
 
 
 def _spread_facts(name: str, spread: Spread | None) -> dict[str, float]:

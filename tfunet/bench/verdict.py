@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from tfunet.bench.cells import Cell
 from tfunet.bench.collect import TrialRecord
 from tfunet.bench.comparison import Comparison, Family, Summary
+from tfunet.bench.lost import mean_lost
 from tfunet.bench.scaling import fit
 from tfunet.bench.stats import CONFIDENCE, MIN_INTERVAL, Estimate
 
@@ -17,7 +18,12 @@ MAX_NAMES = 5
 
 def findings(summary: Summary) -> dict[str, list[str]]:
     """Return, by heading, one sentence for each thing that the sweep shows."""
-    parts = {"Speed": _comparisons, "Scaling": _speed_ups, "Scores": _scores}
+    parts = {
+        "Speed": _comparisons,
+        "Scaling": _speed_ups,
+        "Lost efficiency": _lost,
+        "Scores": _scores,
+    }
     found = {}
     for heading, sentences in parts.items():
         for family in summary.families:
@@ -101,6 +107,18 @@ def _law(family: Family, cells: Sequence[Cell]) -> Iterator[str]:
         f"{cells[0].way} follows {law.law}'s law with a serial share of {law.share:.3f}{limit}; "
         f"its speed-ups are up to {law.miss:.1%} away from it."
     )
+
+
+def _lost(family: Family) -> Iterator[str]:
+    for cell in family.cells:
+        if cell.lost:
+            found = mean_lost(cell.lost)
+            parts = sorted(vars(found).items(), key=lambda one: -one[1])
+            shares = ", ".join(f"{name} {share:.1%}" for name, share in parts)
+            yield (
+                f"{cell.way} at {cell.num_replicas} replicas loses {found.whole:.1%} of its time: "
+                f"{shares}."
+            )
 
 
 def _scores(family: Family) -> Iterator[str]:

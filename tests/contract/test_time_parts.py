@@ -1,0 +1,40 @@
+"""Planted delays are found in the part of the lost efficiency where they belong, in a real run."""
+
+from dataclasses import replace
+
+import pytest
+import runs
+
+from tfunet.bench.collect import read_sweep
+from tfunet.bench.lost import lost
+
+DELAYS = {"input_seconds": 0.1, "average_seconds": 0.15, "straggler_seconds": 0.2}
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
+
+
+def test_planted_delays_are_found_in_their_part(contract_folder):
+    run = runs.train(
+        contract_folder / "delayed",
+        backend=f"{runs.HERE / 'delayed.py'}:Delayed",
+        backend_options=DELAYS,
+        num_replicas=2,
+        time_parts=True,
+        epochs=1,
+        steps=6,
+        evaluate_every=9,
+    )
+    assert run.exit_code == 0, run.output
+    result = read_sweep(run.folder).trials[0].result
+    seconds, undelayed = result.median_step_seconds, result.fastest_alone_seconds
+    names = ("median_step_seconds", "real_seconds", "synthetic_seconds")
+    alone = dict.fromkeys(("slowest_alone_seconds", "fastest_alone_seconds"))
+    one_replica = replace(result, num_replicas=1, **dict.fromkeys(names, undelayed), **alone)
+    parts = lost(result, one_replica, "weak")
+    assert parts.input * seconds == pytest.approx(DELAYS["input_seconds"], rel=0.1)
+    assert parts.communication * seconds == pytest.approx(DELAYS["average_seconds"], rel=0.1)
+    assert parts.stragglers * seconds == pytest.approx(DELAYS["straggler_seconds"], rel=0.1)
+    assert parts.computation == 0
+    # What was seen after the run is what the run's own steps lost.
+    assert abs(parts.rest) < 0.03 * parts.whole
+    assert parts.whole == pytest.approx(1 - undelayed / seconds)
+    assert result.average_seconds == pytest.approx(DELAYS["average_seconds"], rel=0.1)
