@@ -174,8 +174,9 @@ def grain_batches(task, workers):
         .repeat()
         .map(lambda row: sample(task, row))
         .batch(BATCH)
-        .to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8))
-        .mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=4))
+        # Both count batches, and each worker has both.
+        .to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2))
+        .mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2))
     )
     return iter(dataset)
 
@@ -335,7 +336,7 @@ MODULES = {
     "torch": ("torch", "cv2", "nibabel"),
     "grain": ("grain", "cv2", "scipy"),
     "keras": ("keras", "cv2", "scipy"),
-    "ours": ("tensorflow",),
+    "ours": ("tensorflow", "tfunet.data.folder", "tfunet.data.pipeline", "imagecodecs", "nibabel"),
 }
 
 

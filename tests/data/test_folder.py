@@ -314,7 +314,7 @@ def test_opening_decodes_no_image(folder, monkeypatch):
     def refuse(*_):
         raise AssertionError("decoded")
 
-    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", refuse)
+    monkeypatch.setattr("imagecodecs.png_decode", refuse)
     source = open_folder(root=str(folder), **PAIRS)
     with pytest.raises(ValueError, match="decoded"):
         source.read(0)

@@ -1,9 +1,11 @@
 """Boxes of files are those of the whole file, bit for bit, and what is not needed is not read."""
 
+import h5py
 import nibabel
 import numpy as np
 import pytest
 import tifffile
+import zarr
 
 from tfunet.data import files
 from tfunet.data.folder import open_folder
@@ -31,6 +33,28 @@ def nifti(array, suffix=".nii", slope=None):
         image.to_filename(path)
 
     return suffix, write
+
+
+def hdf5(array, **options):
+    def write(path):
+        with h5py.File(path, "w") as file:
+            file.create_dataset("deep/raw", data=array, **options)
+
+    return ".h5", write
+
+
+def zarr_store(array, **options):
+    return ".zarr", lambda path: zarr.create_array(path, data=array, **options)
+
+
+def ngff(array, axes):
+    def write(path):
+        group = zarr.create_group(path, zarr_format=2)
+        group.create_array("0", data=array, chunks=(1, 3, 30, 40))
+        image = {"version": "0.4", "axes": list(axes), "datasets": [{"path": "0"}]}
+        group.attrs["multiscales"] = [image]
+
+    return ".zarr", write
 
 
 # Name to (writer, whether a box is read without the rest).
@@ -62,6 +86,17 @@ FILES = {
     "nifti, scaled": (nifti(STACK.astype("i2"), slope=2), True),
     "nifti with channels": (nifti(RNG.normal(size=(9, 8, 7, 3)).astype("f4")), True),
     "nifti.gz": (nifti(STACK, ".nii.gz"), False),
+    "hdf5 in chunks": (hdf5(STACK, chunks=(2, 16, 32), compression="gzip"), True),
+    "hdf5 as in memory": (hdf5(np.stack([COLOURS, COLOURS // 3])), True),
+    "hdf5 in one chunk": (hdf5(STACK, chunks=STACK.shape, compression="gzip"), False),
+    "zarr in chunks": (zarr_store(STACK, chunks=(2, 16, 32)), True),
+    "zarr with blosc": (
+        zarr_store(STACK, chunks=(4, 70, 32), compressors=zarr.codecs.BloscCodec()),
+        True,
+    ),
+    "zarr in shards": (zarr_store(STACK, chunks=(1, 35, 45), shards=(7, 70, 90)), True),
+    "zarr in one chunk": (zarr_store(STACK, chunks=STACK.shape), False),
+    "ome-ngff czyx": (ngff(MANY, "czyx"), True),
 }
 
 
@@ -108,6 +143,24 @@ def test_a_box_of_a_mask_is_that_of_the_whole_mask(tmp_path):
     whole, lazy = read_mask(tmp_path / "mask.tif"), open_mask(tmp_path / "mask.tif")
     for start, stop in boxes(lazy.shape):
         np.testing.assert_array_equal(lazy.read(start, stop), cut(whole, start, stop))
+
+
+def test_only_the_chunks_of_a_box_are_read(tmp_path):
+    """A chunk beyond it may be damaged."""
+    box = (0, 0, 0), (2, 16, 16)
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        raw = file.create_dataset("raw", data=STACK, chunks=(2, 16, 16), fletcher32=True)
+        last = raw.id.get_chunk_info(raw.id.get_num_chunks() - 1)
+    with (tmp_path / "file.h5").open("r+b") as file:
+        file.seek(last.byte_offset)
+        file.write(b"damaged")
+    zarr.create_array(tmp_path / "file.zarr", data=STACK, chunks=(2, 16, 16))
+    (tmp_path / "file.zarr" / "c" / "3" / "4" / "5").write_bytes(b"damaged")
+    for name in ("file.h5", "file.zarr"):
+        lazy = open_image(tmp_path / name)
+        np.testing.assert_array_equal(lazy.read(*box)[..., 0], cut(STACK, *box))
+        with pytest.raises(ValueError, match=rf"{name}: cannot be read"):
+            lazy.read((6, 64, 80), (7, 70, 90))
 
 
 def test_only_the_tiles_of_a_box_are_read(tmp_path):

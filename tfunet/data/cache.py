@@ -356,7 +356,10 @@ def _check_part(source: DataSource, image: np.ndarray, mask: np.ndarray, *, rank
 
 def _padded(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Return an array, centred in zeros where it is smaller than `shape`."""
-    padded = np.zeros(tuple(map(max, array.shape, shape)), dtype)
+    needed = tuple(map(max, array.shape, shape))
+    if needed == array.shape:
+        return np.ascontiguousarray(array, dtype)
+    padded = np.zeros(needed, dtype)
     starts = padding_before(array.shape, shape)
     inside = tuple(
         slice(start, start + size) for start, size in zip(starts, array.shape, strict=True)

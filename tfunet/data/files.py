@@ -100,7 +100,7 @@ def open_files(
     def pixels(index: int) -> tuple[np.ndarray, np.ndarray]:
         case = cases[index]
         images = [read_image(root / file, grey=grey, axes=axes) for file in case.images]
-        image = np.concatenate(images, -1)
+        image = np.concatenate(images, -1) if len(images) > 1 else images[0]
         mask = labels.read([root / file for file in case.masks], axes=axes)
         if mask.shape != image.shape[:-1]:
             raise BadFileError(

@@ -23,10 +23,11 @@ class ForegroundVoxels:
     def add(self, mask: np.ndarray) -> None:
         """Look at the next part, uint8, along the first axis."""
         flat = mask.ravel()
-        for label in np.flatnonzero(np.bincount(flat, minlength=1)):
-            if label == 0:
-                continue
-            places = np.flatnonzero(flat == label) + self._next
+        foreground = np.flatnonzero(flat != 0)
+        labels = flat[foreground]
+        foreground += self._next
+        for label in np.flatnonzero(np.bincount(labels)):
+            places = foreground[labels == label]
             places = np.concatenate([self._kept.get(int(label), places[:0]), places])
             if len(places) > MOST_VOXELS:
                 lowest = np.argpartition(_scattered(places), MOST_VOXELS)[:MOST_VOXELS]
@@ -44,5 +45,7 @@ def _scattered(places: np.ndarray) -> np.ndarray:
     """Return a number for each place that looks random: the finalizer of SplitMix64."""
     bits = places.astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-    return bits ^ (bits >> np.uint64(31))
+        bits ^= bits >> np.uint64(shift)
+        bits *= np.uint64(factor)
+    bits ^= bits >> np.uint64(31)
+    return bits

@@ -63,7 +63,7 @@ class Labelling:
                     path,
                     f"the mask has shape {inside.shape}, and {paths[0].name} has {labels.shape}.",
                 )
-            labels[inside] = label
+            np.copyto(labels, label, where=inside)
         if labels is None:
             raise ValueError("A case needs at least one mask file.")
         return labels
@@ -71,7 +71,7 @@ class Labelling:
     def _foreground(self, path: Path, mask: np.ndarray, seen: set[int]) -> np.ndarray:
         if self.threshold is not None:
             return mask > self.threshold
-        seen.update(np.unique(mask).tolist())
+        seen.update(_values(mask).tolist())
         found = np.array(sorted(seen))
         if len(found) > 2 or (len(found) == 2 and found[0] != 0) or found.min(initial=0) < 0:
             raise BadFileError(
@@ -84,7 +84,7 @@ class Labelling:
 
     def _translate(self, path: Path, mask: np.ndarray, values: Mapping[int, int]) -> np.ndarray:
         labels = np.zeros(mask.shape, np.uint8)
-        found = np.unique(mask)
+        found = _values(mask)
         unknown = [value for value in found if int(value) not in values]
         if unknown:
             shown = str if not self.colours else "#{:06x}".format
@@ -97,7 +97,8 @@ class Labelling:
                 f"{BACKGROUND} = [{zero}, ...].{lossy_hint(path)}",
             )
         for value in found:
-            labels[mask == value] = values[int(value)]
+            if values[int(value)]:
+                np.copyto(labels, values[int(value)], where=mask == value)
         return labels
 
 
@@ -179,6 +180,13 @@ def _class_values(
                 )
             values[number] = label
     return names, values, kinds == {True}
+
+
+def _values(mask: np.ndarray) -> np.ndarray:
+    """Return the values that a mask holds, each once, in order."""
+    if mask.dtype == np.uint8:
+        return np.flatnonzero(np.bincount(mask.ravel()))  # In a tenth of the time of np.unique.
+    return np.unique(mask)
 
 
 def _several(given: Any) -> list[Any]:

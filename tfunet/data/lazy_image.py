@@ -1,7 +1,7 @@
 """Images of which a part is read without the rest. Imports no TensorFlow.
 
 Read by parts: TIFF that is tiled, cut into strips or stored as it is in memory, NIfTI that is not
-compressed, and .npy. Any other file is read whole, once, and kept.
+compressed, HDF5 and zarr in chunks, and .npy. Any other file is read whole, once, and kept.
 """
 
 import math
@@ -35,8 +35,8 @@ class LazyImage:
     Args:
         shape: Spatial shape.
         channels: Of an image; 1 for a mask.
-        read: (start, stop) to that box: float32 (*box, channels) of an image, int64 (*box) of a
-            mask. Raises ValueError, naming the file, for one that cannot be used.
+        read: (start, stop) to that box: float32 (*box, channels) of an image, whole numbers
+            (*box) of a mask. Raises ValueError, naming the file, for one that cannot be used.
         by_parts: Whether `read` leaves the rest of the file alone.
         spacing: Pixel size along `shape`, where the file states it.
     """

@@ -115,6 +115,7 @@ class TrainingPipeline:
         fed = len(replicas) * self.replica_batch
         spans = epoch_spans(self.first_step, self.last_step, self.steps_per_epoch)
 
+        @tf.autograph.experimental.do_not_convert
         def of_epoch(span: tf.Tensor) -> tf.data.Dataset:
             epoch, first, last = span[0], span[1], span[2]
             positions = fed_position(
@@ -137,6 +138,7 @@ class TrainingPipeline:
         shapes = np.asarray(self.cases.shapes, np.int64)
         counts = np.asarray(self.cases.foreground_counts, np.int64)
 
+        @tf.autograph.experimental.do_not_convert
         def sample_of(epoch: tf.Tensor, sample: tf.Tensor) -> dict[str, tf.Tensor]:
             case = tf.gather(train, sample // self.patches_per_case)
             start = patch_start(
@@ -157,6 +159,7 @@ class TrainingPipeline:
 
         return sample_of
 
+    @tf.autograph.experimental.do_not_convert
     def _passes(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Cut a replica's batch into the passes whose gradients are averaged."""
         cut = (self.accumulation, self.replica_batch // self.accumulation, *self.cases.patch)
@@ -234,6 +237,7 @@ class EvaluationPipeline:
         validation = np.asarray(self.validation, np.int64)
         rank = len(self.cases.patch)
 
+        @tf.autograph.experimental.do_not_convert
         def window_of(element: tf.Tensor) -> dict[str, tf.Tensor]:
             index = fed_position(
                 element,

@@ -5,6 +5,7 @@ whatever its threads.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -95,12 +96,13 @@ def channel_statistics(parts: Iterable[np.ndarray]) -> Statistics:
     for part in parts:
         step = max(1, STATISTICS_VALUES // max(part[:1].size, 1))
         for first in range(0, len(part), step):
-            rows = np.ascontiguousarray(part[first : first + step], np.float64)
+            rows = part[first : first + step].astype(np.float64, order="C")
             rows = rows.reshape(len(rows), -1, part.shape[-1])
             total = rows.sum(1)
             count = rows.shape[1]
             sums.append(total)
-            squares.append(np.square(rows - total[:, np.newaxis] / count).sum(1))
+            rows -= total[:, np.newaxis] / count
+            squares.append(np.square(rows, out=rows).sum(1))
     row_sums, row_squares = np.concatenate(sums), np.concatenate(squares)
     mean = row_sums.sum(0) / (len(row_sums) * count)
     between = count * np.square(row_sums / count - mean).sum(0)
@@ -146,7 +148,9 @@ def _clipped_statistics(image: np.ndarray, percentiles: Sequence[float]) -> Stat
 
 
 def _standardised(image: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    return ((image - mean) / np.where(deviation > 0, deviation, 1)).astype(np.float32)
+    standardised = image - mean
+    standardised /= np.where(deviation > 0, deviation, 1)
+    return standardised.astype(np.float32)
 
 
 def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[float]]) -> Intensity:
@@ -167,6 +171,7 @@ def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[flo
     )
 
 
+@lru_cache(maxsize=64)
 def _taps(before: int, length: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return which of `before` pixels make the pixels start..stop-1 of `length`, and how much."""
     factor = before / length
@@ -181,12 +186,15 @@ def _taps(before: int, length: int, start: int, stop: int) -> tuple[np.ndarray, 
 
 
 def _resize_axis(image: np.ndarray, axis: int, taps: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    length = len(taps)
-    column = [1] * image.ndim
-    column[axis] = length
+    lines = np.ascontiguousarray(np.moveaxis(image, axis, 0))
+    shape = (len(taps), *lines.shape[1:])
+    # Into arrays that are there: the pages of a new one take longer than all of its arithmetic.
+    resized, part = np.zeros(shape, np.float32), np.empty(shape, np.float32)
+    column = (-1, *[1] * (image.ndim - 1))
     # Tap by tap, not as a matrix product, whose rounding depends on the threads of the library.
-    resized = np.zeros((*image.shape[:axis], length, *image.shape[axis + 1 :]), np.float32)
     for tap in range(taps.shape[1]):
         if weights[:, tap].any():
-            resized += image.take(taps[:, tap], axis) * weights[:, tap].reshape(column)
-    return resized
+            np.take(lines, taps[:, tap], 0, out=part, mode="clip")
+            part *= weights[:, tap].reshape(column)
+            resized += part
+    return np.moveaxis(resized, 0, axis)

@@ -83,19 +83,15 @@ def read_image(path: Path, *, grey: bool = False, axes: str | None = None) -> np
     Alpha is dropped, a palette resolved; `grey` turns colours into their luminance; `axes` as in
     `read_header`. Raises BadFileError for one that cannot be read or holds NaN or infinity.
     """
-    module = _module(path)
-
-    def laid_out(path: Path) -> np.ndarray:
-        return _named(module.stored(path), axes, False).channels_last(module.pixels(path))
-
-    return as_image(path, guarded(path, laid_out), grey=grey)
+    decode = _module(path).decoded
+    return as_image(path, _laid_out(path, decode, axes, mask=False), grey=grey)
 
 
 def as_image(path: Path, pixels: np.ndarray, *, grey: bool = False) -> np.ndarray:
     """Return decoded pixels (*spatial, channels), or a part of them, as `read_image` does."""
+    may_be_wrong = pixels.dtype.kind not in "bui"
     pixels = pixels.astype(np.float32)
-    wrong = pixels.size - int(np.isfinite(pixels).sum())
-    if wrong:
+    if may_be_wrong and (wrong := pixels.size - int(np.isfinite(pixels).sum())):
         raise BadFileError(
             path,
             f"holds NaN or infinity in {wrong} of {pixels.size} values. Replace them or leave the "
@@ -107,21 +103,18 @@ def as_image(path: Path, pixels: np.ndarray, *, grey: bool = False) -> np.ndarra
 
 
 def read_mask(path: Path, *, colours: bool = False, axes: str | None = None) -> np.ndarray:
-    """Return a mask's values as int64 (*spatial).
+    """Return a mask's values as whole numbers (*spatial), in the type that they are stored in.
 
     A palette's numbers are the values; alpha is dropped; a grey mask stored as colour is taken
-    as grey. Whole numbers stored as floating point are cast exactly. With `colours` the value of
-    a pixel is its colour, as 0xRRGGBB. `axes` are those of the images. Raises BadFileError for
+    as grey. Whole numbers stored as floating point become int64. With `colours` the value of a
+    pixel is its colour, as 0xRRGGBB. `axes` are those of the images. Raises BadFileError for
     real colours (without `colours`), fractions and files that cannot be read.
     """
     module = _module(path)
     # Where a format has palettes, a mask's values are their numbers.
-    labels = None if colours else getattr(module, "labels", None)
-
-    def laid_out(path: Path) -> np.ndarray:
-        return _named(module.stored(path), axes, True).channels_last(module.pixels(path))
-
-    return as_mask(path, guarded(path, labels or laid_out), colours=colours)
+    labels = None if colours else getattr(module, "decoded_labels", None)
+    decode = labels or module.decoded
+    return as_mask(path, _laid_out(path, decode, axes, mask=True), colours=colours)
 
 
 def open_region(path: Path, *, axes: str | None = None, mask: bool = False) -> Region | None:
@@ -167,6 +160,22 @@ def content_files(path: Path) -> list[Path]:
     return sorted(one for one in path.rglob("*") if one.is_file())
 
 
+def _laid_out(
+    path: Path,
+    decode: Callable[[Path], tuple[Stored, np.ndarray]],
+    axes: str | None,
+    *,
+    mask: bool,
+) -> np.ndarray:
+    """Return a file's pixels as (*spatial, channels)."""
+
+    def laid_out(path: Path) -> np.ndarray:
+        stored, pixels = decode(path)
+        return _named(stored, axes, mask).channels_last(pixels)
+
+    return guarded(path, laid_out)
+
+
 def _named(stored: Stored, axes: str | None, mask: bool) -> Stored:
     """Return it with the axes that the user names; a mask has those but for the channels."""
     if axes is None or not mask:
@@ -179,7 +188,7 @@ def _whole(path: Path, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "buif":
         raise BadFileError(path, f"a mask of type {values.dtype}; allowed: whole numbers.")
     if values.dtype.kind != "f":
-        return values.astype(np.int64)
+        return values.astype(np.uint8) if values.dtype == bool else values
     whole = np.rint(values)
     # Scaled NIfTI labels come back as 1.0000000591; a fraction of a label does not.
     if not np.isfinite(values).all() or np.abs(values - whole).max(initial=0) > 1e-4:

@@ -55,7 +55,8 @@ class Preparation:
             check_memory(
                 files[0],
                 math.prod(image.shape) * image.channels * 4,
-                "it cannot be read by parts; a tiled TIFF or an uncompressed NIfTI file can",
+                "it cannot be read by parts; a tiled TIFF, an uncompressed NIfTI file, and HDF5 or "
+                "zarr in chunks can",
             )
         if self.target_pixel_size is None:
             return image

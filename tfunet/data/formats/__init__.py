@@ -1,4 +1,4 @@
-"""One module a file format, each with `stored(path)` and `pixels(path)`. No TensorFlow.
+"""One module a file format, each with `stored(path)` and `decoded(path)`. No TensorFlow.
 
 Those that can read a part of a file have `region(path)` too.
 """

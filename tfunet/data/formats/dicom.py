@@ -15,7 +15,18 @@ EVEN = 0.05
 
 def stored(path: Path) -> Stored:
     """Describe the series: planes in the order of their positions, rows, columns, colours."""
-    slices = _slices(path, pixels=False)
+    return _stored(_slices(path, pixels=False))
+
+
+def decoded(path: Path) -> tuple[Stored, np.ndarray]:
+    """Return what the series is and its pixels, with each slice's rescale slope and intercept."""
+    slices = _slices(path, pixels=True)
+    described = _stored(slices)
+    planes = [apply_rescale(one.pixel_array, one) for one in slices]
+    return described, np.stack(planes).reshape(described.shape)
+
+
+def _stored(slices: list[Any]) -> Stored:
     first = slices[0]
     planes = len(slices) * int(getattr(first, "NumberOfFrames", 1) or 1)
     sizes = [float(one) for one in getattr(first, "PixelSpacing", ())]
@@ -30,13 +41,6 @@ def stored(path: Path) -> Stored:
         dtype=f"{'int' if first.PixelRepresentation else 'uint'}{bits}",
         spacing=spacing,
     )
-
-
-def pixels(path: Path) -> np.ndarray:
-    """Return (planes, rows, columns, colours), with each slice's rescale slope and intercept."""
-    shape = stored(path).shape
-    planes = [apply_rescale(one.pixel_array, one) for one in _slices(path, pixels=True)]
-    return np.stack(planes).reshape(shape)
 
 
 def _slices(path: Path, *, pixels: bool) -> list[Any]:

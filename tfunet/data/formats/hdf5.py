@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 
 from tfunet.data.formats.container import split_container
-from tfunet.data.formats.stored import Stored, plain
+from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored, num_chunks, plain
 
 
 def stored(path: Path) -> Stored:
@@ -18,11 +18,29 @@ def stored(path: Path) -> Stored:
         return plain(found.shape, found.dtype)
 
 
-def pixels(path: Path) -> np.ndarray:
-    """Return the data set."""
+def decoded(path: Path) -> tuple[Stored, np.ndarray]:
+    """Return what the data set is, and all of it."""
     file_path, name = split_container(path)
     with h5py.File(file_path, "r") as file:
-        return _dataset(file, name)[()]
+        found = _dataset(file, name)
+        return plain(found.shape, found.dtype), found[()]
+
+
+def region(path: Path) -> Region | None:
+    """Return the reader of boxes; None for a data set of a few chunks, which is read whole."""
+    file_path, name = split_container(path)
+    with h5py.File(file_path, "r") as file:
+        found = _dataset(file, name)
+        place = found.name
+        if found.chunks and num_chunks(found.shape, found.chunks) < FEWEST_PARTS:
+            return None
+
+    def read(box: tuple[slice, ...]) -> np.ndarray:
+        # Opened anew for each box: an open file would outlive the image, and a fork.
+        with h5py.File(file_path, "r") as file:
+            return file[place][box]
+
+    return read
 
 
 def _dataset(file: Any, name: str) -> Any:

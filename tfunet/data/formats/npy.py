@@ -13,9 +13,10 @@ def stored(path: Path) -> Stored:
     return plain(array.shape, array.dtype)
 
 
-def pixels(path: Path) -> np.ndarray:
-    """Return the array."""
-    return np.load(path, allow_pickle=False)
+def decoded(path: Path) -> tuple[Stored, np.ndarray]:
+    """Return what it is and the array."""
+    array = np.load(path, allow_pickle=False)
+    return plain(array.shape, array.dtype), array
 
 
 def region(path: Path) -> Region | None:

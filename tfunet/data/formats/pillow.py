@@ -1,5 +1,7 @@
-"""PNG, JPEG and WebP, with Pillow; PNG of 16-bit colours with imagecodecs."""
+"""PNG, JPEG and WebP, with Pillow; PNG of 8 or 16 bits without palette with imagecodecs."""
 
+import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,44 +12,72 @@ from tfunet.data.formats.stored import Stored
 
 KINDS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 AS_COLOURS = ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX")
+PNG_START = 26  # Bytes up to the colour type.
 DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
 
 
 def stored(path: Path) -> Stored:
     """Describe the image. One that does not end as its format does is decoded, to find out."""
+    plain, is_whole = _plain_png(path), _is_whole(path)
+    if plain and is_whole:
+        return plain
     with _opened(path) as image:
-        if not _is_whole(path):
+        if not is_whole:
             image.load()
-        deep = _deep_channels(path)
-        sixteen = deep or image.mode.startswith("I;16")
-        return Stored(
-            shape=(image.height, image.width, deep or _channels(image)),
-            axes="yxs",
-            dtype="uint16" if sixteen else DTYPES.get(image.mode, "uint8"),
-            spacing={},
-        )
+        return _described(image)
 
 
-def pixels(path: Path) -> np.ndarray:
-    """Return (rows, columns, channels); alpha is dropped, a palette resolved."""
-    deep = _deep_channels(path)
-    if deep:
+def decoded(path: Path) -> tuple[Stored, np.ndarray]:
+    """Return what the image is, and its pixels; alpha is dropped, a palette resolved."""
+    if plain := _plain_png(path):
         import imagecodecs
 
-        return imagecodecs.png_decode(path.read_bytes())[..., :deep]
+        pixels = imagecodecs.png_decode(path.read_bytes())
+        return plain, pixels.reshape(*plain.shape[:2], -1)[..., : plain.shape[2]]
     with _opened(path) as image:
         if image.mode in AS_COLOURS:
-            return np.asarray(image.convert("RGB"))
-        decoded = np.asarray(image)
-        return decoded.reshape(*decoded.shape[:2], -1)[..., : _channels(image)]
+            return _described(image), np.asarray(image.convert("RGB"))
+        pixels = np.asarray(image)
+        return _described(image), pixels.reshape(*pixels.shape[:2], -1)[..., : _channels(image)]
 
 
-def labels(path: Path) -> np.ndarray:
-    """Return a mask's values as (rows, columns, channels): of a palette, its numbers."""
+def decoded_labels(path: Path) -> tuple[Stored, np.ndarray]:
+    """Return what a mask is and its values: of a palette, its numbers."""
+    if _plain_png(path):
+        return decoded(path)
     with _opened(path) as image:
         if image.mode == "P":
-            return np.asarray(image)[..., np.newaxis]
-    return pixels(path)
+            one_channel = replace(_described(image), shape=(image.height, image.width, 1))
+            return one_channel, np.asarray(image)[..., np.newaxis]
+    return decoded(path)
+
+
+def _plain_png(path: Path) -> Stored | None:
+    """Describe a PNG of 8 or 16 bits without palette by its first bytes; None for another file.
+
+    Pillow cuts 16-bit colours to 8 bits without a word, and takes longer for all of these.
+    """
+    if KINDS[path.suffix.lower()] != "PNG":
+        return None
+    with path.open("rb") as file:
+        start = file.read(PNG_START)
+    # PNG specification, 11.2.2: width, height, bits, colour type.
+    if start[:4] != b"\x89PNG" or start[12:16] != b"IHDR" or len(start) < PNG_START:
+        return None
+    width, height, bits, kind = struct.unpack(">IIBB", start[16:26])
+    channels = {0: 1, 2: 3, 4: 1, 6: 3}.get(kind)  # Alpha is not counted.
+    if channels is None or bits not in (8, 16):
+        return None
+    return Stored(shape=(height, width, channels), axes="yxs", dtype=f"uint{bits}", spacing={})
+
+
+def _described(image: Any) -> Stored:
+    return Stored(
+        shape=(image.height, image.width, _channels(image)),
+        axes="yxs",
+        dtype="uint16" if image.mode.startswith("I;16") else DTYPES.get(image.mode, "uint8"),
+        spacing={},
+    )
 
 
 def _opened(path: Path) -> Any:
@@ -68,15 +98,3 @@ def _is_whole(path: Path) -> bool:
             return int.from_bytes(file.read(8)[4:], "little") + 8 <= size
         file.seek(max(0, size - 64))
         return {"PNG": b"IEND", "JPEG": b"\xff\xd9"}[kind] in file.read()
-
-
-def _deep_channels(path: Path) -> int:
-    """Return the colours of a PNG with 16 bits for each; 0 for any other file.
-
-    Pillow cuts them to 8 bits without a word, unless the PNG is plain grey.
-    """
-    with path.open("rb") as file:
-        start = file.read(26)
-    if start[:4] != b"\x89PNG" or len(start) < 26 or start[24] != 16:
-        return 0
-    return {2: 3, 4: 1, 6: 3}.get(start[25], 0)  # PNG specification, 11.2.1: colour types.

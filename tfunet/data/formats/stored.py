@@ -1,12 +1,15 @@
 """What a file says of its array before the pixels are decoded, and how it is laid out."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 # A box over all axes of a file's array, to the array in it.
 Region = Callable[[tuple[slice, ...]], np.ndarray]
+# A file in fewer parts is quicker read whole.
+FEWEST_PARTS = 4
 SPATIAL = "zyx"
 CHANNELS = "cs"
 
@@ -80,6 +83,11 @@ class Stored:
                 "what they are, such as axes = 'zyx' or 'cyx'"
             )
         return spatial, channels[0] if channels else None
+
+
+def num_chunks(shape: Sequence[int], chunk: Sequence[int]) -> int:
+    """Return how many chunks an array is stored in."""
+    return math.prod(-(-all_ // one) for all_, one in zip(shape, chunk, strict=True))
 
 
 def plain(shape: tuple[int, ...], dtype: np.dtype) -> Stored:

@@ -11,15 +11,13 @@ from xml.etree import ElementTree
 import numpy as np
 import tifffile
 
-from tfunet.data.formats.stored import Region, Stored
+from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored
 
 # Pages that tifffile has no name for: Q unknown, I a sequence of images, others of other vendors.
 PAGES = "qirp"
 ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha.
 # Of decoded tiles: windows that overlap need the same ones again.
 TILE_CACHE_BYTES = 64 * 2**20
-# A file of fewer is quicker read whole.
-FEWEST_SEGMENTS = 4
 
 
 def stored(path: Path) -> Stored:
@@ -28,10 +26,10 @@ def stored(path: Path) -> Stored:
         return _stored(file)
 
 
-def pixels(path: Path) -> np.ndarray:
-    """Return the first series as stored."""
+def decoded(path: Path) -> tuple[Stored, np.ndarray]:
+    """Return what the first series is, and its pixels as stored."""
     with tifffile.TiffFile(path) as file:
-        return file.series[0].asarray()
+        return _stored(file), file.series[0].asarray()
 
 
 def region(path: Path) -> Region | None:
@@ -91,7 +89,7 @@ def _segmented_region(path: Path, series: Any) -> Region | None:
     stack = series.shape[: len(series.shape) - num_page_axes]
     if series.shape[len(stack) :] != page.shape or math.prod(stack) != len(pages):
         return None
-    if len(page.dataoffsets) * len(pages) < FEWEST_SEGMENTS:
+    if len(page.dataoffsets) * len(pages) < FEWEST_PARTS:
         return None
     separate, _, length, width, samples = page.shaped
     if page.is_tiled:

@@ -7,7 +7,7 @@ import numpy as np
 import zarr
 
 from tfunet.data.formats.container import split_container
-from tfunet.data.formats.stored import Stored, plain
+from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored, num_chunks, plain
 
 
 def stored(path: Path) -> Stored:
@@ -15,11 +15,20 @@ def stored(path: Path) -> Stored:
     return _find(path)[1]
 
 
-def pixels(path: Path) -> np.ndarray:
-    """Return the array."""
-    array = _find(path)[0]
+def decoded(path: Path) -> tuple[Stored, np.ndarray]:
+    """Return what the array is, and all of it."""
+    array, described = _find(path)
     _check_blosc(array)
-    return np.asarray(array[...])
+    return described, np.asarray(array[...])
+
+
+def region(path: Path) -> Region | None:
+    """Return the reader of boxes; None for an array of a few chunks, which is read whole."""
+    array, _ = _find(path)
+    if num_chunks(array.shape, array.chunks) < FEWEST_PARTS:
+        return None
+    _check_blosc(array)
+    return lambda box: np.asarray(array[box])
 
 
 def _find(path: Path) -> tuple[Any, Stored]:
