@@ -29,6 +29,7 @@ def stored(path: Path) -> Stored:
         axes="zyxs",
         dtype=f"{'int' if first.PixelRepresentation else 'uint'}{bits}",
         spacing=spacing,
+        unit="mm",
     )
 
 

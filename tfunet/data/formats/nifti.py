@@ -9,6 +9,9 @@ import numpy as np
 
 from tfunet.data.formats.stored import Region, Stored
 
+# The standard's words; who does not say means millimetres.
+UNITS = {"unknown": "mm", "mm": "mm", "micron": "µm", "meter": "m"}
+
 
 def stored(path: Path) -> Stored:
     """Describe the volume: axes x, y, z, then one of length 1 (time), then channels."""
@@ -20,6 +23,7 @@ def stored(path: Path) -> Stored:
         axes=_axes(shape),
         dtype=str(image.get_data_dtype()),
         spacing={letter: float(size) for letter, size in zip("xyz", zooms[:3], strict=False)},
+        unit=_unit(image.header),
         affine=np.asarray(image.affine),
     )
 
@@ -39,6 +43,13 @@ def region(path: Path) -> Region | None:
     if path.name.lower().endswith(".gz") or image.get_data_dtype().kind not in "buif":
         return None
     return lambda box: np.asanyarray(image.dataobj[box])
+
+
+def _unit(header: Any) -> str:
+    try:
+        return UNITS[header.get_xyzt_units()[0]]
+    except KeyError:  # A number that the standard does not have.
+        return UNITS["unknown"]
 
 
 def _axes(shape: tuple[int, ...]) -> str:
