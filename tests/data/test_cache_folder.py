@@ -1,8 +1,10 @@
 """The cache as a whole: bounded, oldest out first, and never what is in use."""
 
 import errno
+import fcntl
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,35 @@ def test_a_full_cache_is_a_line_and_an_exit_code(tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("error: The cache of decoded cases in ")
+
+
+def test_what_is_not_used_goes_on_nfs_too(tmp_path, monkeypatch):
+    build(tmp_path, "one")
+    real = fcntl.flock
+
+    def flock(file, how):
+        # There the kernel makes it a lock of a range, which to be exclusive needs a file that is
+        # open for writing: flock(2).
+        writes = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+        if how & fcntl.LOCK_EX and not writes:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(file, how)
+
+    remove = shutil.rmtree
+
+    def rmtree(path, ignore_errors=False):
+        # The file that is open, and locked, stays under another name until it is closed.
+        remove(path)
+        path.mkdir()
+        (path / ".nfs0001").touch()
+        if not ignore_errors:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    used = build(tmp_path, "two")
+    assert clear(tmp_path) == (1, 1)
+    del used
 
 
 def test_a_data_set_that_was_removed_is_decoded_anew(tmp_path):

@@ -331,11 +331,16 @@ def test_time_is_not_taken_for_depth(tmp_path):
 def test_headers_give_the_pixel_size_of_ome_and_geo_tiff(tmp_path):
     sizes = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.25, "PhysicalSizeZ": 2}
     tifffile.imwrite(tmp_path / "a.ome.tif", STACK16, metadata={"axes": "ZYX", **sizes})
-    assert read_header(tmp_path / "a.ome.tif").spacing == (2, 0.25, 0.5)
+    header = read_header(tmp_path / "a.ome.tif")
+    assert (header.spacing, header.unit) == ((2, 0.25, 0.5), "µm")
+    sizes |= {f"PhysicalSize{letter}Unit": "nm" for letter in "XYZ"}
+    tifffile.imwrite(tmp_path / "b.ome.tif", STACK16, metadata={"axes": "ZYX", **sizes})
+    assert read_header(tmp_path / "b.ome.tif").unit == "nm"
     # ModelPixelScaleTag: x, y, z.
     tag = (33550, "d", 3, (10.0, 20.0, 0.0), True)
     tifffile.imwrite(tmp_path / "a.tif", GREY16, extratags=[tag])
-    assert read_header(tmp_path / "a.tif").spacing == (20, 10)
+    header = read_header(tmp_path / "a.tif")
+    assert (header.spacing, header.unit) == ((20, 10), "")
 
 
 def dicom_slice(path, pixels, *, position, series="1.2.3", slope=1, intercept=0):
@@ -369,7 +374,7 @@ def test_a_dicom_series_is_sorted_by_position_and_rescaled(tmp_path):
     np.testing.assert_array_equal(read_image(tmp_path / "ct")[..., 0], expected)
     header = read_header(tmp_path / "ct")
     assert (header.shape, header.channels, header.dtype) == ((4, 6, 7), 1, "int16")
-    assert header.spacing == (3, 0.5, 0.25)
+    assert (header.spacing, header.unit) == ((3, 0.5, 0.25), "mm")
 
 
 def test_a_dicom_series_with_a_gap_or_of_two_series_is_refused(tmp_path):

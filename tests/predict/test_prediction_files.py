@@ -8,6 +8,7 @@ import pytest
 import tifffile
 import zarr
 
+from tfunet.data.readers import read_header
 from tfunet.predict.jobs import identity_of, plan_jobs
 from tfunet.predict.output import SUFFIXES, default_format, write
 from tfunet.predict.raster import RawFile, raster_of
@@ -33,7 +34,8 @@ def test_every_format_holds_the_values(kind, rank, num_classes, tmp_path):
     values, raster = raw(tmp_path, rank, num_classes)
     path = tmp_path / f"out{SUFFIXES[kind]}"
     spacing = (0.5, 2.0, 3.0)[:rank]
-    write(kind, raster, path, image=tmp_path / "image.png", spacing=spacing)
+    write(kind, raster, path, image=tmp_path / "image.png", spacing=spacing, unit="m")
+    assert read_header(path).unit == "m"
     if kind == "nifti":
         image = nibabel.load(path)
         found = np.asanyarray(image.dataobj).reshape(values.shape)
@@ -76,8 +78,9 @@ def test_a_geotiff_is_predicted_to_its_place(tmp_path):
     tags = [(33550, "d", 3, scale, True), (33922, "d", 6, tie, True)]
     tifffile.imwrite(tmp_path / "image.tif", np.zeros(SIZES[2], np.uint8), extratags=tags)
     _, raster = raw(tmp_path, 2, None)
-    write("tiff", raster, tmp_path / "out.tif", image=tmp_path / "image.tif", spacing=None)
+    write("tiff", raster, tmp_path / "out.tif", image=tmp_path / "image.tif", spacing=scale[:2])
     with tifffile.TiffFile(tmp_path / "out.tif") as file:
+        assert not file.is_ome  # Which would call these micrometres.
         assert file.pages[0].tags[33550].value == scale
         assert file.pages[0].tags[33922].value == tie
 

@@ -92,15 +92,23 @@ def hold(home: Path) -> ExitStack:
 
 def remove(entry: Entry) -> bool:
     """Remove a data set, unless somebody uses or builds it; returns whether it is gone."""
-    with ExitStack() as held, suppress(OSError):
-        flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(entry.path / IN_USE, flags, 0o666)
-        held.callback(os.close, descriptor)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The index first: what a crash leaves of the rest is no data set any more.
-        (entry.path / INDEX).unlink(missing_ok=True)
-        shutil.rmtree(entry.path)
-    return not entry.path.exists()
+    with ExitStack() as held:
+        try:
+            # Open for writing: NFS locks exclusively only what can be written.
+            descriptor = os.open(entry.path / IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The index first: what a crash leaves of the rest is no data set any more.
+            (entry.path / INDEX).unlink(missing_ok=True)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        shutil.rmtree(entry.path, ignore_errors=True)
+    # On NFS the locked file is there until it is closed.
+    with suppress(OSError):
+        entry.path.rmdir()
+    return True
 
 
 class Room:

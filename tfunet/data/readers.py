@@ -41,7 +41,8 @@ class Header:
             a stack; x, y[, z] in NIfTI.
         channels: Colours or channels; alpha is not counted.
         dtype: Type of the stored pixels.
-        spacing: Pixel size along `shape`, where the file states it, in its own unit.
+        spacing: Pixel size along `shape`, where the file states it, in `unit`.
+        unit: "nm", "µm", "mm" or "m"; empty where the file does not say.
         affine: (4, 4) index to position, where the file states it (NIfTI).
     """
 
@@ -49,6 +50,7 @@ class Header:
     channels: int
     dtype: str
     spacing: tuple[float, ...] | None = None
+    unit: str = ""
     affine: np.ndarray | None = None
 
 
@@ -71,6 +73,7 @@ def read_header(path: Path, *, axes: str | None = None, mask: bool = False) -> H
             channels=stored.channels,
             dtype=stored.dtype,
             spacing=tuple(sizes) if len(sizes) == len(letters) else None,
+            unit=stored.unit,
             affine=stored.affine,
         )
 

@@ -19,6 +19,10 @@ GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
 LIBRARIES = {"tiff": "tifffile", "nifti": "nibabel", "zarr": "zarr"}
 SUFFIXES = {"tiff": ".tif", "nifti": ".nii.gz", "zarr": ".zarr"}
 
+# What OME calls by its symbol, in the words of OME-NGFF and of NIfTI, which has no nanometres.
+NGFF_UNITS = {"nm": "nanometer", "µm": "micrometer", "mm": "millimeter", "m": "meter"}
+NIFTI_UNITS = {"µm": "micron", "mm": "mm", "m": "meter"}
+
 Spacing = tuple[float, ...] | None
 
 
@@ -41,7 +45,9 @@ def check_format(name: str) -> None:
         ) from error
 
 
-def write(name: str, raster: Raster, path: Path, *, image: Path, spacing: Spacing) -> None:
+def write(
+    name: str, raster: Raster, path: Path, *, image: Path, spacing: Spacing, unit: str = ""
+) -> None:
     """Write a prediction; it is at `path` when it is whole, and nothing of it before.
 
     Args:
@@ -50,13 +56,14 @@ def write(name: str, raster: Raster, path: Path, *, image: Path, spacing: Spacin
         path: With the suffix that SUFFIXES gives.
         image: What was predicted: its place in the world goes with the prediction.
         spacing: Pixel size along the axes, where it is known.
+        unit: "nm", "µm", "mm" or "m", where it is known.
 
     Raises WriteError.
     """
-    _WRITERS[name](raster, path, image, spacing)
+    _WRITERS[name](raster, path, image, spacing, unit)
 
 
-def _write_tiff(raster: Raster, path: Path, image: Path, spacing: Spacing) -> None:
+def _write_tiff(raster: Raster, path: Path, image: Path, spacing: Spacing, unit: str) -> None:
     import tifffile
 
     classes = () if raster.num_classes is None else (raster.num_classes,)
@@ -64,9 +71,11 @@ def _write_tiff(raster: Raster, path: Path, image: Path, spacing: Spacing) -> No
     axes = ("C" if classes else "") + "ZYX"[-len(raster.shape) :]
     num_bytes = int(np.prod(shape)) * np.dtype(raster.dtype).itemsize
     metadata: dict[str, Any] = {"axes": axes}
-    for letter, size in zip("ZYX"[-len(raster.shape) :], spacing or (), strict=bool(spacing)):
+    # A size without its unit would be micrometres; that of a GeoTIFF is in tags of its own.
+    sizes = spacing if spacing and unit else ()
+    for letter, size in zip("ZYX"[-len(raster.shape) :], sizes, strict=bool(sizes)):
         metadata[f"PhysicalSize{letter}"] = size
-        metadata[f"PhysicalSize{letter}Unit"] = _unit(image)
+        metadata[f"PhysicalSize{letter}Unit"] = unit
     with replacing(path) as partial:
         tifffile.imwrite(
             partial,
@@ -77,7 +86,7 @@ def _write_tiff(raster: Raster, path: Path, image: Path, spacing: Spacing) -> No
             photometric="minisblack",
             compression="zlib",
             bigtiff=num_bytes > 2**31,
-            ome=bool(spacing),
+            ome=bool(sizes),
             metadata=metadata,
             extratags=_geo_tags(image),
             maxworkers=1,
@@ -101,10 +110,6 @@ def _tiles(raster: Raster) -> Iterator[np.ndarray]:
                     yield tile
 
 
-def _unit(image: Path) -> str:
-    return "mm" if default_format(image) == "nifti" else "µm"
-
-
 def _geo_tags(image: Path) -> list[tuple]:
     """Return the tags by which a GeoTIFF's prediction lies where the image does."""
     if not image.name.lower().endswith((".tif", ".tiff")):
@@ -117,7 +122,7 @@ def _geo_tags(image: Path) -> list[tuple]:
         return [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in found]
 
 
-def _write_nifti(raster: Raster, path: Path, image: Path, spacing: Spacing) -> None:
+def _write_nifti(raster: Raster, path: Path, image: Path, spacing: Spacing, unit: str) -> None:
     import nibabel
 
     with replacing(path) as partial:
@@ -138,24 +143,24 @@ def _write_nifti(raster: Raster, path: Path, image: Path, spacing: Spacing) -> N
                 values = values.reshape(*shape, *values.shape[len(raster.shape) :])
             if raster.num_classes is not None and len(raster.shape) == 2:
                 values = values.reshape(*raster.shape, 1, raster.num_classes)
-            nibabel.Nifti1Image(values, affine, header, dtype=raster.dtype).to_filename(partial)
+            prediction = nibabel.Nifti1Image(values, affine, header, dtype=raster.dtype)
+            if header is None and unit in NIFTI_UNITS:
+                prediction.header.set_xyzt_units(NIFTI_UNITS[unit])
+            prediction.to_filename(partial)
         finally:
             array.unlink(missing_ok=True)
 
 
-def _write_zarr(raster: Raster, path: Path, image: Path, spacing: Spacing) -> None:
+def _write_zarr(raster: Raster, path: Path, image: Path, spacing: Spacing, unit: str) -> None:
     import zarr
 
     rank = len(raster.shape)
     classes = () if raster.num_classes is None else (raster.num_classes,)
     chunks = (TILE, TILE) if rank == 2 else (TILE // 4,) * 3
     axes = [{"name": "c", "type": "channel"}] if classes else []
-    unit = {"mm": "millimeter", "µm": "micrometer"}[_unit(image)]
+    in_unit = {"unit": NGFF_UNITS[unit]} if spacing and unit else {}
     letters = "xyz" if default_format(image) == "nifti" else "zyx"[-rank:]
-    axes += [
-        {"name": letter, "type": "space", **({"unit": unit} if spacing else {})}
-        for letter in letters[:rank]
-    ]
+    axes += [{"name": letter, "type": "space", **in_unit} for letter in letters[:rank]]
     scale = [1.0] * len(classes) + list(spacing or (1.0,) * rank)
     level = {
         "path": "0",
@@ -193,7 +198,7 @@ def _write_zarr(raster: Raster, path: Path, image: Path, spacing: Spacing) -> No
         shutil.rmtree(partial, ignore_errors=True)
 
 
-_WRITERS: dict[str, Callable[[Raster, Path, Path, Spacing], None]] = {
+_WRITERS: dict[str, Callable[[Raster, Path, Path, Spacing, str], None]] = {
     "tiff": _write_tiff,
     "nifti": _write_nifti,
     "zarr": _write_zarr,

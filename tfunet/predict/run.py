@@ -351,7 +351,14 @@ def _finish(job: Job, raws: tuple[RawFile, RawFile | None], num_classes: int) ->
     ):
         if raw is not None and path is not None:
             raster = raster_of(raw, header.shape, classes)
-            output.write(job.format, raster, path, image=job.files[0], spacing=header.spacing)
+            output.write(
+                job.format,
+                raster,
+                path,
+                image=job.files[0],
+                spacing=header.spacing,
+                unit=header.unit,
+            )
 
 
 def _sha256(path: Path) -> str:

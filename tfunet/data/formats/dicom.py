@@ -40,6 +40,7 @@ def _stored(slices: list[Any]) -> Stored:
         axes="zyxs",
         dtype=f"{'int' if first.PixelRepresentation else 'uint'}{bits}",
         spacing=spacing,
+        unit="mm",
     )
 
 

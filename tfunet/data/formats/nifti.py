@@ -11,6 +11,9 @@ from nibabel.arrayproxy import ArrayProxy
 
 from tfunet.data.formats.stored import Region, Stored
 
+# The standard's words; who does not say means millimetres.
+UNITS = {"unknown": "mm", "mm": "mm", "micron": "µm", "meter": "m"}
+
 
 def stored(path: Path) -> Stored:
     """Describe the volume: axes x, y, z, then one of length 1 (time), then channels."""
@@ -54,8 +57,16 @@ def _described(header: Any) -> Stored:
         axes=_axes(shape),
         dtype=str(header.get_data_dtype()),
         spacing={letter: float(size) for letter, size in zip("xyz", zooms[:3], strict=False)},
+        unit=_unit(header),
         affine=header.get_best_affine(),
     )
+
+
+def _unit(header: Any) -> str:
+    try:
+        return UNITS[header.get_xyzt_units()[0]]
+    except KeyError:  # A number that the standard does not have.
+        return UNITS["unknown"]
 
 
 def _axes(shape: tuple[int, ...]) -> str:

@@ -23,7 +23,8 @@ class Stored:
         axes: A letter for each: z, y, x are spatial, in any order; c channels; s colours;
             t time. Any other must have length 1.
         dtype: Of the pixels, as NumPy names it.
-        spacing: Pixel size by axis letter, in the file's own unit; empty where it states none.
+        spacing: Pixel size by axis letter, in `unit`; empty where the file states none.
+        unit: "nm", "µm", "mm" or "m"; empty where the file does not say.
         affine: (4, 4) index to position, in the order of the axes, where the file states one.
         alpha: Whether the last channel says how a viewer shows a pixel, not what was measured.
     """
@@ -32,6 +33,7 @@ class Stored:
     axes: str
     dtype: str
     spacing: Mapping[str, float]
+    unit: str = ""
     affine: np.ndarray | None = None
     alpha: bool = False
 

@@ -15,6 +15,7 @@ from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored
 
 # Pages that tifffile has no name for: Q unknown, I a sequence of images, others of other vendors.
 PAGES = "qirp"
+UNITS = ("nm", "µm", "mm", "m")  # Of those that OME knows.
 ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha.
 # Of decoded tiles: windows that overlap need the same ones again.
 TILE_CACHE_BYTES = 64 * 2**20
@@ -48,24 +49,28 @@ def _stored(file: Any) -> Stored:
     if "z" not in axes and sum(letter in PAGES for letter in axes) == 1:
         axes = "".join("z" if letter in PAGES else letter for letter in axes)
     page = series.keyframe
+    spacing, unit = _ome_spacing(file)
     return Stored(
         shape=tuple(int(length) for length in series.shape),
         axes=axes,
         dtype=str(series.dtype),
-        spacing=_ome_spacing(file) or _geo_spacing(page),
+        spacing=spacing or _geo_spacing(page),
+        unit=unit,
         alpha="s" in axes and bool(page.extrasamples) and page.extrasamples[-1] in ALPHA,
     )
 
 
-def _ome_spacing(file: Any) -> dict[str, float]:
-    """Return PhysicalSizeX, Y and Z of OME-XML, in micrometres unless the file says otherwise."""
+def _ome_spacing(file: Any) -> tuple[dict[str, float], str]:
+    """Return PhysicalSizeX, Y and Z of OME-XML, and their unit: µm unless the file says another."""
     if not file.is_ome:
-        return {}
+        return {}, ""
     for element in ElementTree.fromstring(file.ome_metadata).iter():
         if element.tag.rpartition("}")[2] == "Pixels":
             sizes = {letter: element.get(f"PhysicalSize{letter.upper()}") for letter in "zyx"}
-            return {letter: float(size) for letter, size in sizes.items() if size}
-    return {}
+            unit = element.get("PhysicalSizeXUnit", "µm")
+            found = {letter: float(size) for letter, size in sizes.items() if size}
+            return found, unit if found and unit in UNITS else ""
+    return {}, ""
 
 
 def _geo_spacing(page: Any) -> dict[str, float]:

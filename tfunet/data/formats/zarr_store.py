@@ -9,6 +9,9 @@ import zarr
 from tfunet.data.formats.container import split_container
 from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored, num_chunks, plain
 
+# Of UDUNITS-2, as OME-NGFF names them.
+UNITS = {"nanometer": "nm", "micrometer": "µm", "millimeter": "mm", "meter": "m"}
+
 
 def stored(path: Path) -> Stored:
     """Describe the array, or level 0 of the OME-NGFF image."""
@@ -59,6 +62,7 @@ def _find(path: Path) -> tuple[Any, Stored]:
         axes="".join(axes),
         dtype=str(array.dtype),
         spacing={letter: float(sizes[letter]) for letter in "zyx" if letter in sizes},
+        unit=_unit(images[0].get("axes", [])),
     )
 
 
@@ -76,6 +80,12 @@ def _check_blosc(array: Any) -> None:
         length = int.from_bytes(header[12:16], "little")
         if chunk.stat().st_size < max(length, 16):
             raise ValueError(f"chunk {chunk.relative_to(folder)} is truncated")
+
+
+def _unit(axes: Any) -> str:
+    """Return the unit of the x axis, where it is one of UNITS."""
+    units = {_letter(axis): axis.get("unit", "") for axis in axes if isinstance(axis, dict)}
+    return UNITS.get(units.get("x", ""), "")
 
 
 def _letter(axis: Any) -> str:
