@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from traces import CHAIN, make_trace
 
+from tfunet.swap import planner
 from tfunet.swap.costs import Costs
 from tfunet.swap.plan import Plan
 from tfunet.swap.planner import largest_op, make_plan
@@ -128,3 +129,17 @@ def test_copies_beside_computation_cost_less():
     beside = plan_for(CHAIN, 300, {"copies_overlap": True}, allowed=["swap"])
     assert beside.exposed_seconds < apart.exposed_seconds
     assert beside.step_seconds < apart.step_seconds
+
+
+def test_deep_network_is_planned_in_few_trials(monkeypatch):
+    layers = 60
+    forward = [("Conv3D", [f"x{at}"], f"x{at + 1}", 100) for at in range(layers)]
+    backward = [("Grad", [f"G{at + 1}", f"x{at}"], f"G{at}", 100) for at in range(layers)][::-1]
+    rows = (*forward, ("Loss", [f"x{layers}"], f"G{layers}", 100), *backward)
+    trials = []
+    schedule = planner.schedule
+    monkeypatch.setattr(planner, "schedule", lambda *a: trials.append(1) or schedule(*a))
+    plan = plan_for(rows, 2500, {"link_rate": 4.0})
+    assert plan.peak_bytes <= 2500
+    # Tensor by tensor it would be several for each of them, each as long as the network is deep.
+    assert len(trials) < 250

@@ -11,9 +11,9 @@ from tfunet.swap.plan import Plan
 
 def compiled(**options):
     keras.utils.set_random_seed(1)
-    model = KINDS["unet, no normalization"]()
+    model = KINDS["shared layers"]()
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), **options)
-    return model, *batches(model, "unet, no normalization")
+    return model, *batches(model, "shared layers")
 
 
 def support(**options):

@@ -107,6 +107,7 @@ class LargeModelSupport(keras.callbacks.Callback):
     def _install(self, model: keras.Model) -> None:
         self._remove()
         _check(model)
+        _build_optimizer(model)
         self.plans = []
         tier: Tier = HostMemory() if tf.config.list_logical_devices("GPU") else NumpyMemory()
         usable_bytes = int(budgets.in_bytes(self.budget) * (1 - self.margin))
@@ -117,8 +118,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             graph = tf.compat.v1.get_default_graph()
             begin = len(graph.get_operations())
             logs = train_step(*args, **kwargs)
-            ops = graph.get_operations()[begin:]
-            self._rewrite(_of_one_device(ops), tier, usable_bytes - resident_bytes(model))
+            ops = _of_one_device(graph.get_operations()[begin:])
+            self._rewrite(ops, tier, usable_bytes - resident_bytes(model))
             return logs
 
         def undo() -> None:
@@ -218,6 +219,16 @@ def _check(model: keras.Model) -> None:
             "Large-model support cannot move tensors out of a step that XLA compiles as a whole. "
             "Compile the model without jit_compile=True."
         )
+
+
+def _build_optimizer(model: keras.Model) -> None:
+    """Make the optimizer's variables, which are part of what a device holds.
+
+    Where a step made them, TensorFlow would trace it, and we plan it, twice.
+    """
+    if model.built and model.optimizer and not model.optimizer.built:
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
 
 
 def _asks_for_xla(model: keras.Model) -> bool:

@@ -1,6 +1,6 @@
 """Chooses, for each tensor that the backward pass needs, to keep, swap or recompute it. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,11 +8,12 @@ import numpy as np
 from tfunet.swap.costs import Costs
 from tfunet.swap.plan import Decision, Plan
 from tfunet.swap.schedule import Action, memory, schedule
-from tfunet.swap.steps import ALIASES, Op, Trace, root, without_small
+from tfunet.swap.search import Search
+from tfunet.swap.steps import ALIASES, Op, Trace, without_small
 from tfunet.swap.timeline import Moves, Timeline, curve, moved, overlap, timeline
 
-# A repeated op may need repeated inputs, and so on; a longer chain costs more than a copy.
-MAX_CHAIN = 12
+# A step of thousands of ops is not searched to the end: so many actions are weighed at the most.
+SEARCHED_ACTIONS = 300_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +107,30 @@ def _search(
         search = Search(trace, costs, ways, threshold_bytes, exposed)
         found.append(weighed(_enough(search, budget_bytes, scratch)))
     best = min(found, key=lambda one: one.badness(budget_bytes))
-    search = Search(trace, costs, allowed, threshold_bytes)
-    for tensor in list(best.decisions):
-        for decision in ("keep", *allowed):
+    return _improved(Search(trace, costs, allowed, threshold_bytes), best, weighed, budget_bytes)
+
+
+def _improved(
+    search: Search,
+    best: Candidate,
+    weighed: Callable[[Mapping[int, Decision]], Candidate],
+    budget_bytes: int,
+) -> Mapping[int, Decision]:
+    """Return the decisions changed tensor by tensor while that is better, the dearest first."""
+    costs = {
+        one: search.cost(one, what, best.decisions) or 0.0 for one, what in best.decisions.items()
+    }
+    trials_left = SEARCHED_ACTIONS // len(best.in_use)
+    for tensor in sorted(costs, key=lambda one: -costs[one]):
+        for decision in ("keep", *search.allowed):
             trial = {one: what for one, what in best.decisions.items() if one != tensor}
+            if decision == best.decisions.get(tensor, "keep") or trials_left == 0:
+                continue
             if decision != "keep":
                 if search.cost(tensor, decision, trial) is None:
                     continue
                 trial[tensor] = decision
+            trials_left -= 1
             candidate = weighed(trial)
             if candidate.badness(budget_bytes) < best.badness(budget_bytes):
                 best = candidate
@@ -152,36 +169,46 @@ def _beginnings(
 
 
 def _enough(
-    search: "Search", budget_bytes: int, scratch: Mapping[int, int] | None
+    search: Search, budget_bytes: int, scratch: Mapping[int, int] | None
 ) -> dict[int, Decision]:
     """Return decisions that keep the step within the budget, or come as near as can be."""
     trace = search.trace
     decisions: dict[int, Decision] = {}
     actions = schedule(trace, decisions)
     in_use = memory(trace, actions, scratch)
-    order: list[int] = []
     refused: set[tuple[int, Decision]] = set()
     while (excess := _excess(actions, in_use, budget_bytes)) > 0:
+        choices = [
+            one
+            for one in search.best_first(actions, in_use, budget_bytes, decisions)
+            if one not in refused
+        ]
         found = None
-        for tensor, decision in search.best_first(actions, in_use, budget_bytes, decisions):
-            if (tensor, decision) in refused:
-                continue
-            trial = {**decisions, tensor: decision}
-            trial_actions = schedule(trace, trial)
+        trials: list[dict[int, Decision]] = [{tensor: what} for tensor, what in choices]
+        several = search.first_of(choices, decisions, int(in_use.max()) - budget_bytes)
+        for trial in ([several] if len(several) > 1 else []) + trials:
+            trial_decisions = {**decisions, **trial}
+            trial_actions = schedule(trace, trial_decisions)
             trial_use = memory(trace, trial_actions, scratch)
             if _excess(trial_actions, trial_use, budget_bytes) < excess:
-                found = trial, trial_actions, trial_use
-                order.append(tensor)
+                found = trial_decisions, trial_actions, trial_use
                 break
-            refused.add((tensor, decision))
+            if len(trial) == 1:
+                refused.update(trial.items())
         if found is None:
             break
         decisions, actions, in_use = found
-    for tensor in order:
+    limit = max(budget_bytes, int(in_use.max(initial=0)))
+    room = search.room(actions, in_use, limit, decisions)
+    for tensor in list(decisions):
+        if room[tensor] < trace.tensors[tensor].num_bytes:
+            continue
         trial = {one: what for one, what in decisions.items() if one != tensor}
-        trial_use = memory(trace, schedule(trace, trial), scratch)
-        if trial_use.max(initial=0) <= max(budget_bytes, int(in_use.max(initial=0))):
-            decisions, in_use = trial, trial_use
+        trial_actions = schedule(trace, trial)
+        trial_use = memory(trace, trial_actions, scratch)
+        if trial_use.max(initial=0) <= limit:
+            decisions = trial
+            room = search.room(trial_actions, trial_use, limit, decisions)
     return decisions
 
 
@@ -246,98 +273,3 @@ def _excess(actions: Sequence[Action], in_use: np.ndarray, budget_bytes: int) ->
     over = np.maximum(in_use - budget_bytes, 0)
     ops = np.array([action.kind == "op" for action in actions])
     return int(over[ops].sum() + over.max(initial=0))
-
-
-class Search:
-    """Candidates of one trace, and what giving each of them up costs."""
-
-    def __init__(
-        self,
-        trace: Trace,
-        costs: Costs,
-        allowed: Sequence[Decision],
-        threshold_bytes: int,
-        exposed: float = 1.0,
-    ) -> None:
-        self.trace = trace
-        self.costs = costs
-        self.allowed = allowed
-        self.threshold_bytes = threshold_bytes
-        self.exposed = exposed  # share of a copy's time that counts
-
-    def best_first(
-        self,
-        actions: Sequence[Action],
-        in_use: np.ndarray,
-        budget_bytes: int,
-        decisions: Mapping[int, Decision],
-    ) -> list[tuple[int, Decision]]:
-        """Return (tensor, decision), those that free most bytes for a second first."""
-        over = np.concatenate([[0], np.cumsum(in_use > budget_bytes)])
-        choices: list[tuple[float, int, Decision]] = []
-        for tensor, (first, last) in self.idle(actions, decisions).items():
-            # How many of the points over the budget it would no longer weigh on.
-            relieved = over[last] - over[first + 1]
-            if relieved <= 0:
-                continue
-            gain = self.trace.tensors[tensor].num_bytes * relieved
-            for decision in self.allowed:
-                cost = self.cost(tensor, decision, decisions)
-                if cost is not None:
-                    choices.append((cost / gain, tensor, decision))
-        return [(tensor, decision) for _, tensor, decision in sorted(choices)]
-
-    def idle(
-        self, actions: Sequence[Action], decisions: Mapping[int, Decision]
-    ) -> dict[int, tuple[int, int]]:
-        """Return when each candidate is last read before, and first read in, the backward pass."""
-        last_forward: dict[int, int] = {}
-        first_backward: dict[int, int] = {}
-        for position, action in enumerate(actions):
-            in_backward = action.kind != "op" or self.trace.ops[action.index].is_backward
-            for copy, restored in (*action.inputs, *action.outputs):
-                if restored:
-                    continue
-                tensor = root(self.trace, copy)
-                if in_backward:
-                    first_backward.setdefault(tensor, position)
-                else:
-                    last_forward[tensor] = position
-        return {
-            tensor: (last_forward[tensor], first)
-            for tensor, first in first_backward.items()
-            if tensor in last_forward and tensor not in decisions and self._may_go(tensor)
-        }
-
-    def _may_go(self, tensor):
-        one = self.trace.tensors[tensor]
-        if one.producer < 0 or one.num_bytes < self.threshold_bytes:
-            return False
-        op = self.trace.ops[one.producer]
-        return not op.is_backward and op.kind not in ALIASES and not one.is_inner
-
-    def cost(
-        self, tensor: int, decision: Decision, decisions: Mapping[int, Decision]
-    ) -> float | None:
-        """Return the seconds that giving a tensor up costs a step; None where it cannot be."""
-        if decision == "swap":
-            num_bytes = self.trace.tensors[tensor].num_bytes
-            both = self.costs.out_seconds(num_bytes) + self.costs.in_seconds(num_bytes)
-            return self.exposed * both
-        return self._repeat_cost(tensor, decisions, MAX_CHAIN)
-
-    def _repeat_cost(self, tensor, decisions, depth):
-        producer = self.trace.tensors[tensor].producer
-        if producer < 0 or depth == 0 or self.trace.ops[producer].is_backward:
-            return None
-        op = self.trace.ops[producer]
-        if not op.is_repeatable:
-            return None
-        total = self.costs.op_seconds[producer]
-        for one in op.inputs:
-            if decisions.get(one) == "recompute" or self.trace.tensors[one].is_inner:
-                cost = self._repeat_cost(one, decisions, depth - 1)
-                if cost is None:
-                    return None
-                total += cost
-        return total

@@ -94,8 +94,9 @@ def _op_seconds(op: tf.Operation) -> float | None:
         given = [_made_up(op.inputs[at]) for at in free]
         try:
             return _median_seconds(lambda: alone(*given))
-        except tf.errors.InvalidArgumentError:
-            return None  # Made-up numbers will not do for it.
+        except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError):
+            # Made-up numbers will not do for it, or there is no room for them beside the weights.
+            return None
 
 
 def _known(tensor: tf.Tensor) -> Any:
@@ -151,4 +152,5 @@ def _median_seconds(run: Callable[[], Sequence[tf.Tensor]]) -> float:
         # The device is done when a number of it is here.
         tf.reshape(results[0], [-1])[:1].numpy()
         seconds.append(time.perf_counter() - since)
+        del results  # or the next run's would lie beside them
     return statistics.median(seconds[1:])

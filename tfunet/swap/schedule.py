@@ -4,8 +4,7 @@ The planner predicts with it, and `tfunet.swap.rewrite` makes the graph follow i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,8 +16,7 @@ from tfunet.swap.steps import ALIASES, IN_PLACE, Trace
 Kind = Literal["op", "out", "in", "again"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Action:
+class Action(NamedTuple):
     """One thing that happens in a step.
 
     Args:
