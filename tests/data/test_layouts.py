@@ -101,7 +101,7 @@ def test_regions_of_an_nnunet_folder_may_be_ones_own(tmp_path):
     options = nnunet(tmp_path, {"background": 0, "a": 1, "b": 2, "c": 3}, {"0": "CT"})
     source = open_source("nnunet", {**options, "regions": {"all": ["a", "b", "c"]}})
     assert source.regions == {"all": (1, 2, 3)}
-    with pytest.raises(ValueError, match="'open_nnunet' has no option 'images'"):
+    with pytest.raises(ValueError, match="'nnunet' has no option 'images'"):
         open_source("nnunet", {**options, "images": "{case}.nii.gz"})
 
 

@@ -28,7 +28,8 @@ class Action(NamedTuple):
     """
 
     kind: Kind
-    index: int
+    # It hides the tuple's own method, which nobody calls here.
+    index: int  # type: ignore[assignment]
     inputs: tuple[tuple[int, bool], ...]
     outputs: tuple[tuple[int, bool], ...]
 
