@@ -30,9 +30,9 @@ STUDIES = Path(__file__).parents[2] / "studies"
         ({"skip": [{"when": {"backend": "single"}}]}, "needs `when"),
         ({"base": {"backend": "horovd"}}, "Did you mean 'horovod'"),
         ({"grid": {"backend": ["single", "horovd"]}}, "Did you mean 'horovod'"),
-        ({"base": {"num_replicas": 2.5}}, r"num_replicas in \[base\].*int"),
-        ({"base": {"model_options": 3}}, r"model_options in \[base\].*dict"),
-        ({"grid": {"patch": [[64, 64], ["a", "b"]]}}, r"patch in \[grid\].*int"),
+        ({"base": {"num_replicas": 2.5}}, r"num_replicas in \[base\].*a whole number, got 2.5"),
+        ({"base": {"model_options": 3}}, r"model_options in \[base\].*a table"),
+        ({"grid": {"patch": [[64, 64], ["a", "b"]]}}, r"patch in \[grid\].*whole numbers"),
         # The second value has the type of the first, so only the configuration can refuse it.
         ({"grid": {"precision": ["float32", "float31"]}}, "Unknown precision 'float31'"),
         ({"grid": {"replica_batch": [4, 0]}}, "replica_batch must be at least 1, got 0"),

@@ -208,9 +208,8 @@ def _check_key(key: str, where: str) -> None:
         return
     if dot or key not in KEYS:
         known: Iterable[str] = OPTIONS if dot else KEYS
-        raise ValueError(
-            f"Unknown key {key!r}{where}.{near_match(option, known)} Known: {', '.join(known)}."
-        )
+        advice = near_match(option, known) or f" Known: {', '.join(known)}."
+        raise ValueError(f"Unknown key {key!r}{where}.{advice}")
 
 
 def _first_lines(error: Exception) -> str:
