@@ -1,21 +1,26 @@
 """Large-model support: how much grows under a cap, what it costs, and whether it was predicted.
 
-    python benchmarks/swap.py predictions [--quick]
-    python benchmarks/swap.py cost [--quick]
+    python benchmarks/swap.py predictions [--only unet2d] [--quick]
+    python benchmarks/swap.py cost [--only unet3d] [--quick]
+    python benchmarks/swap.py growth [--only unet3d] [--quick]
 
-predictions: peak memory and step time of plans for models, sizes, budgets and precisions, beside
-what was then measured; each in a fresh process, and only where losses and weights are those of
-the same run with everything kept.
+predictions: peak memory and step time of plans for models, sizes, budgets and precisions, over
+what was then measured; and the step of support that has nothing to do over that without it.
 
-cost: the budget is what a volume of n^3 needs without support. For larger volumes under it: the
-step time of the planner, of swapping alone and of recomputing alone, over that of the same step
-with everything kept and no cap, interleaved; and of keras.RematScope, with its own memory.
+cost: the budget is what a volume of n^3 needs without support. For larger volumes under it, the
+step of the planner, of swapping alone, of recomputing alone and of keras.RematScope (which has no
+budget) over the same step with everything kept and no cap.
+
+growth: TensorFlow's allocator is capped at the least in which a volume of n^3 trains without
+support. The largest volume that trains with it, over n^3, and the bound that the largest op sets.
+
+Every step counts only where its losses are those of the same step with everything kept.
 """
 
 import argparse
 import json
+import math
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -25,73 +30,115 @@ import measure
 
 STEP = Path(__file__).with_name("swap_step.py")
 PEERS = ["tensorflow", "keras"]
-LIMIT_SECONDS = 600
-# (model, sizes of its images)
-SIZES = (("unet3d", (32, 48)), ("unet3d_instance", (32, 40)), ("isensee", (32, 48)))
-SIZES_2D = (("unet2d", (192, 256)),)
-SHARES = (0.8, 0.6, 0.45)
+LIMIT_SECONDS = 400
+LOSS_APART = 1e-3
+# (model, precision, sizes of its images). A 16-bit convolution without hardware for it takes ten
+# times as long.
+COMBINATIONS = (
+    ("unet3d", "float32", (32, 48)),
+    ("unet3d", "mixed_bfloat16", (16,)),
+    ("unet3d_instance", "float32", (32, 40)),
+    ("isensee", "float32", (32, 48)),
+    ("unet2d", "float32", (192, 256)),
+    ("unet2d", "mixed_bfloat16", (96,)),
+)
+SHARES = (0.75, 0.55)
 BASE = {"unet3d": 48, "isensee": 48, "unet2d": 256}
 # 2.37 and 4 times the voxels, rounded to what the networks can halve.
 GROWN = {"unet3d": (64, 76), "isensee": (64, 80), "unet2d": (400, 512)}
+GROWTH_STEP = {"unet3d": 4, "isensee": 16, "unet2d": 16}
 
 
-def step(**settings):
-    """Return what one fresh process found."""
+def train(cap_mib=None, **settings):
+    """Return what one fresh process found; None where it ended without a word."""
+    environment = {**os.environ}
+    if cap_mib is not None:
+        environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(int(cap_mib))
     done = subprocess.run(
         [sys.executable, str(STEP), json.dumps(settings)],
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,
         check=False,
+        env=environment,
     )
-    if done.returncode:
+    if done.returncode and cap_mib is None:
         raise SystemExit(f"{settings}: exit code {done.returncode}\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    # In a capped arena oneDNN ends the process where its own scratch does not fit.
+    return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
 
 
-def need(**settings):
-    """Return the MiB that a step needs with everything kept, weights included, as predicted."""
-    found = step(**settings, way="planner", budget_mib=2**20, steps=1, profile=False)
-    return found["plan"]["unlimited_mib"] + found["resident_mib"]
+def check_same(runs):
+    """Return how far apart the losses of the runs are; end the benchmark where it is far.
+
+    Without op determinism the last bits differ, and a 16-bit format has few.
+    """
+    furthest = 0.0
+    first, *others = runs.values()
+    for run in others:
+        apart = max(abs(a - b) for a, b in zip(first["losses"], run["losses"], strict=True))
+        if apart > LOSS_APART:
+            raise SystemExit(f"Losses of {run['way']} differ by {apart}.")
+        furthest = max(furthest, apart)
+    return furthest
 
 
-def predictions(quick):
+def show(row):
+    """Print a row while the rest is measured."""
+    print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}))
+    sys.stdout.flush()
+
+
+def predictions(models, quick):
     """Return claims on predicted against measured peaks and step times."""
-    combinations = [
-        {"model": model, "size": size, "precision": precision}
-        for model, sizes in (*SIZES, *SIZES_2D)
-        for size in sizes
-        for precision in ("float32", "mixed_bfloat16")
-        # A 16-bit convolution without hardware for it takes ten times as long.
-        if precision == "float32" or size == min(sizes)
-    ]
-    rows = []
-    for settings in combinations[:2] if quick else combinations:
-        kept = step(**settings, way="keep")
-        whole = need(**settings)
-        for share in SHARES[-1:] if quick else SHARES:
-            found = step(**settings, way="planner", budget_mib=share * whole)
-            check_same(kept, found)
-            plan = found["plan"]
-            rows.append(
-                {
-                    **settings,
-                    "share": share,
-                    "swap": plan["swap"],
-                    "recompute": plan["recompute"],
-                    "within": plan["peak_mib"] <= plan["budget_mib"],
-                    "peak_ratio": plan["peak_mib"] / found["peak_mib"],
-                    "time_ratio": plan["step_seconds"] / found["step_seconds"],
-                    "over_kept": found["step_seconds"] / kept["step_seconds"],
-                    "peak_mib": found["peak_mib"],
-                    "step_seconds": found["step_seconds"],
-                }
+    rows, overheads = [], []
+    for model, precision, sizes in COMBINATIONS:
+        for size in sizes if model in models else ():
+            settings = {"model": model, "size": size, "precision": precision}
+            planned = [{"name": str(one), "way": "planner", "share": one} for one in SHARES]
+            found = train(
+                **settings,
+                runs=[{"way": "keep"}, {"name": "fits", "way": "planner"}, *planned],
+                rounds=2 if quick else 3,
             )
-            print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()})
-            sys.stdout.flush()
+            runs = found["runs"]
+            apart = check_same(runs)
+            kept = runs["keep"]
+            overheads.append(runs["fits"]["step_seconds"] / kept["step_seconds"])
+            for share in SHARES:
+                run = runs[str(share)]
+                plan = run["plan"]
+                rows.append(
+                    {
+                        **settings,
+                        "share": share,
+                        "swap": plan["swap"],
+                        "recompute": plan["recompute"],
+                        "within": plan["peak_mib"] <= plan["budget_mib"],
+                        "peak_ratio": plan["peak_mib"] / run["peak_mib"],
+                        "kept_peak_ratio": runs["fits"]["plan"]["peak_mib"] / kept["peak_mib"],
+                        "time_ratio": plan["step_seconds"] / run["step_seconds"],
+                        "kept_time_ratio": plan["unlimited_step_seconds"] / kept["step_seconds"],
+                        "loss_apart": apart,
+                        "over_kept": run["step_seconds"] / kept["step_seconds"],
+                        "fits_over_kept": overheads[-1],
+                        "peak_mib": run["peak_mib"],
+                        "step_seconds": run["step_seconds"],
+                        "planning_seconds": run["first_seconds"] - kept["first_seconds"],
+                    }
+                )
+                show(rows[-1])
     return [
         claim("predicted peak / measured peak, furthest from 1", rows, "peak_ratio", 0.05),
         claim("predicted step / measured step, furthest from 1", rows, "time_ratio", 0.10),
+        measure.verdict(
+            "step with support / without, everything fits",
+            overheads,
+            bound=1.01,
+            most=True,
+            samples={"ratios": overheads},
+            peers=PEERS,
+        ),
     ]
 
 
@@ -112,63 +159,115 @@ def claim(name, rows, key, bound):
     }
 
 
-def check_same(kept, found):
-    """End the benchmark unless two runs computed the same."""
-    apart = max(abs(a - b) for a, b in zip(kept["losses"], found["losses"], strict=True))
-    if apart > 1e-6:
-        raise SystemExit(f"Losses differ by {apart}: {found}")
+def rank(model):
+    return 2 if model.endswith("2d") else 3
 
 
-def cost(quick):
+def cost(models, quick):
     """Return claims on the step time of larger volumes under the need of a smaller one."""
-    drawn = random.Random(0)
     found = []
-    for model, base in list(BASE.items())[: 1 if quick else None]:
-        cap = need(model=model, size=base)
-        rank = 2 if model.endswith("2d") else 3
+    ways = ("keep", "planner", "swap", "recompute")
+    for model in models:
+        base = BASE[model]
         for size in GROWN[model]:
-            times = (size / base) ** rank
-            ways = ["keep", "planner", "swap", "recompute", "remat"]
-            rounds = []
-            peaks = {}
-            for _ in range(1 if quick else 3):
-                drawn.shuffle(ways)
-                one = {
-                    way: step(model=model, size=size, way=way, budget_mib=cap, profile=not rounds)
-                    for way in ways
-                }
-                for way in ways[1:]:
-                    check_same(one[ways[0]], one[way])
-                rounds.append({way: one[way]["step_seconds"] for way in ways})
-                peaks = peaks or {way: round(one[way]["peak_mib"]) for way in ways}
-                within = one["planner"]["plan"]
+            times = (size / base) ** rank(model)
+            result = train(
+                model=model,
+                size=size,
+                base_size=base,
+                rounds=2 if quick else 3,
+                runs=[{"way": way, "share": 1.0} for way in ways],
+            )
+            runs = result["runs"]
+            check_same(runs)
+            plan = runs["planner"]["plan"]
+            peaks = {way: round(runs[way]["peak_mib"]) for way in ways}
             print(
-                f"{model} {size}: {times:.2f} times the voxels, {cap:.0f} MiB; measured peaks "
-                f"{peaks}; planned {within['peak_mib']:.0f} of {within['budget_mib']:.0f}, "
-                f"largest op {within['floor_mib']:.0f}",
+                f"{model} {size}: {times:.2f} times the voxels, {result['need_mib']:.0f} MiB; "
+                f"measured peaks {peaks}; planned {plan['peak_mib']:.0f} of "
+                f"{plan['budget_mib']:.0f}, largest op {plan['floor_mib']:.0f}",
                 flush=True,
             )
-            for way in ("planner", "swap", "recompute", "remat"):
+            for way in ways[1:]:
+                pairs = zip(runs[way]["seconds"], runs["keep"]["seconds"], strict=True)
                 found.append(
                     measure.verdict(
                         f"{model}, {times:.2f} times the voxels: step of {way} / all kept",
-                        [one[way] / one["keep"] for one in rounds],
+                        [one / kept for one, kept in pairs],
                         bound=1.20 if times < 3 else 1.35,
                         most=True,
-                        samples={"seconds": rounds, "peak_mib": peaks},
+                        samples={"seconds": runs[way]["seconds"], "peak_mib": peaks[way]},
                         peers=PEERS,
                     )
                 )
+                show({k: found[-1][k] for k in ("name", "ratio", "low", "high", "holds")})
     return found
 
 
+def growth(models, quick):
+    """Return claims on the largest volume that trains in a capped arena."""
+    found = []
+    for model in models:
+        base = BASE[model]
+        cap_mib = least_cap(model, base)
+        largest, tried = base, {}
+        floor = train(model=model, size=base, rounds=1, runs=[{"way": "planner"}])
+        plan = floor["runs"]["planner"]["plan"]
+        resident = floor["runs"]["planner"]["resident_mib"]
+        bound = (cap_mib - resident) / plan["floor_mib"]
+        step = GROWTH_STEP[model]
+        too_large = step * (math.floor(base * bound ** (1 / rank(model)) / step) + 1)
+        while too_large - largest > step:
+            size = step * round((largest + too_large) / 2 / step)
+            tried[size] = fits(model, size, cap_mib, "planner")
+            show({"model": model, "cap_mib": cap_mib, "size": size, "fits": tried[size]})
+            largest, too_large = (size, too_large) if tried[size] else (largest, size)
+            if quick:
+                break
+        times = (largest / base) ** rank(model)
+        found.append(
+            measure.verdict(
+                f"{model}: voxels that train in {cap_mib} MiB / those that train without support "
+                f"({largest} / {base}), over the bound of the largest op, {bound:.2f}",
+                [times / bound],
+                bound=0.9,
+                most=False,
+                samples={"tried": tried, "times": times, "bound": bound},
+                peers=PEERS,
+            )
+        )
+        print(found[-1]["name"], round(times, 2), flush=True)
+    return found
+
+
+def fits(model, size, cap_mib, way):
+    """Whether steps of this size go through in a capped arena."""
+    result = train(
+        cap_mib, model=model, size=size, rounds=2, capped=True, margin=0.2, runs=[{"way": way}]
+    )
+    return result is not None and result["fits"]
+
+
+def least_cap(model, size):
+    """Return the MiB of the smallest arena, to 5 %, in which a size trains without support."""
+    cap_mib = train(2**15, model=model, size=size, rounds=2, capped=True, runs=[{"way": "keep"}])
+    cap_mib = math.ceil(cap_mib["arena_peak_mib"])
+    while not fits(model, size, cap_mib, "keep"):
+        cap_mib = math.ceil(cap_mib * 1.05)
+    return cap_mib
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["predictions", "cost"])
-    parser.add_argument("--quick", action="store_true", help="fewer, for a look")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    modes = {"predictions": predictions, "cost": cost, "growth": growth}
+    parser.add_argument("what", choices=modes)
+    parser.add_argument("--only", help="one of the models")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, for a look")
     options = parser.parse_args()
+    models = [one for one, *_ in COMBINATIONS] if options.what == "predictions" else list(BASE)
+    models = [one for one in dict.fromkeys(models) if options.only in (None, one)]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    measure.show({"predictions": predictions, "cost": cost}[options.what](options.quick))
+    measure.show(modes[options.what](models, options.quick))
 
 
 if __name__ == "__main__":

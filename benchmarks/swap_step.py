@@ -1,16 +1,23 @@
-"""Trains a few steps under large-model support, and prints what was predicted and measured.
+"""Trains one model in several ways side by side, and prints what was predicted and measured.
 
-    python benchmarks/swap_step.py '{"model": "unet3d", "size": 48, "budget_mib": 100}'
+    python benchmarks/swap_step.py '{"model": "unet3d", "size": 48, "runs": [
+        {"way": "keep"}, {"way": "planner", "share": 0.5}]}'
 
-Without "budget_mib", and with "way" = "keep", nothing is swapped; "remat" is keras.RematScope in
-its mode "full". Memory is what ops asked TensorFlow's allocator for, from its profiler; with
-TF_CPU_ALLOCATOR_USE_BFC=true and TF_CPU_BFC_MEM_LIMIT_IN_MB=N the allocator has no more than that.
+Each run is a model of its own with the same weights, and a way: "keep" (no support), "planner",
+"swap" or "recompute" (support, with both or one of its ways) or "remat" (keras.RematScope in its
+mode "full"). Support may use "budget_mib", or a "share" of what is needed with everything kept,
+at this size or at "base_size"; or it has no limit. The ways take steps in turn, in an order that is
+drawn anew for each round.
+
+Memory is what ops asked TensorFlow's allocator for, from its profiler. With "capped" the arena is
+the budget (TF_CPU_BFC_MEM_LIMIT_IN_MB=N), and "fits" says whether the steps went through.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -19,6 +26,9 @@ from pathlib import Path
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `tfunet train` does
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# The one allocator of a CPU that tells the profiler what it hands out, as large as the machine.
+os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
+os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(2**16))
 
 import keras
 import numpy as np
@@ -26,9 +36,11 @@ import tensorflow as tf
 
 from tfunet.models.make import make_model
 from tfunet.swap import LargeModelSupport
+from tfunet.swap.budget import used_bytes
 from tfunet.swap.callback import resident_bytes
 
 MIB = 2**20
+NO_LIMIT_MIB = 2**20
 MODELS = {
     "unet3d": ("unet", 3, {"filters": 16, "levels": 3, "normalization": "none"}),
     "unet3d_instance": ("unet", 3, {"filters": 16, "levels": 3, "normalization": "instance"}),
@@ -39,20 +51,29 @@ MODELS = {
 ALLOWED = {"swap": ("swap",), "recompute": ("recompute",), "planner": ("swap", "recompute")}
 
 
-def make(settings):
-    """Return the compiled model and one batch."""
+def make(settings, way, size):
+    """Return the compiled model, and one batch on the device."""
+    keras.backend.clear_session()
     keras.utils.set_random_seed(0)
-    keras.config.set_dtype_policy(settings.get("precision", "float32"))
+    keras.config.set_dtype_policy(settings["precision"])
     name, rank, options = MODELS[settings["model"]]
-    size, batch = settings["size"], settings.get("batch", 1)
-    scope = keras.RematScope("full") if settings["way"] == "remat" else contextlib.nullcontext()
+    scope = keras.RematScope("full") if way == "remat" else contextlib.nullcontext()
     with scope:
         model = make_model(name, image_shape=(*[size] * rank, 1), num_classes=3, options=options)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer="adam", loss=loss, jit_compile=False)
-    image = np.random.default_rng(0).normal(size=(batch, *[size] * rank, 1)).astype("float32")
-    mask = (image[..., 0] > 0.5).astype("int32")
-    return model, tf.constant(image), tf.constant(mask)
+    model.optimizer.build(model.trainable_variables)
+    image = np.random.default_rng(0).normal(size=(1, *[size] * rank, 1)).astype("float32")
+    return model, (tf.constant(image), tf.constant((image[..., 0] > 0.5).astype("int32")))
+
+
+def need(settings, size):
+    """Return the MiB that a step needs with everything kept, weights included, as predicted."""
+    model, batch = make(settings, "planner", size)
+    support = LargeModelSupport(NO_LIMIT_MIB * MIB, verbose=0)
+    with support.on(model):
+        model.train_on_batch(*batch)
+    return (support.plans[-1].peak_bytes + resident_bytes(model)) / MIB
 
 
 def requested_peak(run):
@@ -97,50 +118,92 @@ def _value(stat):
     return stat.int64_value or stat.uint64_value or 0
 
 
+def described(plan):
+    """Return what a plan foretells."""
+    return {
+        "swap": plan.count("swap"),
+        "recompute": plan.count("recompute"),
+        "budget_mib": plan.budget_bytes / MIB,
+        "peak_mib": plan.peak_bytes / MIB,
+        "floor_mib": plan.floor_bytes / MIB,
+        "step_seconds": plan.step_seconds,
+        "unlimited_step_seconds": plan.unlimited_step_seconds,
+    }
+
+
+class Run:
+    """One model, trained in one way."""
+
+    def __init__(self, settings, run, need_mib):
+        self.way = run["way"]
+        self.model, self.batch = make(settings, self.way, settings["size"])
+        self.losses, self.seconds = [], []
+        self.support = None
+        if self.way in ALLOWED:
+            share = run.get("share")
+            budget_mib = run.get("budget_mib", share * need_mib if share else NO_LIMIT_MIB)
+            self.support = LargeModelSupport(
+                "auto" if settings["capped"] else int(budget_mib * MIB),
+                allowed=ALLOWED[self.way],
+                margin=settings["margin"],
+                verbose=0,
+            )
+
+    def context(self):
+        """Return what the steps run under."""
+        return self.support.on(self.model) if self.support else contextlib.nullcontext()
+
+    def step(self):
+        since = time.perf_counter()
+        self.losses.append(float(self.model.train_on_batch(*self.batch)))
+        self.seconds.append(time.perf_counter() - since)
+
+    def found(self):
+        """Return what is known after the steps; the first of them traced."""
+        weights = b"".join(one.numpy().tobytes() for one in self.model.variables)
+        plans = self.support.plans if self.support else []
+        return {
+            "way": self.way,
+            "losses": self.losses,
+            "first_seconds": self.seconds[0],
+            "seconds": self.seconds[1:],
+            "step_seconds": statistics.median(self.seconds[1:]),
+            "weights": hashlib.sha256(weights).hexdigest()[:16],
+            "resident_mib": resident_bytes(self.model) / MIB,
+            **({"plan": described(plans[-1])} if plans else {}),
+        }
+
+
 def main(settings):
-    settings = {"way": "planner", "threads": 1, "steps": 6, **settings}
+    defaults = {"precision": "float32", "threads": 1, "rounds": 5, "margin": 0.0, "capped": False}
+    settings = {**defaults, **settings}
     tf.config.threading.set_intra_op_parallelism_threads(settings["threads"])
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    model, image, mask = make(settings)
-    found = {**settings, "fits": True, "losses": [], "seconds": []}
-    support = None
-    if settings["way"] in ALLOWED:
-        support = LargeModelSupport(
-            int(settings["budget_mib"] * MIB),
-            allowed=ALLOWED[settings["way"]],
-            margin=0.0,
-            verbose=0,
-        )
-    with support.on(model) if support else contextlib.nullcontext():
+    need_mib = 0.0
+    if any("share" in run for run in settings["runs"]):
+        need_mib = need(settings, settings.get("base_size", settings["size"]))
+    drawn = random.Random(0)
+    runs = {run.get("name", run["way"]): run for run in settings["runs"]}
+    found = {"need_mib": need_mib, "fits": True, "runs": {}}
+    with contextlib.ExitStack() as stack:
+        made = {name: Run(settings, run, need_mib) for name, run in runs.items()}
+        for run in made.values():
+            stack.enter_context(run.context())
         try:
-            for _ in range(settings["steps"] + 1):
-                since = time.perf_counter()
-                found["losses"].append(float(model.train_on_batch(image, mask)))
-                found["seconds"].append(time.perf_counter() - since)
-            if settings.get("profile", True):
-                peak = requested_peak(lambda: model.train_on_batch(image, mask))
-                found["peak_mib"] = peak / MIB
+            for _ in range(settings["rounds"] + 1):
+                for run in drawn.sample(list(made.values()), len(made)):
+                    run.step()
+            if not settings["capped"]:
+                for name, run in made.items():
+                    found["runs"][name] = run.found()
+                    found["runs"][name]["peak_mib"] = requested_peak(run.step) / MIB
+            else:
+                found["runs"] = {name: run.found() for name, run in made.items()}
         except tf.errors.ResourceExhaustedError:
             found["fits"] = False
-    # The first step traces.
-    found["first_seconds"], *found["seconds"] = found["seconds"] or [None]
-    if found["seconds"]:
-        found["step_seconds"] = statistics.median(found["seconds"])
-    found["resident_mib"] = resident_bytes(model) / MIB
-    weights = b"".join(one.numpy().tobytes() for one in model.variables)
-    found["weights"] = hashlib.sha256(weights).hexdigest()[:16]
-    if support is not None and support.plans:
-        plan = support.plans[-1]
-        found["plan"] = {
-            "swap": plan.count("swap"),
-            "recompute": plan.count("recompute"),
-            "budget_mib": plan.budget_bytes / MIB,
-            "peak_mib": plan.peak_bytes / MIB,
-            "unlimited_mib": plan.unlimited_peak_bytes / MIB,
-            "floor_mib": plan.floor_bytes / MIB,
-            "step_seconds": plan.step_seconds,
-            "unlimited_step_seconds": plan.unlimited_step_seconds,
-        }
+    used = used_bytes()
+    if used:
+        found["arena_peak_mib"] = used[1] / MIB
     print(json.dumps(found))
 
 
