@@ -85,7 +85,7 @@ def test_only_the_chief_writes(whole, audit):
     checks.only_the_chief_wrote(audit, whole.folder)
 
 
-def test_large_model_support_changes_no_bit_or_is_refused(backend, whole, contract_folder):
+def test_large_model_support_changes_no_result(backend, whole, contract_folder):
     support = {"name": "tfunet.swap:LargeModelSupport", "budget": 0, "threshold_bytes": 1024}
     run = runs.train(
         contract_folder / f"{backend}-swapped",
@@ -93,13 +93,14 @@ def test_large_model_support_changes_no_bit_or_is_refused(backend, whole, contra
         num_replicas=replicas(backend),
         callbacks=[*kill_at(KILL_STEP)["callbacks"], support],
     )
-    if backend == "mirrored":
-        assert run.exit_code != 0
-        assert "2 replicas in one process, as mirrored does" in run.output
-        return
     assert run.exit_code == 0, run.output
     assert "tensors swapped" in run.output
-    checks.bit_identical(run, whole)
+    if backend == "mirrored":
+        # Two replicas in one graph: each has a plan, and TensorFlow sums in another order.
+        assert run.output.count("tensors swapped") == 2
+        checks.same_weights(run, whole)
+    else:
+        checks.bit_identical(run, whole)
 
 
 def test_killed_process_ends_the_run_and_is_named(killed):

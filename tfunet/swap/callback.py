@@ -49,8 +49,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         plans: One for each step that was traced.
 
     Raises ValueError where a model is compiled with jit_compile=True (XLA plans the memory of a
-    step itself, and moves nothing out), runs eagerly or has several replicas in this process
-    (MirroredStrategy), and where the budget cannot be read.
+    step itself, and moves nothing out) or runs eagerly, and where the budget cannot be read.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             graph = tf.compat.v1.get_default_graph()
             begin = len(graph.get_operations())
             logs = train_step(*args, **kwargs)
-            ops = _of_one_device(graph.get_operations()[begin:])
+            ops = _of_this_replica(graph.get_operations()[begin:])
             self._rewrite(ops, tier, usable_bytes - resident_bytes(model))
             return logs
 
@@ -257,19 +256,14 @@ def _line(plan: Plan) -> str:
     return text
 
 
-def _of_one_device(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """Return the ops of the device that has the step; none if these are of no step.
+def _of_this_replica(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """Return those of the replica that is being traced; none if these are of no step.
 
-    Raises ValueError if there are several: replicas of one process are traced into one graph.
+    Replicas of one process are traced into one graph, in turn, each under its own device.
     """
-    devices = sorted({op.device for op in ops if trace.is_backward(op)})
-    if len(devices) > 1:
-        raise ValueError(
-            f"Large-model support cannot yet train {len(devices)} replicas in one process, as "
-            f"mirrored does: {', '.join(devices)}. Use a backend with one replica a process: "
-            "multiworker or horovod."
-        )
-    return [op for op in ops if op.device in devices]
+    device = tf.no_op().device
+    own = [op for op in ops if op.device == device]
+    return own if any(trace.is_backward(op) for op in own) else []
 
 
 def resident_bytes(model: keras.Model) -> int:

@@ -47,16 +47,19 @@ class NumpyMemory:
             return np.zeros((), np.int32)
 
         with tf.device(_host(tensor)):
-            return tf.numpy_function(put, [tensor], tf.int32, name="swap_out").op
+            return _unordered(tf.numpy_function(put, [tensor], tf.int32, name="swap_out").op)
 
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
         key = f"{id(tensor.graph)} {tensor.name}"
         with tf.device(_host(tensor)):
             value = tf.numpy_function(lambda: self._arrays[key], [], tensor.dtype, name="swap_in")
             value.set_shape(tensor.shape)
+        _unordered(value.op)
         # The array is lent to TensorFlow, which takes it as it is; the copy lies on the device.
         with tf.device(tensor.device):
-            return tf.raw_ops.DeepCopy(x=value)
+            copy = tf.raw_ops.DeepCopy(x=value)
+        _unordered(copy.op)
+        return copy
 
 
 class HostMemory:
@@ -76,6 +79,19 @@ class HostMemory:
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
         with tf.device(tensor.device):
             return tf.identity(self._copies[f"{id(tensor.graph)} {tensor.name}"], name="swap_in")
+
+
+def _unordered(op: tf.Operation) -> tf.Operation:
+    """Return an op that waits for its inputs and control edges only.
+
+    TensorFlow counts it among those with a state, and would run it after all such ops that were
+    made before: a copy of the second replica after the last one of the first, which waits for the
+    second where they exchange gradients or statistics.
+    """
+    manager = op.graph.experimental_acd_manager
+    if manager is not None:
+        manager.run_independently(op)
+    return op
 
 
 def _aligned(value: np.ndarray) -> np.ndarray:
