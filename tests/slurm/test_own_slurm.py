@@ -15,13 +15,15 @@ CLUSTER = Path(__file__).with_name("cluster.py")
 
 
 def test_slurm_counts_the_nodes_where_text_would_not(cluster):
-    shown = cluster.run("srun", "-N2", "-n2", "bash", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME")
+    shown = cluster.run(
+        "srun", "--quiet", "-N2", "-n2", "bash", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME"
+    )
     assert sorted(shown.splitlines()) == ["0 n2", "1 n10"]
     assert sorted(["n2", "n10"]) == ["n10", "n2"]
 
 
 def test_each_node_has_an_address_of_its_own(cluster):
-    shown = cluster.run("srun", "-N2", "-n2", "hostname", "-I")
+    shown = cluster.run("srun", "--quiet", "-N2", "-n2", "hostname", "-I")
     assert set(shown.split()) == set(cluster.addresses.values())
 
 
