@@ -433,8 +433,8 @@ def test_memory_is_bounded_however_many_steps_are_fed(tmp_path):
     before, most = anonymous_bytes(), 0
     for _ in pipeline(range(1)):
         most = max(most, anonymous_bytes())
-    # Twice: what a sample is made of, and what the allocator keeps.
-    assert most - before < 2 * pipeline.buffered_bytes < 60 * 4 * 1024 * 1024 * 5
+    # Thrice: what a sample is made of, and what the allocator and the libraries keep.
+    assert most - before < 3 * pipeline.buffered_bytes < 60 * 4 * 1024 * 1024 * 5 / 4
 
 
 def anonymous_bytes():
