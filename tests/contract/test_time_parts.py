@@ -17,6 +17,8 @@ def test_parts_hold_what_was_planted_and_sum_to_the_whole(contract_folder):
         contract_folder / "delayed",
         backend=f"{runs.HERE / 'delayed.py'}:Delayed",
         backend_options=DELAYS,
+        # Synchronised normalisation would have the replicas wait for each other in it.
+        model_options={"filters": 4, "levels": 1},
         num_replicas=2,
         time_parts=True,
         epochs=1,
