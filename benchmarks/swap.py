@@ -8,8 +8,8 @@ predictions: peak memory and step time of plans for models, sizes, budgets and p
 what was then measured; and the step of support that has nothing to do over that without it.
 
 cost: the budget is what a volume of n^3 needs without support. For larger volumes under it, the
-step of the planner, of swapping alone, of recomputing alone and of keras.RematScope (which has no
-budget) over the same step with everything kept and no cap.
+step of the planner, of swapping alone and of recomputing alone over the same step with everything
+kept and no cap.
 
 growth: TensorFlow's allocator is capped at the least in which a volume of n^3 trains without
 support. The largest volume that trains with it, over n^3, and the bound that the largest op sets.
