@@ -344,6 +344,16 @@ def test_folder_of_other_settings_is_refused_naming_them(tmp_path):
     assert folder.read_config() == RunConfig(epochs=3)
 
 
+def test_a_run_of_a_version_without_a_key_goes_on(tmp_path):
+    folder = RunFolder(tmp_path)
+    older = json.loads(RunConfig(epochs=3).to_json())
+    del older["time_parts"]
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    folder.write_config(RunConfig(epochs=3))
+    with pytest.raises(ValueError, match=r"time_parts=True \(there: False\)"):
+        folder.write_config(RunConfig(epochs=3, time_parts=True))
+
+
 def test_unfinished_run_may_go_on_with_another_number_of_replicas(tmp_path):
     folder = RunFolder(tmp_path)
     two, three = (RunConfig(num_replicas=count, global_batch=12) for count in (2, 3))

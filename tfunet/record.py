@@ -201,7 +201,9 @@ class RunFolder:
         """
         # Compared as JSON: a tuple among a model's options comes back as a list.
         ours = json.loads(config.to_json())
-        theirs = self._read_json("config.json") or ours
+        # A key that is newer than the record had its default.
+        before = self.read_config()
+        theirs = ours if before is None else json.loads(before.to_json())
         differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
         is_fixed = config.scale_learning_rate or self.is_done()
         if differing and (is_fixed or not set(differing) <= set(PLACEMENT)):
