@@ -120,16 +120,17 @@ def test_resumed_run_has_the_bits_of_the_uninterrupted_one(backend, killed, whol
     checks.same_records(resumed, whole)
 
 
-@pytest.mark.parametrize("backend", ["multiworker", "horovod"], indirect=True)
-def test_run_stopped_on_two_replicas_goes_on_with_one(backend, killed, single, contract_folder):
+def test_run_that_was_stopped_goes_on_with_one_replica(backend, killed, single, contract_folder):
     moved = runs.train(
         contract_folder / f"{backend}-moved", backend=backend, num_replicas=1, **kill_at(KILL_STEP)
     )
     assert moved.exit_code == 0, moved.output
-    assert "Going on from step 6 of 10, now with num_replicas=1" in moved.output
+    had_two = replicas(backend) == 2
+    now = ", now with num_replicas=1" if had_two else "."
+    assert f"Going on from step 6 of 10{now}" in moved.output
     checks.same_samples(moved, single)
     checks.same_weights(moved, single)
-    assert moved.result["replicas_from_step"] == [[1, 2], [7, 1]]
+    assert moved.result["replicas_from_step"] == ([[1, 2], [7, 1]] if had_two else [[1, 1]])
     dropped = [row["dropped_samples"] for row in moved.rows("epochs.csv")]
     assert [len(one.split()) for one in dropped] == [1, 1]
     assert dropped == [row["dropped_samples"] for row in single.rows("epochs.csv")]
