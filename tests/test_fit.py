@@ -81,9 +81,13 @@ def fit(config, cache):
     "model",
     [
         {"model": "unet", "model_options": {"filters": 4, "levels": 1, "dropout": 0.1}},
-        {"model": f"{Path(__file__).parent / 'own_step.py'}:build", "metrics": ()},
+        {
+            "model": f"{Path(__file__).parent / 'own_step.py'}:build",
+            "metrics": (),
+            "augment_on": "device",
+        },
     ],
-    ids=["keras train_step", "own train_step"],
+    ids=["keras train_step", "own train_step, augmented on the device"],
 )
 def test_losses_of_20_steps_are_those_of_fit(model, tmp_path):
     config = RunConfig(**{**SETTINGS, **model}, cache_dir=str(tmp_path / "cache"))

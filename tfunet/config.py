@@ -9,6 +9,7 @@ from tfunet.data.augmentation import read_augmentation
 
 SCHEMA_VERSION = 1
 BAD_SAMPLES = ("refuse", "skip")
+AUGMENT_ON = ("pipeline", "device")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -39,6 +40,7 @@ class RunConfig:
         augmentation: Random changes of the training samples, by name: flips, rotation90,
             rotation, scale, shear, translation, elastic, blur, brightness, contrast, gamma,
             noise. By default flips along every axis.
+        augment_on: "pipeline", on the cores that make samples, or "device", inside the step.
         cache_dir: Folder for decoded cases. By default $TFUNET_CACHE, else ~/.cache/tfunet.
         backend: single, mirrored, multiworker, horovod, or 'package.module:Class'.
         backend_options: Tunables of the backend.
@@ -94,6 +96,7 @@ class RunConfig:
     on_bad_sample: str = "refuse"
     split_seed: int = 0
     augmentation: dict[str, Any] = field(default_factory=dict)
+    augment_on: str = "pipeline"
     cache_dir: str | None = None
     backend: str = "single"
     backend_options: dict[str, Any] = field(default_factory=dict)
@@ -148,6 +151,10 @@ class RunConfig:
         if self.on_bad_sample not in BAD_SAMPLES:
             raise ValueError(
                 f"Unknown on_bad_sample {self.on_bad_sample!r}. Known: {', '.join(BAD_SAMPLES)}."
+            )
+        if self.augment_on not in AUGMENT_ON:
+            raise ValueError(
+                f"Unknown augment_on {self.augment_on!r}. Known: {', '.join(AUGMENT_ON)}."
             )
         self._check_folds()
         if not self.learning_rate > 0:

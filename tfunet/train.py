@@ -193,7 +193,6 @@ def run(
         parts.append((progress.step + 1, topology.num_replicas))
 
     # --- Traced functions and feeds ------------------------------------------------------------
-    take_step = make_step(backend, model, accumulation=config.accumulation, xla=config.xla)
     evaluate = Evaluation(
         backend=backend,
         model=model,
@@ -205,7 +204,6 @@ def run(
     )
     metric_state = state.MetricState(backend, model)
     fingerprint = make_fingerprint(backend, model.variables)
-    step_alone = make_step(backend, model, accumulation=config.accumulation, xla=config.xla)
     training_pipeline = TrainingPipeline(
         cases=cases,
         train=split.train,
@@ -218,7 +216,18 @@ def run(
         seed=config.seed,
         foreground_share=config.foreground_share,
         augmentation=augmentation,
+        on_device=config.augment_on == "device",
         synthetic=config.synthetic,
+    )
+    take_step, step_alone = (
+        make_step(
+            backend,
+            model,
+            training_pipeline.augmented,
+            accumulation=config.accumulation,
+            xla=config.xla,
+        )
+        for _ in range(2)
     )
     iterator = iter(backend.feed(training_pipeline))
 

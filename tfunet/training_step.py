@@ -10,12 +10,18 @@ from tfunet.backend import Backend
 
 
 def make_step(
-    backend: Backend, model: keras.Model, *, accumulation: int, xla: bool
+    backend: Backend,
+    model: keras.Model,
+    prepare: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]],
+    *,
+    accumulation: int,
+    xla: bool,
 ) -> Callable[[Any], dict[str, Any]]:
     """Return a function that takes the iterator of a feed and makes one optimizer step.
 
     The step is the model's own `train_step`, so that a user's override is respected; the model's
-    optimizer averages gradients (see `tfunet.optimizer`). The function returns "sample"
+    optimizer averages gradients (see `tfunet.optimizer`). Before it, `prepare` does to a
+    replica's batch, on its device, what the pipeline left to it. The function returns "sample"
     (local replicas, replica batch) and "logs": Keras's running means, (local replicas,) each.
     """
 
@@ -34,7 +40,8 @@ def make_step(
     compiled = tf.function(passes, jit_compile=True) if xla else passes
 
     def replica_step(batch: dict[str, tf.Tensor]) -> dict[str, Any]:
-        logs = compiled({"image": batch["image"], "mask": batch["mask"]})
+        prepared = prepare(batch)
+        logs = compiled({"image": prepared["image"], "mask": prepared["mask"]})
         return {"sample": batch["sample"], "logs": logs}
 
     # The iterator advances inside the function: one call from Python a step.

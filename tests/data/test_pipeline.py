@@ -93,7 +93,7 @@ def joined(steps, key):
 
 
 def tail(key):
-    return 1 if key == "sample" else 2
+    return 1 if key in ("sample", "epoch") else 2
 
 
 def shares(num_replicas, border):
@@ -208,6 +208,22 @@ def test_augmentation_is_the_same_for_any_number_of_replicas_and_after_a_resume(
         np.testing.assert_array_equal(joined(alone, key)[2:], joined(resumed, key))
     plain = fed(training(cached[rank], replica_batch=4, last_step=3, augmentation=PLAIN))
     assert (np.asarray(joined(plain, "image")) != joined(alone, "image")).any()
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_augmented_on_the_device_samples_have_the_pixels_of_the_pipeline(cached, rank):
+    table = dict.fromkeys(KINDS, True) | {"rotation": {"probability": 0.5}}
+    run = {"augmentation": read_augmentation(table), "replica_batch": 4, "accumulation": 2}
+    pipeline = training(cached[rank], **run, on_device=True)
+    step = tf.function(pipeline.augmented)
+    before = list(pipeline(range(1)))
+    after = [[tf.nest.map_structure(lambda one: one.numpy(), step(batch))] for batch in before]
+    expected = fed(training(cached[rank], **run))
+    for key, rtol in (("image", 1e-6), ("mask", 0)):
+        # TensorFlow simplifies the two graphs differently: some numbers are rounded once more.
+        np.testing.assert_allclose(joined(after, key), joined(expected, key), rtol=rtol, atol=rtol)
+        assert after[0][0][key].shape == before[0][key].shape
+        assert any((one[0][key] != two[key]).any() for one, two in zip(after, before, strict=True))
 
 
 GLOBAL_BATCH = 6

@@ -35,6 +35,7 @@ class TrainingPipeline:
         image: (accumulation, replica_batch / accumulation, *patch, channels) float32
         mask: (accumulation, replica_batch / accumulation, *patch) uint8
         sample: (replica_batch,) int64; sample s is a patch of case train[s // patches_per_case]
+        epoch: (replica_batch,) int64
 
     Args:
         cases: The decoded cases; their `patch` is the spatial shape of the samples.
@@ -48,6 +49,7 @@ class TrainingPipeline:
         last_step: One past the last optimizer step.
         foreground_share: Share of the samples that is centred on a foreground voxel.
         augmentation: Random changes of the samples.
+        on_device: Leave them to `augmented`, which the step calls on its device.
         synthetic: Yield the first step's batches again and again.
     """
 
@@ -62,6 +64,7 @@ class TrainingPipeline:
     first_step: int = 0
     foreground_share: float = 0.0
     augmentation: Augmentation = field(default_factory=Augmentation)
+    on_device: bool = False
     synthetic: bool = False
 
     def __post_init__(self) -> None:
@@ -152,10 +155,9 @@ class TrainingPipeline:
                 sample=sample,
             )
             image, mask = read(case, start)
-            image, mask = augment(
-                image, mask, self.augmentation, seed=self.seed, epoch=epoch, sample=sample
-            )
-            return {"image": image, "mask": mask, "sample": sample}
+            if not self.on_device:
+                image, mask = self._augmented((image, mask, epoch, sample))
+            return {"image": image, "mask": mask, "sample": sample, "epoch": epoch}
 
         return sample_of
 
@@ -167,7 +169,29 @@ class TrainingPipeline:
             "image": tf.reshape(batch["image"], (*cut, self.cases.channels)),
             "mask": tf.reshape(batch["mask"], cut),
             "sample": batch["sample"],
+            "epoch": batch["epoch"],
         }
+
+    @tf.autograph.experimental.do_not_convert
+    def augmented(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return a batch as training sees it: changed here, if the pipeline left that to here."""
+        if not self.on_device:
+            return batch
+        flat = {
+            name: tf.reshape(batch[name], (self.replica_batch, *batch[name].shape[2:]))
+            for name in ("image", "mask")
+        }
+        # Sample by sample, as the pipeline does it: the same ops give the same pixels.
+        image, mask = tf.map_fn(
+            self._augmented,
+            (flat["image"], flat["mask"], batch["epoch"], batch["sample"]),
+            fn_output_signature=(tf.float32, tf.uint8),
+        )
+        return self._passes({**batch, "image": image, "mask": mask})
+
+    def _augmented(self, one: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+        image, mask, epoch, sample = one
+        return augment(image, mask, self.augmentation, seed=self.seed, epoch=epoch, sample=sample)
 
 
 @final
