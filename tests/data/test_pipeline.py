@@ -4,6 +4,7 @@ import hashlib
 import multiprocessing
 import os
 import resource
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ import tensorflow as tf
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tfunet.data import mapped
 from tfunet.data.augmentation import KINDS, Augmentation, read_augmentation
 from tfunet.data.cache import CachedCases, build_cache
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
@@ -456,10 +458,30 @@ def test_memory_is_bounded_however_many_steps_are_fed(tmp_path):
     assert most - before < 2 * pipeline.buffered_bytes < 60 * 4 * 1024 * 1024 * 5
 
 
+def test_pages_of_a_large_cache_are_given_back_and_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(mapped, "RESIDENT_BYTES", 2**26)
+    cases, last, _ = large_cases(tmp_path, side=1024, count=60)
+    pipeline = EvaluationPipeline(cases=cases, validation=tuple(range(60)), replica_batch=1)
+    before, read = resident_bytes("RssFile"), []
+    for batch in pipeline(range(1)).as_numpy_iterator():
+        read.append(batch["image"][0, ..., 0])
+    deadline = time.monotonic() + 60
+    while resident_bytes("RssFile") - before > 2**27 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert resident_bytes("RssFile") - before <= 2**27 < cases.num_voxels * 4
+    np.testing.assert_array_equal(read[-1], last)
+    (again,) = replace(pipeline, validation=(59,))(range(1)).as_numpy_iterator()
+    np.testing.assert_array_equal(again["image"][0, ..., 0], last)
+
+
 def anonymous_bytes():
     """Memory of this process that is no file's."""
+    return resident_bytes("RssAnon")
+
+
+def resident_bytes(kind):
     lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = (one for one in lines if one.startswith("RssAnon"))
+    (line,) = (one for one in lines if one.startswith(kind))
     return int(line.split()[1]) * 1024
 
 

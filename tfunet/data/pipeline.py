@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
-from pathlib import Path
 from typing import final
 
 import numpy as np
@@ -18,6 +17,7 @@ import tensorflow as tf
 from tfunet.data.augment import augment
 from tfunet.data.augmentation import Augmentation
 from tfunet.data.cache import CachedCases
+from tfunet.data.mapped import mapped
 from tfunet.data.order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.data.patch_start import patch_start
 from tfunet.data.streams import epoch_order
@@ -293,7 +293,7 @@ def _place_reader(
         return lambda case, label, number: tf.constant(0, tf.int64)
     counts = np.asarray(cases.foreground_counts, np.int64)
     firsts = np.cumsum(counts).reshape(counts.shape) - counts
-    places = _mapped(cases.foreground_path, "<i8")
+    places = mapped(cases.foreground_path, "<i8")
 
     def place_of(case: tf.Tensor, label: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         first = tf.gather_nd(firsts, tf.stack([case, label]))
@@ -310,7 +310,7 @@ def _patch_reader(
     patch, channels = cases.patch, cases.channels
     shapes = np.asarray(cases.shapes, np.int64)
     offsets = np.asarray(cases.offsets, np.int64)
-    images, masks = _mapped(cases.image_path, "<f4"), _mapped(cases.mask_path, "u1")
+    images, masks = mapped(cases.image_path, "<f4"), mapped(cases.mask_path, "u1")
 
     def read(case: tf.Tensor, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         # First the slices of the first axis, which lie together, then the patch out of them.
@@ -329,21 +329,6 @@ def _patch_reader(
         )
 
     return read
-
-
-def _mapped(path: Path, dtype: str) -> tf.Variable:
-    """Return a file's values as a vector of which only what is used is ever read.
-
-    The obvious ways cost too much: tf.io.read_file reads whole cases (measured: 1.2 ms a sample
-    for patches of 256^2 from images of 1000^2, against 0.25 ms; 55 ms from images of 3000^2,
-    against 0.35 ms); tf.data copies a captured tensor when it optimizes its graph, and
-    TensorFlow folds an ImmutableConst, which maps a file too, by reading all of it. A captured
-    variable is a handle, and shares the memory that it was given.
-    """
-    # Copy-on-write: DLPack takes no array that is read-only. Nothing ever writes to it.
-    values = np.memmap(path, dtype, mode="c")
-    with tf.device("CPU:0"):
-        return tf.Variable(tf.experimental.dlpack.from_dlpack(values.__dlpack__()), trainable=False)
 
 
 def _parallel_calls() -> int:
