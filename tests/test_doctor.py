@@ -24,6 +24,7 @@ WORKING = {
     probes.MULTIWORKER_PROBE: Answer(facts={"workers": 1}),
     probes.HOROVOD_PROBE: Answer(facts=HOROVOD_FACTS),
     probes.TENSORFLOW_IO_PROBE: Answer(facts={"version": "0.37.1", "bytes": 58}),
+    probes.DALI_PROBE: Answer(facts={"version": "2.4.0"}),
 }
 
 

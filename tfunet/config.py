@@ -6,9 +6,12 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tfunet.data.augmentation import read_augmentation
+from tfunet.data.dali_limits import check_kinds
+from tfunet.refs import near_match
 
 SCHEMA_VERSION = 1
 BAD_SAMPLES = ("refuse", "skip")
+PIPELINES = ("tf", "dali")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -39,6 +42,8 @@ class RunConfig:
         augmentation: Random changes of the training samples, by name: flips, rotation90,
             rotation, scale, shear, translation, elastic, blur, brightness, contrast, gamma,
             noise. By default flips along every axis.
+        pipeline: What augments the training samples: "tf", or "dali" (NVIDIA DALI, on the GPU
+            where there is one). Samples, crops and amounts are the same.
         cache_dir: Folder for decoded cases. By default $TFUNET_CACHE, else ~/.cache/tfunet.
         backend: single, mirrored, multiworker, horovod, or 'package.module:Class'.
         backend_options: Tunables of the backend.
@@ -94,6 +99,7 @@ class RunConfig:
     on_bad_sample: str = "refuse"
     split_seed: int = 0
     augmentation: dict[str, Any] = field(default_factory=dict)
+    pipeline: str = "tf"
     cache_dir: str | None = None
     backend: str = "single"
     backend_options: dict[str, Any] = field(default_factory=dict)
@@ -167,7 +173,14 @@ class RunConfig:
                 "swap cannot move tensors out of a step that XLA compiles as a whole: leave out "
                 "swap or xla."
             )
-        read_augmentation(self.augmentation)
+        augmentation = read_augmentation(self.augmentation)
+        if self.pipeline not in PIPELINES:
+            raise ValueError(
+                f"Unknown pipeline {self.pipeline!r}.{near_match(self.pipeline, PIPELINES)} "
+                f"Known: {', '.join(PIPELINES)}."
+            )
+        if self.pipeline == "dali":
+            check_kinds(augmentation)
         self._check_batch()
 
     def _check_folds(self) -> None:

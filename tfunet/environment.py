@@ -23,6 +23,7 @@ PACKAGES = (
     "nvidia-cuda-runtime-cu12",
     "nvidia-cudnn-cu12",
     "nvidia-nccl-cu12",
+    "nvidia-dali-cuda120",
 )
 GPU_FIELDS = ("index", "name", "memory.total", "driver_version", "pci.bus_id")
 SLURM_VARIABLES = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +22,9 @@ from tfunet.data.order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.data.patch_start import patch_start
 from tfunet.data.streams import epoch_order
 from tfunet.data.windows import plan_windows
+
+if TYPE_CHECKING:
+    from tfunet.data.dali import DaliAugment
 
 PREFETCHED_BATCHES = 2
 
@@ -48,6 +51,7 @@ class TrainingPipeline:
         last_step: One past the last optimizer step.
         foreground_share: Share of the samples that is centred on a foreground voxel.
         augmentation: Random changes of the samples.
+        augmented_by: "tf", or "dali", a batch at a time.
         synthetic: Yield the first step's batches again and again.
     """
 
@@ -62,6 +66,7 @@ class TrainingPipeline:
     first_step: int = 0
     foreground_share: float = 0.0
     augmentation: Augmentation = field(default_factory=Augmentation)
+    augmented_by: str = "tf"
     synthetic: bool = False
 
     def __post_init__(self) -> None:
@@ -101,9 +106,13 @@ class TrainingPipeline:
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
-        dataset = self.samples(replicas)
-        dataset = dataset.map(self._sample_reader(), num_parallel_calls=_parallel_calls())
-        dataset = dataset.batch(self.replica_batch, drop_remainder=True).map(self._passes)
+        dali = self._dali() if self.augmented_by == "dali" else None
+        read = self._sample_reader(self._changed if dali is None else dali.draw)
+        dataset = self.samples(replicas).map(read, num_parallel_calls=_parallel_calls())
+        dataset = dataset.batch(self.replica_batch, drop_remainder=True)
+        if dali is not None:
+            dataset = dataset.prefetch(1).map(dali)
+        dataset = dataset.map(self._passes)
         if self.synthetic:
             num_batches = (self.last_step - self.first_step) * len(replicas)
             dataset = dataset.take(len(replicas)).cache().repeat().take(num_batches)
@@ -131,7 +140,29 @@ class TrainingPipeline:
         table = np.asarray(spans, np.int64).reshape(-1, 3)
         return tf.data.Dataset.from_tensor_slices(table).flat_map(of_epoch)
 
-    def _sample_reader(self) -> Callable[..., dict[str, tf.Tensor]]:
+    def _dali(self) -> "DaliAugment":
+        from tfunet.data.dali import DaliAugment
+
+        return DaliAugment(
+            self.augmentation,
+            patch=self.cases.patch,
+            channels=self.cases.channels,
+            batch=self.replica_batch,
+            seed=self.seed,
+        )
+
+    def _changed(
+        self, image: tf.Tensor, mask: tf.Tensor, *, epoch: tf.Tensor, sample: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        image, mask = augment(
+            image, mask, self.augmentation, seed=self.seed, epoch=epoch, sample=sample
+        )
+        return {"image": image, "mask": mask}
+
+    def _sample_reader(
+        self, change: Callable[..., dict[str, tf.Tensor]]
+    ) -> Callable[..., dict[str, tf.Tensor]]:
+        """Return the function (epoch, sample) -> what `change` makes of its patch."""
         read = _patch_reader(self.cases)
         place_of = _place_reader(self.cases)
         train = np.asarray(self.train, np.int64)
@@ -151,11 +182,8 @@ class TrainingPipeline:
                 epoch=epoch,
                 sample=sample,
             )
-            image, mask = read(case, start)
-            image, mask = augment(
-                image, mask, self.augmentation, seed=self.seed, epoch=epoch, sample=sample
-            )
-            return {"image": image, "mask": mask, "sample": sample}
+            changed = change(*read(case, start), epoch=epoch, sample=sample)
+            return {**changed, "sample": sample}
 
         return sample_of
 
