@@ -172,6 +172,15 @@ def test_tensorflow_io_is_optional_and_says_what_reads_instead(error: str, detai
     assert "tifffile" in row.detail
 
 
+def test_dali_is_optional_and_is_asked_to_work() -> None:
+    row = doctor.dali_check(not_installed("nvidia"))
+    assert (row.status, row.remedy) == ("missing", "pip install 'tfunet[dali]'")
+    assert row.detail == "nvidia is not installed; only pipeline = 'dali' needs it"
+    row = doctor.dali_check(probes.ask(probes.DALI_PROBE, probes.HIDE_GPUS))
+    assert row.status == "ok", row
+    assert row.detail.startswith("works, 2.")
+
+
 def test_an_extra_names_the_package_that_is_missing() -> None:
     row = doctor.extra_check("io", ["numpy", "no-such-package"])
     assert (row.status, row.detail) == ("missing", "without no-such-package")
