@@ -9,7 +9,7 @@ SHELL := bash
 TF ?= 2.16.2
 # The Python that makes the environment; unset: the first that fits.
 PYTHON ?=
-EXTRAS ?= horovod,io,report,notebooks,dev
+EXTRAS ?= horovod,io,dali,report,notebooks,dev
 PYTEST_ARGS ?=
 
 ENV := .venv/tf-$(TF)
@@ -69,7 +69,7 @@ env:
 	        rm -rf $(ENV); mkdir $(ENV)
 	        logged venv $$python -m venv $(ENV)
 	    fi
-	    echo "[2/3] Python packages for TensorFlow $(TF) (about 2 minutes) ..."
+	    echo "[2/3] Python packages for TensorFlow $(TF) (about 3 minutes) ..."
 	    logged packages $(PIP_INSTALL) 'setuptools<70' wheel
 	    # compat: one .pth line, so that a package added later is found without a new set-up.
 	    logged packages $(PIP_INSTALL) --no-build-isolation --config-settings editable_mode=compat \

@@ -84,7 +84,7 @@ def fit(config, cache):
         {
             "model": f"{Path(__file__).parent / 'own_step.py'}:build",
             "metrics": (),
-            "augment_on": "device",
+            "pipeline": "device",
         },
     ],
     ids=["keras train_step", "own train_step, augmented on the device"],

@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tfunet.data.augmentation import read_augmentation
+from tfunet.data.dali_limits import check_kinds
+from tfunet.refs import near_match
 
 SCHEMA_VERSION = 1
 BAD_SAMPLES = ("refuse", "skip")
-AUGMENT_ON = ("pipeline", "device")
+PIPELINES = ("tf", "device", "dali")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -40,7 +42,9 @@ class RunConfig:
         augmentation: Random changes of the training samples, by name: flips, rotation90,
             rotation, scale, shear, translation, elastic, blur, brightness, contrast, gamma,
             noise. By default flips along every axis.
-        augment_on: "pipeline", on the cores that make samples, or "device", inside the step.
+        pipeline: What augments the training samples: "tf", on the cores of the process,
+            "device", inside the step, or "dali" (NVIDIA DALI, on the GPU where there is one).
+            Samples, crops and amounts are the same.
         cache_dir: Folder for decoded cases. By default $TFUNET_CACHE, else ~/.cache/tfunet.
         backend: single, mirrored, multiworker, horovod, or 'package.module:Class'.
         backend_options: Tunables of the backend.
@@ -96,7 +100,7 @@ class RunConfig:
     on_bad_sample: str = "refuse"
     split_seed: int = 0
     augmentation: dict[str, Any] = field(default_factory=dict)
-    augment_on: str = "pipeline"
+    pipeline: str = "tf"
     cache_dir: str | None = None
     backend: str = "single"
     backend_options: dict[str, Any] = field(default_factory=dict)
@@ -152,10 +156,6 @@ class RunConfig:
             raise ValueError(
                 f"Unknown on_bad_sample {self.on_bad_sample!r}. Known: {', '.join(BAD_SAMPLES)}."
             )
-        if self.augment_on not in AUGMENT_ON:
-            raise ValueError(
-                f"Unknown augment_on {self.augment_on!r}. Known: {', '.join(AUGMENT_ON)}."
-            )
         self._check_folds()
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
@@ -174,7 +174,14 @@ class RunConfig:
                 "swap cannot move tensors out of a step that XLA compiles as a whole: leave out "
                 "swap or xla."
             )
-        read_augmentation(self.augmentation)
+        augmentation = read_augmentation(self.augmentation)
+        if self.pipeline not in PIPELINES:
+            raise ValueError(
+                f"Unknown pipeline {self.pipeline!r}.{near_match(self.pipeline, PIPELINES)} "
+                f"Known: {', '.join(PIPELINES)}."
+            )
+        if self.pipeline == "dali":
+            check_kinds(augmentation)
         self._check_batch()
 
     def _check_folds(self) -> None:

@@ -23,6 +23,7 @@ from tfunet.cores import usable_cores
 from tfunet.environment import gpus
 from tfunet.exit_codes import CHECK_FAILED, OK
 from tfunet.probes import (
+    DALI_PROBE,
     HIDE_GPUS,
     HOROVOD_PROBE,
     MIRRORED_PROBE,
@@ -75,10 +76,11 @@ def diagnose(logs: Path = Path("logs")) -> list[Check]:
         (MULTIWORKER_PROBE, {**HIDE_GPUS, "TF_CONFIG": one_worker()}),
         (HOROVOD_PROBE, {**HIDE_GPUS, **OVER_GLOO}),
         (TENSORFLOW_IO_PROBE, HIDE_GPUS),
+        (DALI_PROBE, HIDE_GPUS),
     )
     with ThreadPoolExecutor(max_workers=min(len(usable_cores()), len(probes))) as pool:
         answers = list(pool.map(lambda probe: ask(*probe), probes))
-    core, mirrored, multiworker, horovod, tensorflow_io = answers
+    core, mirrored, multiworker, horovod, tensorflow_io, dali = answers
     has_compiler = compiler_check().status == "ok"
     return [
         python_check(platform.python_version()),
@@ -95,6 +97,7 @@ def diagnose(logs: Path = Path("logs")) -> list[Check]:
         mpi_check(),
         *(extra_check(extra, packages) for extra, packages in EXTRAS.items()),
         tensorflow_io_check(tensorflow_io),
+        dali_check(dali),
         slurm_check(os.environ),
     ]
 
@@ -291,6 +294,15 @@ def tensorflow_io_check(answer: Answer) -> Check:
         detail = "its native operations do not load; tifffile and pillow read instead"
         remedy = "make env TF=2.16.2, the newest TensorFlow for which they were built"
     return Check(name="tensorflow-io", status="missing", detail=detail, remedy=remedy)
+
+
+def dali_check(answer: Answer) -> Check:
+    """Return whether DALI can augment, for which it needs no GPU."""
+    if not answer.error:
+        return Check(name="DALI", status="ok", detail=f"works, {answer.facts['version']}")
+    detail = f"{_reason(answer)}; only pipeline = 'dali' needs it"
+    remedy = "pip install 'tfunet[dali]'"
+    return Check(name="DALI", status=_status(answer), detail=detail, remedy=remedy)
 
 
 def slurm_check(variables: Mapping[str, str]) -> Check:

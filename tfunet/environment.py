@@ -23,6 +23,7 @@ PACKAGES = (
     "nvidia-cuda-runtime-cu12",
     "nvidia-cudnn-cu12",
     "nvidia-nccl-cu12",
+    "nvidia-dali-cuda120",
 )
 GPU_FIELDS = ("index", "name", "memory.total", "driver_version", "pci.bus_id")
 SLURM_VARIABLES = (
@@ -51,6 +52,8 @@ DEFAULTS = {
     # TensorFlow turns oneDNN on by itself on some CPUs only. Without it a 3D convolution takes
     # 8 times as long, a 2D one about twice.
     "TF_ENABLE_ONEDNN_OPTS": "1",
+    # TensorFlow takes all of a GPU's memory at once, and leaves none for DALI.
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
 # A GPU driver that has gone to sleep takes seconds to answer.
 ANSWER_SECONDS = 20.0

@@ -25,7 +25,7 @@ from tfunet.checks import (
     weights_hash,
 )
 from tfunet.config import RunConfig
-from tfunet.data import order
+from tfunet.data import dali_limits, order
 from tfunet.data.augmentation import read_augmentation
 from tfunet.data.cache import build_cache, default_folder
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
@@ -108,6 +108,9 @@ def run(
     patch = source.chosen_patch(config.patch)
     augmentation = read_augmentation(config.augmentation)
     augmentation.check_patch(patch)
+    if config.pipeline == "dali":
+        dali_limits.check_installed()
+        dali_limits.check_patch(augmentation, patch)
     cache_folder = Path(config.cache_dir) if config.cache_dir else default_folder()
     with decoding_bar() as show:
         cases = build_cache(
@@ -216,7 +219,7 @@ def run(
         seed=config.seed,
         foreground_share=config.foreground_share,
         augmentation=augmentation,
-        on_device=config.augment_on == "device",
+        augmented_by=config.pipeline,
         synthetic=config.synthetic,
     )
     take_step, step_alone = (

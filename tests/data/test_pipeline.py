@@ -216,7 +216,7 @@ def test_augmentation_is_the_same_for_any_number_of_replicas_and_after_a_resume(
 def test_augmented_on_the_device_samples_have_the_pixels_of_the_pipeline(cached, rank):
     table = dict.fromkeys(KINDS, True) | {"rotation": {"probability": 0.5}}
     run = {"augmentation": read_augmentation(table), "replica_batch": 4, "accumulation": 2}
-    pipeline = training(cached[rank], **run, on_device=True)
+    pipeline = training(cached[rank], **run, augmented_by="device")
     step = tf.function(pipeline.augmented)
     before = list(pipeline(range(1)))
     after = [[tf.nest.map_structure(lambda one: one.numpy(), step(batch))] for batch in before]

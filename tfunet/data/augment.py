@@ -77,40 +77,64 @@ def between(low: float, high: float, numbers: tf.Tensor, neutral: float) -> tf.T
     return low + numbers * (high - low)
 
 
-def _oriented(
-    image: tf.Tensor, mask: tf.Tensor, augmentation: Augmentation, draws: Draws
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Flip, and turn by multiples of 90 degrees: no pixel changes its value."""
-    rank = mask.shape.rank
+@dataclass(frozen=True, kw_only=True)
+class Orientation:
+    """The flips and quarter turns of a sample: its axes in another order, then some reversed.
+
+    Args:
+        orders: The orders of axes that there are; one where nothing turns.
+        order: Which of them it is, a scalar.
+        reverse: (rank,) bool.
+    """
+
+    orders: list[tuple[int, ...]]
+    order: tf.Tensor
+    reverse: tf.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AffineMap:
+    """Where the pixels of a sample come from, in pixels from the centre of what was oriented.
+
+    Args:
+        matrix: Backward map (rank, rank).
+        shift: Forward translation (rank,).
+        chances: Whether each of its parts changes the sample, a scalar; True where that is sure.
+    """
+
+    matrix: tf.Tensor
+    shift: tf.Tensor
+    chances: list[tf.Tensor | bool]
+
+
+def draw_orientation(augmentation: Augmentation, rank: int, draws: Draws) -> Orientation | None:
+    """Return how a sample is flipped and turned; None where none ever is."""
     flipped = chosen_axes(augmentation.flips, rank)
     turned = chosen_axes(augmentation.rotation90, rank)
+    if not (turned or flipped):
+        return None
+    orders, order = [tuple(range(rank))], tf.constant(0)
     reverse = tf.zeros([rank], tf.bool)
     if turned:
         turns = spatial.quarter_turns(turned, rank)
         number = tf.cast(uniform([], draws.seed_of("rotation90")) * len(turns), tf.int32)
         orders = list(dict.fromkeys(turn.order for turn in turns))
         order = tf.gather([orders.index(turn.order) for turn in turns], number)
-        image, mask = spatial.reorder(image, mask, orders, order)
         reverse = tf.gather([turn.reverse for turn in turns], number)
     if flipped:
         flips = random_bits([rank], draws.seed_of("flips")) < 0
         reverse = tf.not_equal(reverse, flips & [axis in flipped for axis in range(rank)])
-    return spatial.flip(image, mask, reverse) if turned or flipped else (image, mask)
+    return Orientation(orders=orders, order=order, reverse=reverse)
 
 
-def _resampled(
-    image: tf.Tensor, mask: tf.Tensor, augmentation: Augmentation, draws: Draws
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compose all that moves pixels by fractions of them, and resample once."""
-    shape = mask.shape.as_list()
+def draw_affine(augmentation: Augmentation, shape: list[int], draws: Draws) -> AffineMap:
+    """Return the composed map of rotation, scale, shear and translation."""
     rank = len(shape)
     maps: list[tf.Tensor] = []
     shift = tf.zeros([rank])
-    moved: Callable[[], dict[int, tf.Tensor]] = dict
     chances: list[tf.Tensor | bool] = []
 
     def drawn(name: str, count: int) -> tf.Tensor:
-        """Return the amounts (count,) of one augmentation: neutral if the sample escapes it."""
         amount = getattr(augmentation, name)
         is_on, values = draws.amounts(name, amount, count)
         chances.append(amount.probability == 1 or is_on)
@@ -128,15 +152,41 @@ def _resampled(
         axes = chosen_axes(augmentation.translation.axes, rank)
         chosen = [float(length * (axis in axes)) for axis, length in enumerate(shape)]
         shift = drawn("translation", rank) * chosen
-    if augmentation.elastic is not None:
-        deviation = drawn("elastic", 1)[0]
-        moved = partial(_displacement, shape, augmentation.elastic, deviation, draws)
+    matrix = reduce(spatial.compose, maps, tf.eye(rank))
+    return AffineMap(matrix=matrix, shift=shift, chances=chances)
+
+
+def _oriented(
+    image: tf.Tensor, mask: tf.Tensor, augmentation: Augmentation, draws: Draws
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Flip, and turn by multiples of 90 degrees: no pixel changes its value."""
+    drawn = draw_orientation(augmentation, mask.shape.rank, draws)
+    if drawn is None:
+        return image, mask
+    if len(drawn.orders) > 1:
+        image, mask = spatial.reorder(image, mask, drawn.orders, drawn.order)
+    return spatial.flip(image, mask, drawn.reverse)
+
+
+def _resampled(
+    image: tf.Tensor, mask: tf.Tensor, augmentation: Augmentation, draws: Draws
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compose all that moves pixels by fractions of them, and resample once."""
+    shape = mask.shape.as_list()
+    drawn = draw_affine(augmentation, shape, draws)
+    chances = list(drawn.chances)
+    moved: Callable[[], dict[int, tf.Tensor]] = dict
+    elastic = augmentation.elastic
+    if elastic is not None:
+        is_on, deviations = draws.amounts("elastic", elastic, 1)
+        chances.append(elastic.probability == 1 or is_on)
+        deviation = tf.where(is_on, deviations[0], KINDS["elastic"].neutral)
+        moved = partial(_displacement, shape, elastic, deviation, draws)
     if not chances:
         return image, mask
-    matrix = reduce(spatial.compose, maps, tf.eye(rank))
 
     def resampled() -> tuple[tf.Tensor, tf.Tensor]:
-        return spatial.resample(image, mask, matrix, shift, moved())
+        return spatial.resample(image, mask, drawn.matrix, drawn.shift, moved())
 
     is_sure = any(chance is True for chance in chances)
     return _by_chance(is_sure or tf.reduce_any(chances), resampled, (image, mask))

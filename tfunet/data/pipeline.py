@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +22,9 @@ from tfunet.data.order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.data.patch_start import patch_start
 from tfunet.data.streams import epoch_order
 from tfunet.data.windows import plan_windows
+
+if TYPE_CHECKING:
+    from tfunet.data.dali import DaliAugment
 
 PREFETCHED_BATCHES = 2
 
@@ -49,7 +52,7 @@ class TrainingPipeline:
         last_step: One past the last optimizer step.
         foreground_share: Share of the samples that is centred on a foreground voxel.
         augmentation: Random changes of the samples.
-        on_device: Leave them to `augmented`, which the step calls on its device.
+        augmented_by: "tf", "dali", a batch at a time, or "device": by `augmented`, in the step.
         synthetic: Yield the first step's batches again and again.
     """
 
@@ -64,7 +67,7 @@ class TrainingPipeline:
     first_step: int = 0
     foreground_share: float = 0.0
     augmentation: Augmentation = field(default_factory=Augmentation)
-    on_device: bool = False
+    augmented_by: str = "tf"
     synthetic: bool = False
 
     def __post_init__(self) -> None:
@@ -104,9 +107,13 @@ class TrainingPipeline:
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
-        dataset = self.samples(replicas)
-        dataset = dataset.map(self._sample_reader(), num_parallel_calls=_parallel_calls())
-        dataset = dataset.batch(self.replica_batch, drop_remainder=True).map(self._passes)
+        dali = self._dali() if self.augmented_by == "dali" else None
+        read = self._sample_reader(self._changes() if dali is None else dali.draw)
+        dataset = self.samples(replicas).map(read, num_parallel_calls=_parallel_calls())
+        dataset = dataset.batch(self.replica_batch, drop_remainder=True)
+        if dali is not None:
+            dataset = dataset.prefetch(1).map(dali)
+        dataset = dataset.map(self._passes)
         if self.synthetic:
             num_batches = (self.last_step - self.first_step) * len(replicas)
             dataset = dataset.take(len(replicas)).cache().repeat().take(num_batches)
@@ -134,7 +141,32 @@ class TrainingPipeline:
         table = np.asarray(spans, np.int64).reshape(-1, 3)
         return tf.data.Dataset.from_tensor_slices(table).flat_map(of_epoch)
 
-    def _sample_reader(self) -> Callable[..., dict[str, tf.Tensor]]:
+    def _dali(self) -> "DaliAugment":
+        from tfunet.data.dali import DaliAugment
+
+        return DaliAugment(
+            self.augmentation,
+            patch=self.cases.patch,
+            channels=self.cases.channels,
+            batch=self.replica_batch,
+            seed=self.seed,
+        )
+
+    def _changes(self) -> Callable[..., dict[str, tf.Tensor]]:
+        """Return what is done to a sample: nothing, where it is left to `augmented`."""
+
+        def plain(image: tf.Tensor, mask: tf.Tensor, **_: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"image": image, "mask": mask}
+
+        def changed(image: tf.Tensor, mask: tf.Tensor, **when: tf.Tensor) -> dict[str, tf.Tensor]:
+            return plain(*augment(image, mask, self.augmentation, seed=self.seed, **when))
+
+        return plain if self.augmented_by == "device" else changed
+
+    def _sample_reader(
+        self, change: Callable[..., dict[str, tf.Tensor]]
+    ) -> Callable[..., dict[str, tf.Tensor]]:
+        """Return the function (epoch, sample) -> what `change` makes of its patch."""
         read = _patch_reader(self.cases)
         place_of = _place_reader(self.cases)
         train = np.asarray(self.train, np.int64)
@@ -154,10 +186,8 @@ class TrainingPipeline:
                 epoch=epoch,
                 sample=sample,
             )
-            image, mask = read(case, start)
-            if not self.on_device:
-                image, mask = self._augmented((image, mask, epoch, sample))
-            return {"image": image, "mask": mask, "sample": sample, "epoch": epoch}
+            changed = change(*read(case, start), epoch=epoch, sample=sample)
+            return {**changed, "sample": sample, "epoch": epoch}
 
         return sample_of
 
@@ -174,24 +204,27 @@ class TrainingPipeline:
 
     @tf.autograph.experimental.do_not_convert
     def augmented(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return a batch as training sees it: changed here, if the pipeline left that to here."""
-        if not self.on_device:
+        """Return a batch as training sees it: changed here, where that was left to the step."""
+        if self.augmented_by != "device":
             return batch
-        flat = {
-            name: tf.reshape(batch[name], (self.replica_batch, *batch[name].shape[2:]))
+
+        def changed(one: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+            image, mask, epoch, sample = one
+            return augment(
+                image, mask, self.augmentation, seed=self.seed, epoch=epoch, sample=sample
+            )
+
+        images, masks = (
+            tf.reshape(batch[name], (self.replica_batch, *batch[name].shape[2:]))
             for name in ("image", "mask")
-        }
+        )
         # Sample by sample, as the pipeline does it: the same ops give the same pixels.
         image, mask = tf.map_fn(
-            self._augmented,
-            (flat["image"], flat["mask"], batch["epoch"], batch["sample"]),
+            changed,
+            (images, masks, batch["epoch"], batch["sample"]),
             fn_output_signature=(tf.float32, tf.uint8),
         )
         return self._passes({**batch, "image": image, "mask": mask})
-
-    def _augmented(self, one: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
-        image, mask, epoch, sample = one
-        return augment(image, mask, self.augmentation, seed=self.seed, epoch=epoch, sample=sample)
 
 
 @final

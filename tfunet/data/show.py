@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config import RunConfig
+from tfunet.data import dali_limits
 from tfunet.data.augment import augment
 from tfunet.data.augmentation import KINDS, TURNS, Augmentation, read_augmentation
 from tfunet.data.check import case_defects
@@ -42,18 +43,24 @@ class Sample:
     mask: np.ndarray
 
     def changed(
-        self, augmentation: Augmentation, *, seed: int, epoch: int
+        self, augmentation: Augmentation, *, seed: int, epoch: int, augmented_by: str = "tf"
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return image and mask as the epoch shows them."""
-        image, mask = augment(
-            tf.constant(self.image),
-            tf.constant(self.mask),
-            augmentation,
-            seed=seed,
-            epoch=tf.constant(epoch, tf.int64),
-            sample=tf.constant(self.number, tf.int64),
-        )
-        return image.numpy(), mask.numpy()
+        arrays = tf.constant(self.image), tf.constant(self.mask)
+        when = {
+            "epoch": tf.constant(epoch, tf.int64),
+            "sample": tf.constant(self.number, tf.int64),
+        }
+        if augmented_by != "dali":
+            image, mask = augment(*arrays, augmentation, seed=seed, **when)
+            return image.numpy(), mask.numpy()
+        from tfunet.data.dali import DaliAugment
+
+        *patch, channels = self.image.shape
+        dali = DaliAugment(augmentation, patch=tuple(patch), channels=channels, batch=1, seed=seed)
+        row = {**dali.draw(*arrays, **when), **when}
+        batch = dali({name: value[tf.newaxis] for name, value in row.items()})
+        return batch["image"][0].numpy(), batch["mask"][0].numpy()
 
 
 def show(
@@ -83,12 +90,19 @@ def show(
         )
     source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
     augmentation = read_augmentation(config.augmentation)
-    augmentation.check_patch(source.chosen_patch(config.patch))
+    patch = source.chosen_patch(config.patch)
+    augmentation.check_patch(patch)
+    if config.pipeline == "dali":
+        dali_limits.check_installed()
+        dali_limits.check_patch(augmentation, patch)
     panels = []
     for sample in first_samples(config, source, 1 if each else num_samples, epoch=epoch):
         panels.append(sheet.Panel(sample.case_id, sample.image, sample.mask))
         for title, one in _variants(augmentation, each=each):
-            panels.append(sheet.Panel(title, *sample.changed(one, seed=config.seed, epoch=epoch)))
+            changed = sample.changed(
+                one, seed=config.seed, epoch=epoch, augmented_by=config.pipeline
+            )
+            panels.append(sheet.Panel(title, *changed))
     drawing = sheet.draw(
         panels,
         title=f"{source.name}, seed {config.seed}, epoch {epoch}",
