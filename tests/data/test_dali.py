@@ -227,7 +227,10 @@ def test_a_run_learns_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"pipeline": "dalli"}, "Unknown pipeline 'dalli'. Did you mean 'dali'? Known: tf, device, dali."),
+        (
+            {"pipeline": "dalli"},
+            "Unknown pipeline 'dalli'. Did you mean 'dali'? Known: tf, device, dali.",
+        ),
         ({"augmentation": {"elastic": True}}, "no elastic deformation"),
         ({"augmentation": {"elastic": True}}, "or use pipeline = 'tf'"),
     ],

@@ -97,7 +97,7 @@ class DaliAugment:
     @tf.autograph.experimental.do_not_convert
     def __call__(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return image (batch, *patch, channels) and mask (batch, *patch), the rest as it came."""
-        rest = {name: rows[name] for name in ("sample", "epoch")}
+        rest = {name: rows[name] for name in ("sample", "epoch") if name in rows}
         names = sorted(rows.keys() - rest.keys())
         image, mask = tf.numpy_function(
             partial(self._run, names), [rows[name] for name in names], [tf.float32, tf.uint8]
@@ -238,7 +238,7 @@ def _mirrored(image: Any, pixels: Any, axis: int, length: Any, patch: Sequence[i
 
 def _flipped(image: Any, is_on: Any, axis: int, patch: Sequence[int]) -> Any:
     directions = ("depthwise", "vertical", "horizontal")[-len(patch) :]
-    on = {name: is_on if one == axis else 0 for one, name in enumerate(directions)}
+    on: dict[str, Any] = {name: is_on if one == axis else 0 for one, name in enumerate(directions)}
     return fn.flip(image, **on)
 
 
