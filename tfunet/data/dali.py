@@ -97,7 +97,9 @@ class DaliAugment:
     @tf.autograph.experimental.do_not_convert
     def __call__(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return image (batch, *patch, channels) and mask (batch, *patch), the rest as it came."""
-        rest = {name: rows[name] for name in ("sample", "epoch") if name in rows}
+        rest: dict[str, tf.Tensor] = {
+            name: rows[name] for name in ("sample", "epoch") if name in rows
+        }
         names = sorted(rows.keys() - rest.keys())
         image, mask = tf.numpy_function(
             partial(self._run, names), [rows[name] for name in names], [tf.float32, tf.uint8]
