@@ -165,6 +165,7 @@ def test_samples_and_pixels_are_the_same_for_all_replicas_and_after_a_resume(cac
     two_processes = fed(two, range(1), range(1, 2))
     rest = fed(replace(two, first_step=3), range(2))
     np.testing.assert_array_equal(alone["sample"], ours["sample"])
+    assert two.buffered_bytes > 2 * replace(two, augmented_by="tf").buffered_bytes
     np.testing.assert_allclose(alone["image"], ours["image"], rtol=0, atol=3e-4)
     for name in ("sample", "image", "mask"):
         np.testing.assert_array_equal(alone[name], two_processes[name])

@@ -50,7 +50,7 @@ def test_the_descriptions_are_those_of_the_studies():
 def test_every_augmentation_is_in_the_table_and_in_the_pictures():
     assert rows("## Augmentation") == list(NAMES)
     (shown,) = (
-        table for text in blocks("toml") if "augmentation" in (table := tomllib.loads(text))
+        table for text in blocks("toml") if (table := tomllib.loads(text))["data"] == "cells"
     )
     augmentation = read_augmentation(shown["augmentation"])
     assert all(getattr(augmentation, name) for name in NAMES)

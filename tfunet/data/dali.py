@@ -19,11 +19,10 @@ from tfunet.cores import usable_cores
 from tfunet.data import spatial
 from tfunet.data.augment import Draws, draw_affine, draw_orientation
 from tfunet.data.augmentation import KINDS, Augmentation
-from tfunet.data.dali_limits import MOST_LENGTHS, check_kinds, check_patch, farthest
+from tfunet.data.dali_limits import GREY, MOST_LENGTHS, check_kinds, check_patch, farthest
 from tfunet.data.streams import normal
 
 AFFINE = ("rotation", "scale", "shear", "translation")
-GREY = ("blur", "brightness", "contrast", "gamma", "noise")
 # DALI takes a sigma of 0 for none given. This one leaves the middle weight alone.
 SMALLEST_SIGMA = 1e-3
 

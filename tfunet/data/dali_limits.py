@@ -10,6 +10,7 @@ from itertools import combinations
 
 from tfunet.data.augmentation import Amount, Augmentation, chosen_axes
 
+GREY = ("blur", "brightness", "contrast", "gamma", "noise")
 INSTEAD = "or use pipeline = 'tf'"
 # Of the patch on each side of it: 25 times its pixels in 2D, and 125 times in 3D.
 MOST_LENGTHS = 2
@@ -46,6 +47,19 @@ def check_patch(augmentation: Augmentation, patch: Sequence[int]) -> None:
                 f"its mirror image lies; DALI needs that in memory, and at most {most} are "
                 f"allowed. Choose smaller ranges, {INSTEAD}."
             )
+
+
+def held_batches(augmentation: Augmentation, patch: Sequence[int]) -> int:
+    """Return how many batches of samples DALI, and handing over to it, hold at a time.
+
+    Measured with batches of 8 x 512^2: at most twice as many.
+    """
+    beyond = farthest(augmentation, patch)
+    mirrored = math.prod(
+        1 + 2 * max(pixels, 0) / length for pixels, length in zip(beyond, patch, strict=True)
+    )
+    grey = sum(getattr(augmentation, name) is not None for name in GREY)
+    return 8 + math.ceil(2 * mirrored) + 2 * grey
 
 
 def farthest(augmentation: Augmentation, patch: Sequence[int]) -> list[float]:

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfunet.data.augment import augment
 from tfunet.data.augmentation import Augmentation
 from tfunet.data.cache import CachedCases
+from tfunet.data.dali_limits import held_batches
 from tfunet.data.mapped import mapped
 from tfunet.data.order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.data.patch_start import patch_start
@@ -103,6 +104,8 @@ class TrainingPipeline:
         """
         # In the making: a sample on each core, a batch, and the one that is handed over.
         samples = (PREFETCHED_BATCHES + 2) * self.replica_batch + _parallel_calls()
+        if self.augmented_by == "dali":
+            samples += self.replica_batch * held_batches(self.augmentation, self.cases.patch)
         return samples * prod(self.cases.patch) * (self.cases.channels * 4 + 1)
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
