@@ -4,6 +4,9 @@ Where they are absent, the same descriptions are tried on generated files of the
 """
 
 import json
+import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -18,13 +21,8 @@ from tfunet.data.folder import open_folder
 STUDIES = Path(__file__).parents[2] / "studies"
 REAL = Path(__file__).parents[3] / "shared" / "data"
 
-NUCLEI = """
-root = "../shared/data/dsb2018_nuclei256"
-images = "images/{case}.png"
-masks = { nucleus = "labels/{case}.png" }
-threshold = 0
-table = { file = "index.csv", key = "id", group = "split", keep = { split = ["train", "val"] } }
-"""
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+ON_PAGE = re.findall(r"```toml\n(data = \"folder\"\n.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def study(name):
@@ -140,9 +138,39 @@ def test_the_hippocampus_study_describes_its_data(tmp_path, place, find):
 
 @places("dsb2018_nuclei256", nuclei_folder)
 def test_a_table_describes_the_nuclei(tmp_path, place, find):
-    source = opened(tomllib.loads(NUCLEI), find(tmp_path))
+    source = opened(tomllib.loads(ON_PAGE[2])["data_options"], find(tmp_path))
     assert set(source.groups) == {"train", "val"}
     case_id, share = {"generated": ("a", 29 / 30), "real": ("00071198d059ba7f", 0.0872)}[place]
     image, mask = read_soundly(source, case_id)
     assert image.shape == (256, 256, 1)
     assert abs(mask.mean() - share) < 0.002  # of the real one, as index.csv says
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("number", "name", "make", "held_out"),
+    [
+        (0, "axondeepseg_sem", sem_folder, ["--validation_groups", '["rat2"]']),
+        (1, "msd_hippocampus", hippocampus_folder, []),
+        (2, "dsb2018_nuclei256", nuclei_folder, []),
+    ],
+)
+def test_the_page_is_enough_to_check_and_train(tmp_path, number, name, make, held_out):
+    config = tmp_path / "run.toml"
+    config.write_text(ON_PAGE[number])
+    root = ["--data_options.root", str(REAL / name)]
+    if not REAL.is_dir():
+        root = ["--data_options.root", str(make(tmp_path / "files")), *held_out]
+    cache = ["--cache_dir", str(tmp_path / "cache")]
+    small = ["--steps", "2", "--patches_per_case", "8", "--model_options.filters", "2"]
+    for command in (
+        ["data", "check", str(config), *root],
+        ["train", str(config), *root, *cache, *small, "--out", str(tmp_path / "run")],
+    ):
+        ended = subprocess.run(
+            [sys.executable, "-m", "tfunet", *command], capture_output=True, text=True, timeout=600
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert "no defects" in ended.stdout or "Record: " in ended.stdout
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["steps"] == 2 and all(result["dice"].values())
