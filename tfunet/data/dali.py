@@ -112,7 +112,7 @@ class DaliAugment:
     def _run(self, names: Sequence[str], *arrays: np.ndarray) -> list[np.ndarray]:
         with self._lock:
             outputs = self._pipeline.run(**dict(zip(names, arrays, strict=True)))
-            # Copied: the next run writes into the same memory.
+            # Copied: DALI may use the memory again in the next run.
             return [np.array(one.as_cpu().as_tensor()) for one in outputs]
 
 
@@ -195,8 +195,9 @@ def _changed(augmentation: Augmentation, patch: tuple[int, ...], channels: int) 
         for axis in axes:
             image, mask = (_flipped(one, reverse[axis], axis, patch) for one in (image, mask))
     if augmentation.blur is not None:
-        reach = [min(math.ceil(3 * augmentation.blur.high), length - 1) for length in patch]
-        image = _blurred(image, given("blur"), [2 * one + 1 for one in reach], channels)
+        widest = math.ceil(3 * augmentation.blur.high)
+        windows = [2 * min(widest, length - 1) + 1 for length in patch]
+        image = _blurred(image, given("blur"), windows, channels)
     if augmentation.brightness is not None:
         image = image + placed(given("brightness"))
     if augmentation.contrast is not None:
