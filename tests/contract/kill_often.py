@@ -161,12 +161,14 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="of processes and moments")
     options = parser.parse_args()
     dice = random.Random(options.seed)
-    tell = {"name": f"{runs.HERE / 'kill.py'}:TellPhase"}
+    telling = {"name": f"{runs.HERE / 'kill.py'}:TellPhase"}
     settings = {
         "backend": options.backend,
         "num_replicas": 2,
+        "model": f"{runs.HERE / 'kill.py'}:build",
+        "model_options": {},
         "epochs": options.epochs,
-        "callbacks": [{**tell, "checkpoint_steps": runs.BASE["checkpoint_steps"]}],
+        "callbacks": [{**telling, "checkpoint_steps": runs.BASE["checkpoint_steps"]}],
     }
     num_processes = 1 if options.backend == "mirrored" else 2
     rows = []
