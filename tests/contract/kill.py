@@ -25,7 +25,8 @@ class KillAt(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.left -= 1
-        index = json.loads(os.environ["TFUNET_LAUNCH"])["process_index"]
+        # None under mpirun.
+        index = json.loads(os.environ.get("TFUNET_LAUNCH", "{}")).get("process_index")
         if self.left == 0 and os.environ.get("TFUNET_TEST_KILL") == str(index):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -54,7 +55,7 @@ class TellPhase(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         # After the last one it also measures the input and writes the model.
         last = epoch + 1 == self.params["epochs"]
-        self._tell("the end" if last else f"saving after step {self.step}")
+        self._tell("end" if last else f"saving after step {self.step}")
 
     def _tell(self, phase):
         if prefix := os.environ.get("TFUNET_TEST_PHASE"):

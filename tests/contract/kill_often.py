@@ -111,13 +111,16 @@ def kill_once(folder, index, after, start_seconds, settings):
     try:
         wait_until(lambda: index in workers(mark), process)
         victim = workers(mark).get(index)
+        if victim is None:
+            return None
         if after > start_seconds:
             wait_until(phase.exists, process)
             after -= start_seconds
         time.sleep(after)
-        if process.poll() is not None or victim is None:
+        try:
+            victim.kill()
+        except psutil.NoSuchProcess:
             return None
-        victim.kill()
         since = time.monotonic()
         doing = phase.read_text() if phase.exists() else "start-up"
         saving = bool(list(folder.glob(f"{record.PARTIAL}*{checkpoint.NAME}")))
