@@ -4,13 +4,14 @@ SHELL := bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env horovod demo test contract lint clean clean-env
+.PHONY: help env horovod demo mpi test contract lint clean clean-env
 
 TF ?= 2.16.2
 # The Python that makes the environment; unset: the first that fits.
 PYTHON ?=
 EXTRAS ?= horovod,io,dali,report,notebooks,dev
 PYTEST_ARGS ?=
+MPI_PACKAGES := libopenmpi-dev openmpi-bin
 
 ENV := .venv/tf-$(TF)
 BIN := $(ENV)/bin
@@ -94,8 +95,23 @@ lint: env
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --no-error-summary
 
+# What the tests under mpirun need, and Horovod's build before them; only tests install anything
+# outside of .venv, and only as root on Debian.
+mpi:
+	if command -v mpicxx && command -v mpirun; then exit; fi >/dev/null
+	install() {
+	    DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $(MPI_PACKAGES)
+	}
+	if [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; then
+	    mkdir -p .venv
+	    echo "Installing $(MPI_PACKAGES) ..."
+	    if { install || { apt-get update && install; }; } >.venv/mpi.log 2>&1; then exit; fi
+	    tail -n 3 .venv/mpi.log >&2
+	fi
+	echo "Horovod is tested without MPI. For it: sudo apt-get install $(MPI_PACKAGES)"
+
 # Two workers: one takes the tests that start processes, one after the other (tests/conftest.py).
-test: lint
+test: mpi lint
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 contract: env

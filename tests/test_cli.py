@@ -13,6 +13,9 @@ import psutil
 import pytest
 from PIL import Image
 
+from tfunet import exit_codes
+from tfunet.cli import main
+
 ROOT = Path(__file__).parents[1]
 SMALL = [
     *("--data_options.num_cases", "10", "--data_options.size", "32"),
@@ -81,6 +84,23 @@ def test_bad_settings_end_before_anything_starts(arguments, message, tmp_path):
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "mirrored", "--num_replicas", "2"], "takes 1 process, and srun or mpirun"),
+        (["--backend", "horovod", "--num_replicas", "3"], "takes 3 processes, and srun or mpirun"),
+        (["--backend", "horovod", "--num_replicas", "2"], "name the folder that all processes use"),
+    ],
+)
+def test_run_that_does_not_fit_what_mpirun_started_is_refused(
+    arguments, message, monkeypatch, capsys
+):
+    for name, value in (("RANK", "1"), ("SIZE", "2"), ("LOCAL_SIZE", "2")):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    assert main(["train", *arguments]) == exit_codes.BAD_INPUT
+    assert message in capsys.readouterr().err
 
 
 def test_unknown_key_in_a_file_is_named_with_its_near_match(tmp_path):

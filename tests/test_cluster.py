@@ -67,6 +67,13 @@ def test_tasks_lie_where_srun_puts_them(distribution, hosts):
             2,
             "n2 n2 n10 n10",
         ),
+        # On its other nodes SLURM_TASKS_PER_NODE is that of the step by which mpirun got there.
+        (
+            {**OPEN_MPI, "SLURM_JOB_NODELIST": "n[2,10]", "SLURM_TASKS_PER_NODE": "1"},
+            2,
+            "n2 n2 n10 n10",
+        ),
+        ({**SLURM, "PMI_RANK": "1", "PMI_SIZE": "2", "PMI_JOBID": "4.0"}, 1, "n2 n10"),  # pmi2
         ({"TFUNET_HOSTS": "a,b[1-2]", "TFUNET_PROCESS": "2"}, 2, "a b1 b2"),
     ],
 )

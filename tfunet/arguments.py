@@ -46,7 +46,8 @@ def run_parser(prog: str = "tfunet train") -> ArgumentParser:
         prog=prog,
         parser_mode="toml",
         exit_on_error=True,
-        description="Train one model with one backend and write its record.",
+        description="Train one model with one backend and write its record. Each process that "
+        "mpirun or srun starts takes part in one run.",
     )
     parser.add_argument("--config", action="config", help="TOML file with any of the keys below.")
     parser.add_class_arguments(RunConfig, None)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfunet import __version__, exit_codes
+from tfunet.cluster import Place
 from tfunet.commands import data, report, swap, sweep
 from tfunet.commands.parsers import LOGS, add_command
 
@@ -151,8 +152,9 @@ def _toml(pairs: Sequence[str]) -> dict[str, Any]:
 
 def _train(options: argparse.Namespace) -> int:
     from tfunet.arguments import check_names, parse, run_parser
-    from tfunet.bench.launch import launch
+    from tfunet.bench.launch import launch, num_processes
     from tfunet.record import RunFolder
+    from tfunet.worker import own_place, take_part
 
     if options.help:
         run_parser().print_help()
@@ -164,6 +166,10 @@ def _train(options: argparse.Namespace) -> int:
         given = ["--config", *given]
     config = parse(given)
     check_names(config)
+    place = own_place()
+    if place is not None and place.count > 1:
+        _check_others(place, num_processes(config), options.out)
+        take_part(config, options.out, place)
     folder = options.out or LOGS / "runs" / time.strftime("%Y%m%d-%H%M%S")
     outcome = launch(config, folder, verbose=options.verbose)
     if outcome.exit_code != exit_codes.OK:
@@ -173,6 +179,18 @@ def _train(options: argparse.Namespace) -> int:
         return exit_codes.PROCESS_DIED
     print(f"Record: {folder}")
     return exit_codes.OK
+
+
+def _check_others(place: Place, count: int, folder: Path | None) -> None:
+    """Raise ValueError unless srun or mpirun started what the run needs."""
+    if place.count != count:
+        raise ValueError(
+            f"The run takes {count} process{'es' if count > 1 else ''}, and srun or mpirun started "
+            f"{place.count}. Start {count}, or let num_replicas be {place.count} with the backend "
+            "horovod or multiworker."
+        )
+    if folder is None:
+        raise ValueError("Under srun or mpirun, name the folder that all processes use: --out")
 
 
 def _predict(options: argparse.Namespace) -> int:

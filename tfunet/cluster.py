@@ -61,7 +61,9 @@ def find_place(environment: Mapping[str, str], this_host: str | None = None) -> 
     host = this_host or socket.gethostname()
     given = _hosts(environment)
     for index_name, count_name, local_name in MPI_VARIABLES.values():
-        if index_name in environment and count_name in environment:
+        # srun --mpi=pmi2 sets MPICH's rank and count too, but SLURM knows more of the step.
+        is_of_slurm = local_name not in environment and "SLURM_STEP_NODELIST" in environment
+        if index_name in environment and count_name in environment and not is_of_slurm:
             index, count = _number(environment, index_name), _number(environment, count_name)
             hosts = given or _hosts_of_mpi(environment, count, local_name, host)
             # Not SLURM's step: mpirun starts its processes of other nodes as one, its own as none.
@@ -153,8 +155,12 @@ def _hosts_of_mpi(
         return (host,) * count
     if "SLURM_JOB_NODELIST" in environment:
         hosts = expand_hostlist(environment["SLURM_JOB_NODELIST"])
+        local = environment.get(local_name, "")
+        if local.isdecimal() and int(local) * len(hosts) == count:
+            # Not SLURM_TASKS_PER_NODE: on other nodes it is that of mpirun's own step.
+            return tuple(place_tasks(hosts, [int(local)] * len(hosts), "block"))
         counts = expand_counts(environment["SLURM_TASKS_PER_NODE"])
-        if sum(counts) == count:
+        if len(counts) == len(hosts) and sum(counts) == count:
             return tuple(place_tasks(hosts, counts, "block"))
     raise ValueError(
         f"MPI does not tell on which hosts its {count} processes run. Name them in rank order: "

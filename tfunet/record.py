@@ -193,6 +193,15 @@ class RunFolder:
             os.close(descriptor)
         return False
 
+    def begin(self, config: RunConfig) -> None:
+        """Write config.json for a run that starts or goes on; ValueError if it is finished."""
+        if self.is_done():
+            raise ValueError(
+                f"{self.path} holds a finished run. Choose another folder, or delete it."
+            )
+        self.write_config(config)
+        self.clear_failure()
+
     def write_config(self, config: RunConfig) -> None:
         """Write config.json; raises ValueError if the folder holds a run with other settings.
 

@@ -94,7 +94,8 @@ def summarise(
         **parts,
         "training_seconds": sum(progress.step_seconds),
         "evaluation_seconds": progress.seconds["evaluation"],
-        "saving_seconds": progress.seconds["saving"],
+        # None, of a run that was killed after its only checkpoint.
+        "saving_seconds": progress.seconds.get("saving", 0.0),
         "elapsed_seconds": elapsed_seconds,
         "left_out_cases": left_out_cases,
         "peak_resident_bytes": [int(row[0]) for row in peaks],

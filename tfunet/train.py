@@ -57,6 +57,7 @@ class Progress:
     dropped_samples: list[int] = field(default_factory=list)
     # (first step, replicas) of each part of the run: it may go on with another number.
     replicas_from_step: list[tuple[int, int]] = field(default_factory=list)
+    stop_training: bool = False  # A callback has ended it; a killed run only lacks its result.
 
     def spend(self, phase: str, since: float) -> float:
         """Add the time since `since` (time.perf_counter) to a phase, and return it."""
@@ -256,7 +257,7 @@ def run(
         epochs=-(-last_step // steps_per_epoch),
         steps=steps_per_epoch,
     )
-    model.stop_training = False
+    model.stop_training = progress.stop_training
     keras_callbacks.on_train_begin()
     for index, values in callback_states.items():
         if int(index) < len(callbacks):
@@ -284,6 +285,7 @@ def run(
 
     def save(arrays: dict[str, np.ndarray]) -> None:
         since = time.perf_counter()
+        progress.stop_training = bool(model.stop_training)
         if topology.is_chief:
             states = {str(index): callback_tables.state(one) for index, one in enumerate(callbacks)}
             facts = {**vars(progress), "callbacks": states}
@@ -297,7 +299,8 @@ def run(
 
     # --- The loop ------------------------------------------------------------------------------
     progress.seconds["start"] = progress.seconds.get("start", 0.0) + time.time() - started
-    progress.traced_steps.append(progress.step + 1)
+    if progress.step < last_step and not model.stop_training:
+        progress.traced_steps.append(progress.step + 1)
     saving_in_rows = progress.seconds.get("saving", 0.0)
     while progress.step < last_step and not model.stop_training:
         epoch, begun = divmod(progress.step, steps_per_epoch)

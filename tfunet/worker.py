@@ -1,17 +1,23 @@
-"""One process of a run: `python -m tfunet.worker FOLDER`, by the supervisor, srun or mpirun."""
+"""One process of a run, started by the supervisor, srun or mpirun.
+
+`python -m tfunet.worker FOLDER` where the folder has its config.json; `tfunet train` under mpirun
+or srun comes here too.
+"""
 
 import json
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from tfunet import exit_codes
 from tfunet.backend import BACKENDS, Launch
 from tfunet.cluster import Place, find_place
 from tfunet.code_version import code_hash
+from tfunet.config import RunConfig
 from tfunet.cores import num_threads, pin_and_limit
 from tfunet.environment import DEFAULTS
 from tfunet.meeting import SIGNALS, Meeting
@@ -29,13 +35,43 @@ def launch_from(environment: Mapping[str, str]) -> Launch:
     return Launch(**values)
 
 
-def work(path: Path) -> None:
-    """Train as the folder's config.json says, alone or with those that srun or mpirun started."""
+def own_place() -> Place | None:
+    """Return the place that srun, mpirun or a person gave this process; None from a supervisor."""
+    return None if LAUNCH_VARIABLE in os.environ else find_place(os.environ)
+
+
+def take_part(config: RunConfig, path: Path, place: Place) -> NoReturn:
+    """Train `config` in the folder `path` with those that srun or mpirun started; ends the process.
+
+    All are given the same; the chief keeps the folder as the supervisor does.
+    """
+
+    def record() -> None:
+        if place.index != 0:
+            work(config, path)
+            return
+        folder = RunFolder(path)
+        folder.create()
+        with folder.locked():
+            folder.begin(config)
+            work(config, path)
+        print(f"Record: {path}")
+
+    _end_with(record)
+
+
+def _work_as_recorded() -> None:
+    path = Path(sys.argv[1])
     config = RunFolder(path).read_config()
     if config is None:
         raise ValueError(f"{path} has no config.json. Start a run with `tfunet train --out`.")
+    work(config, path)
+
+
+def work(config: RunConfig, path: Path) -> None:
+    """Train, alone or with those that srun or mpirun started."""
     launch, meeting = launch_from(os.environ), None
-    place = None if LAUNCH_VARIABLE in os.environ else find_place(os.environ)
+    place = own_place()
     if place is not None:
         meeting = _meet(place)
         launch = Launch(
@@ -79,14 +115,14 @@ def _is_ours(error: BaseException) -> bool:
     return module.split(".")[0] in ("tfunet", "tf_native", "hvd")
 
 
-def main() -> None:
-    """Run, and end the process with a documented exit code."""
+def _end_with(work: Callable[[], None]) -> NoReturn:
+    """Do the work, and end the process with a documented exit code."""
     pin_and_limit()
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     code = exit_codes.OK
     try:
-        work(Path(sys.argv[1]))
+        work()
     except BaseException as error:  # Also SystemExit: a run that leaves early has no result.
         code = exit_codes.of_error(error) or exit_codes.PROCESS_DIED
         explained = _is_ours(error) and isinstance(error, ConnectionError)
@@ -101,4 +137,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _end_with(_work_as_recorded)

@@ -1,11 +1,14 @@
 """Kills one process of a run at a random moment and resumes it, many times over.
 
-`python tests/contract/kill_often.py horovod --times 20`. Each time: the run must end within 15 s
-with the process named, leave nothing behind, and resumed end with the bits of the uninterrupted
-run. Prints a line a time, and at the end the counts as JSON; exit code 1 if one did not hold.
+`python tests/contract/kill_often.py horovod --times 20`. The moments are uniform over the life of
+an uninterrupted run: start-up, tracing, steps, evaluations, checkpoints, end. Each time the run
+must end within 15 s with the process named, leave nothing behind, and resumed end with the bits
+of the uninterrupted run. Prints a line a time with what the process was doing, and at the end the
+counts as JSON; exit code 1 if one did not hold.
 """
 
 import argparse
+import collections
 import json
 import os
 import random
@@ -22,7 +25,7 @@ import checks
 import psutil
 import runs
 
-from tfunet import exit_codes
+from tfunet import checkpoint, exit_codes, record
 
 MARK = "TFUNET_TEST_MARK"
 END_SECONDS = 15.0
@@ -52,30 +55,75 @@ def workers(mark):
     return found
 
 
-def kill_once(folder, index, after, settings):
-    """Start a run, kill process `index` `after` seconds after it began to live; how it ended.
-
-    None if the run was over before.
-    """
-    mark = uuid.uuid4().hex
+def start(folder, settings, mark=""):
+    """Start a run that tells its phases in `folder`.phase-<index>."""
     config = folder.with_suffix(".toml")
     config.write_text(runs.to_toml({**runs.BASE, **settings}))
-    process = subprocess.Popen(
+    for index in range(2):
+        phase_file(folder, index).unlink(missing_ok=True)
+    variables = {
+        MARK: mark,
+        "TFUNET_CACHE": str(folder.parent / "cache"),
+        "TFUNET_TEST_PHASE": str(folder.with_suffix(".phase")),
+    }
+    return subprocess.Popen(
         [sys.executable, "-m", "tfunet", "train", "--config", str(config), "--out", str(folder)],
         cwd=runs.ROOT,
-        env={**os.environ, MARK: mark, "TFUNET_CACHE": str(folder.parent / "cache")},
+        env={**os.environ, **variables},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def phase_file(folder, index):
+    """Where process `index` of a run tells its phase."""
+    return folder.with_suffix(f".phase-{index}")
+
+
+def wait_until(condition, process):
+    """Return once it holds or the run is over."""
+    while not condition() and process.poll() is None:
+        time.sleep(0.05)
+
+
+def measure(folder, settings):
+    """Run it through; (seconds until it traces, seconds in all), since its process is there."""
+    mark = uuid.uuid4().hex
+    process = start(folder, settings, mark)
+    wait_until(lambda: 0 in workers(mark), process)
+    since = time.monotonic()
+    wait_until(phase_file(folder, 0).exists, process)
+    until_traced = time.monotonic() - since
+    assert process.wait(timeout=runs.SECONDS) == 0, (folder / "log-0.txt").read_text()
+    return until_traced, time.monotonic() - since
+
+
+def kill_once(folder, index, after, start_seconds, settings):
+    """Start a run, kill process `index` `after` seconds into its life; how it ended.
+
+    Moments behind the start-up are counted from its end, which another load of the machine moves.
+    None if the run was over before.
+    """
+    mark = uuid.uuid4().hex
+    phase = phase_file(folder, index)
+    process = start(folder, settings, mark)
     try:
-        while index not in (found := workers(mark)) and process.poll() is None:
-            time.sleep(0.02)
-        time.sleep(after)
-        if process.poll() is not None:
+        wait_until(lambda: index in workers(mark), process)
+        victim = workers(mark).get(index)
+        if victim is None:
             return None
-        found[index].kill()
+        if after > start_seconds:
+            wait_until(phase.exists, process)
+            after -= start_seconds
+        time.sleep(after)
+        try:
+            victim.kill()
+        except psutil.NoSuchProcess:
+            return None
         since = time.monotonic()
+        doing = phase.read_text() if phase.exists() else "start-up"
+        saving = bool(list(folder.glob(f"{record.PARTIAL}*{checkpoint.NAME}")))
         code = process.wait(timeout=60)
         seconds = time.monotonic() - since
     finally:
@@ -85,6 +133,9 @@ def kill_once(folder, index, after, settings):
     failure = folder / "failure.json"
     named = json.loads(failure.read_text())["process"] if failure.is_file() else None
     return {
+        "process": index,
+        "phase": doing,
+        "half_a_checkpoint": saving,
         "seconds": round(seconds, 2),
         "ended_in_time": seconds < END_SECONDS,
         "named": code == exit_codes.PROCESS_DIED and named == index,
@@ -97,6 +148,7 @@ def is_identical(run, whole):
     try:
         assert run.exit_code == 0, run.output
         checks.bit_identical(run, whole)
+        checks.same_records(run, whole)
     except AssertionError as error:
         print(error)
         return False
@@ -106,40 +158,54 @@ def is_identical(run, whole):
 def main():
     """Read the arguments, and kill so many runs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("backend", choices=["multiworker", "horovod"])
+    parser.add_argument("backend", choices=["mirrored", "multiworker", "horovod"])
     parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=4, help="of five steps each")
     parser.add_argument("--seed", type=int, default=0, help="of processes and moments")
     options = parser.parse_args()
     dice = random.Random(options.seed)
-    settings = {"backend": options.backend, "num_replicas": 2}
+    telling = {"name": f"{runs.HERE / 'kill.py'}:TellPhase"}
+    settings = {
+        "backend": options.backend,
+        "num_replicas": 2,
+        "model": f"{runs.HERE / 'kill.py'}:build",
+        "model_options": {},
+        "epochs": options.epochs,
+        "callbacks": [{**telling, "checkpoint_steps": runs.BASE["checkpoint_steps"]}],
+    }
+    num_processes = 1 if options.backend == "mirrored" else 2
     rows = []
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        runs.train(root / "first", **settings)  # Fills the cache of decoded cases.
-        since = time.monotonic()
-        whole = runs.train(root / "whole", **settings)
-        length = time.monotonic() - since
-        assert whole.exit_code == 0, whole.output
+        measure(root / "first", settings)  # Fills the cache of decoded cases.
+        start_seconds, seconds = measure(root / "whole", settings)
+        print(f"It lives for {seconds:.1f} s, of which start-up {start_seconds:.1f} s.", flush=True)
+        whole = runs.Run(root / "whole", 0, "")
+        folder = root / "killed"
         while len(rows) < options.times:
-            index, after = dice.randrange(2), length * dice.random()
-            folder = root / "killed"
-            row = kill_once(folder, index, after, settings)
+            index, after = dice.randrange(num_processes), seconds * dice.random()
+            row = kill_once(folder, index, after, start_seconds, settings)
             if row is not None:
+                steps = folder / "steps.csv"
+                row["steps_recorded"] = len(record.read_rows(steps)) if steps.exists() else 0
                 run = runs.Run(folder, 0, "")
-                steps = len(run.rows("steps.csv")) if (folder / "steps.csv").exists() else 0
                 if not (folder / "result.json").exists():
                     run = runs.train(folder, **settings)
                 row["identical"] = is_identical(run, whole)
                 rows.append(row)
-                print(f"process {index} after {after:.1f} s, {steps} steps: {row}", flush=True)
+                print(f"{after:.1f} s: {json.dumps(row)}", flush=True)
             shutil.rmtree(folder, ignore_errors=True)
     names = ("ended_in_time", "named", "nothing_left", "identical")
-    counts = {one: sum(row[one] for row in rows) for one in names}
-    slowest = max(row["seconds"] for row in rows)
-    print(
-        json.dumps({"backend": options.backend, "killed": len(rows), **counts, "slowest": slowest})
-    )
-    sys.exit(any(count != options.times for count in counts.values()))
+    phases = collections.Counter(row["phase"].split(" after")[0].split(" ")[0] for row in rows)
+    counts = {
+        "backend": options.backend,
+        "killed": len(rows),
+        **{one: sum(row[one] for row in rows) for one in names},
+        "slowest_seconds": max(row["seconds"] for row in rows),
+        "phases": dict(phases),
+    }
+    print(json.dumps(counts))
+    sys.exit(any(counts[one] != options.times for one in names))
 
 
 if __name__ == "__main__":

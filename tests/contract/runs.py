@@ -63,14 +63,19 @@ class Run:
             return [file[name] for name in names]
 
 
-def train(folder, environment=None, **settings):
-    """Run `tfunet train` to its end and return the Run; kills its whole group when it hangs."""
+def train(folder, environment=None, launcher=(), **settings):
+    """Run `tfunet train` to its end and return the Run; kills its whole group when it hangs.
+
+    Args:
+        launcher: What starts it: mpirun with its options.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     config = folder.parent / f"{folder.name}.toml"
     config.write_text(to_toml({**BASE, **settings}))
     cache = folder.parent / "cache"
+    command = [sys.executable, "-m", "tfunet", "train", "--config", str(config), "--out"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tfunet", "train", "--config", str(config), "--out", str(folder)],
+        [*launcher, *command, str(folder)],
         cwd=ROOT,
         env={
             **os.environ,

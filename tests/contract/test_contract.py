@@ -58,6 +58,14 @@ def killed(backend, contract_folder):
     return run, last
 
 
+def mpirun():
+    """Its path; where `make test` could not install it, the test that needs it is skipped."""
+    found = shutil.which("mpirun")
+    if found is None:
+        pytest.skip("No mpirun here: sudo apt-get install libopenmpi-dev openmpi-bin; make test")
+    return found
+
+
 def test_weights_equal_those_of_one_device(whole, single):
     checks.same_weights(whole, single)
 
@@ -101,6 +109,24 @@ def test_large_model_support_changes_no_result(backend, whole, contract_folder):
         checks.same_weights(run, whole)
     else:
         checks.bit_identical(run, whole)
+
+
+@pytest.mark.parametrize("backend", ["multiworker", "horovod"], indirect=True, scope="module")
+def test_mpirun_gives_the_bits_of_our_own_supervisor(backend, whole, contract_folder):
+    # Horovod over MPI, where the other run was over Gloo.
+    options = {"backend_options": {"controller": "mpi"}} if backend == "horovod" else {}
+    run = runs.train(
+        contract_folder / f"{backend}-mpirun",
+        environment={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+        launcher=[mpirun(), "--oversubscribe", "-np", "2"],
+        backend=backend,
+        num_replicas=2,
+        **options,
+        **kill_at(KILL_STEP),
+    )
+    assert run.exit_code == 0, run.output
+    checks.bit_identical(run, whole)
+    checks.same_records(run, whole)
 
 
 def test_killed_process_ends_the_run_and_is_named(killed):

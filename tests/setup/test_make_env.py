@@ -253,3 +253,34 @@ def test_make_alone_lists_the_targets() -> None:
     done = subprocess.run(["make", "-C", ROOT], capture_output=True, text=True, check=True)
     for target in ("demo", "test", "contract", "lint", "env", "horovod", "clean"):
         assert f"make {target} " in done.stdout
+
+
+def test_open_mpi_is_installed_where_that_is_allowed(project: Project) -> None:
+    calls = project.folder / "calls"
+    apt_get = project.folder / "bin/apt-get"
+    # No other programs than these, so that no mpirun of this machine is found.
+    for program in ("bash", "mkdir", "tail", "sed"):
+        (project.folder / "bin" / program).symlink_to(str(shutil.which(program)))
+
+    def make(user: int, install: str) -> str:
+        calls.unlink(missing_ok=True)
+        for path, text in ((apt_get, install), (project.folder / "bin/id", f"echo {user}")):
+            path.write_text(f"#!{shutil.which('bash')}\n{text}\n")
+            path.chmod(0o755)
+        done = subprocess.run(
+            [str(shutil.which("make")), "--no-print-directory", "mpi"],
+            cwd=project.folder,
+            env={"PATH": str(project.folder / "bin")},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    wanted = "sudo apt-get install libopenmpi-dev openmpi-bin"
+    assert wanted in make(1000, f"echo $@ >>{calls}")
+    assert not calls.exists()
+    # The lists of packages are old.
+    assert wanted not in make(0, f"echo $1 >>{calls}; [ $(sed -n '$=' {calls}) -gt 1 ]")
+    assert calls.read_text().split() == ["install", "update", "install"]
+    assert wanted in make(0, "false")

@@ -43,6 +43,8 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
+# The plugin of srun --mpi=pmix keeps a folder of the step there, which the nodes cannot share.
+TmpFS={folder}/tmp-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -65,7 +67,7 @@ class NoClusterError(RuntimeError):
 
 
 class Cluster:
-    """Two nodes with three CPUs each; `environment` is what SLURM's commands need."""
+    """Two nodes with four CPUs each; `environment` is what SLURM's commands need."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,7 +91,7 @@ class Cluster:
         (self.folder / "munge.key").chmod(0o400)
         nodes = "\n".join(
             f"NodeName={name} NodeHostname={name} NodeAddr={self.addresses[name]} Port={port} "
-            "CPUs=3 RealMemory=8000"
+            "CPUs=4 RealMemory=8000"
             for name, port in zip(NODES, self._node_ports, strict=True)
         )
         (self.folder / "slurm.conf").write_text(
@@ -115,6 +117,7 @@ class Cluster:
         hosts.write_text(f"127.0.0.1 localhost\n{names}")
         for name in NODES:
             (self.folder / f"spool-{name}").mkdir()
+            (self.folder / f"tmp-{name}").mkdir()
             # Not `ip netns exec`: that mounts another /sys, in which slurmd finds no cgroups.
             space = f"--net=/run/netns/{self._namespace(name)}"
             become = f"hostname {name}; mount --bind {hosts} /etc/hosts; exec slurmd -D -N {name}"

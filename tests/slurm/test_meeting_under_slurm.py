@@ -1,6 +1,7 @@
 """Ranks, hosts and addresses agree where srun starts the processes on nodes n2 and n10."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -67,6 +68,23 @@ def test_all_processes_agree_on_who_is_where(cluster, meet, options, hosts):
     reached = [one.rpartition(":")[0] for one in said[0]["addresses"]]
     assert reached == [cluster.addresses[name] for name in hosts]
     assert len(set(said[0]["addresses"])) == len(hosts)
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun: apt-get install openmpi-bin")
+def test_mpirun_in_a_job_agrees_with_its_nodes(cluster, tmp_path, monkeypatch):
+    (tmp_path / "meet.py").write_text(MEET)
+    for name, value in {
+        "PYTHONPATH": str(ROOT),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }.items():
+        monkeypatch.setitem(cluster.environment, name, value)
+    options = ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1", f"--output={tmp_path}/out.txt"]
+    wrap = f"mpirun {sys.executable} {tmp_path}/meet.py"
+    cluster.run("sbatch", "--wait", *options, "--wrap", wrap)
+    said = [json.loads(line) for line in (tmp_path / "out.txt").read_text().splitlines()]
+    assert {(one["index"], one["host"]) for one in said} == {(0, "n2"), (1, "n10")}
+    assert [one["hosts"] for one in said] == [["n2", "n10"]] * 2
 
 
 def test_the_process_that_does_not_come_is_named_with_its_node(meet, tmp_path):

@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,11 +43,21 @@ num_replicas = 2
 backend = "horovod"
 num_replicas = 2
 
-[slurm]
+{over_mpi}[slurm]
 partition = "low"
 time = "60"
 signal_seconds = 60
+{srun}
 """
+# Where there is an MPI, `make env` builds Horovod with it.
+OVER_MPI = """[[case]]
+backend = "horovod"
+num_replicas = 2
+backend_options = {controller = "mpi"}
+
+"""
+HAS_MPI = shutil.which("mpicxx") is not None
+NUM_TRIALS, NUM_PROCESSES = (4, 7) if HAS_MPI else (3, 5)
 
 
 class Sweep:
@@ -55,7 +66,8 @@ class Sweep:
     def __init__(self, cluster, folder, capsys):
         self.cluster, self.folder, self.capsys = cluster, folder, capsys
         self.logs = folder / "logs/cells"
-        self.study = STUDY.format(hold=HOLD, folder=folder)
+        over_mpi, srun = (OVER_MPI, 'srun = ["--mpi=pmix"]') if HAS_MPI else ("", "")
+        self.study = STUDY.format(hold=HOLD, folder=folder, over_mpi=over_mpi, srun=srun)
         (folder / "cells.toml").write_text(self.study)
 
     def tfunet(self, *arguments, code=exit_codes.OK):
@@ -67,9 +79,12 @@ class Sweep:
         return shown.out
 
     def trials(self, logs=None):
-        """Each backend's row of `sweep status`."""
-        table = status(logs or self.logs)
-        return {one["trial"].partition("-")[0]: one for one in table["trials"]}
+        """The rows of `sweep status` by backend; that of Horovod over MPI is "mpi"."""
+        rows = status(logs or self.logs)["trials"]
+        names = [one["trial"].split("-") for one in rows]
+        return {
+            "mpi" if "mpi" in name else name[0]: one for name, one in zip(names, rows, strict=True)
+        }
 
     def states(self):
         return {backend: one["state"] for backend, one in self.trials().items()}
@@ -128,21 +143,26 @@ def running_beside(*arguments):
 def test_a_sweep_survives_what_happens_on_a_cluster(cluster, on_cluster, capsys):
     sweep = Sweep(cluster, on_cluster, capsys)
     shown = sweep.tfunet("sweep", "run", "cells.toml", "--slurm")
-    assert "3 of 3 trials to submit" in shown
-    assert "2 x 2n2t1c" in shown  # One array for both, on two nodes; another for the single one.
+    assert f"{NUM_TRIALS} of {NUM_TRIALS} trials to submit" in shown
+    # One array for all that run on two nodes; another for the single one.
+    assert f"{NUM_TRIALS - 1} x 2n2t1c" in shown
 
     # Nothing is submitted twice, and a sweep of this machine keeps off.
-    assert "0 of 3 trials to submit" in sweep.tfunet("sweep", "run", "cells.toml", "--slurm")
+    assert f"0 of {NUM_TRIALS} trials to submit" in sweep.tfunet(
+        "sweep", "run", "cells.toml", "--slurm"
+    )
     sweep.tfunet("sweep", "run", "cells.toml", code=exit_codes.BAD_INPUT)
 
     # The same here, while SLURM makes us wait. On two replicas all backends end with the same bits.
     local = on_cluster / "local"
+    study = sweep.study.replace(OVER_MPI, "")
     (on_cluster / "local.toml").write_text(
-        re.sub(r'\[\[case\]\]\nbackend = "multi.*?\n\n', "", sweep.study, flags=re.DOTALL)
+        re.sub(r'\[\[case\]\]\nbackend = "multi.*?\n\n', "", study, flags=re.DOTALL)
     )
     with running_beside("sweep", "run", "local.toml", "--out", local):
         survive(sweep)
-    for backend, same in (("single", "single"), ("multiworker", "horovod"), ("horovod", "horovod")):
+    for backend in sweep.trials():
+        same = "single" if backend == "single" else "horovod"
         here, there = sweep.result(same, local), sweep.result(backend)
         for name in ("weights_hash", "samples_hash", "dice", "iou", "loss", "val_loss"):
             assert here[name] == there[name], (backend, name)
@@ -154,7 +174,7 @@ def test_a_sweep_survives_what_happens_on_a_cluster(cluster, on_cluster, capsys)
 def survive(sweep):
     """Do to the sweep's trials what happens to them on a cluster, until all are done."""
     cluster = sweep.cluster
-    sweep.wait_until_held(5)
+    sweep.wait_until_held(NUM_PROCESSES)
     assert set(sweep.states().values()) == {"running"}
 
     # slurmctld ends: the files still tell, and the jobs go on.
@@ -162,6 +182,11 @@ def survive(sweep):
     assert "from the files alone" in sweep.tfunet("sweep", "status", sweep.logs)
     cluster.start_controller()
     sweep.until(lambda: set(sweep.states().values()) == {"running"})
+
+    # One has nothing happen to it.
+    if HAS_MPI:
+        sweep.release(sweep.job("mpi"), signalled=False)
+        sweep.until(lambda: sweep.states()["mpi"] == "done")
 
     # One is killed, one cancelled, and one has to make room for a job of higher priority.
     # The step: a job that is sent SIGKILL is cancelled as a whole.
@@ -179,9 +204,9 @@ def survive(sweep):
     sweep.until(lambda: "Stopped by a signal" in sweep.log("multiworker"))
 
     # What was killed and what was cancelled run again, and nothing else; one comes to its limit.
-    assert "1 of 3 trials to submit" in sweep.tfunet("sweep", "retry", sweep.logs)
-    assert "1 of 3 trials to submit" in sweep.tfunet("sweep", "resume", sweep.logs)
-    sweep.wait_until_held(5 + 3)
+    assert f"1 of {NUM_TRIALS} trials to submit" in sweep.tfunet("sweep", "retry", sweep.logs)
+    assert f"1 of {NUM_TRIALS} trials to submit" in sweep.tfunet("sweep", "resume", sweep.logs)
+    sweep.wait_until_held(NUM_PROCESSES + 3)
     limited = sweep.job("horovod")
     sweep.release(sweep.job("single"), signalled=False)
     cluster.run("scancel", "--signal=USR1", limited)

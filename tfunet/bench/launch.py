@@ -86,10 +86,7 @@ def launch(
     worker = [sys.executable, "-m", "tfunet.worker", str(folder)]
     run_folder.create()
     with signals_noted() as noted, run_folder.locked():
-        if run_folder.is_done():
-            raise ValueError(f"{folder} holds a finished run. Choose another folder, or delete it.")
-        run_folder.write_config(config)
-        run_folder.clear_failure()
+        run_folder.begin(config)
         run = _Run(run_folder, noted, verbose=verbose, grace_seconds=grace_seconds)
         outcome = run.run(plans, list(command or worker))
     if noted and outcome.exit_code not in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
