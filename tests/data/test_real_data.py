@@ -173,4 +173,5 @@ def test_the_page_is_enough_to_check_and_train(tmp_path, number, name, make, hel
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert "no defects" in ended.stdout or "Record: " in ended.stdout
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result["steps"] == 2 and all(result["dice"].values())
+    assert result["steps"] == 2
+    assert all(result["dice"].values())
