@@ -86,7 +86,7 @@ import json
 import numpy as np
 import nvidia.dali
 from nvidia.dali import fn, pipeline_def
-@pipeline_def(batch_size=1, num_threads=1, device_id=None)
+@pipeline_def(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
 def turned():
     return fn.flip(fn.external_source(name="image", layout="HWC"), horizontal=1)
 line = np.arange(2, dtype=np.float32).reshape(1, 2, 1)

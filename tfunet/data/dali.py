@@ -240,7 +240,8 @@ def _mirrored(image: Any, pixels: Any, axis: int, length: Any, patch: Sequence[i
 
 def _flipped(image: Any, is_on: Any, axis: int, patch: Sequence[int]) -> Any:
     directions = ("depthwise", "vertical", "horizontal")[-len(patch) :]
-    on: dict[str, Any] = {name: is_on if one == axis else 0 for one, name in enumerate(directions)}
+    on: dict[str, Any] = dict.fromkeys(directions, 0)
+    on[directions[axis]] = is_on
     return fn.flip(image, **on)
 
 
