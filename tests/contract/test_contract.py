@@ -111,16 +111,17 @@ def test_large_model_support_changes_no_result(backend, whole, contract_folder):
         checks.bit_identical(run, whole)
 
 
-@pytest.mark.parametrize("backend", ["multiworker", "horovod"], indirect=True, scope="module")
 def test_mpirun_gives_the_bits_of_our_own_supervisor(backend, whole, contract_folder):
     # Horovod over MPI, where the other run was over Gloo.
     options = {"backend_options": {"controller": "mpi"}} if backend == "horovod" else {}
+    # All backends, as in every other test: where some are chosen, pytest 9.1 makes `whole` twice.
+    processes = 1 if backend in ("single", "mirrored") else 2
     run = runs.train(
         contract_folder / f"{backend}-mpirun",
         environment={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
-        launcher=[mpirun(), "--oversubscribe", "-np", "2"],
+        launcher=[mpirun(), "--oversubscribe", "-np", str(processes)],
         backend=backend,
-        num_replicas=2,
+        num_replicas=replicas(backend),
         **options,
         **kill_at(KILL_STEP),
     )
