@@ -115,11 +115,13 @@ def test_mpirun_gives_the_bits_of_our_own_supervisor(backend, whole, contract_fo
     # Horovod over MPI, where the other run was over Gloo.
     options = {"backend_options": {"controller": "mpi"}} if backend == "horovod" else {}
     # All backends, as in every other test: where some are chosen, pytest 9.1 makes `whole` twice.
-    processes = 1 if backend in ("single", "mirrored") else 2
+    # One process shall have all cores, of which mpirun gives each only one.
+    alone = backend in ("single", "mirrored")
+    how = ["-np", "1", "--bind-to", "none"] if alone else ["-np", "2"]
     run = runs.train(
         contract_folder / f"{backend}-mpirun",
         environment={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
-        launcher=[mpirun(), "--oversubscribe", "-np", str(processes)],
+        launcher=[mpirun(), "--oversubscribe", *how],
         backend=backend,
         num_replicas=replicas(backend),
         **options,
