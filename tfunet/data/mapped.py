@@ -13,7 +13,7 @@ import tensorflow as tf
 # wants them back. Of the page cache they take nothing more.
 RESIDENT_BYTES = 2**29
 POLL_SECONDS = 0.2
-_large: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+_maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 _thread: threading.Thread | None = None
 
 
@@ -31,8 +31,9 @@ def mapped(path: Path, dtype: str) -> tf.Variable:
     with path.open("rb") as file:
         # Copy-on-write: DLPack takes no array that is read-only. Nothing ever writes to it.
         pages = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
-    if len(pages) > RESIDENT_BYTES:
-        _large.add(pages)
+    _maps.add(pages)
+    # Of small ones too: every pipeline of a run maps its own.
+    if sum(map(len, _maps)) > RESIDENT_BYTES:
         _watch()
     values = np.frombuffer(pages, dtype)
     with tf.device("CPU:0"):
@@ -51,7 +52,7 @@ def _give_back(before: int) -> None:
     while True:
         time.sleep(POLL_SECONDS)
         if _mapped_bytes() - before > RESIDENT_BYTES:
-            for pages in list(_large):
+            for pages in list(_maps):
                 # Whoever reads one again gets it from the page cache, or the file.
                 pages.madvise(mmap.MADV_DONTNEED)
 
