@@ -38,11 +38,16 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
         ({"folds": 3, "fold": 3}, "between 0 and 2"),
         ({"fold": 1}, "Give folds too"),
         ({"folds": 3, "validation_groups": ("a",)}, "give one"),
+        ({"swap": "lots"}, "not an amount of memory"),
     ],
 )
 def test_bad_value_is_refused_with_what_is_allowed(given, message):
     with pytest.raises(ValueError, match=message):
         RunConfig(**given)
+
+
+def test_no_support_can_be_named_in_a_grid():
+    assert RunConfig(swap="none") == RunConfig()
 
 
 def test_json_gives_the_same_configuration_back():

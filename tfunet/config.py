@@ -8,6 +8,7 @@ from typing import Any
 from tfunet.data.augmentation import read_augmentation
 from tfunet.data.dali_limits import check_kinds
 from tfunet.refs import near_match
+from tfunet.swap import amount
 
 SCHEMA_VERSION = 1
 BAD_SAMPLES = ("refuse", "skip")
@@ -77,7 +78,8 @@ class RunConfig:
         precision: float32, mixed_bfloat16 or mixed_float16.
         xla: Compile the step with XLA.
         swap: Device memory that a replica may use: "auto" (what the device has), "12GiB", or a
-            share, "0.5". Tensors that do not fit are moved to host memory or computed again.
+            share, "0.5"; tensors that do not fit are moved to host memory or computed again.
+            "none", the default, is no limit of ours.
         deterministic: Use only deterministic ops (slower on GPUs).
         checkpoint_steps: Optimizer steps between checkpoints; one is also written after every
             epoch.
@@ -169,6 +171,10 @@ class RunConfig:
             raise ValueError(
                 f"patch must be 2 or 3 positive sizes (height, width[, depth]), got {self.patch}."
             )
+        if self.swap == "none":
+            object.__setattr__(self, "swap", None)
+        if self.swap is not None:
+            amount.parse(self.swap)
         if self.swap is not None and self.xla:
             raise ValueError(
                 "swap cannot move tensors out of a step that XLA compiles as a whole: leave out "

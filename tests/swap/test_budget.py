@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfunet.swap import budget
+from tfunet.swap import amount, budget
 
 
 @pytest.mark.parametrize(
@@ -21,13 +21,13 @@ from tfunet.swap import budget
     ],
 )
 def test_budget_is_read(text, expected):
-    assert budget.parse(text) == expected
+    assert amount.parse(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "much", "12 parsecs", "1.5", 1.5, "0.0", -1, "-1GiB", "GiB"])
 def test_what_is_no_amount_of_memory_is_refused(text):
     with pytest.raises(ValueError, match="swap budget"):
-        budget.parse(text)
+        amount.parse(text)
 
 
 def test_share_of_a_device_is_taken_of_its_cap(monkeypatch):

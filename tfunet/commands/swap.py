@@ -42,7 +42,7 @@ def _plan(options: argparse.Namespace) -> int:
     check_names(config)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from tfunet.record import write_atomic
-    from tfunet.swap.budget import parse as parse_bytes
+    from tfunet.swap.amount import parse as parse_bytes
     from tfunet.swap.forecast import forecast, forecast_json, forecast_text
 
     memory_bytes = None if options.memory is None else parse_bytes(options.memory)

@@ -1,0 +1,33 @@
+"""How a budget of device memory is written. Imports no TensorFlow."""
+
+import re
+
+UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6}
+UNITS["GB"] = 10**9
+
+
+def parse(budget: str | float) -> int | float | None:
+    """Return bytes (int), a share of the device's memory (float), or None for "auto".
+
+    Takes "auto", a number of bytes, a share such as 0.5, or text such as "12GiB" or "0.5".
+    """
+    if budget == "auto":
+        return None
+    text = str(budget).strip()
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)", text)
+    if found is None or found[2].upper() not in UNITS or float(found[1]) < 0:
+        raise ValueError(
+            f"swap budget {budget!r} is not an amount of memory. Write 'auto', bytes such as "
+            "'12GiB' or '420MiB', or a share of the device's memory such as '0.5'."
+        )
+    number = float(found[1])
+    if found[2]:
+        return int(number * UNITS[found[2].upper()])
+    if isinstance(budget, int) or "." not in text:
+        return int(number)
+    if not 0 < number <= 1:
+        raise ValueError(
+            f"swap budget {budget!r} is neither a share (more than 0, at most 1) nor, without a "
+            "unit, a whole number of bytes."
+        )
+    return number
