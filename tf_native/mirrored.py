@@ -60,11 +60,10 @@ class MirroredBackend:
         return self._strategy.scope()
 
     def feed(self, pipeline: Callable[[range], tf.data.Dataset]) -> Iterable[Any]:
-        local = self._launch.local_replicas
-        return self._strategy.distribute_datasets_from_function(lambda _: pipeline(local))
+        return replicas.feed(pipeline, self._launch.local_replicas)
 
     def run(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        return replicas.run(self._strategy, step, arguments)
+        return replicas.run(self._strategy, step, arguments, self._launch.local_replicas)
 
     def average(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return replicas.average(gradients, self._options)

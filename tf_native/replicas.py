@@ -25,13 +25,39 @@ def unscaled(strategy_class: AnyStrategy) -> AnyStrategy:
     return Unscaled  # type: ignore[return-value]  # a subclass of what came
 
 
-def run(strategy: tf.distribute.Strategy, step: Callable[..., Any], arguments: Any) -> Any:
-    """Run `step` on each local replica; results get a leading axis of local replicas."""
+def feed(pipeline: Callable[[range], tf.data.Dataset], local: range) -> tf.data.Dataset:
+    """Return the batches of a step of all local replicas as one element, for `run`.
+
+    Not the strategy's own distributed dataset: its iterators have a thread that tunes them, which
+    sleeps for up to a minute, and one that is dropped waits for it.
+    """
+    dataset = pipeline(local)
+    return dataset if len(local) == 1 else dataset.batch(len(local), drop_remainder=True)
+
+
+def run(
+    strategy: tf.distribute.Strategy,
+    step: Callable[..., Any],
+    arguments: Sequence[Any],
+    local: range,
+) -> Any:
+    """Run `step` on each local replica; results get a leading axis of local replicas.
+
+    `arguments` are elements of `feed`, of which each replica gets its part.
+    """
+
+    def part(context: tf.distribute.experimental.ValueContext) -> Any:
+        if len(local) == 1:
+            return tuple(arguments)
+        index = context.replica_id_in_sync_group - local.start
+        return tf.nest.map_structure(lambda value: value[index], tuple(arguments))
+
+    parts = strategy.experimental_distribute_values_from_function(part) if arguments else ()
 
     def stacked(value: Any) -> tf.Tensor:
         return tf.stack(strategy.experimental_local_results(value))
 
-    return tf.nest.map_structure(stacked, strategy.run(step, args=arguments))
+    return tf.nest.map_structure(stacked, strategy.run(step, args=parts))
 
 
 def average(
