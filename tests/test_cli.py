@@ -103,6 +103,18 @@ def test_run_that_does_not_fit_what_mpirun_started_is_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [("multiworker", "one replica a process on CPUs"), ("horovod", "Leave 'processes' out")],
+)
+def test_backend_refuses_replicas_that_it_cannot_place(backend, message, tmp_path):
+    given = ("--backend", backend, "--num_replicas", "2", "--processes", "1")
+    ended = tfunet("train", *given, "--out", tmp_path / "run", folder=tmp_path)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_unknown_key_in_a_file_is_named_with_its_near_match(tmp_path):
     (tmp_path / "run.toml").write_text("leaning_rate = 0.1\n")
     for given in (["--config", tmp_path / "run.toml"], [tmp_path / "run.toml"]):

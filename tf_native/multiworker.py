@@ -43,7 +43,13 @@ class MultiWorkerBackend:
         self._options = replicas.communication_options(collective, bytes_per_pack)
 
     def start(self) -> Topology:
-        replicas.take_devices(self._launch)
+        devices = replicas.take_devices(self._launch)
+        if len(devices) > 1 and not tf.config.get_visible_devices("GPU"):
+            raise ValueError(
+                f"MultiWorkerMirroredStrategy trains one replica a process on CPUs, and each "
+                f"process here would have {len(devices)}. Leave out processes, or choose the "
+                "backend mirrored or horovod."
+            )
         os.environ["TF_CONFIG"] = tf_config(self._launch)
         make = replicas.unscaled(tf.distribute.MultiWorkerMirroredStrategy)
         handler = signal.getsignal(signal.SIGTERM)
