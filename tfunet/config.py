@@ -84,6 +84,8 @@ class RunConfig:
         checkpoint_steps: Optimizer steps between checkpoints; one is also written after every
             epoch.
         synthetic: Feed the first batch again and again: the bound of what any pipeline can do.
+        hang_seconds: A run is ended, and what hangs is named, when a process has given no sign for
+            so long, or all wait for so long; 0 waits for ever.
         time_parts: After the run, also time steps that do not average gradients, and that average
             alone, so that a report can say where efficiency is lost.
     """
@@ -133,6 +135,7 @@ class RunConfig:
     swap: str | None = None
     deterministic: bool = False
     checkpoint_steps: int | None = None
+    hang_seconds: float = 600.0
     synthetic: bool = False
     time_parts: bool = False
 
@@ -161,6 +164,8 @@ class RunConfig:
         self._check_folds()
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
+        if self.hang_seconds < 0:
+            raise ValueError(f"hang_seconds must not be negative, got {self.hang_seconds}.")
         if self.warmup_epochs < 0:
             raise ValueError(f"warmup_epochs must not be negative, got {self.warmup_epochs}.")
         if self.precision not in PRECISIONS:

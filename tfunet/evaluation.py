@@ -1,6 +1,6 @@
 """Scores the whole validation set: each voxel of each case once, on any number of replicas."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -89,11 +89,12 @@ class Evaluation:
 
         self._step = tf.function(lambda batch: backend.run(replica_step, batch))
 
-    def __call__(self) -> Scores:
-        """Evaluate; called by all processes together."""
+    def __call__(self, begin: Callable[[str], None]) -> Scores:
+        """Evaluate; called by all processes together. `begin` is told of every batch."""
         counts = np.zeros((self._num_cases, len(self._regions), 4))
         loss = windows = 0.0
         for batch in self._backend.feed(self._pipeline):
+            begin("evaluation")
             output = {key: value.numpy() for key, value in self._step(batch).items()}
             rows = output["counts"].reshape(-1, *counts.shape[1:])
             np.add.at(counts, output["case"].reshape(-1), rows)

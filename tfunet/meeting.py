@@ -5,6 +5,7 @@ connections stay, so that all can agree after which step they stop. No TensorFlo
 """
 
 import contextlib
+import faulthandler
 import json
 import os
 import shutil
@@ -15,14 +16,17 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, NoReturn, final
 
+from tfunet import exit_codes
 from tfunet.cluster import Place, ports_of
+from tfunet.watchdog import Beat, Pulse, Watch, from_values, to_values
 
 SECONDS_VARIABLE = "TFUNET_MEETING_SECONDS"
 # Nodes start their processes one after the other, and import from a slow disk.
 MEETING_SECONDS = 120.0
 ANSWER_SECONDS = 10.0
+STACKS_SECONDS = 1.0  # In which the others write theirs.
 # A connection that is none of ours keeps the chief for so long; ours know after twice as long.
 HELLO_SECONDS = 2.0
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -59,6 +63,7 @@ class Meeting:
         self._last_step: int | None = None
         self._answers = 0
         self._gone = 0
+        self._watch: Watch | None = None
         if place.count == 1:
             self.addresses: tuple[str, ...] = ("localhost:0",)
         elif place.index == 0:
@@ -89,6 +94,36 @@ class Meeting:
                 )
         return self._last_step is not None and step >= self._last_step
 
+    def watch(self, limit: float) -> Pulse | None:
+        """Tell the others of this process, and end it, with its stacks, where one of them hangs.
+
+        The chief hears all, and tells them what it finds; they hear the chief, which may be the one
+        that hangs. None where `limit` (seconds, as in `Watch`) is 0.
+        """
+        if not limit or not self._peers:
+            return None
+        watched = range(self._place.count) if self._place.index == 0 else (0,)
+        names = [(index, self._place.who(index)) for index in watched]
+        self._watch = Watch(names, limit, time.monotonic())
+        return Pulse(self._tell)
+
+    def _tell(self, beat: Beat) -> None:
+        if self._watch is None:
+            return
+        with self._agreed:
+            for line in self._peers.values():
+                line.send({"beat": to_values(beat)})
+            if self._place.index == 0:
+                self._watch.hear(0, beat, time.monotonic())
+            # Who hears the chief alone cannot tell who waits for whom.
+            look = self._watch.hanging if self._place.index == 0 else self._watch.silent
+            found = look(time.monotonic())
+            if found is None:
+                return
+            for line in self._peers.values():
+                line.send({"hangs": True})
+        _end_hanging(found[1])
+
     def await_end(self) -> None:
         """On the chief, wait a moment until the others have left: the first to leave ends all."""
         with self._agreed:
@@ -104,9 +139,15 @@ class Meeting:
                     line.send({"answer": True})
                 elif message.get("answer"):
                     self._answers += 1
+                elif "beat" in message and self._watch is not None:
+                    self._watch.hear(index, from_values(message["beat"]), time.monotonic())
+                elif message.get("hangs"):
+                    _end_hanging()
                 self._agreed.notify_all()
         with self._agreed:
             self._gone += 1
+            if self._watch is not None:
+                self._watch.forget(index)
             self._agreed.notify_all()
 
     def _receive_all(self) -> tuple[str, ...]:
@@ -258,6 +299,17 @@ class _Line:
     def close(self) -> None:
         """Hang up."""
         self._connection.close()
+
+
+def _end_hanging(reason: str = "") -> NoReturn:
+    """Write this process's stacks and end it; who has found out says the reason, and goes first."""
+    faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+    if reason:
+        print(f"error: {reason}. Each process wrote its Python stacks.", file=sys.stderr)
+    sys.stderr.flush()
+    # srun and mpirun kill the others of a process that ends so.
+    time.sleep(STACKS_SECONDS if reason else ANSWER_SECONDS)
+    os._exit(exit_codes.PROCESS_DIED)
 
 
 def address_of(host: str) -> str:

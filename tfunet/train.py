@@ -41,6 +41,7 @@ from tfunet.shared_split import shared_split
 from tfunet.summary import epoch_row, peak_bytes, summarise
 from tfunet.swap import LargeModelSupport
 from tfunet.training_step import make_step
+from tfunet.watchdog import nobody_asks
 
 
 @dataclass
@@ -73,6 +74,7 @@ def run(
     *,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     stops_after: Callable[[int], bool] = lambda step: False,
+    begin: Callable[..., None] = nobody_asks,
 ) -> dict[str, Any]:
     """Train, evaluate and record one run; every process of it calls this.
 
@@ -84,6 +86,7 @@ def run(
         path: The run's folder; the chief writes there.
         callbacks: Keras callbacks beside those of the configuration.
         stops_after: Called after each step; where true, the same in all processes, the run ends.
+        begin: Told what this process begins, and in which step, as `tfunet.watchdog.Pulse.begin`.
 
     Returns what result.json holds.
 
@@ -114,9 +117,15 @@ def run(
         dali_limits.check_patch(augmentation, patch)
     cache_folder = Path(config.cache_dir) if config.cache_dir else default_folder()
     with decoding_bar() as show:
+
+        def decoded(done: int, total: int) -> None:
+            begin("decoding")
+            show(done, total)
+
         cases = build_cache(
-            source, cache_folder, patch=patch, progress=show, skip_bad=config.skips_bad
+            source, cache_folder, patch=patch, progress=decoded, skip_bad=config.skips_bad
         )
+    begin("setting up the model")
     split, num_left_out = shared_split(config, source, cases.defects, folder, backend, topology)
     validation_ids = tuple(source.case_ids[index] for index in split.validation)
     validation_voxels = [math.prod(cases.extents[index]) for index in split.validation]
@@ -264,6 +273,7 @@ def run(
             vars(callbacks[int(index)]).update(values)
 
     def timed(step: Callable[[Any], dict[str, Any]], batches: Any) -> float:
+        begin("timing steps")
         since = time.perf_counter()
         # Reading the loss waits for the device: the clock stops after the work is done.
         step(batches)["logs"]["loss"].numpy()
@@ -284,6 +294,7 @@ def run(
                 steps_table.append({**row, "traced": int(index + 1 in progress.traced_steps)})
 
     def save(arrays: dict[str, np.ndarray]) -> None:
+        begin("saving")
         since = time.perf_counter()
         progress.stop_training = bool(model.stop_training)
         if topology.is_chief:
@@ -315,12 +326,14 @@ def run(
         keras_callbacks.on_epoch_begin(epoch)
         for in_epoch in range(begun, epoch_end - epoch * steps_per_epoch):
             keras_callbacks.on_train_batch_begin(in_epoch)
+            begin(f"step {progress.step + 1}", progress.step + 1)
             since = time.perf_counter()
             output = take_step(iterator)
             # Reading the loss waits for the device: the clock stops after the work is done.
             running = float(output["logs"]["loss"].numpy().sum())
             progress.step_seconds.append(time.perf_counter() - since)
             progress.step += 1
+            begin(f"callbacks after step {progress.step}")
             # Keras's logs are means since the epoch began; this step's loss is the difference.
             local_losses.append(running * (in_epoch - begun + 1) - running_sum)
             running_sum = running * (in_epoch - begun + 1)
@@ -364,10 +377,11 @@ def run(
         since = time.perf_counter()
         found: Scores | None = None
         if (epoch + 1) % config.evaluate_every == 0 or epoch_end == last_step:
-            found = evaluate()
+            found = evaluate(begin)
             every_voxel_once(found.counts[:, 0, 3], validation_voxels, validation_ids)
             progress.logs.update(found.logs())
         evaluation_seconds = progress.spend("evaluation", since)
+        begin(f"callbacks after epoch {epoch + 1}")
         keras_callbacks.on_epoch_end(epoch, progress.logs)
         if epochs_table is not None:
             epochs_table.append(

@@ -23,6 +23,7 @@ from tfunet.environment import DEFAULTS
 from tfunet.meeting import SIGNALS, Meeting
 from tfunet.record import RunFolder
 from tfunet.refs import call, resolve
+from tfunet.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 
 LAUNCH_VARIABLE = "TFUNET_LAUNCH"
 
@@ -70,10 +71,11 @@ def _work_as_recorded() -> None:
 
 def work(config: RunConfig, path: Path) -> None:
     """Train, alone or with those that srun or mpirun started."""
-    launch, meeting = launch_from(os.environ), None
+    launch, meeting, pulse = launch_from(os.environ), None, pulse_to_supervisor()
     place = own_place()
     if place is not None:
         meeting = _meet(place)
+        pulse = meeting.watch(config.hang_seconds)
         launch = Launch(
             process_index=place.index,
             process_count=place.count,
@@ -89,11 +91,12 @@ def work(config: RunConfig, path: Path) -> None:
 
     make = resolve("backend", config.backend, BACKENDS)
     backend = call("backend", make, config.backend_options, ref=config.backend, launch=launch)
+    begin = pulse.begin if pulse is not None else nobody_asks
     if meeting is None:
-        run(config, backend, path)
+        run(config, backend, path, begin=begin)
         return
     try:
-        run(config, backend, path, stops_after=meeting.stops_after)
+        run(config, backend, path, stops_after=meeting.stops_after, begin=begin)
     except exit_codes.StoppedError:
         # SLURM kills all others of a process that ends so: only the chief does, and last.
         if launch.process_index == 0:
@@ -117,6 +120,7 @@ def _is_ours(error: BaseException) -> bool:
 
 def _end_with(work: Callable[[], None]) -> NoReturn:
     """Do the work, and end the process with a documented exit code."""
+    dump_stacks_when_asked()
     pin_and_limit()
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -30,8 +30,11 @@ from tfunet.cores import core_variables, share_cores, usable_cores
 from tfunet.environment import DEFAULTS
 from tfunet.record import RunFolder, WriteError
 from tfunet.refs import expand
+from tfunet.watchdog import Beats, Watch
 
 GRACE_SECONDS = 2.0
+# All write their stacks at once, before they are ended.
+STACKS_SECONDS = 1.0
 # Processes whose collective breaks because another one died follow it within this time.
 SETTLE_SECONDS = 0.2
 TICK_SECONDS = 0.05
@@ -87,7 +90,13 @@ def launch(
     run_folder.create()
     with signals_noted() as noted, run_folder.locked():
         run_folder.begin(config)
-        run = _Run(run_folder, noted, verbose=verbose, grace_seconds=grace_seconds)
+        run = _Run(
+            run_folder,
+            noted,
+            verbose=verbose,
+            grace_seconds=grace_seconds,
+            hang_seconds=config.hang_seconds,
+        )
         outcome = run.run(plans, list(command or worker))
     if noted and outcome.exit_code not in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
         # It came too late to end this run; what the caller does next should not be spared.
@@ -204,12 +213,19 @@ class _Run:
     """The processes of one run, from the first start to the last end."""
 
     def __init__(
-        self, folder: RunFolder, noted: Sequence[int], *, verbose: bool, grace_seconds: float
+        self,
+        folder: RunFolder,
+        noted: Sequence[int],
+        *,
+        verbose: bool,
+        grace_seconds: float,
+        hang_seconds: float,
     ) -> None:
         self.folder = folder
         self.noted = noted
         self.verbose = verbose
         self.grace_seconds = grace_seconds
+        self.hang_seconds = hang_seconds
         self.screen = Screen()
         self.selector = selectors.DefaultSelector()
         self.processes: list[Process] = []
@@ -217,10 +233,14 @@ class _Run:
         # (index, code) of those that failed, in order.
         self.failures: list[tuple[int, int]] = []
         self.unwritten: WriteError | None = None
+        self.watch = Watch((), hang_seconds, time.monotonic())
+        self.hanging: Outcome | None = None
 
     def run(self, plans: Sequence[Plan], command: Sequence[str]) -> Outcome:
         """Start all, watch them, end all and write down how it went."""
         guard = Guard()
+        names = [(i, f"process {i} of {len(plans)}") for i in range(len(plans))]
+        self.watch = Watch(names, self.hang_seconds, time.monotonic())
         try:
             for plan in plans:
                 if not self.noted:
@@ -245,6 +265,8 @@ class _Run:
         process = start(index, command, plan.cores, child_environment(plan, os.environ))
         self.processes.append(process)
         guard.watch(self.processes)
+        beats = process.pulse, Beats(index, self.watch)
+        self.selector.register(process.pulse, selectors.EVENT_READ, beats)
         for pipe, target in zip(process.pipes(), (sys.stdout, sys.stderr), strict=True):
             stream = Stream(
                 log,
@@ -259,14 +281,29 @@ class _Run:
         return self.verbose or index == 0
 
     def _watch(self, guard: Guard) -> None:
-        """Return when all have ended, one has failed, a signal came or a log cannot be written."""
+        """Return when all have ended, one failed or hangs, a signal came, or a log is full."""
 
         def over() -> bool:
-            return bool(self.failures or self.noted or self.unwritten)
+            return bool(self.failures or self.noted or self.unwritten) or self._hangs()
 
         self._pump_until(over, guard)
-        if self.failures:
+        if self.hanging:
+            for one in self.processes:
+                if one.code is None:
+                    one.dump_stacks()
+            self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
+        elif self.failures:
             self._pump_until(lambda: bool(self.noted), guard, SETTLE_SECONDS)
+
+    def _hangs(self) -> bool:
+        found = self.watch.hanging(time.monotonic()) if self.hang_seconds else None
+        if found is not None:
+            index, reason = found
+            if index is not None and self.processes[index].is_stopped():
+                reason += " (it is stopped, as by SIGSTOP)"
+            reason += "; the Python stacks of all are in log-*.txt"
+            self.hanging = Outcome(exit_codes.PROCESS_DIED, reason, index)
+        return found is not None
 
     def _outcome(self, failures: Sequence[tuple[int, int]], noted: Sequence[int]) -> Outcome:
         if noted:
@@ -275,6 +312,8 @@ class _Run:
             return Outcome(code, f"interrupted by {signal.Signals(noted[0]).name}")
         if self.unwritten:
             return Outcome(exit_codes.NOT_WRITTEN, str(self.unwritten))
+        if self.hanging:
+            return self.hanging
         if not failures:
             return Outcome(exit_codes.OK)
         index, code = blame(failures)
@@ -320,6 +359,8 @@ class _Run:
             ended = [one for one in self.processes if one.has_just_ended()]
             if ended:
                 self.failures += [(one.index, one.code) for one in ended if one.code]
+                for one in ended:
+                    self.watch.forget(one.index)
                 guard.watch(self.processes)
 
     def _pump(self) -> bool:

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, final
 
+import psutil
+
+from tfunet.watchdog import STACKS_SIGNAL, VARIABLE
+
 CHILD = Path(__file__).with_name("child.py")
 # Each line it reads names the groups that are alive; the last word of a killed supervisor counts.
 GUARD = 'while read -r line; do alive=$line; done; [ -z "$alive" ] || kill -s KILL -- $alive'
@@ -26,6 +30,7 @@ class Process:
 
     index: int
     popen: subprocess.Popen[bytes]
+    pulse: IO[bytes]
     code: int | None = None
 
     def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
@@ -33,6 +38,19 @@ class Process:
         if self.popen.stdout is None or self.popen.stderr is None:
             raise ValueError("The process was started without pipes: use `start`.")
         return self.popen.stdout, self.popen.stderr
+
+    def is_stopped(self) -> bool:
+        """Whether it was stopped by a signal."""
+        try:
+            return bool(psutil.Process(self.popen.pid).status() == psutil.STATUS_STOPPED)
+        except psutil.Error:
+            return False
+
+    def dump_stacks(self) -> None:
+        """Have it write its Python stacks to its standard error, also if it is stopped."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self.popen.pid, STACKS_SIGNAL)
+            os.kill(self.popen.pid, signal.SIGCONT)
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the process and to what it started."""
@@ -56,16 +74,19 @@ def start(
     index: int, command: Sequence[str], cores: Sequence[int], environment: Mapping[str, str]
 ) -> Process:
     """Start `command` on these cores; it dies with this process."""
+    pulse, told = os.pipe()
     arguments = [str(CHILD), str(os.getpid()), ",".join(map(str, cores)), *command]
     popen = subprocess.Popen(
         [sys.executable, "-I", "-S", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=dict(environment),
+        env={**environment, VARIABLE: str(told)},
+        pass_fds=(told,),
         start_new_session=True,
     )
-    return Process(index, popen)
+    os.close(told)
+    return Process(index, popen, os.fdopen(pulse, "rb", buffering=0))
 
 
 @final

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfunet.swap import amount, planner, profile, rewrite, trace
 from tfunet.swap import budget as budgets
-from tfunet.swap import planner, profile, rewrite, trace
 from tfunet.swap.costs import Costs
 from tfunet.swap.host import HostMemory, NumpyMemory, Tier
 from tfunet.swap.plan import Decision, Plan
@@ -63,7 +63,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         verbose: int = 1,
     ) -> None:
         super().__init__()
-        budgets.parse(budget)
+        amount.parse(budget)
         unknown = set(allowed) - {"swap", "recompute"}
         if unknown:
             raise ValueError(

@@ -1,0 +1,193 @@
+"""A process that hangs is named, writes its stacks, and the run ends."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import tfunet
+from tfunet.bench.launch import launch
+from tfunet.config import RunConfig
+from tfunet.watchdog import Beat, Watch
+
+# Far more than it takes on a loaded machine.
+MOST_SECONDS = 120
+WORKER = """
+import json, os, signal, sys, time
+from tfunet.watchdog import dump_stacks_when_asked, pulse_to_supervisor
+dump_stacks_when_asked()
+index = json.loads(os.environ["TFUNET_LAUNCH"])["process_index"]
+pulse = pulse_to_supervisor()
+
+def waits_for_others():
+    while True:
+        time.sleep(0.1)
+
+"""
+MET = """
+import os, signal, time
+from tfunet.cluster import find_place
+from tfunet.meeting import Meeting
+from tfunet.watchdog import dump_stacks_when_asked
+dump_stacks_when_asked()
+place = find_place(os.environ)
+meeting = Meeting(place, "code", [])
+pulse = meeting.watch(3)
+pulse.begin("step 1", 1)
+if str(place.index) == os.environ["STOPPED"]:
+    time.sleep(1.5)
+    os.kill(os.getpid(), signal.SIGSTOP)
+while True:
+    pulse.begin("step 1", 1)
+    time.sleep(0.1)
+"""
+
+
+def watch(count=2, limit=10.0):
+    return Watch([(index, f"process {index}") for index in range(count)], limit, 0.0)
+
+
+def test_nobody_hangs_who_gets_on_in_time():
+    one = watch()
+    for now in range(40):
+        for index in range(2):
+            one.hear(index, Beat(now // 9, now, f"step {now}"), now)
+        assert one.hanging(now) is None
+
+
+def test_who_gives_no_sign_is_named_with_what_it_did_last():
+    one = watch()
+    one.hear(1, Beat(1, 5, "step 5"), 1)
+    for now in range(12):
+        one.hear(0, Beat(now, 6, "step 6"), now)
+        assert one.hanging(now) is None
+    assert one.hanging(12) == (1, "process 1 hangs: no sign of it for 10 s, since step 5")
+
+
+def test_who_is_behind_is_named_where_nobody_gets_on():
+    one = watch(3)
+    for now in range(13):
+        for index, beat in enumerate([Beat(9, 7, "step 7"), Beat(8, 6, "callbacks after step 6")]):
+            one.hear(index, beat, now)
+        one.hear(2, Beat(9, 7, "step 7"), now)
+        found = one.hanging(now)
+    assert found == (
+        1,
+        "process 1 hangs: callbacks after step 6 for 10 s, and process 0 waits in step 7",
+    )
+
+
+def test_where_none_is_behind_all_are_told():
+    one = watch()
+    for now in range(13):
+        one.hear(0, Beat(9, 7, "step 7"), now)
+        one.hear(1, Beat(8, 7, "saving"), now)
+        found = one.hanging(now)
+    assert found == (
+        None,
+        "the run hangs: for 10 s, process 0 is in step 7, process 1 is in saving",
+    )
+
+
+def test_one_that_gets_on_is_enough():
+    one = watch()
+    for now in range(40):
+        one.hear(0, Beat(1, 0, "start"), now)  # Waits while the other decodes.
+        one.hear(1, Beat(now, 0, "decoding"), now)
+        assert one.hanging(now) is None
+
+
+def test_who_has_ended_is_not_expected():
+    one = watch()
+    one.forget(1)
+    for now in range(40):
+        one.hear(0, Beat(now, now, "saving"), now)
+        assert one.hanging(now) is None
+
+
+def test_a_watch_that_slept_blames_nobody():
+    one = watch()
+    assert one.hanging(1) is None
+    assert one.hanging(5000) is None  # A laptop's lid, or SLURM's gang scheduling.
+    one.hear(0, Beat(), 5001)
+    one.hear(1, Beat(), 5001)
+    assert one.hanging(5004) is None
+
+
+def run(program, tmp_path, monkeypatch, **settings):
+    monkeypatch.setenv("PYTHONPATH", str(Path(tfunet.__file__).parents[1]))
+    config = RunConfig(backend="horovod", num_replicas=2, **settings)
+    command = [sys.executable, "-c", WORKER + program]
+    return launch(config, tmp_path / "run", command=command)
+
+
+def test_stopped_process_ends_the_run(tmp_path, monkeypatch):
+    program = """
+pulse.begin("step 3", 3)
+if index == 1:
+    time.sleep(2.5)
+    os.kill(os.getpid(), signal.SIGSTOP)
+while True:
+    pulse.begin("step 3", 3)
+    time.sleep(0.1)
+"""
+    outcome = run(program, tmp_path, monkeypatch, hang_seconds=3)
+    assert (outcome.exit_code, outcome.process) == (3, 1)
+    assert outcome.reason.startswith("process 1 of 2 hangs: no sign of it for 3 s, since step 3")
+    assert "stopped" in outcome.reason
+    # Its own stacks too: it is woken for them.
+    for index in range(2):
+        assert "most recent call first" in (tmp_path / f"run/log-{index}.txt").read_text()
+
+
+def test_process_that_waits_for_ever_is_named_with_its_stack(tmp_path, monkeypatch):
+    program = """
+pulse.begin("step 3", 3)
+if index == 0:
+    pulse.begin("step 4", 4)
+waits_for_others()
+"""
+    outcome = run(program, tmp_path, monkeypatch, hang_seconds=3)
+    assert (outcome.exit_code, outcome.process) == (3, 1)
+    assert "step 3 for 3 s, and process 0 of 2 waits in step 4" in outcome.reason
+    assert "waits_for_others" in (tmp_path / "run/log-1.txt").read_text()
+
+
+def test_long_step_is_not_ended_without_a_limit(tmp_path, monkeypatch):
+    outcome = run("time.sleep(4)", tmp_path, monkeypatch, hang_seconds=0)
+    assert outcome.exit_code == 0
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_processes_that_met_end_when_one_is_stopped(stopped):
+    def start(index):
+        variables = {
+            "TFUNET_HOSTS": "127.0.0.1,127.0.0.1",
+            "TFUNET_PROCESS": str(index),
+            "STOPPED": str(stopped),
+            "PYTHONPATH": str(Path(tfunet.__file__).parents[1]),
+        }
+        return subprocess.Popen(
+            [sys.executable, "-c", MET],
+            env={**os.environ, **variables},
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    processes = [start(index) for index in range(2)]
+    try:
+        _, said = processes[1 - stopped].communicate(timeout=MOST_SECONDS)
+        assert processes[1 - stopped].returncode == 3
+        who = f"process {stopped} of 2 on 127.0.0.1"
+        assert f"error: {who} hangs: no sign of it for 3 s, since step 1" in said
+        assert "most recent call first" in said
+        is_stopped = psutil.Process(processes[stopped].pid).status() == psutil.STATUS_STOPPED
+        assert is_stopped  # srun or mpirun ends it.
+    finally:
+        for one in processes:
+            one.kill()
+            one.wait()
