@@ -191,3 +191,17 @@ def test_processes_that_met_end_when_one_is_stopped(stopped):
         for one in processes:
             one.kill()
             one.wait()
+
+
+def test_who_fails_because_another_is_stopped_is_not_blamed(tmp_path, monkeypatch):
+    # As TensorFlow's collectives do, whose patience is shorter.
+    program = """
+if index == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+pulse.begin("step 2", 2)
+time.sleep(8)
+sys.exit(3)
+"""
+    outcome = run(program, tmp_path, monkeypatch)
+    assert (outcome.exit_code, outcome.process, outcome.is_lost) == (3, 1, True)
+    assert outcome.reason.startswith("process 1 of 2 hangs: no sign of it for 5 s, since")

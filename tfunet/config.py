@@ -84,6 +84,8 @@ class RunConfig:
         checkpoint_steps: Optimizer steps between checkpoints; one is also written after every
             epoch.
         synthetic: Feed the first batch again and again: the bound of what any pipeline can do.
+        elastic: Go on from the last checkpoint with the processes that are left, when one is killed
+            or hangs; the global batch stays, and so do the samples of every step.
         hang_seconds: A run is ended, and what hangs is named, when a process has given no sign for
             so long, or all wait for so long; 0 waits for ever.
         time_parts: After the run, also time steps that do not average gradients, and that average
@@ -135,6 +137,7 @@ class RunConfig:
     swap: str | None = None
     deterministic: bool = False
     checkpoint_steps: int | None = None
+    elastic: bool = False
     hang_seconds: float = 600.0
     synthetic: bool = False
     time_parts: bool = False
@@ -184,6 +187,11 @@ class RunConfig:
             raise ValueError(
                 "swap cannot move tensors out of a step that XLA compiles as a whole: leave out "
                 "swap or xla."
+            )
+        if self.elastic and self.scale_learning_rate:
+            raise ValueError(
+                "elastic changes the number of replicas, by which scale_learning_rate multiplies "
+                "the learning rate. Give learning_rate for the global batch instead."
             )
         augmentation = read_augmentation(self.augmentation)
         if self.pipeline not in PIPELINES:

@@ -27,7 +27,14 @@ LOCK = ".lock"
 LOCK_SECONDS = 0.2
 STEP_COLUMNS = ("step", "seconds", "loss", "traced")
 # What an unfinished run may change when it goes on: its global batch stays, and so do its samples.
-PLACEMENT = ("num_replicas", "replica_batch", "processes", "cores_per_replica", "hang_seconds")
+PLACEMENT = (
+    "num_replicas",
+    "replica_batch",
+    "processes",
+    "cores_per_replica",
+    "elastic",
+    "hang_seconds",
+)
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
 
 

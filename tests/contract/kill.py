@@ -17,7 +17,10 @@ def build(*, image_shape, num_classes):
 
 
 class KillAt(keras.callbacks.Callback):
-    """Kill process TFUNET_TEST_KILL by SIGKILL at the end of a step, counted over epochs."""
+    """Kill process TFUNET_TEST_KILL at the end of a step, counted over epochs.
+
+    Process TFUNET_TEST_STOP is stopped by SIGSTOP there.
+    """
 
     def __init__(self, step):
         super().__init__()
@@ -27,8 +30,10 @@ class KillAt(keras.callbacks.Callback):
         self.left -= 1
         # None under mpirun.
         index = json.loads(os.environ.get("TFUNET_LAUNCH", "{}")).get("process_index")
-        if self.left == 0 and os.environ.get("TFUNET_TEST_KILL") == str(index):
-            os.kill(os.getpid(), signal.SIGKILL)
+        ways = {"TFUNET_TEST_KILL": signal.SIGKILL, "TFUNET_TEST_STOP": signal.SIGSTOP}
+        for variable, number in ways.items():
+            if self.left == 0 and os.environ.get(variable) == str(index):
+                os.kill(os.getpid(), number)
 
 
 class TellPhase(keras.callbacks.Callback):

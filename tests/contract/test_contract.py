@@ -164,3 +164,27 @@ def test_run_that_was_stopped_goes_on_with_one_replica(backend, killed, single, 
     assert [len(one.split()) for one in dropped] == [1, 1]
     assert dropped == [row["dropped_samples"] for row in single.rows("epochs.csv")]
     assert len(set(dropped)) == 2
+
+
+def test_elastic_run_goes_on_without_a_process_that_was_stopped(backend, single, contract_folder):
+    # A limit beyond what tracing takes on a loaded machine.
+    run = runs.train(
+        contract_folder / f"{backend}-elastic",
+        environment={"TFUNET_TEST_STOP": "1"},
+        backend=backend,
+        num_replicas=replicas(backend),
+        elastic=True,
+        hang_seconds=30,
+        **kill_at(KILL_STEP),
+    )
+    if backend in ("single", "mirrored"):
+        assert run.exit_code == 2
+        assert "this run of the backend" in run.output
+        return
+    assert run.exit_code == 0, run.output
+    assert "tfunet: process 1 of 2 hangs: no sign of it for" in run.output
+    assert "tfunet: going on with num_replicas=1 of 2" in run.output
+    assert "Going on from step 6 of 10, now with num_replicas=1" in run.output
+    assert run.result["replicas_from_step"] == [[1, 2], [7, 1]]
+    checks.same_samples(run, single)
+    checks.same_weights(run, single)

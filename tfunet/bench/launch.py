@@ -30,7 +30,7 @@ from tfunet.cores import core_variables, share_cores, usable_cores
 from tfunet.environment import DEFAULTS
 from tfunet.record import RunFolder, WriteError
 from tfunet.refs import expand
-from tfunet.watchdog import Beats, Watch
+from tfunet.watchdog import MISSED_SECONDS, Beats, Watch
 
 GRACE_SECONDS = 2.0
 # All write their stacks at once, before they are ended.
@@ -46,11 +46,15 @@ DRAIN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `exit_code` as in tfunet.exit_codes, `process` the one to blame."""
+    """How a run ended: `exit_code` as in tfunet.exit_codes, `process` the one to blame.
+
+    `is_lost`: that one was killed or hangs, and not by an error of its own.
+    """
 
     exit_code: int
     reason: str = ""
     process: int | None = None
+    is_lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,19 +89,32 @@ def launch(
         grace_seconds: From SIGTERM to SIGKILL, for processes that are to end.
     """
     plans = plan_processes(config, usable_cores())
+    if config.elastic and len(plans) == 1:
+        raise ValueError(
+            f"elastic goes on with the processes that are left, and this run of the backend "
+            f"{config.backend!r} has one. Leave it out; the same command resumes a run that ended."
+        )
     run_folder = RunFolder(folder)
     worker = [sys.executable, "-m", "tfunet.worker", str(folder)]
     run_folder.create()
     with signals_noted() as noted, run_folder.locked():
-        run_folder.begin(config)
-        run = _Run(
-            run_folder,
-            noted,
-            verbose=verbose,
-            grace_seconds=grace_seconds,
-            hang_seconds=config.hang_seconds,
-        )
-        outcome = run.run(plans, list(command or worker))
+        while True:
+            run_folder.begin(config)
+            run = _Run(
+                run_folder,
+                noted,
+                verbose=verbose,
+                grace_seconds=grace_seconds,
+                hang_seconds=config.hang_seconds,
+            )
+            outcome = run.run(plans, list(command or worker))
+            left = fewer(config) if outcome.is_lost and config.elastic else None
+            if left is None or noted:
+                break
+            run.screen.say(
+                f"tfunet: going on with num_replicas={left.num_replicas} of {config.num_replicas}"
+            )
+            config, plans = left, plan_processes(left, usable_cores())
     if noted and outcome.exit_code not in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
         # It came too late to end this run; what the caller does next should not be spared.
         signal.raise_signal(noted[0])
@@ -141,6 +158,25 @@ def num_processes(config: RunConfig) -> int:
             )
         return 1
     return config.processes or config.num_replicas
+
+
+def fewer(config: RunConfig) -> RunConfig | None:
+    """Return the run with one process less, or as many less as its batch needs; None without any.
+
+    Each process keeps its number of replicas, and the replicas share the same global batch.
+    """
+    count = num_processes(config)
+    share = config.num_replicas // count
+    for left in range(count - 1, 0, -1):
+        samples, rest = divmod(config.global_samples, left * share)
+        if not rest and samples % config.accumulation == 0:
+            return dataclasses.replace(
+                config,
+                num_replicas=left * share,
+                replica_batch=samples,
+                processes=None if config.processes is None else left,
+            )
+    return None
 
 
 def free_ports(count: int) -> list[int]:
@@ -196,6 +232,12 @@ def blame(failures: Sequence[tuple[int, int]]) -> tuple[int, int]:
         return 2 if code < 0 else 3
 
     return min(failures, key=rank)
+
+
+def follows_another(failures: Sequence[tuple[int, int]]) -> bool:
+    """Whether these (index, return code) look like what a process ends with whose peer is gone."""
+    _, code = blame(failures)
+    return code == -signal.SIGABRT or (code > 0 and code not in exit_codes.ON_PURPOSE)
 
 
 def describe(index: int, count: int, code: int, last_words: str) -> str:
@@ -287,22 +329,31 @@ class _Run:
             return bool(self.failures or self.noted or self.unwritten) or self._hangs()
 
         self._pump_until(over, guard)
+        if self.failures:
+            self._pump_until(lambda: bool(self.noted), guard, SETTLE_SECONDS)
+            # TensorFlow gives up on a process that hangs sooner than we do.
+            if follows_another(self.failures):
+                self._hangs(MISSED_SECONDS)
         if self.hanging:
             for one in self.processes:
                 if one.code is None:
                     one.dump_stacks()
             self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
-        elif self.failures:
-            self._pump_until(lambda: bool(self.noted), guard, SETTLE_SECONDS)
 
-    def _hangs(self) -> bool:
-        found = self.watch.hanging(time.monotonic()) if self.hang_seconds else None
+    def _hangs(self, silent_seconds: float | None = None) -> bool:
+        """Note who hangs, or, with `silent_seconds`, who was silent for so long."""
+        now = time.monotonic()
+        found: tuple[int | None, str] | None = None
+        if silent_seconds:
+            found = self.watch.silent(now, silent_seconds)
+        elif self.hang_seconds:
+            found = self.watch.hanging(now)
         if found is not None:
             index, reason = found
             if index is not None and self.processes[index].is_stopped():
                 reason += " (it is stopped, as by SIGSTOP)"
             reason += "; the Python stacks of all are in log-*.txt"
-            self.hanging = Outcome(exit_codes.PROCESS_DIED, reason, index)
+            self.hanging = Outcome(exit_codes.PROCESS_DIED, reason, index, is_lost=True)
         return found is not None
 
     def _outcome(self, failures: Sequence[tuple[int, int]], noted: Sequence[int]) -> Outcome:
@@ -319,7 +370,8 @@ class _Run:
         index, code = blame(failures)
         reason = describe(index, len(self.processes), code, self.logs[index].last_words())
         on_purpose = code in exit_codes.ON_PURPOSE
-        return Outcome(code if on_purpose else exit_codes.PROCESS_DIED, reason, index)
+        exit_code = code if on_purpose else exit_codes.PROCESS_DIED
+        return Outcome(exit_code, reason, index, is_lost=code < 0 and code != -signal.SIGABRT)
 
     def _end_all(self, guard: Guard) -> None:
         """Leave nothing running and nothing open: SIGTERM, some time, SIGKILL."""
