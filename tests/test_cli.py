@@ -92,6 +92,10 @@ def test_bad_settings_end_before_anything_starts(arguments, message, tmp_path):
         (["--backend", "mirrored", "--num_replicas", "2"], "takes 1 process, and srun or mpirun"),
         (["--backend", "horovod", "--num_replicas", "3"], "takes 3 processes, and srun or mpirun"),
         (["--backend", "horovod", "--num_replicas", "2"], "name the folder that all processes use"),
+        (
+            ["--backend", "horovod", "--num_replicas", "2", "--out", "run", "--elastic", "true"],
+            "elastic needs processes that tfunet starts itself",
+        ),
     ],
 )
 def test_run_that_does_not_fit_what_mpirun_started_is_refused(

@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 import tfunet
-from tfunet.bench.launch import launch
+from tfunet.bench.launch import fewer, launch
 from tfunet.config import RunConfig
+from tfunet.record import RunFolder
 from tfunet.watchdog import Beat, Watch
 
 # Far more than it takes on a loaded machine.
@@ -205,3 +206,45 @@ sys.exit(3)
     outcome = run(program, tmp_path, monkeypatch)
     assert (outcome.exit_code, outcome.process, outcome.is_lost) == (3, 1, True)
     assert outcome.reason.startswith("process 1 of 2 hangs: no sign of it for 5 s, since")
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ({"num_replicas": 4, "global_batch": 8}, (2, 4, None)),  # Three do not divide it.
+        ({"num_replicas": 3, "global_batch": 6}, (2, 3, None)),
+        ({"num_replicas": 2, "global_batch": 2}, (1, 2, None)),
+        ({"num_replicas": 4, "processes": 2, "global_batch": 8}, (2, 4, 1)),
+        ({"num_replicas": 4, "global_batch": 16, "accumulation": 4}, (2, 8, None)),
+        ({"num_replicas": 1, "global_batch": 2}, None),
+    ],
+)
+def test_elastic_run_keeps_its_global_batch(given, left):
+    config = RunConfig(backend="multiworker", elastic=True, **given)
+    found = fewer(config)
+    if left is None:
+        assert found is None
+    else:
+        assert (found.num_replicas, found.replica_batch, found.processes) == left
+        assert found.global_batch == config.global_batch
+
+
+def test_elastic_run_goes_on_after_a_death_and_not_after_an_error(tmp_path, monkeypatch):
+    death = """
+if index == 1 and not os.path.exists("died"):
+    open("died", "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(1.5)
+"""
+    monkeypatch.chdir(tmp_path)
+    assert run(death, tmp_path, monkeypatch, elastic=True, global_batch=4).exit_code == 0
+    config = RunFolder(tmp_path / "run").read_config()
+    assert (config.num_replicas, config.replica_batch) == (1, 4)
+    failed = run("raise SystemExit(3)", tmp_path / "other", monkeypatch, elastic=True)
+    assert (failed.exit_code, failed.is_lost) == (3, False)
+
+
+def test_elastic_with_one_process_is_refused(tmp_path, monkeypatch):
+    config = RunConfig(backend="mirrored", num_replicas=2, elastic=True)
+    with pytest.raises(ValueError, match="has one"):
+        launch(config, tmp_path / "run")

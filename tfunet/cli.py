@@ -169,6 +169,11 @@ def _train(options: argparse.Namespace) -> int:
     place = own_place()
     if place is not None and place.count > 1:
         _check_others(place, num_processes(config), options.out)
+        if config.elastic:
+            raise ValueError(
+                "elastic needs processes that tfunet starts itself: srun and mpirun end all where "
+                "one is lost. Leave it out; the same command resumes the run."
+            )
         take_part(config, options.out, place)
     folder = options.out or LOGS / "runs" / time.strftime("%Y%m%d-%H%M%S")
     outcome = launch(config, folder, verbose=options.verbose)

@@ -44,6 +44,7 @@ STUDIES = Path(__file__).parents[2] / "studies"
         ({"repeats": 0}, "repeats must be at least 1"),
         ({"name": "../elsewhere"}, "name must be the name of a folder"),
         ({"base": {"epochs": 1}, "grid": {"epochs": [1, 2]}}, r"epochs stands in \[grid\] and in"),
+        ({"case": [{"elastic": True}]}, "elastic cannot be set in a study"),
         ({"grid": {"epochs": [1]}, "case": [{"epochs": 2}]}, r"and in \[\[case\]\]"),
         ({"grid": {"seed": [1, 2]}}, "Do not vary seed"),
         ({"case": [{"seed": 2}]}, "Do not set seed"),

@@ -55,6 +55,11 @@ class Study:
     def __post_init__(self) -> None:
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {self.repeats}.")
+        if any("elastic" in one for one in (self.base, self.grid, *self.cases)):
+            raise ValueError(
+                "elastic cannot be set in a study: a trial that lost a process would no longer "
+                "measure what its cell says. It is run again instead."
+            )
         if not self.name or set(self.name) & set("/\\\0") or self.name.startswith("."):
             raise ValueError(f"name must be the name of a folder, got {self.name!r}.")
         _refuse_double_settings(self)
