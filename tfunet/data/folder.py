@@ -90,6 +90,11 @@ def find_root(root: str) -> Path:
     path = Path(os.path.expandvars(root)).expanduser()
     if path.is_dir():
         return path
+    if "://" in root:
+        raise ValueError(
+            f"root={root!r} is on a remote file system; data is read from folders. Mount it (rclone "
+            "mount, mount-s3, gcsfuse) or copy it, and give that folder."
+        )
     if "$" in str(path):
         raise ValueError(f"root={root!r} names an environment variable that is not set.")
     what = "is a file" if path.exists() else "does not exist"
