@@ -92,8 +92,8 @@ def find_root(root: str) -> Path:
         return path
     if "://" in root:
         raise ValueError(
-            f"root={root!r} is on a remote file system; data is read from folders. Mount it (rclone "
-            "mount, mount-s3, gcsfuse) or copy it, and give that folder."
+            f"root={root!r} is on a remote file system; data is read from folders. Mount it "
+            "(rclone mount, mount-s3, gcsfuse) or copy it, and give that folder."
         )
     if "$" in str(path):
         raise ValueError(f"root={root!r} names an environment variable that is not set.")

