@@ -50,7 +50,8 @@ def run(
         if len(local) == 1:
             return tuple(arguments)
         index = context.replica_id_in_sync_group - local.start
-        return tf.nest.map_structure(lambda value: value[index], tuple(arguments))
+        with tf.device("CPU:0"):  # Each replica's device fetches its part, and no other.
+            return tf.nest.map_structure(lambda value: value[index], tuple(arguments))
 
     parts = strategy.experimental_distribute_values_from_function(part) if arguments else ()
 

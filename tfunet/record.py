@@ -221,8 +221,9 @@ class RunFolder:
         before = self.read_config()
         theirs = ours if before is None else json.loads(before.to_json())
         differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-        is_fixed = config.scale_learning_rate or self.is_done()
-        if differing and (is_fixed or not set(differing) <= set(PLACEMENT)):
+        # Of an unfinished run; the number of replicas, unless the learning rate depends on it.
+        free = set(PLACEMENT) - ({"num_replicas"} if config.scale_learning_rate else set())
+        if differing and (self.is_done() or not set(differing) <= free):
             shown = [f"{one}={ours.get(one)!r} (there: {theirs.get(one)!r})" for one in differing]
             hint = ""
             if "num_replicas" in differing and "global_batch" in differing:

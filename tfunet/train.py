@@ -108,6 +108,7 @@ def run(
         folder.write_env(environment())
 
     # --- Data: the same split and order in every process ---------------------------------------
+    begin("opening the data")
     source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
     patch = source.chosen_patch(config.patch)
     augmentation = read_augmentation(config.augmentation)
@@ -117,13 +118,13 @@ def run(
         dali_limits.check_patch(augmentation, patch)
     cache_folder = Path(config.cache_dir) if config.cache_dir else default_folder()
     with decoding_bar() as show:
-
-        def decoded(done: int, total: int) -> None:
-            begin("decoding")
-            show(done, total)
-
         cases = build_cache(
-            source, cache_folder, patch=patch, progress=decoded, skip_bad=config.skips_bad
+            source,
+            cache_folder,
+            patch=patch,
+            progress=show,
+            alive=functools.partial(begin, "decoding"),
+            skip_bad=config.skips_bad,
         )
     begin("setting up the model")
     split, num_left_out = shared_split(config, source, cases.defects, folder, backend, topology)
@@ -267,6 +268,7 @@ def run(
         steps=steps_per_epoch,
     )
     model.stop_training = progress.stop_training
+    begin("callbacks before training")
     keras_callbacks.on_train_begin()
     for index, values in callback_states.items():
         if int(index) < len(callbacks):
@@ -323,6 +325,7 @@ def run(
         local_losses: list[float] = []
         running_sum, stopping = 0.0, False
         model.reset_metrics()
+        begin(f"callbacks before epoch {epoch + 1}")
         keras_callbacks.on_epoch_begin(epoch)
         for in_epoch in range(begun, epoch_end - epoch * steps_per_epoch):
             keras_callbacks.on_train_batch_begin(in_epoch)

@@ -21,8 +21,6 @@ STACKS_SIGNAL = signal.SIGUSR2
 BEAT_SECONDS = 1.0
 # Who has not looked for so long was itself stopped, with all whom it watches perhaps.
 BLIND_SECONDS = 5.0
-# Where one has failed, another that was silent for so long is the reason.
-MISSED_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -103,18 +101,21 @@ class Watch:
         """
         return self.silent(now) or self._stuck(now)
 
-    def silent(self, now: float, limit: float | None = None) -> tuple[int, str] | None:
-        """Return a process that gives no sign for longer than a limit, as `hanging` does."""
-        limit = self._limit if limit is None else limit
+    def doing(self, index: int) -> str:
+        """Return what a process did when it was last heard."""
+        return self._beats[index].doing
+
+    def silent(self, now: float) -> tuple[int, str] | None:
+        """Return a process that gives no sign, as `hanging` does."""
         slept = now - self._looked
         self._looked = now
         if slept > BLIND_SECONDS:
             self._moved += slept
             self._heard = {index: one + slept for index, one in self._heard.items()}
         for index, who in self._names.items():
-            if now - self._heard[index] > limit:
+            if now - self._heard[index] > self._limit:
                 doing = self._beats[index].doing
-                return index, f"{who} hangs: no sign of it for {limit:g} s, since {doing}"
+                return index, f"{who} hangs: no sign of it for {self._limit:g} s, since {doing}"
         return None
 
     def _stuck(self, now: float) -> tuple[int | None, str] | None:

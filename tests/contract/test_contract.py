@@ -183,7 +183,7 @@ def test_elastic_run_goes_on_without_a_process_that_was_stopped(backend, single,
         assert "this run of the backend" in run.output
         return
     assert run.exit_code == 0, run.output
-    assert "tfunet: process 1 of 2 hangs: no sign of it for" in run.output
+    assert "tfunet: process 1 of 2 hangs: " in run.output
     assert "tfunet: going on with num_replicas=1 of 2" in run.output
     # It is woken for its stacks, and may reach the next checkpoint before it is ended.
     step = int(re.search("Going on from step (6|8) of 10, now with num_replicas=1", run.output)[1])

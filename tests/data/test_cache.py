@@ -308,6 +308,23 @@ def test_of_several_processes_one_decodes_and_all_find_the_cases(tmp_path):
     assert len({process for process, _ in decoded}) == 1
 
 
+def test_who_waits_for_another_that_decodes_says_that_it_lives(tmp_path):
+    home = build_cache(source_of(), tmp_path, patch=PATCH).image_path.parent
+    (home / "index.json").unlink()
+    calls = []
+    with (home / "lock").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def alive():
+            calls.append(None)
+            if len(calls) == 3:
+                fcntl.flock(other, fcntl.LOCK_UN)
+
+        build_cache(source_of(), tmp_path, patch=PATCH, alive=alive)
+    # Three while it waited, then one for each case.
+    assert len(calls) == 6
+
+
 @pytest.mark.multiprocess
 def test_after_a_killed_builder_the_next_one_starts_anew_and_sweeps_up(tmp_path):
     assert started(1, tmp_path / "cache", tmp_path / "log", 2) == [-signal.SIGKILL]

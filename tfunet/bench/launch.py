@@ -30,11 +30,12 @@ from tfunet.cores import core_variables, share_cores, usable_cores
 from tfunet.environment import DEFAULTS
 from tfunet.record import RunFolder, WriteError
 from tfunet.refs import expand
-from tfunet.watchdog import MISSED_SECONDS, Beats, Watch
+from tfunet.watchdog import Beats, Watch
 
 GRACE_SECONDS = 2.0
 # All write their stacks at once, before they are ended.
 STACKS_SECONDS = 1.0
+STOPPED = "stopped, as by SIGSTOP"
 # Processes whose collective breaks because another one died follow it within this time.
 SETTLE_SECONDS = 0.2
 TICK_SECONDS = 0.05
@@ -109,7 +110,8 @@ def launch(
             )
             outcome = run.run(plans, list(command or worker))
             left = fewer(config) if outcome.is_lost and config.elastic else None
-            if left is None or noted:
+            is_over = noted or run_folder.is_done() or run.is_anyone_left()
+            if left is None or is_over:
                 break
             run.screen.say(
                 f"tfunet: going on with num_replicas={left.num_replicas} of {config.num_replicas}"
@@ -300,6 +302,10 @@ class _Run:
             self._report(outcome)
         return outcome
 
+    def is_anyone_left(self) -> bool:
+        """Whether a process could not even be killed."""
+        return any(one.code is None for one in self.processes)
+
     def _start(self, plan: Plan, command: Sequence[str], guard: Guard) -> None:
         index = plan.launch.process_index
         log = Log(self.folder.log_path(index), self.folder.open_log(index))
@@ -331,30 +337,36 @@ class _Run:
         self._pump_until(over, guard)
         if self.failures:
             self._pump_until(lambda: bool(self.noted), guard, SETTLE_SECONDS)
-            # TensorFlow gives up on a process that hangs sooner than we do.
             if follows_another(self.failures):
-                self._hangs(MISSED_SECONDS)
+                self._find_stopped()
         if self.hanging:
             for one in self.processes:
                 if one.code is None:
                     one.dump_stacks()
             self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
 
-    def _hangs(self, silent_seconds: float | None = None) -> bool:
-        """Note who hangs, or, with `silent_seconds`, who was silent for so long."""
-        now = time.monotonic()
-        found: tuple[int | None, str] | None = None
-        if silent_seconds:
-            found = self.watch.silent(now, silent_seconds)
-        elif self.hang_seconds:
-            found = self.watch.hanging(now)
+    def _hangs(self) -> bool:
+        """Note who hangs."""
+        found = self.watch.hanging(time.monotonic()) if self.hang_seconds else None
         if found is not None:
             index, reason = found
-            if index is not None and self.processes[index].is_stopped():
-                reason += " (it is stopped, as by SIGSTOP)"
-            reason += "; the Python stacks of all are in log-*.txt"
-            self.hanging = Outcome(exit_codes.PROCESS_DIED, reason, index, is_lost=True)
+            stopped = index is not None and self.processes[index].is_stopped()
+            self._blame_hanging(index, f"{reason} (it is {STOPPED})" if stopped else reason)
         return found is not None
+
+    def _find_stopped(self) -> None:
+        """Note a process that is stopped, for which TensorFlow or Horovod lost patience first."""
+        for one in self.processes:
+            if one.code is None and one.is_stopped():
+                who = f"process {one.index} of {len(self.processes)}"
+                doing = self.watch.doing(one.index)
+                self._blame_hanging(one.index, f"{who} hangs: it is {STOPPED}, since {doing}")
+
+    def _blame_hanging(self, index: int | None, reason: str) -> None:
+        reason += "; the Python stacks of all are in log-*.txt"
+        # Where nobody is behind the others, none is the one to go on without.
+        is_lost = index is not None
+        self.hanging = Outcome(exit_codes.PROCESS_DIED, reason, index, is_lost=is_lost)
 
     def _outcome(self, failures: Sequence[tuple[int, int]], noted: Sequence[int]) -> Outcome:
         if noted:

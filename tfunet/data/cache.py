@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import time
 import uuid
 import weakref
 from collections import deque
@@ -34,6 +35,7 @@ from tfunet.record import WriteError
 
 FORMAT_VERSION = 2
 SHOWN_DEFECTS = 20
+LOCK_SECONDS = 0.2
 VARIABLE = "TFUNET_CACHE"
 Rows = tuple[memoryview, memoryview]  # of the image and of the mask
 
@@ -110,13 +112,15 @@ def build_cache(
     *,
     patch: tuple[int, ...],
     progress: Callable[[int, int], None] | None = None,
+    alive: Callable[[], None] = lambda: None,
     skip_bad: bool = False,
 ) -> CachedCases:
     """Return the source's cases from the cache, decoding each once if they are not there.
 
     Any number of processes may call it at once: one decodes, with a thread on each of its cores,
     and the others wait. What it returns stays in the cache as long as it lives. `progress` gets
-    (cases done, cases in all) after each case that is decoded.
+    (cases done, cases in all) after each case that is decoded, and `alive` is called once in a
+    while, also while another process decodes.
 
     Raises:
         ValueError: Cases cannot be used, and `skip_bad` is not given; the message lists them.
@@ -129,10 +133,10 @@ def build_cache(
         try:
             cases = _load(home, source, patch, skip_bad)
             if cases is None:
-                with _lock(home / LOCK):
+                with _lock(home / LOCK, alive):
                     # Another process may have decoded while this one waited.
                     cases = _load(home, source, patch, skip_bad)
-                    cases = cases or _build(home, source, patch, progress, skip_bad)
+                    cases = cases or _build(home, source, patch, progress, alive, skip_bad)
         except BaseException:
             held.close()
             raise
@@ -209,6 +213,7 @@ def _build(
     source: DataSource,
     patch: tuple[int, ...],
     progress: Callable[[int, int], None] | None,
+    alive: Callable[[], None],
     skip_bad: bool,
 ) -> CachedCases:
     total = len(source.case_ids)
@@ -232,6 +237,7 @@ def _build(
 
         def write(rows: Iterable[Rows]) -> None:
             for image, mask in rows:
+                alive()
                 room.take(image.nbytes + mask.nbytes)
                 images.write(image)
                 masks.write(mask)
@@ -397,12 +403,23 @@ def _replacing(*paths: Path) -> Iterator[Sequence[BinaryIO]]:
             one.unlink(missing_ok=True)
 
 
+def _is_taken(file: BinaryIO) -> bool:
+    """Take the lock of a file, unless another process has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def _lock(path: Path, alive: Callable[[], None]) -> Iterator[None]:
     """Wait until no other process builds here; the system frees the lock of one that dies."""
     with path.open("ab") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            while not _is_taken(file):
+                alive()
+                time.sleep(LOCK_SECONDS)
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise
