@@ -161,7 +161,8 @@ def test_one_failing_process_ends_the_run_and_is_named(mark, end, code, how):
     begin = time.monotonic()
     outcome = run(f"if index == 1:\n    {end}\n" + BUSY)
     assert time.monotonic() - begin < MOST_SECONDS
-    assert outcome == Outcome(code, f"process 1 of 2 {how}", 1)
+    is_lost = how.startswith("was killed")
+    assert outcome == Outcome(code, f"process 1 of 2 {how}", 1, is_lost=is_lost)
     failure = RunFolder(Path("run")).read_failure()
     assert failure == {"reason": outcome.reason, "exit_code": code, "process": 1}
 
@@ -174,7 +175,8 @@ def test_process_killed_from_outside_ends_the_run(mark):
     victim = next(one for one in marked(mark) if '"process_index": 1' in place_of(one))
     victim.kill()
     thread.join(MOST_SECONDS)
-    assert outcomes == [Outcome(3, "process 1 of 2 was killed by SIGKILL, see log-1.txt", 1)]
+    reason = "process 1 of 2 was killed by SIGKILL, see log-1.txt"
+    assert outcomes == [Outcome(3, reason, 1, is_lost=True)]
 
 
 def place_of(process: psutil.Process) -> str:
