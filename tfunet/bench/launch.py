@@ -340,9 +340,28 @@ class _Run:
             if follows_another(self.failures):
                 self._find_stopped()
         if self.hanging:
-            for one in self.processes:
-                if one.code is None:
-                    one.dump_stacks()
+            self._dump_stacks(guard)
+
+    def _dump_stacks(self, guard: Guard) -> None:
+        """Have all processes write their stacks."""
+        alive = [one for one in self.processes if one.code is None]
+        stopped = [one for one in alive if one.is_stopped()]
+        for one in alive:
+            if one not in stopped:
+                one.dump_stacks()
+        self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
+        if stopped:
+            # It has to be woken, and would go on with the others.
+            for one in alive:
+                if one not in stopped:
+                    one.signal_group(signal.SIGKILL)
+            self._pump_until(
+                lambda: all(one.code is not None for one in alive if one not in stopped),
+                guard,
+                KILLED_SECONDS,
+            )
+            for one in stopped:
+                one.dump_stacks()
             self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
 
     def _hangs(self) -> bool:
