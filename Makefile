@@ -4,7 +4,7 @@ SHELL := bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env horovod demo mpi test contract lint clean clean-env
+.PHONY: help env horovod demo packages test contract lint clean clean-env
 
 TF ?= 2.16.2
 # The Python that makes the environment; unset: the first that fits.
@@ -95,23 +95,29 @@ lint: env
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --no-error-summary
 
-# What the tests under mpirun need, and Horovod's build before them; only tests install anything
-# outside of .venv, and only as root on Debian.
-mpi:
-	if command -v mpicxx && command -v mpirun; then exit; fi >/dev/null
+# What the tests under mpirun need, and Horovod's build before them, and those in a browser; only
+# tests install anything outside of .venv, and only as root on Debian.
+packages:
 	install() {
-	    DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $(MPI_PACKAGES)
+	    DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$$@"
 	}
-	if [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; then
-	    mkdir -p .venv
-	    echo "Installing $(MPI_PACKAGES) ..."
-	    if { install || { apt-get update && install; }; } >.venv/mpi.log 2>&1; then exit; fi
-	    tail -n 3 .venv/mpi.log >&2
-	fi
-	echo "Horovod is tested without MPI. For it: sudo apt-get install $(MPI_PACKAGES)"
+	provide() {
+	    if [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; then
+	        mkdir -p .venv
+	        echo "Installing $$* ..."
+	        if { install "$$@" || { apt-get update && install "$$@"; }; } >.venv/packages.log 2>&1
+	        then return; fi
+	        tail -n 3 .venv/packages.log >&2
+	    fi
+	    echo "Some tests are left out. For them: sudo apt-get install $$*"
+	}
+	has_mpi() { command -v mpicxx && command -v mpirun; }
+	has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
+	has_mpi >/dev/null || provide $(MPI_PACKAGES)
+	has_browser >/dev/null || provide chromium
 
 # Two workers: one takes the tests that start processes, one after the other (tests/conftest.py).
-test: mpi lint
+test: packages lint
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 contract: env

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import measure
 
-from tfunet.bench.collect import read_steps
 from tfunet.bench.launch import launch
+from tfunet.bench.series import read_steps
 from tfunet.bench.toml_writer import config_toml
 from tfunet.config import RunConfig
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, final
 
 import horovod.tensorflow as horovod
@@ -98,6 +99,8 @@ class HorovodBackend:
             self._meet_over_gloo(slots)
         else:
             os.environ.update(HOROVOD_CONTROLLER="mpi", HOROVOD_CPU_OPERATIONS="mpi")
+        if launch.is_profiled:
+            os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # or it cannot be started later
         horovod.init()
         if (horovod.rank(), horovod.size()) != (launch.process_index, launch.process_count):
             raise ValueError(
@@ -140,6 +143,15 @@ class HorovodBackend:
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         return horovod.allreduce(tf.constant(values), op=horovod.Sum, name="tfunet.sum").numpy()
+
+    @contextlib.contextmanager
+    def profile(self, folder: Path) -> Iterator[None]:
+        # Process 0 coordinates, and writes for all.
+        horovod.start_timeline(str(folder / "horovod.json"))
+        try:
+            yield
+        finally:
+            horovod.stop_timeline()
 
     def stop(self) -> None:
         horovod.shutdown()

@@ -12,6 +12,12 @@ settings.load_profile("tfunet")
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# With oneDNN and several threads, the last bit of a gradient depends on which ops TensorFlow makes
+# one of, and TensorFlow turns it on by itself on some processors. Read when TensorFlow is imported.
+ONEDNN, IS_OURS = "TF_ENABLE_ONEDNN_OPTS", "TFUNET_TEST_ONEDNN"
+if ONEDNN not in os.environ:
+    os.environ.update({ONEDNN: "0", IS_OURS: "yes"})  # Workers of pytest-xdist inherit both.
+_own_onednn = os.environ[ONEDNN]
 
 # A shell has what it starts in the background ignore these, and so would all that tests start.
 for _number in (signal.SIGINT, signal.SIGHUP):
@@ -37,6 +43,18 @@ def pytest_collection_modifyitems(items):
     result = yield  # pytest-xdist reads the groups; pytest puts uses of a fixture side by side.
     items.sort(key=rank)
     return result
+
+
+def pytest_collection_finish():
+    # What tests start is as users start it.
+    if os.environ.pop(IS_OURS, None):
+        del os.environ[ONEDNN]
+
+
+@pytest.fixture
+def same_arithmetic():
+    """Variables with which a process that a test starts computes the same bits as this one."""
+    return {ONEDNN: _own_onednn}
 
 
 @pytest.fixture(autouse=True)

@@ -56,7 +56,7 @@ def test_this_machine_can_train(tmp_path: Path) -> None:
 
 def test_every_backend_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = diagnose_with(monkeypatch, {})
-    assert {"single", "mirrored", "multiworker", "horovod"} <= set(rows)
+    assert {"single", "mirrored", "multiworker", "horovod", "energy"} <= set(rows)
     assert {rows[name].status for name in ("single", "mirrored", "multiworker", "horovod")} == {
         "ok"
     }

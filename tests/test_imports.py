@@ -13,7 +13,7 @@ WITHOUT_TENSORFLOW = [
         ROOT / f"tfunet/{name}.py"
         for name in (
             *("__init__", "arguments", "backend", "cli", "config", "cores", "doctor"),
-            *("environment", "exit_codes", "record", "refs", "scores"),
+            *("energy", "environment", "exit_codes", "record", "refs", "scores"),
         )
     ),
     *(ROOT / f"tfunet/data/{name}.py" for name in ("__init__", "augmentation")),

@@ -73,10 +73,10 @@ def test_run_killed_before_its_result_makes_no_further_step(callbacks, steps, tm
 
 
 @pytest.mark.multiprocess
-def test_after_a_power_cut_in_a_checkpoint_the_older_one_is_used(tmp_path, capsys):
+def test_after_a_power_cut_in_a_checkpoint_the_older_one_is_used(tmp_path, capsys, same_arithmetic):
     settings = json.dumps({**SETTINGS, "cache_dir": str(tmp_path / "cache")})
     command = [sys.executable, "-c", POWER_CUT, settings, str(tmp_path / "cut")]
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent), **same_arithmetic}
     ended = subprocess.run(command, env=environment, start_new_session=True, timeout=500)
     assert ended.returncode == -signal.SIGKILL
     halves = list((tmp_path / "cut").glob(f"{record.PARTIAL}*"))

@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -86,6 +87,9 @@ class MultiWorkerBackend:
 
         shares = self._strategy.experimental_distribute_values_from_function(share)
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None).numpy()
+
+    def profile(self, folder: Path) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def stop(self) -> None:
         os.environ.pop("TF_CONFIG", None)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     import tensorflow as tf
 
@@ -32,12 +34,14 @@ class Launch:
         process_count: Processes of the run.
         num_replicas: Replicas over all processes.
         addresses: "host:port" of every process, in order; the ports are free at the start.
+        is_profiled: Whether `profile` will be called.
     """
 
     process_index: int = 0
     process_count: int = 1
     num_replicas: int = 1
     addresses: tuple[str, ...] = field(default=("localhost:0",))
+    is_profiled: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.process_index < self.process_count:
@@ -116,6 +120,12 @@ class Backend(Protocol):
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Return the sum over processes of a float64 array; also the barrier."""
+
+    def profile(self, folder: Path) -> AbstractContextManager[Any]:
+        """Return a context in which the backend writes a profile of its own, if it has one.
+
+        `folder` is this process's alone. Called by the chief, and only where the run is profiled.
+        """
 
     def stop(self) -> None:
         """Leave the others and free the devices."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from tfunet import __version__, exit_codes
 from tfunet.cluster import Place
-from tfunet.commands import data, report, swap, sweep
+from tfunet.commands import data, export, report, swap, sweep
 from tfunet.commands.parsers import LOGS, add_command
 
 
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_predict(commands)
     sweep.add(commands)
     report.add(commands)
+    export.add(commands)
     _add_models(commands)
     data.add(commands)
     swap.add(commands)

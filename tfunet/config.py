@@ -90,6 +90,9 @@ class RunConfig:
             so long, or all wait for so long; 0 waits for ever.
         time_parts: After the run, also time steps that do not average gradients, and that average
             alone, so that a report can say where efficiency is lost.
+        trace: Record what each process did when, for `tfunet export`.
+        profile: Also have TensorFlow, and Horovod, profile a few steps; such a run's times are
+            not compared with others.
     """
 
     model: str = "unet"
@@ -141,6 +144,8 @@ class RunConfig:
     hang_seconds: float = 600.0
     synthetic: bool = False
     time_parts: bool = False
+    trace: bool = False
+    profile: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_replicas", "accumulation", "epochs", "patches_per_case"):
@@ -179,6 +184,8 @@ class RunConfig:
             raise ValueError(
                 f"patch must be 2 or 3 positive sizes (height, width[, depth]), got {self.patch}."
             )
+        if self.profile:
+            object.__setattr__(self, "trace", True)
         if self.swap == "none":
             object.__setattr__(self, "swap", None)
         if self.swap is not None:

@@ -17,9 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tfunet.cores import usable_cores
+from tfunet.energy import (
+    gpu_counters,
+    is_readable,
+    load_nvml,
+    package_counters,
+    powercap_root,
+)
 from tfunet.environment import gpus
 from tfunet.exit_codes import CHECK_FAILED, OK
 from tfunet.probes import (
@@ -87,6 +94,7 @@ def diagnose(logs: Path = Path("logs")) -> list[Check]:
         *tensorflow_checks(core),
         gpu_check(num_seen=core.facts.get("gpus", 0), listed=[gpu["name"] for gpu in gpus()]),
         cores_check(),
+        energy_check(powercap_root(), load_nvml()),
         memory_check(),
         logs_check(logs),
         backend_check("single", core),
@@ -188,6 +196,25 @@ def cores_check() -> Check:
     """Return how many cores this process may use, which in a job is fewer than there are."""
     detail = f"{len(usable_cores())} of {os.cpu_count()} may be used"
     return Check(name="cores", status="ok", detail=detail)
+
+
+def energy_check(powercap: Path, nvml: Any) -> Check:
+    """Return which counters of energy can be read, and how to open those that only root reads."""
+    found = [*package_counters(powercap), *gpu_counters(nvml)]
+    readable = [one.name for one in found if is_readable(one)]
+    closed = [one.name for one in found if one.is_package and one.name not in readable]
+    known = f"{', '.join(readable)} can be read"
+    if closed:
+        only_root = f"only root may read {', '.join(closed)}"
+        return Check(
+            name="energy",
+            status="missing",
+            detail=f"{known}, {only_root}" if readable else f"{only_root}; runs tell no joules",
+            remedy=f"sudo chmod a+r {powercap}/intel-rapl:*/energy_uj (until the next boot)",
+        )
+    if readable:
+        return Check(name="energy", status="ok", detail=known)
+    return Check(name="energy", status="missing", detail="no counter here; runs tell no joules")
 
 
 def memory_check() -> Check:

@@ -8,20 +8,30 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
+from tfunet.stamps import Note, timed
+
 Average = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
 @final
 class Switch:
-    """An average that can be left out of a step, while that step is traced."""
+    """An average that can be left out of a step, while that step is traced.
 
-    def __init__(self, average: Average) -> None:
+    Args:
+        average: The backend's.
+        note: Told of each average in each step, as "all-reduce".
+    """
+
+    def __init__(self, average: Average, note: Note | None = None) -> None:
         self._average = average
+        self._note = note
         self._is_off = False
 
     def __call__(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the mean over replicas, or the gradients as they are."""
-        return list(gradients) if self._is_off else self._average(gradients)
+        if self._is_off:
+            return list(gradients)
+        return timed("all-reduce", self._note, self._average, list(gradients))
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:

@@ -25,8 +25,9 @@ from tfunet.config import SCHEMA_VERSION, RunConfig, from_json
 PARTIAL = ".partial-"
 LOCK = ".lock"
 LOCK_SECONDS = 0.2
+SPAN_COLUMNS = ("step", "name", "begin_seconds", "seconds")
 STEP_COLUMNS = ("step", "seconds", "loss", "traced")
-# What an unfinished run may change when it goes on: its global batch stays, and so do its samples.
+# What an unfinished run may change when it goes on: none of it changes what is computed.
 PLACEMENT = (
     "num_replicas",
     "replica_batch",
@@ -34,6 +35,7 @@ PLACEMENT = (
     "cores_per_replica",
     "elastic",
     "hang_seconds",
+    "trace",
 )
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
 
@@ -269,6 +271,23 @@ class RunFolder:
     def steps_table(self, *, last: int = 0) -> Table:
         """Open steps.csv, keeping the rows up to step `last` of an earlier attempt."""
         return Table(self.path / "steps.csv", STEP_COLUMNS, last=last)
+
+    def spans_table(self, process_index: int) -> Table:
+        """Open the spans of a process, keeping those of earlier attempts."""
+        self.create()  # Of several hosts, only the chief's may have it.
+        path = self.path / f"spans-{process_index}.csv"
+        # A run may go on with more processes than it had.
+        return Table(path, SPAN_COLUMNS, last=sys.maxsize if path.exists() else 0)
+
+    def read_spans(self) -> dict[int, list[dict[str, str]]]:
+        """Return the rows of each process that has written spans, by its index."""
+        paths = self.path.glob("spans-*.csv")
+        found = {int(path.stem.partition("-")[2]): read_rows(path) for path in paths}
+        return dict(sorted(found.items()))
+
+    def profile_path(self, process_index: int) -> Path:
+        """Return the folder for what profilers write of a process."""
+        return self.path / "profile" / f"process-{process_index}"
 
     def epochs_table(self, regions: Iterable[str], *, last: int = 0) -> Table:
         """Open epochs.csv, keeping the rows up to epoch `last` of an earlier attempt."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -40,6 +41,9 @@ class SingleDevice:
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         return values
+
+    def profile(self, folder: Path) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def stop(self) -> None:
         pass

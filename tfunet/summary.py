@@ -11,6 +11,7 @@ from tfunet.backend import Backend, Topology
 from tfunet.config import RunConfig
 from tfunet.swap.budget import device_bytes, used_bytes
 from tfunet.synthetic import share
+from tfunet.warm_up import steady_seconds
 
 
 def epoch_row(
@@ -30,12 +31,6 @@ def epoch_row(
     return {**row, **seconds}
 
 
-def steady_seconds(step_seconds: Sequence[float], traced_steps: Iterable[int]) -> list[float]:
-    """Return the times of the steps that traced nothing; `traced_steps` counts from 1."""
-    traced = set(traced_steps)
-    return [value for step, value in enumerate(step_seconds, start=1) if step not in traced]
-
-
 def peak_bytes(backend: Backend, topology: Topology) -> np.ndarray:
     """Return (processes, 2): peak resident and peak device memory, called by all together."""
     table = np.zeros((topology.process_count, 2))
@@ -47,6 +42,11 @@ def peak_bytes(backend: Backend, topology: Topology) -> np.ndarray:
         device = used[1]  # Of a CPU whose allocator is capped, to play the device.
     table[topology.process_index] = [resident, device]
     return backend.sum(table)
+
+
+def energy_facts(energy: Mapping[str, float] | None) -> dict[str, float | None]:
+    """Return what result.json tells of `RunEnergy.so_far`."""
+    return {f"energy_{name}": (energy or {}).get(name) for name in ("joules", "packages", "gpus")}
 
 
 def summarise(
@@ -66,8 +66,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Return result.json. A check that failed would have ended the run before."""
     # Steps that other numbers of replicas made tell nothing of this one's speed.
-    others = range(1, progress.replicas_from_step[-1][0])
-    steady = steady_seconds(progress.step_seconds, {*progress.traced_steps, *others})
+    own = progress.replicas_from_step[-1][0]
+    steady, warm_up = steady_seconds(progress.step_seconds, progress.traced_steps, first=own)
     first = [progress.step_seconds[step - 1] for step in progress.traced_steps]
     median = float(np.median(steady)) if steady else None
     checks = {"weights": True, "scores": True}
@@ -87,6 +87,7 @@ def summarise(
         "precision": config.precision,
         "start_seconds": progress.seconds["start"],
         "first_step_seconds": sum(first),
+        "warm_up_steps": warm_up,
         "median_step_seconds": median,
         "images_per_second": config.global_samples / median if median else None,
         "synthetic_share": share(bound_pairs),
@@ -96,7 +97,10 @@ def summarise(
         "evaluation_seconds": progress.seconds["evaluation"],
         # None, of a run that was killed after its only checkpoint.
         "saving_seconds": progress.seconds.get("saving", 0.0),
+        # (first step, Unix time) of each attempt, from which elapsed_seconds count.
+        "began_unix_seconds": progress.began,
         "elapsed_seconds": elapsed_seconds,
+        **energy_facts(progress.energy),
         "left_out_cases": left_out_cases,
         "peak_resident_bytes": [int(row[0]) for row in peaks],
         "peak_device_bytes": [int(row[1]) or None for row in peaks],

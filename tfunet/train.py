@@ -30,14 +30,17 @@ from tfunet.data.augmentation import read_augmentation
 from tfunet.data.cache import build_cache, default_folder
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.source import open_source
+from tfunet.energy import NOTHING_YET, RunEnergy
 from tfunet.environment import environment
 from tfunet.evaluation import Evaluation, Scores
 from tfunet.exit_codes import CheckFailedError, StoppedError
 from tfunet.models.make import make_model
 from tfunet.optimizer import Switch, averaging
+from tfunet.profiling import Profile
 from tfunet.progress import decoding_bar, shows_progress
 from tfunet.record import RunFolder
 from tfunet.shared_split import shared_split
+from tfunet.spans import Spans
 from tfunet.summary import epoch_row, peak_bytes, summarise
 from tfunet.swap import LargeModelSupport
 from tfunet.training_step import make_step
@@ -58,6 +61,9 @@ class Progress:
     dropped_samples: list[int] = field(default_factory=list)
     # (first step, replicas) of each part of the run: it may go on with another number.
     replicas_from_step: list[tuple[int, int]] = field(default_factory=list)
+    # (first step, Unix time) of each attempt.
+    began: list[tuple[int, float]] = field(default_factory=list)
+    energy: dict[str, float] | None = None  # None where it cannot be read.
     stop_training: bool = False  # A callback has ended it; a killed run only lacks its result.
 
     def spend(self, phase: str, since: float) -> float:
@@ -96,6 +102,10 @@ def run(
     """
     # --- Start: devices, processes, random numbers ---------------------------------------------
     started = psutil.Process().create_time()
+    spans = Spans(started, begin) if config.trace else None
+    note = None
+    if spans is not None:
+        begin, note = spans.begin, spans.add
     topology = backend.start()
     keras.utils.set_random_seed(config.seed)
     keras.config.set_dtype_policy(config.precision)
@@ -153,7 +163,9 @@ def run(
 
     # --- Model, loss, optimizer ----------------------------------------------------------------
     loss = losses.make(config.loss, config.loss_options)
-    average = Switch(backend.average)
+    # XLA compiles the step as a whole: nothing in it can be told of.
+    noted = not config.xla and topology.num_replicas > 1
+    average = Switch(backend.average, note if noted else None)
     with backend.scope():
         model = make_model(
             config.model,
@@ -192,7 +204,15 @@ def run(
     if config.swap is not None:
         support = LargeModelSupport(config.swap, verbose=int(topology.is_chief))
         callbacks.append(support)
-    progress = Progress()
+    for one in callbacks:
+        if isinstance(one, LargeModelSupport) and note is not None:
+            one.note = note
+    profile = None
+    # Of the chief alone: in the other processes TensorFlow 2.21 aborts, often, when it ends.
+    if config.profile and note is not None and topology.is_chief:
+        profile = Profile(folder.profile_path(topology.process_index), backend.profile, note)
+        callbacks.append(profile)
+    progress = Progress(energy=NOTHING_YET)
     carried: dict[str, np.ndarray] = {}  # of an epoch that was begun before; on the chief only
     callback_states: dict[str, dict[str, Any]] = {}
     restored = checkpoint.restore(folder, backend, topology, variables)
@@ -205,6 +225,9 @@ def run(
     parts = progress.replicas_from_step
     if not parts or parts[-1][1] != topology.num_replicas:
         parts.append((progress.step + 1, topology.num_replicas))
+    progress.began.append((progress.step + 1, started))
+    if spans is not None:
+        spans.write_to(folder.spans_table(topology.process_index), progress.step)
 
     # --- Traced functions and feeds ------------------------------------------------------------
     evaluate = Evaluation(
@@ -240,6 +263,7 @@ def run(
             training_pipeline.augmented,
             accumulation=config.accumulation,
             xla=config.xla,
+            note=note,
         )
         for _ in range(2)
     )
@@ -299,15 +323,23 @@ def run(
         begin("saving")
         since = time.perf_counter()
         progress.stop_training = bool(model.stop_training)
+        progress.energy = energy.so_far()
         if topology.is_chief:
             states = {str(index): callback_tables.state(one) for index, one in enumerate(callbacks)}
             facts = {**vars(progress), "callbacks": states}
             checkpoint.save(folder, variables, arrays, facts)
         progress.spend("saving", since)
 
-    def leave() -> NoReturn:
-        backend.sum(np.zeros(1))  # Nobody leaves before the checkpoint is written.
+    def stop() -> None:
+        backend.sum(np.zeros(1))  # Nobody leaves before the chief has written all.
+        if spans is not None:
+            spans.close()
         backend.stop()
+
+    def leave() -> NoReturn:
+        if profile is not None:
+            profile.stop()
+        stop()
         raise StoppedError(f"Stopped by a signal after step {progress.step} of {last_step}.")
 
     # --- The loop ------------------------------------------------------------------------------
@@ -315,6 +347,8 @@ def run(
     if progress.step < last_step and not model.stop_training:
         progress.traced_steps.append(progress.step + 1)
     saving_in_rows = progress.seconds.get("saving", 0.0)
+    has_gpus = bool(tf.config.list_logical_devices("GPU"))
+    energy = RunEnergy(backend, topology, before=progress.energy, with_gpus=has_gpus)
     while progress.step < last_step and not model.stop_training:
         epoch, begun = divmod(progress.step, steps_per_epoch)
         epoch_end = min((epoch + 1) * steps_per_epoch, last_step)
@@ -362,6 +396,7 @@ def run(
         training_seconds = time.perf_counter() - epoch_since - saving
 
         # After an epoch: the same numbers in every process, and proof of it.
+        begin("checking")
         write_steps(local_losses)
         state.average_statistics(backend, topology, model)
         progress.weights_hash = weights_hash(backend, topology, fingerprint().numpy())
@@ -407,6 +442,9 @@ def run(
         save({})
         if stopping and progress.step < last_step:
             leave()
+    if profile is not None:
+        profile.stop()
+    energy.close()
     elapsed_seconds = time.time() - started
     peaks = peak_bytes(backend, topology)
     turns: list[tuple[float, ...]] = []
@@ -444,6 +482,7 @@ def run(
         pipeline_bytes=training_pipeline.buffered_bytes,
         elapsed_seconds=elapsed_seconds,
     )
+    begin("saving")
     if topology.is_chief:
         since = time.perf_counter()
         with folder.replacing("model.keras") as model_path:
@@ -455,8 +494,7 @@ def run(
             if table is not None:
                 table.close()
         folder.write_result(result)
-    backend.sum(np.zeros(1))  # Nobody leaves before the result is written.
-    backend.stop()
+    stop()
     return result
 
 

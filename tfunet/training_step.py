@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.backend import Backend
+from tfunet.stamps import Note, timed
 
 
 def make_step(
@@ -16,6 +17,7 @@ def make_step(
     *,
     accumulation: int,
     xla: bool,
+    note: Note | None = None,
 ) -> Callable[[Any], dict[str, Any]]:
     """Return a function that takes the iterator of a feed and makes one optimizer step.
 
@@ -23,6 +25,7 @@ def make_step(
     optimizer averages gradients (see `tfunet.optimizer`). Before it, `prepare` does to a
     replica's batch, on its device, what the pipeline left to it. The function returns "sample"
     (local replicas, replica batch) and "logs": Keras's running means, (local replicas,) each.
+    `note` is told of each wait for a batch, as "input".
     """
 
     def passes(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -47,6 +50,7 @@ def make_step(
     # The iterator advances inside the function: one call from Python a step.
     @tf.autograph.experimental.do_not_convert
     def step(iterator: Any) -> dict[str, Any]:
-        return backend.run(replica_step, next(iterator))
+        batch = timed("input", note, lambda _: next(iterator), device="CPU:0")
+        return backend.run(replica_step, batch)
 
     return tf.function(step, reduce_retracing=True)

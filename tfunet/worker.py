@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -82,6 +83,8 @@ def work(config: RunConfig, path: Path) -> None:
             num_replicas=config.num_replicas,
             addresses=meeting.addresses,
         )
+    if config.profile:
+        launch = replace(launch, is_profiled=True)
     import tensorflow as tf
 
     # The variables of tfunet.cores reach only a part of TensorFlow's pools.

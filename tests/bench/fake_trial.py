@@ -26,6 +26,8 @@ def fail(folder, reason, exit_code):
 def main(behaviour, folder):
     config = tomllib.loads((folder / "config.toml").read_text())
     result = {**RESULT, "num_replicas": config["num_replicas"]}
+    if behaviour.startswith("speed "):
+        result["images_per_second"] = float(behaviour.split()[1])
     if behaviour == "usage":
         print("some words\nerror: no such data set")
         sys.exit(2)

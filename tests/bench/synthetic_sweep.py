@@ -4,6 +4,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +13,9 @@ from tfunet.bench.plan import Trial, plan, plan_json
 from tfunet.bench.study import Study, study_from_dict
 from tfunet.bench.toml_writer import study_toml
 from tfunet.record import CASE_COLUMNS, RunFolder, write_atomic
+from tfunet.swap.plan import Plan
 
+MIB = 2**20
 EFFICIENCY = {"single": 1.0, "mirrored": 0.88, "multiworker": 0.82, "horovod": 0.93}
 ENVIRONMENT = {
     "host": "made-up",
@@ -127,6 +130,7 @@ def write_trial(
         "epochs": config.epochs,
         "start_seconds": 3.0 + 0.4 * count,
         "first_step_seconds": 4.0,
+        "warm_up_steps": 0,
         "median_step_seconds": seconds,
         "images_per_second": rate,
         "training_seconds": 4.0 + seconds * steps,
@@ -177,3 +181,53 @@ def _write_cases(
         )
     run.write_cases(rows)
     return scores
+
+
+def write_swap_sweep(folder: Path, swaps: tuple[str, ...] = ("none", "24MiB")) -> list[Trial]:
+    """Write a sweep with and without large-model support, which takes a fifth of the speed.
+
+    Plans save 30 of 50 MiB, with one tensor swapped and one computed again; single counts its
+    device memory, horovod does not.
+    """
+    cells = [("single", 1), ("horovod", 2)]
+    cases = [
+        {"backend": backend, "num_replicas": count, "swap": swap}
+        for swap in swaps
+        for backend, count in cells
+    ]
+    study = make_study(grid={}, case=cases, skip=[])
+    trials = write_sweep(folder, study, write=lambda trial: False)
+    for trial in trials:
+        config = trial.config
+        rate = 10.0 * config.num_replicas * (1 if config.swap is None else 0.8)
+        used = 200 * MIB if config.swap is None else 160 * MIB
+        write_trial(
+            folder,
+            trial,
+            images_per_second=rate * (1 + 0.1 * trial.repeat),
+            peak_resident_bytes=[900 * MIB + (0 if config.swap is None else 50 * MIB)],
+            peak_device_bytes=[used - MIB, used] if config.backend == "single" else [None],
+        )
+        if config.swap is not None:
+            # Of a process with two replicas the second one's plan, and a smaller one before it.
+            scope = "replica_1/" if config.num_replicas > 1 else ""
+            plans = [made_up_plan(scope=scope, scale=1), made_up_plan(scope=scope, scale=2)]
+            RunFolder(folder / trial.id).write_plans([asdict(plan) for plan in plans])
+    return trials
+
+
+def made_up_plan(*, scope: str = "", scale: int = 2) -> Plan:
+    """Return a plan that saves 15 MiB times `scale`."""
+    large, small = f"{scope}unet/large:0", f"{scope}unet/small:0"
+    return Plan(
+        decisions={large: "swap", small: "recompute"} if scale == 2 else {large: "swap"},
+        tensor_bytes={large: 20 * MIB, small: 10 * MIB},
+        budget_bytes=20 * MIB,
+        peak_bytes=10 * scale * MIB,
+        unlimited_peak_bytes=25 * scale * MIB,
+        host_bytes=20 * MIB,
+        step_seconds=0.5,
+        unlimited_step_seconds=0.45,
+        curve=((0.0, 0), (0.1, 10 * scale * MIB), (0.5, 0)),
+        unlimited_curve=((0.0, 0), (0.1, 25 * scale * MIB), (0.45, 0)),
+    )

@@ -66,6 +66,7 @@ def test_the_two_native_strategies_are_told_apart(logs):
 def test_the_first_epoch_does_not_count_and_a_stalled_one_shows(logs):
     run = next(one for one in read_campaign(logs) if (one.way, one.num_gpus) == ("horovod", 14))
     assert len(run.epoch_seconds) == 199
+    assert run.iou == 0.96
     lines = (logs / "log_hvd_14.csv").read_text().splitlines()
     lines[50] = lines[50].replace(lines[50].split(",")[1], "30.0")
     (logs / "log_hvd_14.csv").write_text("\n".join(lines))

@@ -4,7 +4,8 @@ import shutil
 import pytest
 from synthetic_sweep import make_study, write_sweep, write_trial
 
-from tfunet.bench.collect import read_cases, read_steps, read_sweep, read_table
+from tfunet.bench.collect import read_sweep
+from tfunet.bench.series import read_cases, read_steps, read_table
 from tfunet.bench.status import status, status_table
 from tfunet.config import RunConfig
 from tfunet.record import RunFolder
@@ -108,9 +109,11 @@ def test_a_running_trial_is_one_that_a_living_sweep_names(one_trial):
 
 def test_tables_are_read_up_to_the_first_torn_row(tmp_path):
     path = tmp_path / "steps.csv"
-    path.write_text("step,seconds,loss\n1,0.5,2.0\n2,0.4,1.5\n3,0.\x00,\n4,0.4,1.0\n5,0.")
+    path.write_text(
+        "step,seconds,loss,traced\n1,0.5,2.0,1\n2,0.4,1.5,0\n3,0.\x00,\n4,0.4,1.0,0\n5,0."
+    )
     table = read_steps(tmp_path)
-    assert table == {"step": [1, 2], "seconds": [0.5, 0.4], "loss": [2.0, 1.5]}
+    assert table == {"step": [1, 2], "seconds": [0.5, 0.4], "loss": [2.0, 1.5], "traced": [1, 0]}
     assert read_table(path, {"step": int, "other": int}) == {"step": [], "other": []}
     assert read_steps(tmp_path / "nowhere")["step"] == []
 
@@ -177,7 +180,8 @@ def test_status_counts_states_and_shows_every_trial(tmp_path):
     shutil.rmtree(tmp_path / trials[0].id)
     write_trial(tmp_path, trials[1], checks={"weights": False})
     found = status(tmp_path)
-    counts = {"done": 19, "failed": 1, "interrupted": 0, "running": 0, "waiting": 1}
+    none = dict.fromkeys(("hopeless", "interrupted", "profiled", "running"), 0)
+    counts = {"done": 19, "failed": 1, "waiting": 1, **none}
     assert found["counts"] == counts
     assert json.loads(json.dumps(found)) == found
     text = status_table(tmp_path)

@@ -5,7 +5,10 @@ import pytest
 from synthetic_sweep import ENVIRONMENT, make_study, write_sweep, write_trial
 
 from tfunet import exit_codes
+from tfunet.bench.collect import read_sweep
 from tfunet.bench.compare_sweeps import change_json, change_text, compare_sweeps
+from tfunet.bench.comparison import summarise
+from tfunet.bench.verdict import doubts
 from tfunet.record import RunFolder, write_atomic
 
 GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
@@ -114,6 +117,18 @@ def test_another_machine_or_version_is_pointed_out(tmp_path):
     assert first.startswith("The sweeps ran one after the other")
     assert packages.startswith("packages.tensorflow is not the same everywhere: 2.16.2 (18 trials)")
     assert machine.startswith("A fixed computation took 1.25 times as long")
+
+
+def test_sweep_that_counts_its_warm_up_is_pointed_out(tmp_path):
+    sweep(tmp_path / "a")
+    for trial in sweep(tmp_path / "b", seed=50):
+        path = tmp_path / "b" / trial.id / "result.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "warm_up_steps": None}))
+    _, warm_up = compare_sweeps(tmp_path / "a", tmp_path / "b").doubts
+    assert "recorded before the first steps of a run were left out" in warm_up
+    assert len(compare_sweeps(tmp_path / "b", tmp_path / "b").doubts) == 1
+    (doubt,) = (one for one in doubts(summarise(read_sweep(tmp_path / "b"))) if "warm-up" in one)
+    assert doubt.startswith("18 of 18 trials were recorded before")
 
 
 def test_programs_get_every_number(tmp_path):

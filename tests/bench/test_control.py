@@ -58,6 +58,29 @@ def test_resume_runs_what_is_not_done_and_retry_what_failed(sweep):
     assert read_sweep(sweep.folder).name == "mine"
 
 
+def test_sweep_is_resumed_where_its_paths_lead_somewhere(sweep, tmp_path, monkeypatch):
+    there = tmp_path / "there"
+    there.mkdir()
+    monkeypatch.chdir(there)
+    sweep(sweep.first, "usage", "usage", "usage")
+    monkeypatch.chdir("/")
+    ran_in = []
+    real = control.run_sweep
+    monkeypatch.setattr(
+        control,
+        "run_sweep",
+        lambda *given, **more: ran_in.append(Path.cwd()) or real(*given, **more),
+    )
+    # By its name as seen from elsewhere.
+    resume = functools.partial(control.resume_sweep, sweep.folder.relative_to("/"))
+    assert sweep(resume, "well", "well", "usage")[1] == 3
+    assert ran_in == [there]
+    assert Path.cwd() == Path("/")
+    there.rmdir()
+    with pytest.raises(ValueError, match="there, which is not there"):
+        control.resume_sweep(sweep.folder)
+
+
 def test_wait_says_how_each_trial_ended(sweep):
     sweep(sweep.first, "well", "usage", "well")
     assert wait_for(sweep.folder, say=print, late_seconds=0) == exit_codes.BAD_INPUT

@@ -145,3 +145,12 @@ def test_a_configuration_written_as_toml_is_read_back_equal(tmp_path):
     assert from_toml(path) == config
     assert "null" not in path.read_text()
     assert "steps" not in tomllib.loads(path.read_text())
+
+
+@pytest.mark.parametrize("budgets", [["none", "24MiB"], ["24MiB", "none"]])
+def test_without_large_model_support_is_a_value_of_a_grid_made_in_python(budgets, tmp_path):
+    study = study_from_dict({"name": "mine", "grid": {"swap": budgets}})
+    path = tmp_path / "mine.toml"
+    path.write_text(study_toml(study))
+    assert read_study(path) == study
+    assert {trial.config.swap for trial in plan(study, 2).trials} == {None, "24MiB"}

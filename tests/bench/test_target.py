@@ -3,8 +3,9 @@ import dataclasses
 import pytest
 from synthetic_sweep import make_study, write_sweep
 
-from tfunet.bench.collect import read_epochs, read_sweep
+from tfunet.bench.collect import read_sweep
 from tfunet.bench.comparison import summarise
+from tfunet.bench.series import read_epochs
 from tfunet.bench.target import common_target, dice_curve, reach, reached, target_of
 from tfunet.record import RunFolder, epoch_columns
 

@@ -1,6 +1,10 @@
 """The contract's checks on finished runs; each raises AssertionError where it is broken."""
 
+from itertools import pairwise
+
 import numpy as np
+
+from tfunet.bench.traces import INSIDE, read_spans
 
 
 def same_weights(run, single, tolerance=1e-6):
@@ -67,3 +71,31 @@ def same_records(run, uninterrupted):
                     assert abs(float(one[column]) - float(other[column])) < 1e-6
                 else:
                     assert one[column] == other[column], (name, column)
+
+
+def whole_trace(folder, *, processes, steps, averages):
+    """Every process tells of every step what is in it, and of all its time what it did."""
+    spans = read_spans(folder)
+    assert list(spans) == list(range(processes))
+    for rows in spans.values():
+        made = [one for one in rows if one.name in ("first step", "step")]
+        # Those after the checkpoint were made again.
+        assert {one.step for one in made} == set(range(1, steps + 1))
+        for step in made:
+            inside = [one for one in rows if one.name in INSIDE and within(one, step)]
+            named = {one.name for one in inside}
+            assert named == ({"input", "all-reduce"} if averages else {"input"})
+        run = [one for one in rows if one.name not in INSIDE]
+        gaps = [
+            after.begin_seconds - (before.begin_seconds + before.seconds)
+            for before, after in pairwise(run)
+            if after.name != "start"
+        ]
+        assert max(map(abs, gaps)) < 0.01
+        assert sum(one.name == "start" for one in run) == 2
+
+
+def within(span, other):
+    """Whether one span lies in another; one is of a clock of TensorFlow's."""
+    begin, end = other.begin_seconds - 0.002, other.begin_seconds + other.seconds + 0.002
+    return begin <= span.begin_seconds and span.begin_seconds + span.seconds <= end

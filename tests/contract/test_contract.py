@@ -7,6 +7,9 @@ import pytest
 import runs
 from runs import KILL_STEP, kill_at
 
+from tfunet.bench.traces import trace
+from tfunet.xplane import read_ops
+
 BACKENDS = ["single", "mirrored", "multiworker", "horovod"]
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 
@@ -52,10 +55,48 @@ def killed(backend, contract_folder):
         environment={"TFUNET_TEST_KILL": str(last)},
         backend=backend,
         num_replicas=replicas(backend),
+        trace=True,
         **kill_at(KILL_STEP),
     )
     shutil.copytree(run.folder, contract_folder / f"{backend}-moved")
     return run, last
+
+
+@pytest.fixture(scope="module")
+def resumed(backend, killed):
+    """The same run, gone on to its end."""
+    run, _ = killed
+    assert not (run.folder / "result.json").exists()
+    return runs.train(
+        run.folder,
+        backend=backend,
+        num_replicas=replicas(backend),
+        trace=True,
+        **kill_at(KILL_STEP),
+    )
+
+
+@pytest.fixture(scope="module")
+def swapped(backend, contract_folder):
+    """A run that gives up all tensors that it can."""
+    support = {"name": "tfunet.swap:LargeModelSupport", "budget": 0, "threshold_bytes": 1024}
+    return runs.train(
+        contract_folder / f"{backend}-swapped",
+        backend=backend,
+        num_replicas=replicas(backend),
+        callbacks=[*kill_at(KILL_STEP)["callbacks"], support],
+    )
+
+
+@pytest.fixture(scope="module")
+def profiled(backend, contract_folder):
+    return runs.train(
+        contract_folder / f"{backend}-profiled",
+        backend=backend,
+        num_replicas=replicas(backend),
+        profile=True,
+        **kill_at(KILL_STEP),
+    )
 
 
 def mpirun():
@@ -93,18 +134,13 @@ def test_only_the_chief_writes(whole, audit):
     checks.only_the_chief_wrote(audit, whole.folder)
 
 
-def test_large_model_support_changes_no_result(backend, whole, contract_folder):
-    support = {"name": "tfunet.swap:LargeModelSupport", "budget": 0, "threshold_bytes": 1024}
-    run = runs.train(
-        contract_folder / f"{backend}-swapped",
-        backend=backend,
-        num_replicas=replicas(backend),
-        callbacks=[*kill_at(KILL_STEP)["callbacks"], support],
-    )
+def test_large_model_support_changes_no_result(backend, whole, swapped):
+    run = swapped
     assert run.exit_code == 0, run.output
     assert "tensors swapped" in run.output
     if backend == "mirrored":
-        # Two replicas in one graph, each with a plan; the last bits differ, and why is not known.
+        # Two replicas in one graph, each with a plan, and two threads: with those, oneDNN sums in
+        # another order where the input of a convolution was moved.
         assert run.output.count("tensors swapped") == 2
         checks.same_weights(run, whole)
     else:
@@ -137,21 +173,54 @@ def test_killed_process_ends_the_run_and_is_named(killed):
     checks.ended_at_once(run, process)
 
 
-def test_resumed_run_has_the_bits_of_the_uninterrupted_one(backend, killed, whole):
-    run, _ = killed
-    assert not (run.folder / "result.json").exists()
-    resumed = runs.train(
-        run.folder, backend=backend, num_replicas=replicas(backend), **kill_at(KILL_STEP)
-    )
+def test_resumed_run_has_the_bits_of_the_uninterrupted_one(resumed, whole):
     assert resumed.exit_code == 0, resumed.output
     assert "Going on from step 6 of 10" in resumed.output
     checks.bit_identical(resumed, whole)
     checks.same_records(resumed, whole)
 
 
+def test_trace_tells_what_every_process_did_before_and_after_it_was_killed(backend, resumed):
+    count = 2 if backend in ("multiworker", "horovod") else 1
+    checks.whole_trace(resumed.folder, processes=count, steps=10, averages=replicas(backend) > 1)
+
+
+def test_profiled_steps_are_in_the_trace(backend, profiled, whole):
+    assert profiled.exit_code == 0, profiled.output
+    checks.bit_identical(profiled, whole)
+    traced = trace(profiled.folder, read_ops(profiled.folder))
+    ops = [one for one in traced["traceEvents"] if one.get("cat") == "op"]
+    assert {one["pid"] for one in ops} == {0}
+    # Ops are by the clock of TensorFlow's profiler, steps by ours.
+    convolutions = [one for one in ops if "Conv2D" in one["name"]]
+    steps = [one for one in traced["traceEvents"] if is_step(one, 0)]
+    assert [one["args"]["step"] for one in steps] == list(range(1, 11))
+    for step in steps[3:8]:
+        assert any(during(one, step) for one in convolutions), step
+    first, last = steps[2], steps[8]
+    assert not any(during(one, first) or during(one, last) for one in ops)
+    timeline = [one for one in traced["traceEvents"] if one.get("name") == "NEGOTIATE_ALLREDUCE"]
+    assert bool(timeline) == (backend == "horovod")
+    (profile, *_) = [one for one in traced["traceEvents"] if one.get("name") == "profile"]
+    assert all(during({"dur": 0, **one}, profile) for one in timeline)
+
+
+def is_step(event, process):
+    own = event["pid"] == process and event.get("cat") != "op"
+    return own and event.get("name") in ("first step", "step")
+
+
+def during(event, other):
+    return other["ts"] <= event["ts"] and event["ts"] + event["dur"] <= other["ts"] + other["dur"]
+
+
 def test_run_that_was_stopped_goes_on_with_one_replica(backend, killed, single, contract_folder):
     moved = runs.train(
-        contract_folder / f"{backend}-moved", backend=backend, num_replicas=1, **kill_at(KILL_STEP)
+        contract_folder / f"{backend}-moved",
+        backend=backend,
+        num_replicas=1,
+        trace=True,
+        **kill_at(KILL_STEP),
     )
     assert moved.exit_code == 0, moved.output
     had_two = replicas(backend) == 2

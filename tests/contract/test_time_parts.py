@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 def test_parts_hold_what_was_planted_and_sum_to_the_whole(contract_folder):
     run = runs.train(
         contract_folder / "delayed",
-        backend=f"{runs.HERE / 'delayed.py'}:Delayed",
+        backend=f"{runs.ROOT / 'benchmarks/delayed.py'}:Delayed",
         backend_options=DELAYS,
         # Synchronised normalisation would have the replicas wait for each other in it.
         model_options={"filters": 4, "levels": 1},

@@ -255,10 +255,10 @@ def test_make_alone_lists_the_targets() -> None:
         assert f"make {target} " in done.stdout
 
 
-def test_open_mpi_is_installed_where_that_is_allowed(project: Project) -> None:
+def test_open_mpi_and_a_browser_are_installed_where_that_is_allowed(project: Project) -> None:
     calls = project.folder / "calls"
     apt_get = project.folder / "bin/apt-get"
-    # No other programs than these, so that no mpirun of this machine is found.
+    # No other programs than these, so that no mpirun or browser of this machine is found.
     for program in ("bash", "mkdir", "tail", "sed"):
         (project.folder / "bin" / program).symlink_to(str(shutil.which(program)))
 
@@ -268,7 +268,7 @@ def test_open_mpi_is_installed_where_that_is_allowed(project: Project) -> None:
             path.write_text(f"#!{shutil.which('bash')}\n{text}\n")
             path.chmod(0o755)
         done = subprocess.run(
-            [str(shutil.which("make")), "--no-print-directory", "mpi"],
+            [str(shutil.which("make")), "--no-print-directory", "packages"],
             cwd=project.folder,
             env={"PATH": str(project.folder / "bin")},
             capture_output=True,
@@ -277,10 +277,19 @@ def test_open_mpi_is_installed_where_that_is_allowed(project: Project) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    wanted = "sudo apt-get install libopenmpi-dev openmpi-bin"
-    assert wanted in make(1000, f"echo $@ >>{calls}")
+    wanted = ("sudo apt-get install libopenmpi-dev openmpi-bin", "sudo apt-get install chromium")
+    assert all(one in make(1000, f"echo $@ >>{calls}") for one in wanted)
     assert not calls.exists()
     # The lists of packages are old.
-    assert wanted not in make(0, f"echo $1 >>{calls}; [ $(sed -n '$=' {calls}) -gt 1 ]")
-    assert calls.read_text().split() == ["install", "update", "install"]
-    assert wanted in make(0, "false")
+    shown = make(0, f"echo $1 >>{calls}; [ $(sed -n '$=' {calls}) -gt 1 ]")
+    assert not any(one in shown for one in wanted)
+    assert calls.read_text().split() == ["install", "update", "install", "install"]
+    # One that cannot be had keeps nobody from the other.
+    shown = make(0, f"echo $@ >>{calls}; case $* in *chromium*) exit 1;; esac")
+    assert [one in shown for one in wanted] == [False, True]
+    assert "openmpi-bin" in calls.read_text()
+    # Only what is missing.
+    for program in ("mpicxx", "mpirun"):
+        (project.folder / "bin" / program).symlink_to(str(shutil.which("sed")))
+    shown = make(1000, "false")
+    assert [one in shown for one in wanted] == [False, True]

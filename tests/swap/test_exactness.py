@@ -6,7 +6,6 @@ import itertools
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from kinds import KINDS, batches
 
 from tfunet.swap import LargeModelSupport, planner
@@ -14,14 +13,6 @@ from tfunet.swap.plan import Plan
 from tfunet.swap.schedule import schedule
 from tfunet.swap.search import Search
 from tfunet.swap.timeline import overlap
-
-
-@pytest.fixture(autouse=True)
-def _arithmetic_as_written():
-    """Turn off the rewriting of sums, whose last bit depends on who else reads their parts."""
-    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
-    yield
-    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True})
 
 
 def all_that_may_go(step, *, costs, threshold_bytes, allowed, **_):

@@ -8,7 +8,7 @@ import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -19,6 +19,7 @@ from tfunet.record import RunFolder, write_atomic
 
 LOG = re.compile(r"log_(hvd_)?(\d+)\.csv")
 COLUMN = "time_per_epoch"
+IOU = "iou"
 CAMPAIGN_VERSION = 1
 WARNINGS = (
     "Each number of GPUs is one run: there is no interval and no verdict. That its epochs differ "
@@ -31,8 +32,8 @@ WARNINGS = (
     "apart. A mean hides a stalled epoch, so the efficiency by medians stands beside it.",
     "The backends did not train on the same samples: Horovod shuffles anew in every epoch, native "
     "never does, and the learning rate grows with the GPUs. Equal losses are not to be expected.",
-    "IoU is left out: 94 % of the validation images are in the training set, the validation batch "
-    "changes with the number of GPUs, Horovod's on 8 GPUs and more is of 16 images of one "
+    "IoU is in no table: 94 % of the validation images are in the training set, the validation "
+    "batch changes with the number of GPUs, Horovod's on 8 GPUs and more is of 16 images of one "
     "process, and masks are resized bilinearly.",
     "Every process wrote the same file, so a log is that of whichever process came last.",
 )
@@ -47,6 +48,7 @@ class CampaignRun:
         epoch_seconds: Of every epoch but the first, which traces.
         efficiency: Speed-up against one GPU over the GPUs, from the mean of the epochs.
         median_efficiency: The same from their median.
+        iou: Of the last epoch; None in a log without it. The warnings say what it is worth.
     """
 
     way: str
@@ -54,6 +56,7 @@ class CampaignRun:
     epoch_seconds: tuple[float, ...]
     efficiency: float
     median_efficiency: float
+    iou: float | None = None
 
 
 def is_campaign(folder: str | Path) -> bool:
@@ -69,10 +72,12 @@ def read_campaign(folder: str | Path) -> tuple[CampaignRun, ...]:
     Raises ValueError for a log that cannot be read, or without one on one GPU to measure by.
     """
     logs: dict[tuple[bool, int], tuple[float, ...]] = {}
+    ious: dict[tuple[bool, int], float | None] = {}
     for path in Path(folder).glob("log_*.csv"):
         if match := LOG.fullmatch(path.name):
-            logs[match[1] is not None, int(match[2])] = _epoch_seconds(path)
-    return tuple(_run(key, logs, folder) for key in sorted(logs))
+            key = match[1] is not None, int(match[2])
+            logs[key], ious[key] = _epochs(path)
+    return tuple(replace(_run(key, logs, folder), iou=ious[key]) for key in sorted(logs))
 
 
 def campaign_rows(runs: Sequence[CampaignRun]) -> list[dict[str, str]]:
@@ -149,10 +154,13 @@ def _native_way(num_gpus: int) -> str:
     return {1: "single", 2: "mirrored"}.get(num_gpus, "multiworker")
 
 
-def _epoch_seconds(path: Path) -> tuple[float, ...]:
+def _epochs(path: Path) -> tuple[tuple[float, ...], float | None]:
+    """Return the seconds of all epochs but the first, and the IoU of the last."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            values = [float(row[COLUMN]) for row in csv.DictReader(file)]
+            rows = list(csv.DictReader(file))
+        values = [float(row[COLUMN]) for row in rows]
+        iou = float(rows[-1][IOU]) if rows and rows[-1].get(IOU) else None
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is no log of the campaign ({error!r}): it needs a header and a number in "
@@ -165,7 +173,7 @@ def _epoch_seconds(path: Path) -> tuple[float, ...]:
         )
     if not all(math.isfinite(one) and one > 0 for one in values):
         raise ValueError(f"{path} has an epoch whose {COLUMN} is not positive. Write it anew.")
-    return tuple(values[1:])
+    return tuple(values[1:]), iou
 
 
 def _serial_share(run: CampaignRun) -> float:

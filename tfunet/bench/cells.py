@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tfunet.bench.collect import Result, TrialRecord
 from tfunet.bench.lost import Lost, bus_bytes_per_second, lost
 from tfunet.bench.stats import Estimate, Spread, difference, efficiency, ratio, spread
+from tfunet.bench.ways import speed_by_repeat
 
 PHASES = ("start", "first step", "steady steps", "evaluation", "saving")
 
@@ -54,6 +55,11 @@ class Cell:
         return tuple(trial.result for trial in self.trials if trial.result is not None)
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether it was given up as hopeless before all its repeats."""
+        return any(trial.state == "hopeless" for trial in self.trials)
+
+    @property
     def images_per_second(self) -> Spread | None:
         """Of all replicas together, over steady steps."""
         return _spread(result.images_per_second for result in self.results)
@@ -100,6 +106,22 @@ class Cell:
         return _spread(None if one is None else one * self.num_replicas / 3600 for one in seconds)
 
     @property
+    def energy_joules(self) -> Spread | None:
+        """Of the training loop of a whole run, where counters could be read."""
+        return _spread(result.energy_joules for result in self.results)
+
+    @property
+    def joules_per_sample(self) -> Spread | None:
+        """The same over the samples that the run trained on."""
+        return _spread(
+            None
+            if trial.result.energy_joules is None or not trial.result.steps
+            else trial.result.energy_joules / (trial.result.steps * trial.config.global_samples)
+            for trial in self.trials
+            if trial.result is not None
+        )
+
+    @property
     def speeds(self) -> dict[int, float]:
         """Images per second by repeat."""
         return speed_by_repeat(self.trials)
@@ -129,11 +151,6 @@ class Cell:
         if not rows:
             return None
         return {name: spread([row[name] for row in rows]).median for name in PHASES}
-
-
-def speed_by_repeat(trials: Iterable[TrialRecord]) -> dict[int, float]:
-    """Return images per second of the trials with numbers, by repeat."""
-    return {one.repeat: one.result.images_per_second for one in trials if one.result is not None}
 
 
 def speed_ratio(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:

@@ -3,16 +3,20 @@
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from tfunet import exit_codes
 from tfunet.config import SCHEMA_VERSION, RunConfig, from_json, upgraded
-from tfunet.record import RunFolder, read_rows
+from tfunet.record import RunFolder
 
-State = Literal["done", "failed", "interrupted", "running", "waiting"]
+State = Literal["done", "failed", "hopeless", "interrupted", "profiled", "running", "waiting"]
+# Of a trial that has its result, and is not run again.
+FINISHED = ("done", "profiled")
+# In the folder of a trial that is not run since its cell is hopeless, with the reason.
+HOPELESS = "hopeless.json"
 # Of a run that somebody ended: not a failure of the trial.
 ENDED_BY_USER = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
 _READ_APART = (
@@ -48,6 +52,8 @@ class Result:
     samples_hash: str | None
     weights_hash: str | None
     checks: Mapping[str, bool]
+    # First steps that do not count for the speed; None in records that do not tell.
+    warm_up_steps: int | None = None
     # Time of a step with data in memory / time of a step; None in records that do not tell.
     synthetic_share: float | None = None
     # Medians of these two, and with time_parts: of the same step without the average of gradients
@@ -58,6 +64,10 @@ class Result:
     fastest_alone_seconds: float | None = None
     average_seconds: float | None = None
     gradient_bytes: int | None = None
+    # Of the training loop, of so many CPU packages and GPUs over all hosts.
+    energy_joules: float | None = None
+    energy_packages: float | None = None
+    energy_gpus: float | None = None
     # (first step, replicas) of each part; empty in records that do not tell.
     replicas_from_step: tuple[tuple[int, int], ...] = ()
 
@@ -72,7 +82,8 @@ class TrialRecord:
     """One trial as its files tell it.
 
     Args:
-        state: "done" only where the run ended and all its correctness checks are true.
+        state: "done" only where the run ended and all its correctness checks are true; "hopeless"
+            of one that was not run since its cell was given up (tfunet.bench.hopeless).
         reason: Why it is not done; empty for one that is, or that waits.
         exit_code: What a failed one ended with, if that is known.
         result: None unless done: a failed trial's times are not used.
@@ -158,7 +169,7 @@ def planned_config(base: Mapping[str, Any], changes: Mapping[str, Any]) -> RunCo
 def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
     """Return the trial with everything that the files in its folder tell."""
     read = _read_end(trial)
-    if is_running and read.state != "done":
+    if is_running and read.state not in FINISHED:
         read = replace(trial, state="running")
     return replace(read, environment=flatten(_json(trial.folder / "env.json") or {}))
 
@@ -170,47 +181,6 @@ def planned_trial(root: Path, name: str) -> TrialRecord:
         if one["id"] == name:
             return read_trial(_planned_trial(root, table, one))
     raise ValueError(f"The sweep in {root} has no trial {name!r}.")
-
-
-def read_steps(folder: Path) -> dict[str, list[float]]:
-    """Return step, seconds and loss of every optimizer step; empty lists without a record."""
-    return read_table(folder / "steps.csv", {"step": int, "seconds": float, "loss": float})
-
-
-def read_cases(folder: Path) -> dict[str, list[Any]]:
-    """Return epoch, case, region and counts of the last evaluation, a row a case and region."""
-    counts = ("true_positive", "false_positive", "false_negative")
-    kinds: dict[str, Callable[[str], Any]] = {"epoch": int, "case": str, "region": str}
-    table = read_table(folder / "cases.csv", {**kinds, **dict.fromkeys(counts, float)})
-    last = max(table["epoch"], default=0)
-    keep = [at for at, epoch in enumerate(table["epoch"]) if epoch == last]
-    return {name: [column[at] for at in keep] for name, column in table.items()}
-
-
-def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
-    """Return steps, seconds of training and mean Dice of every epoch; NaN where none was taken."""
-    dice = [f"dice_{region}" for region in regions]
-    kinds: dict[str, Callable[[str], float]] = {"steps": int, "training_seconds": float}
-    table = read_table(folder / "epochs.csv", kinds | dict.fromkeys(dice, _number))
-    scores = zip(*(table[name] for name in dice), strict=True) if dice else ()
-    return {
-        "steps": table["steps"] if dice else [],
-        "seconds": table["training_seconds"] if dice else [],
-        "dice": [sum(row) / len(row) for row in scores],
-    }
-
-
-def read_table(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> dict[str, list[Any]]:
-    """Return columns of a CSV file up to the first row that is torn; empty ones without a file."""
-    columns: dict[str, list[Any]] = {name: [] for name in kinds}
-    for row in read_rows(path):
-        try:
-            values = {name: kind(row[name]) for name, kind in kinds.items()}
-        except (KeyError, TypeError, ValueError):
-            break
-        for name, value in values.items():
-            columns[name].append(value)
-    return columns
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -307,6 +277,8 @@ def _read_end(trial: TrialRecord) -> TrialRecord:
         )
     if (folder / "failure.json").exists():
         return replace(trial, state="failed", reason="failure.json cannot be read")
+    if (given_up := _json(folder / HOPELESS)) is not None:
+        return replace(trial, state="hopeless", reason=str(given_up.get("reason", "")))
     if (folder / "config.toml").exists() or (folder / "config.json").exists():
         return replace(trial, state="interrupted", reason="never finished")
     return trial
@@ -327,6 +299,8 @@ def _read_result(trial: TrialRecord, text: str) -> TrialRecord:
             reason=f"correctness checks {what}",
             exit_code=exit_codes.CHECK_FAILED,
         )
+    if trial.config.profile:
+        return replace(trial, state="profiled", reason="profiled: its times are no comparison's")
     return replace(trial, state="done", result=result)
 
 
@@ -375,10 +349,6 @@ def _check(result: Result, config: RunConfig) -> None:
 
 def _bytes(table: Mapping[str, Any], name: str) -> tuple[int, ...]:
     return tuple(int(one) for one in table.get(name) or () if one is not None)
-
-
-def _number(text: str) -> float:
-    return float(text) if text else math.nan
 
 
 def _text(path: Path) -> str | None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tfunet import exit_codes
-from tfunet.bench.cells import speed_by_repeat
 from tfunet.bench.collect import SweepRecord, TrialRecord, read_sweep
 from tfunet.bench.comparison import shared_environment
 from tfunet.bench.settings import describe
@@ -15,6 +14,7 @@ from tfunet.bench.stats import Estimate, adjusted_p_values, ratio, speed_verdict
 from tfunet.bench.tables import NONE, estimate_text, interval_facts
 from tfunet.bench.text import columns
 from tfunet.bench.verdict import NOISY
+from tfunet.bench.ways import speed_by_repeat
 
 COMPARISON_VERSION = 1
 
@@ -194,6 +194,15 @@ def _doubts(sweeps: tuple[SweepRecord, SweepRecord]) -> Iterator[str]:
     for key, counts in different.items():
         values = "; ".join(f"{value} ({count} trials)" for value, count in counts.items())
         yield f"{key} is not the same everywhere: {values}."
+    counts_all = [
+        {one.result.warm_up_steps is None for one in sweep.trials if one.result is not None}
+        for sweep in sweeps
+    ]
+    if all(counts_all) and counts_all[0] != counts_all[1]:
+        yield (
+            "Trials of one sweep were recorded before the first steps of a run were left out as "
+            "its warm-up, and look slower for that."
+        )
     before, after = (_machine_seconds(sweep) for sweep in sweeps)
     if before and after and abs(math.log(after / before)) > math.log1p(NOISY):
         yield (

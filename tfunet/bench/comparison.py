@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfunet.backend import ONE_PROCESS
 from tfunet.bench.cells import (
     Cell,
     dice_difference,
@@ -16,11 +15,10 @@ from tfunet.bench.cells import (
 from tfunet.bench.collect import SweepRecord, TrialRecord
 from tfunet.bench.settings import describe, flat, show
 from tfunet.bench.stats import Estimate, Verdict, adjusted_p_values, speed_verdict
+from tfunet.bench.ways import BASELINE, WAY, way_of
 
-# What distinguishes the ways of training that are compared, and what only scales with them.
-WAY = ("backend", "backend_options", "processes")
+# What only scales with the ways of training that are compared.
 SCALED = ("num_replicas", "replica_batch", "global_batch", "seed")
-BASELINE = "single"
 # With more ways than this, each is compared with the fastest only, not each with each.
 MAX_PAIRWISE = 3
 
@@ -133,18 +131,6 @@ def summarise(sweep: SweepRecord) -> Summary:
         environment=environment,
         environment_differences=differences,
     )
-
-
-def way_of(trial: TrialRecord) -> str:
-    """Return the name of a trial's way of training: backend, options and processes if given."""
-    config = trial.config
-    parts = [config.backend]
-    parts += [f"{key}={show(value)}" for key, value in sorted(config.backend_options.items())]
-    # A process for each replica, where there are several, is what comes without being asked for.
-    usual = config.backend in ONE_PROCESS or config.processes == config.num_replicas > 1
-    if config.processes is not None and not usual:
-        parts.append(f"processes={config.processes}")
-    return " ".join(parts)
 
 
 def families_of(trials: Sequence[TrialRecord]) -> list[Family]:

@@ -1,5 +1,6 @@
 """What is done to a sweep that has its folder: resume, retry, cancel; here or under SLURM."""
 
+import contextlib
 import json
 import os
 import signal
@@ -18,14 +19,16 @@ from tfunet.record import RunFolder
 def resume_sweep(folder: str | Path, states: Collection[str] = NOT_DONE) -> int | None:
     """Run the trials in one of `states`, where the sweep was run before: here or under SLURM.
 
-    Returns an exit code, or None where they were submitted and are yet to end.
+    They run in the folder in which the sweep was started, by which the paths in its study are
+    meant. Returns an exit code, or None where they were submitted and are yet to end.
     """
-    root = Path(folder)
-    study = _study_of(root)
-    if is_under_slurm(root):
-        submit_sweep(study, root, states=states)
-        return None
-    return run_sweep(study, root, states=states)
+    root = Path(folder).resolve()
+    with contextlib.chdir(_working_folder(root)):
+        study = _study_of(root)
+        if is_under_slurm(root):
+            submit_sweep(study, root, states=states)
+            return None
+        return run_sweep(study, root, states=states)
 
 
 def cancel_sweep(folder: str | Path, trials: Collection[str] = ()) -> list[str]:
@@ -58,6 +61,18 @@ def cancel_sweep(folder: str | Path, trials: Collection[str] = ()) -> list[str]:
 def is_under_slurm(folder: str | Path) -> bool:
     """Whether the sweep has job scripts."""
     return any((Path(folder) / SCRIPTS).glob("*.sh"))
+
+
+def _working_folder(root: Path) -> Path:
+    # Not in the plans of earlier versions.
+    folder = Path(read_plan(root).get("working_folder", "."))
+    if not folder.is_dir():
+        raise ValueError(
+            f"The sweep was started in {folder}, which is not there, and the paths in its study "
+            "are relative to that. Go where they lead to the data, and run the study from there, "
+            f"with --out {root}"
+        )
+    return folder
 
 
 def _study_of(root: Path) -> Study:

@@ -90,7 +90,8 @@ def plan(study: Study, num_cores: float | None = None) -> Plan:
             f"The [[skip]] rule {dict(rule.when)} ({rule.reason}) matches no cell."
             for number, rule in enumerate(study.skips)
             if number not in used_rules
-        ),
+        )
+        + _idle_rule(study),
     )
 
 
@@ -136,6 +137,7 @@ def plan_json(planned: Plan) -> dict[str, Any]:
         "skipped": [
             {"settings": dict(one.settings), "reason": one.reason} for one in planned.skipped
         ],
+        "hopeless": vars(planned.study.hopeless) if planned.study.hopeless else None,
         "notes": list(planned.notes),
     }
 
@@ -157,8 +159,19 @@ def plan_table(planned: Plan) -> str:
         f"order from seed {study.seed}).",
         "",
         *columns(rows),
+        *(["", f"Hopeless cells: {study.hopeless}."] if study.hopeless else []),
     ]
     return "\n".join([*lines, *_skipped_lines(planned.skipped), *planned.notes])
+
+
+def _idle_rule(study: Study) -> tuple[str, ...]:
+    rule = study.hopeless
+    if rule is None or rule.after < study.repeats:
+        return ()
+    return (
+        f"[hopeless] has nothing to leave out: it waits for {_count(rule.after, 'repeat')} of "
+        f"{study.repeats}. Raise repeats, or lower its after.",
+    )
 
 
 def _skipped_lines(skipped: Sequence[Skipped], most: int = 5) -> Iterator[str]:

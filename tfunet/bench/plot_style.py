@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tfunet.bench.cells import Cell
+from tfunet.bench.collect import TrialRecord
 from tfunet.bench.comparison import Summary
 
 # Okabe and Ito 2008, told apart by the colour-blind; yellow is left out, too pale on white. Each
@@ -21,6 +22,8 @@ STYLES = {
 }
 OTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#000000")
 OTHER_MARKERS = ("v", "P", "X", "*", "<", "p", ">")
+# How far to the right of its estimate the dot of a repeat stands.
+BESIDE = 2**0.035
 WIDTH = 9.0  # inches, which a page of 900 pixels shows at its own size
 RC = {
     "font.family": "sans-serif",
@@ -75,6 +78,27 @@ def make_panels(rows: int, columns: int, height: float, **options: Any) -> tuple
     """Return a figure as wide as the page, `height` inches high, and its axes row by row."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def repeat_dots(
+    axes: Any,
+    x: Sequence[float],
+    y: Sequence[float],
+    colour: str,
+    trials: Sequence[TrialRecord] = (),
+    *,
+    face: str = "white",
+    marker: str = "o",
+    size: float = 3.0,
+) -> None:
+    """Draw a small hollow mark for each repeat, `size` points wide.
+
+    With `trials`, those behind the marks, each leads to its row in the report's table of trials.
+    """
+    style = {"facecolors": face, "edgecolors": colour, "linewidths": 0.9, "zorder": 4}
+    marks = axes.scatter(x, y, s=size**2, marker=marker, **style)
+    if trials:
+        marks.set_urls([f"#trial-{one.id}" for one in trials])
 
 
 def bars_height(num_cells: int) -> float:

@@ -1,7 +1,9 @@
 """Draws the figures of a report as SVG. Needs matplotlib; nothing is shown or written."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,14 @@ from matplotlib.figure import Figure
 from tfunet.bench.cells import PHASES, Cell
 from tfunet.bench.comparison import Family, Summary
 from tfunet.bench.plot_style import (
+    BESIDE,
     RC,
     Styles,
     bars_height,
     legend_above,
     make_panels,
     name_rows,
+    repeat_dots,
     replica_axis,
     shifts,
     styles_of,
@@ -26,11 +30,12 @@ from tfunet.bench.score_plots import case_boxes, loss_curves, scores_by_replicas
 
 PHASE_COLOURS = ("#999999", "#E69F00", "#0072B2", "#009E73", "#CC79A7")
 PHASE_HATCHES = ("", "//", "", "..", "xx")
-# How far to the right of its median the dot of a repeat stands.
-BESIDE = 2**0.035
 # A figure takes about half a second to draw, and nobody looks at hundreds.
 MAX_FAMILIES = 8
 GIB = 2.0**30
+
+# Name, title, caption, and the function that draws it for a family.
+FigureKind = tuple[str, str, str, Callable[[Family, Styles], Figure | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,24 +45,52 @@ class Drawing:
     name: str
     title: str
     caption: str
-    svg: str
+    svg: str = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        # What a notebook shows of it.
+        return f"<h4>{escape(self.title)}</h4>{self.svg}<p>{escape(self.caption)}</p>"
 
 
-def draw_all(summary: Summary) -> list[Drawing]:
-    """Return the figures for which the sweep has numbers, for the first families of cells."""
+def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> list[Drawing]:
+    """Return the figures for which the sweep has numbers, for the first families of cells.
+
+    Args:
+        summary: The sweep.
+        figures: Name, title, caption and function of each; by default those of a report.
+    """
     drawings = []
     styles = styles_of(summary)
     for number, family in enumerate(summary.families[:MAX_FAMILIES], 1):
         suffix = f"-{number}" if len(summary.families) > 1 else ""
-        for name, title, caption, draw in FIGURES:
-            with rc_context({**RC, "svg.hashsalt": name + suffix}):
+        for name, title, caption, draw in FIGURES if figures is None else figures:
+            heading = f"{title}: {family.title}" if family.title else title
+            with styled(name + suffix):
                 figure = draw(family, styles)
-                if figure is None:
-                    continue
-                heading = f"{title}: {family.title}" if family.title else title
-                svg = to_svg(figure, name + suffix, heading)
-            drawings.append(Drawing(name=name + suffix, title=heading, caption=caption, svg=svg))
+                if figure is not None:
+                    drawings.append(_drawing(figure, name + suffix, heading, caption))
     return drawings
+
+
+def drawn(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Drawing:
+    """Return a figure of any kind in the style of all."""
+    with styled(name):
+        return _drawing(draw(), name, title, caption)
+
+
+def styled(name: str) -> AbstractContextManager[None]:
+    """Return a context in which a figure is made and saved in our style; `name` fixes its ids."""
+    return rc_context({**RC, "svg.hashsalt": name})
+
+
+def _drawing(figure: Figure, name: str, title: str, caption: str) -> Drawing:
+    svg = to_svg(figure, name, title)
+    return Drawing(name=name, title=title, caption=caption, svg=svg)
+
+
+def named(*names: str) -> list[FigureKind]:
+    """Return figures of a report by their names."""
+    return [one for one in FIGURES if one[0] in names]
 
 
 def _scaling(family: Family, styles: Styles) -> Figure | None:
@@ -126,17 +159,7 @@ def _lines(
         )
         for at, cell in zip(x, own, strict=True):
             values = [value * scale(cell) for value in cell.speed_up_repeats]
-            axes.plot(
-                [at * BESIDE] * len(values),
-                values,
-                linestyle="none",
-                marker="o",
-                markersize=3,
-                markerfacecolor="white",
-                markeredgecolor=colour,
-                markeredgewidth=0.9,
-                zorder=4,
-            )
+            repeat_dots(axes, [at * BESIDE] * len(values), values, colour, cell.done)
             tops += values
         tops += list(middle)
     # Intervals of two or three repeats are so wide that they would flatten everything else.
@@ -184,17 +207,9 @@ def _bars(
         colour, _ = styles[cell.way]
         median = float(np.median(values))
         axes.barh(at, median, height=0.62, color=colour, alpha=0.55, zorder=2)
-        axes.plot(
-            values,
-            [at] * len(values),
-            linestyle="none",
-            marker="o",
-            markersize=4,
-            markerfacecolor="white",
-            markeredgecolor="#222222",
-            markeredgewidth=0.9,
-            zorder=3,
-        )
+        # One of each repeat, unless some did not tell.
+        trials = cell.done if len(values) == len(cell.done) else ()
+        repeat_dots(axes, values, [at] * len(values), "#222222", trials, size=4)
         said = text.format(median) if len(values) == 1 else f"median {text.format(median)}"
         axes.text(max(values) + 0.015 * largest, at, said, va="center")
     axes.set_xlim(0, largest * 1.2)
@@ -231,11 +246,12 @@ def _phases(family: Family, styles: Styles) -> Figure | None:
     return figure
 
 
-FIGURES: tuple[tuple[str, str, str, Callable[[Family, Styles], Figure | None]], ...] = (
+FIGURES: tuple[FigureKind, ...] = (
     (
         "scaling",
         "Speed-up and efficiency",
-        "Ratio with its 95 % interval, cut where it leaves the figure; a dot for every repeat; "
+        "Ratio with its 95 % interval, cut where it leaves the figure; a dot for every repeat "
+        "leads to its trial; "
         "dashed: ideal. A line joins points of one backend only.",
         _scaling,
     ),

@@ -118,7 +118,9 @@ def noise_of_records(summary: Summary) -> Noise | None:
     """Return the noise within a sweep's repeats, pooled; None without two cells and repeats."""
     parts = []
     for family in summary.families:
-        speeds = [cell.speeds for cell in family.cells if cell.results]
+        # A cell that was given up would leave all others no more repeats than it has.
+        kept = [cell for cell in family.cells if cell.results and not cell.is_stopped]
+        speeds = [cell.speeds for cell in kept]
         if speeds:
             parts.append(block_noise(speeds))
     freedom = sum(part for _, part in parts)

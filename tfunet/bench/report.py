@@ -151,6 +151,7 @@ def _values(summary: Summary, target: Path, target_dice: float | None) -> dict[s
                 "rows": summary_rows(family),
                 "costs": cost_rows(family, target_dice),
                 "lost": lost_rows(family),
+                "has_energy": any(cell.energy_joules for cell in family.cells),
             }
             for family in summary.families
         ],

@@ -7,9 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from tfunet import scores
+from tfunet.bench.cases import dice_by_case
 from tfunet.bench.cells import Cell
-from tfunet.bench.collect import read_cases, read_steps
 from tfunet.bench.comparison import Family
 from tfunet.bench.plot_style import (
     Styles,
@@ -17,9 +16,11 @@ from tfunet.bench.plot_style import (
     legend_above,
     make_panels,
     name_rows,
+    repeat_dots,
     replica_axis,
     shifts,
 )
+from tfunet.bench.series import read_steps
 
 MAX_COUNTS = 4
 MAX_POINTS = 300
@@ -119,15 +120,16 @@ def _score_panel(axes: Any, family: Family, region: str, score: str, styles: Sty
         x = cell.num_replicas * shift[cell.way]
         if cell.is_baseline:
             axes.axhspan(found.low, found.high, color=colour, alpha=0.12, linewidth=0, zorder=0)
-        axes.plot(
+        trials = cell.done if len(found.values) == len(cell.done) else ()
+        repeat_dots(
+            axes,
             [x] * len(found.values),
             found.values,
-            linestyle="none",
+            colour,
+            trials,
+            face="none",
             marker=marker,
-            markersize=5,
-            markerfacecolor="none",
-            markeredgecolor=colour,
-            markeredgewidth=1.1,
+            size=5,
         )
         first = cell.num_replicas == min(one.num_replicas for one in cells if one.way == cell.way)
         axes.plot(
@@ -169,13 +171,8 @@ def case_boxes(family: Family, styles: Styles) -> Figure | None:
 
 def case_dice(cell: Cell, region: str) -> np.ndarray:
     """Return the Dice of every case of every repeat, from the counts."""
-    parts = [np.zeros(0)]
-    for trial in cell.done:
-        table = read_cases(trial.folder)
-        counts = [table[name] for name in ("true_positive", "false_positive", "false_negative")]
-        rows = np.array(counts, float).T.reshape(-1, 3)
-        parts.append(scores.dice(rows[np.array(table["region"], dtype=object) == region]))
-    return np.concatenate(parts)
+    runs = [dice_by_case(trial.folder) for trial in cell.done]
+    return np.array([case[region] for run in runs for case in run.values() if region in case])
 
 
 def _regions(family: Family) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from tfunet.bench.collect import State, SweepRecord, TrialRecord, read_sweep
+from tfunet.bench.collect import FINISHED, State, SweepRecord, TrialRecord, read_sweep
 from tfunet.bench.slurm_queue import Entry, NoAnswerError, queued_trials
 from tfunet.bench.text import columns
 
@@ -57,7 +57,7 @@ def _known(folder: str | Path) -> tuple[SweepRecord, str]:
 
 
 def _overlaid(trial: TrialRecord, entry: Entry | None) -> TrialRecord:
-    if entry is None or trial.state == "done":
+    if entry is None or trial.state in FINISHED:
         return trial
     if entry.is_waiting:
         words = f"queued as {entry.job}: {entry.reason}"

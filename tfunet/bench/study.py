@@ -8,12 +8,13 @@ from typing import Any
 
 from tfunet.arguments import from_dict
 from tfunet.backend import BACKENDS
+from tfunet.bench.hopeless import HopelessRule, read_rule
 from tfunet.bench.settings import KEYS, OPTIONS, flat
 from tfunet.bench.slurm import Slurm, read_slurm
 from tfunet.config import RunConfig
 from tfunet.refs import expand, near_match
 
-TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip", "slurm")
+TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip", "hopeless", "slurm")
 Scalar = (str, int, float, bool)
 
 
@@ -38,6 +39,7 @@ class Study:
             entry of a table, dotted: "model_options.filters".
         cases: Settings that belong together, one table a case.
         skips: Cells to leave out.
+        hopeless: When the remaining repeats of a cell are not run; None to run all.
         slurm: How trials run under SLURM; no part of what is compared.
         text: The file that it was read from, kept as it is; empty for one made in Python.
     """
@@ -49,6 +51,7 @@ class Study:
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     cases: tuple[Mapping[str, Any], ...] = ()
     skips: tuple[SkipRule, ...] = ()
+    hopeless: HopelessRule | None = None
     slurm: Slurm = field(default_factory=Slurm)
     text: str = field(default="", repr=False, compare=False)
 
@@ -97,6 +100,7 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         },
         cases=tuple(flat(one) for one in _tables("case", table.get("case", []))),
         skips=tuple(_skip_rule(one) for one in _tables("skip", table.get("skip", []))),
+        hopeless=read_rule(table.get("hopeless")),
         slurm=read_slurm(_typed("[slurm]", table.get("slurm", {}), dict)),
     )
     return _checked(study)
@@ -197,7 +201,8 @@ def _check(key: str, value: Any, where: str, known: set[tuple[str, type]]) -> An
             converted = getattr(from_dict({**context, key: value}), key)
             if type(converted) is type(value) and type(value) in Scalar:
                 known.add((key, type(value)))
-            value = converted
+            # "none" stays as it is written: TOML has no word for None.
+            value = value if converted is None else converted
         else:
             RunConfig(**{**context, key: value})
         if key == "backend":

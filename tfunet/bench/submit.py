@@ -4,19 +4,23 @@ import math
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.bench.collect import TrialRecord, read_sweep
+from tfunet.bench.collect import FINISHED, TrialRecord, read_sweep
+from tfunet.bench.hopeless import why_hopeless
 from tfunet.bench.plan import plan
 from tfunet.bench.slurm import Job, job_script, jobs_of
 from tfunet.bench.slurm_queue import SCRIPTS, NoAnswerError, queued_trials, submit
 from tfunet.bench.status import current, overlay
 from tfunet.bench.study import Study
-from tfunet.bench.sweep import NOT_DONE, adopted, say_now, write_plan
+from tfunet.bench.sweep import NOT_DONE, adopted, give_up, say_now, set_aside, write_plan
 from tfunet.code_version import code_hash
 from tfunet.record import RunFolder, write_atomic
 
+# Of trials that nobody need wait for or be told of by an exit code.
+ENDED = (*FINISHED, "hopeless")
 POLL_SECONDS = 5.0
 # How long a shared disk may take to show what a job wrote last.
 LATE_SECONDS = 10.0
@@ -40,8 +44,13 @@ def submit_sweep(
     with RunFolder(root).locked():
         write_plan(adopted(plan(study, math.inf), root), root)
         sweep = overlay(read_sweep(root), queued_trials(root))
-        todo = [(one.id, one.config) for one in sweep.trials if _is_due(one, states)]
+        due = [one for one in sweep.trials if _is_due(one, states)]
+        known = _known_by_then(sweep.trials, states)
+        todo = [(one.id, one.config) for one in due if not give_up(one, known, study.hopeless)]
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to submit in {root}.")
+        for one in due:
+            if one.state == "failed":  # Or jobs that begin before it runs would judge by it.
+                set_aside(one.folder, root)
         numbers = []
         for path, text, job in _scripts(study, root, jobs_of(todo, study.slurm)):
             path.parent.mkdir(exist_ok=True)
@@ -58,7 +67,13 @@ def dry_run(study: Study, folder: str | Path) -> str:
     planned = adopted(plan(study, math.inf), root)
     done = set()
     if (root / "plan.json").is_file():
-        done = {one.id for one in read_sweep(root).trials if one.state == "done"}
+        trials = read_sweep(root).trials
+        known = _known_by_then(trials, NOT_DONE)
+        done = {
+            one.id
+            for one in trials
+            if one.state in FINISHED or why_hopeless(one, known, study.hopeless)
+        }
     todo = [(one.id, one.config) for one in planned.trials if one.id not in done]
     scripts = _scripts(study, root, jobs_of(todo, study.slurm))
     return "\n".join(f"==> {path} <==\n{text}" for path, text, _ in scripts)
@@ -93,7 +108,7 @@ def wait_for(
             quiet_since = None
         elif quiet_since is None:
             quiet_since = time.monotonic()
-        if all(one.state == "done" for one in sweep.trials):
+        if all(one.state in ENDED for one in sweep.trials):
             return exit_codes.OK
         if quiet_since is not None and time.monotonic() - quiet_since >= late_seconds:
             return _exit_code(sweep.trials)
@@ -122,10 +137,18 @@ def _scripts(study: Study, root: Path, jobs: Iterable[Job]) -> list[tuple[Path, 
     return scripts
 
 
+def _known_by_then(trials: Iterable[TrialRecord], states: Collection[str]) -> list[TrialRecord]:
+    """Return the trials without the failures that are submitted again, and may now end well."""
+    return [
+        replace(one, state="waiting") if one.state == "failed" and _is_due(one, states) else one
+        for one in trials
+    ]
+
+
 def _is_due(trial: TrialRecord, states: Collection[str]) -> bool:
     return trial.state in states and not trial.job
 
 
 def _exit_code(trials: Iterable[TrialRecord]) -> int:
-    codes = [one.exit_code or exit_codes.PROCESS_DIED for one in trials if one.state != "done"]
+    codes = [one.exit_code or exit_codes.PROCESS_DIED for one in trials if one.state not in ENDED]
     return codes[0] if codes else exit_codes.OK

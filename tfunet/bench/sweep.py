@@ -9,14 +9,22 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tfunet import exit_codes
-from tfunet.bench.collect import SweepRecord, TrialRecord, read_plan, read_sweep, read_trial
+from tfunet.bench.collect import (
+    HOPELESS,
+    SweepRecord,
+    TrialRecord,
+    read_plan,
+    read_sweep,
+    read_trial,
+)
 from tfunet.bench.collect import planned_config as config_of
+from tfunet.bench.hopeless import HopelessRule, why_hopeless
 from tfunet.bench.noise import measure_noise
 from tfunet.bench.plan import Plan, plan, plan_json
 from tfunet.bench.process import CHILD, signals_noted
@@ -31,7 +39,8 @@ from tfunet.record import RunFolder, write_atomic, writing
 GRACE_SECONDS = 20.0
 TICK_SECONDS = 0.2
 EARLIER = "earlier"
-NOT_DONE = ("waiting", "interrupted", "failed")
+# A hopeless one is asked about anew: what it was judged by may have changed.
+NOT_DONE = ("waiting", "interrupted", "failed", "hopeless")
 # What a failed attempt leaves that is large, and that no new attempt may go on from.
 LARGE = ("checkpoint.npz", "model.keras")
 
@@ -60,7 +69,8 @@ def run_sweep(
     """Run the trials of `study` that are in one of `states`, and return an exit code.
 
     A trial is done if it has its result.json with all checks true. One that failed is run again
-    from its start; the record of the earlier attempt goes to earlier/.
+    from its start; the record of the earlier attempt goes to earlier/. One whose cell is hopeless
+    by the rule of the study (tfunet.bench.hopeless) is not run.
     The folder may hold an earlier version of the study: what is new is added. Raises ValueError,
     before anything changes, if a trial that was run is no longer in the study, or if another
     sweep is running in the folder, here or under SLURM.
@@ -87,11 +97,14 @@ def run_sweep(
         (root / "running.json").unlink(missing_ok=True)
         write_plan(adopted(planned, root), root)
         sweep = read_sweep(root)
-        todo = [trial for trial in sweep.trials if trial.state in states]
+        due = [trial for trial in sweep.trials if trial.state in states]
+        # Where all that is due is given up, the machine is not timed for nothing.
+        todo = due if not all(give_up(one, sweep.trials, study.hopeless) for one in due) else []
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}.")
         if todo:
             _note_noise(root, "before", noise)
-            _run_trials(todo, sweep, root, command, noted, say)
+            _run_trials(todo, sweep, root, study.hopeless, command, noted, say)
+            _judge_again(root, study.hopeless)
         if noted:
             say("Ended by a signal. The same command goes on from here.")
             return exit_codes.INTERRUPTED if noted[0] == signal.SIGINT else exit_codes.TERMINATED
@@ -122,6 +135,7 @@ def _run_trials(
     todo: Sequence[TrialRecord],
     sweep: SweepRecord,
     root: Path,
+    rule: HopelessRule | None,
     command: Callable[[Path], Sequence[str]],
     noted: Sequence[int],
     say: Callable[[str], None],
@@ -133,6 +147,9 @@ def _run_trials(
     for number, trial in enumerate(todo, 1):
         if noted:
             return
+        if reason := give_up(trial, read_sweep(root).trials if rule else (), rule):
+            say(f"[{number}/{len(todo)}] {trial.id}  not run, hopeless: {reason}")
+            continue
         since = time.perf_counter()
         code = _run_trial(trial, root, command, noted)
         spent = time.perf_counter() - since
@@ -234,6 +251,28 @@ def _explain(code: int, log: Path) -> tuple[str, int]:
     return (lines[-1].strip() if lines else f"ended with exit code {code}"), code
 
 
+def give_up(trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRule | None) -> str:
+    """Return why a trial that is due is not run, its cell being hopeless, and write that down.
+
+    Empty, and nothing of an earlier such judgement remains, if it must run. `trials` are those of
+    the whole sweep as they are now.
+    """
+    (trial.folder / HOPELESS).unlink(missing_ok=True)
+    if reason := why_hopeless(trial, trials, rule):
+        set_aside(trial.folder, trial.folder.parent)
+        RunFolder(trial.folder).create()
+        write_atomic(trial.folder / HOPELESS, json.dumps({"reason": reason}))
+    return reason
+
+
+def _judge_again(root: Path, rule: HopelessRule | None) -> None:
+    """Take back what no longer holds, after trials that had failed were run again alone."""
+    trials = read_sweep(root).trials
+    for trial in trials:
+        if trial.state == "hopeless":
+            give_up(trial, trials, rule)
+
+
 def set_aside(folder: Path, root: Path) -> None:
     """Move what an earlier attempt left to earlier/<trial>-<number>, without its checkpoint."""
     if not folder.is_dir() or not any(folder.iterdir()):
@@ -258,7 +297,7 @@ def adopted(planned: Plan, root: Path) -> Plan:
     for trial in planned.trials:
         name = names.pop(_fingerprint(trial.config), trial.id)
         trials.append(replace(trial, id=name))
-    gone = [name for name in names.values() if (root / name).is_dir()]
+    gone = [name for name in names.values() if _was_run(root / name)]
     if gone:
         raise ValueError(
             f"{root} holds {len(gone)} trials that are not in study {planned.study.name!r}, or "
@@ -269,10 +308,11 @@ def adopted(planned: Plan, root: Path) -> Plan:
 
 
 def write_plan(planned: Plan, root: Path) -> None:
-    """Write study.toml and plan.json."""
+    """Write study.toml and plan.json, with the folder by which the study's paths are meant."""
     study = planned.study
     write_atomic(root / "study.toml", study.text or study_toml(study))
-    write_atomic(root / "plan.json", json.dumps(plan_json(planned), indent=1))
+    table = {**plan_json(planned), "working_folder": str(Path.cwd())}
+    write_atomic(root / "plan.json", json.dumps(table, indent=1))
 
 
 def _names(root: Path) -> dict[str, str]:
@@ -284,6 +324,10 @@ def _names(root: Path) -> dict[str, str]:
     return {
         _fingerprint(config_of(table["base"], one["changes"])): one["id"] for one in table["trials"]
     }
+
+
+def _was_run(folder: Path) -> bool:
+    return folder.is_dir() and any(one.name != HOPELESS for one in folder.iterdir())
 
 
 def _fingerprint(config: RunConfig) -> str:

@@ -3,18 +3,19 @@
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tfunet.bench.cells import Cell
 from tfunet.bench.collect import TrialRecord
-from tfunet.bench.comparison import Comparison, Family, Summary, way_of
+from tfunet.bench.comparison import Comparison, Family, Summary
 from tfunet.bench.lost import mean_lost
 from tfunet.bench.scaling import serial_share
 from tfunet.bench.settings import describe
 from tfunet.bench.stats import Estimate, Spread, spread
 from tfunet.bench.target import Reached, reached, target_of
 from tfunet.bench.text import columns
+from tfunet.bench.ways import way_of
 
 GIB = 2.0**30
 NONE = "-"
@@ -50,6 +51,7 @@ def cost_rows(family: Family, target_dice: float | None = None) -> list[dict[str
 
     The Dice is `target_dice`, or else the highest that every trial of the family reached.
     """
+    has_energy = any(cell.energy_joules for cell in family.cells)
     target = target_of(family.cells) if target_dice is None else target_dice
     rows = []
     for cell in family.cells:
@@ -59,6 +61,9 @@ def cost_rows(family: Family, target_dice: float | None = None) -> list[dict[str
             "serial share": _share_text(family, cell),
             "device-hours a run": significant(cell.device_hours),
         }
+        if has_energy:
+            row["energy a run (Wh)"] = significant(_scaled(cell.energy_joules, 1 / 3600))
+            row["J a sample"] = significant(cell.joules_per_sample)
         if target is not None:
             found = reached(cell, target)
             row |= {
@@ -198,6 +203,8 @@ def cell_facts(family: Family, cell: Cell, target_dice: float | None = None) -> 
     facts |= _spread_facts("peak_resident_bytes", cell.resident_bytes)
     facts |= _spread_facts("peak_device_bytes", cell.device_bytes)
     facts |= _spread_facts("device_hours", cell.device_hours)
+    facts |= _spread_facts("energy_joules", cell.energy_joules)
+    facts |= _spread_facts("joules_per_sample", cell.joules_per_sample)
     target = target_of(family.cells) if target_dice is None else target_dice
     found = reached(cell, target)
     if target is not None:
@@ -271,6 +278,11 @@ def markdown_text(rows: Sequence[Mapping[str, str]]) -> str:
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def markdown_list(heading: str, lines: Iterable[str]) -> str:
+    """Return lines as a Markdown list under a heading in bold."""
+    return "\n".join([f"**{heading}**\n", *(f"- {one}" for one in lines)])
 
 
 def family_heading(family: Family) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tfunet.bench.cells import Cell
-from tfunet.bench.collect import TrialRecord, read_epochs
+from tfunet.bench.collect import TrialRecord
+from tfunet.bench.series import read_epochs
 from tfunet.bench.stats import Spread, spread
 
 

@@ -25,6 +25,9 @@ def study_toml(study: Study) -> str:
         lines += ["\n[[case]]\n", *(_line(key, value) for key, value in case.items())]
     if study.slurm != Slurm():
         lines += ["\n[slurm]\n", *(_line(key, value) for key, value in vars(study.slurm).items())]
+    if study.hopeless is not None:
+        limits = vars(study.hopeless)
+        lines += ["\n[hopeless]\n", *(_line(key, value) for key, value in limits.items())]
     for rule in study.skips:
         lines += ["\n[[skip]]\n", _line("when", rule.when), _line("reason", rule.reason)]
     return "".join(lines)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.bench.collect import TrialRecord, planned_trial
+from tfunet.bench.collect import FINISHED, TrialRecord, planned_trial, read_plan, read_sweep
+from tfunet.bench.hopeless import read_rule
 from tfunet.bench.output import last_words
 from tfunet.bench.process import signals_noted
 from tfunet.bench.slurm_queue import NoAnswerError, own_job, queue_again
-from tfunet.bench.sweep import execute, set_aside
+from tfunet.bench.sweep import execute, give_up, set_aside
 from tfunet.code_version import code_hash
 from tfunet.record import RunFolder
 
@@ -62,9 +63,16 @@ def run_trial(
     folder = RunFolder(trial.folder)
     if trial.folder.is_dir() and folder.is_locked():
         raise ValueError(f"{trial.folder} is in use by another job.")
+    root = trial.folder.parent
+    # The study may have changed since the job was submitted: the plan is the newest.
+    rule = read_rule(read_plan(root).get("hopeless"))
     is_again = int(environment.get("SLURM_RESTART_COUNT") or 0) > 0
+    # One that has begun goes on, whatever its cell looks like now.
     if not (is_again and (trial.folder / "checkpoint.npz").is_file()):
-        set_aside(trial.folder, trial.folder.parent)
+        if reason := give_up(trial, read_sweep(root).trials if rule else (), rule):
+            print(f"{trial.id} is not run, hopeless: {reason}")
+            return exit_codes.OK
+        set_aside(trial.folder, root)
     folder.create()
     with signals_noted() as noted, folder.locked():
         if (now := code_hash()) != code:
@@ -121,7 +129,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         trial = planned_trial(options.folder.parent, options.folder.name)
-        if trial.state == "done":
+        if trial.state in FINISHED:
             print(f"{trial.id} is done already.")
             return exit_codes.OK
         return run_trial(trial, options.command, options.code, os.environ)

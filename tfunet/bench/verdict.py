@@ -7,6 +7,7 @@ from tfunet.bench.collect import TrialRecord
 from tfunet.bench.comparison import Comparison, Family, Summary
 from tfunet.bench.lost import mean_lost
 from tfunet.bench.scaling import fit
+from tfunet.bench.settings import describe
 from tfunet.bench.stats import CONFIDENCE, MIN_INTERVAL, Estimate
 
 # A machine whose fixed computation varies or drifts by more than this is not a quiet one.
@@ -37,6 +38,8 @@ def doubts(summary: Summary) -> list[str]:
     """Return what weakens the findings; empty if nothing is known to."""
     return [
         *_missing_trials(summary),
+        *_stopped(summary),
+        *_warm_up(summary),
         *_environment(summary),
         *_samples(summary),
         *_cores(summary),
@@ -169,12 +172,35 @@ def _dice_difference(cell: Cell) -> str:
 
 
 def _missing_trials(summary: Summary) -> Iterator[str]:
-    missing = summary.not_done
+    missing = [one for one in summary.not_done if one.state not in ("hopeless", "profiled")]
     if missing:
         failed = sum(trial.state == "failed" for trial in missing)
         yield (
             f"{len(missing)} of {len(summary.sweep.trials)} trials have no numbers ({failed} "
             "failed); their times are not used. The table of trials says why."
+        )
+
+
+def _stopped(summary: Summary) -> Iterator[str]:
+    cells: dict[int, list[TrialRecord]] = {}
+    for trial in summary.sweep.trials:
+        cells.setdefault(trial.cell, []).append(trial)
+    for trials in cells.values():
+        stopped = [trial for trial in trials if trial.state == "hopeless"]
+        if stopped:
+            yield (
+                f"The cell {describe(trials[0].settings)} was given up as hopeless, and "
+                f"{len(stopped)} of its {len(trials)} repeats were not run: {stopped[0].reason}."
+            )
+
+
+def _warm_up(summary: Summary) -> Iterator[str]:
+    results = [trial.result for trial in summary.sweep.trials if trial.result is not None]
+    older = sum(one.warm_up_steps is None for one in results)
+    if older:
+        yield (
+            f"{older} of {len(results)} trials were recorded before the first steps of a run were "
+            "left out as its warm-up: theirs count too."
         )
 
 
@@ -241,10 +267,13 @@ def _changed_replicas(summary: Summary) -> Iterator[str]:
 
 
 def _repeats(summary: Summary) -> Iterator[str]:
-    fewest = min(
-        (len(cell.results) for family in summary.families for cell in family.cells if cell.results),
-        default=0,
-    )
+    counts = [
+        len(cell.results)
+        for family in summary.families
+        for cell in family.cells
+        if cell.results and not cell.is_stopped
+    ]
+    fewest = min(counts, default=0)
     if 0 < fewest < MIN_INTERVAL:
         yield (
             f"Some cells have only {fewest} good repeat{'s' if fewest > 1 else ''}, too few "

@@ -50,7 +50,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     resume = add_command(
         actions, "resume", _resume, "run what is not done, here or under SLURM as before"
     )
-    resume.set_defaults(states=("waiting", "interrupted", "failed"))
+    resume.set_defaults(states=("waiting", "interrupted", "failed", "hopeless"))
     retry = add_command(actions, "retry", _resume, "run what failed again, and nothing else")
     retry.set_defaults(states=("failed",))
     cancel = add_command(actions, "cancel", _cancel, "end what runs, and take it out of queues")

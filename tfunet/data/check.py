@@ -103,7 +103,7 @@ def check(
     for index in progress(range(len(source.case_ids))):
         case_id = source.case_ids[index]
         try:
-            raw = _raw(source, index)
+            raw = raw_case(source, index)
         except BadFileError as error:
             defects.append(error.defect(case_id, source.root))
         except (ValueError, OSError) as error:
@@ -157,7 +157,8 @@ def report_text(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _raw(source: DataSource, index: int) -> RawCase:
+def raw_case(source: DataSource, index: int) -> RawCase:
+    """Return a case before preprocessing, or as its code made it."""
     if source.raw is not None:
         return source.raw(index)
     image, mask = source.read(index)

@@ -145,14 +145,16 @@ def open_files(
     def raw(index: int) -> RawCase:
         image, mask = pixels(index)
         one, pair = usable[index]
+        case = one.case
         return RawCase(
             image=image,
             mask=mask,
-            file=one.case.images[0],
+            file=case.images[0],
             image_dtype=one.image.dtype,
             mask_dtype=one.mask_dtype,
             spacing=pair[0] if pair else one.image.spacing,
             target=pair[1] if pair else None,
+            image_files=case.images,
         )
 
     settings = {

@@ -25,6 +25,8 @@ class RawCase:
         mask_dtype: Likewise of the mask.
         spacing: Pixel size along the spatial axes, where it is known.
         target: Pixel size that it is resampled to, where it is.
+        image_files: What the image is read from, relative to the data set's `root`; empty for one
+            that code made.
     """
 
     image: np.ndarray
@@ -34,6 +36,7 @@ class RawCase:
     mask_dtype: str
     spacing: tuple[float, ...] | None = None
     target: tuple[float, ...] | None = None
+    image_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

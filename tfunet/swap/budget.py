@@ -1,5 +1,6 @@
 """How much device memory training may use."""
 
+import contextlib
 import os
 from typing import Any
 
@@ -45,6 +46,13 @@ def used_bytes() -> tuple[int, int] | None:
         return None
     # An allocator that keeps no account reports zeros.
     return (int(found["current"]), int(found["peak"])) if found["peak"] else None
+
+
+def forget_peak() -> None:
+    """Count the peak of `used_bytes` anew, as far as the allocator can."""
+    device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+    with contextlib.suppress(ValueError, tf.errors.InvalidArgumentError):
+        tf.config.experimental.reset_memory_stats(device)
 
 
 def _local_devices() -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfunet.stamps import Note
 from tfunet.swap import amount, planner, profile, rewrite, trace
 from tfunet.swap import budget as budgets
 from tfunet.swap.costs import Costs
@@ -44,6 +45,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             memory that no tensor shows.
         plan: A plan to follow instead of making one, for the same model and batch; see `plans`.
         verbose: 0 prints nothing, 1 a line when the plan is made and one after training.
+        note: Told of each copy in each step: "swap out" or "swap in", and between which Unix
+            times. On a CPU only: of a GPU's copies the host does not know.
 
     Attributes:
         plans: One for each step that was traced.
@@ -61,6 +64,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         margin: float = MARGIN,
         plan: Plan | None = None,
         verbose: int = 1,
+        note: Note | None = None,
     ) -> None:
         super().__init__()
         amount.parse(budget)
@@ -77,6 +81,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self.allowed = tuple(allowed)
         self.plan = plan
         self.verbose = verbose
+        self.note = note
         self.plans: list[Plan] = []
         self._undo: Callable[[], None] | None = None
 
@@ -85,7 +90,8 @@ class LargeModelSupport(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._remove()
-        used = budgets.used_bytes()
+        # A CPU without a cap is no device that tensors could be moved out of.
+        used = budgets.used_bytes() if budgets.device_bytes() is not None else None
         if self.verbose and self.plans and used is not None:
             predicted = resident_bytes(self.model) + self.plans[-1].peak_bytes
             print(
@@ -108,7 +114,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         _check(model)
         _build_optimizer(model)
         self.plans = []
-        tier: Tier = HostMemory() if tf.config.list_logical_devices("GPU") else NumpyMemory()
+        on_gpu = bool(tf.config.list_logical_devices("GPU"))
+        tier: Tier = HostMemory() if on_gpu else NumpyMemory(self.note)
         usable_bytes = int(budgets.in_bytes(self.budget) * (1 - self.margin))
         train_step, jit_compile = model.train_step, model.jit_compile
         own_step = vars(model).get("train_step")  # of the instance, if the user gave it one
@@ -173,6 +180,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         if not step.ops:
             return
         plan = self.plan or self._make_plan(step, ops, tier, max(0, step_bytes))
+        budgets.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         if plan.decisions:
             rewrite.follow(

@@ -1,9 +1,12 @@
 """Where swapped tensors go: host memory."""
 
+import time
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
+
+from tfunet.stamps import Note, timed, unordered
 
 ALIGNMENT = 64  # bytes
 
@@ -28,38 +31,49 @@ class NumpyMemory:
     """NumPy arrays, outside TensorFlow's own allocator: the host of a CPU that plays the device.
 
     Each swapped tensor has an array of its own, which is used again in every step.
+
+    Args:
+        note: Told of each copy in each step: "swap out" or "swap in", from when to when.
     """
 
     # They take a core that the ops would have.
     copies_overlap = False
 
-    def __init__(self) -> None:
+    def __init__(self, note: Note | None = None) -> None:
         self._arrays: dict[str, np.ndarray] = {}
+        self._note = note
 
     def out(self, tensor: tf.Tensor) -> tf.Operation:
         key = f"{id(tensor.graph)} {tensor.name}"
 
         def put(value: np.ndarray) -> np.ndarray:
+            since = time.time()
             held = self._arrays.get(key)
             if held is None or held.shape != value.shape:
                 self._arrays[key] = held = _aligned(value)
             np.copyto(held, value)
+            if self._note is not None:
+                self._note("swap out", since, time.time())
             return np.zeros((), np.int32)
 
         with tf.device(_host(tensor)):
-            return _unordered(tf.numpy_function(put, [tensor], tf.int32, name="swap_out").op)
+            return unordered(tf.numpy_function(put, [tensor], tf.int32, name="swap_out").op)
 
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
         key = f"{id(tensor.graph)} {tensor.name}"
         with tf.device(_host(tensor)):
             value = tf.numpy_function(lambda: self._arrays[key], [], tensor.dtype, name="swap_in")
             value.set_shape(tensor.shape)
-        _unordered(value.op)
+        unordered(value.op)
+
         # The array is lent to TensorFlow, which takes it as it is; the copy lies on the device.
-        with tf.device(tensor.device):
-            copy = tf.raw_ops.DeepCopy(x=value)
-        _unordered(copy.op)
-        return copy
+        def taken(value: tf.Tensor) -> tf.Tensor:
+            with tf.device(tensor.device):
+                copy = tf.raw_ops.DeepCopy(x=value)
+            unordered(copy.op)
+            return copy
+
+        return timed("swap in", self._note, taken, value, device=tensor.device)
 
 
 class HostMemory:
@@ -79,19 +93,6 @@ class HostMemory:
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
         with tf.device(tensor.device):
             return tf.identity(self._copies[f"{id(tensor.graph)} {tensor.name}"], name="swap_in")
-
-
-def _unordered(op: tf.Operation) -> tf.Operation:
-    """Return an op that waits for its inputs and control edges only.
-
-    TensorFlow counts it among those with a state, and would run it after all such ops that were
-    made before: a copy of the second replica after the last one of the first, which waits for the
-    second where they exchange gradients or statistics.
-    """
-    manager = op.graph.experimental_acd_manager
-    if manager is not None:
-        manager.run_independently(op)
-    return op
 
 
 def _aligned(value: np.ndarray) -> np.ndarray:

@@ -1,0 +1,258 @@
+"""Compares runs of a sweep under large-model support with the same runs without it. Pure."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tfunet.bench.cells import speed_ratio, speed_ratios
+from tfunet.bench.collect import SweepRecord, TrialRecord
+from tfunet.bench.stats import Estimate, Spread, adjusted_p_values, speed_verdict, spread
+from tfunet.bench.tables import NONE, estimate_text, spread_text
+from tfunet.bench.verdict import interval_text, p_text
+from tfunet.bench.ways import way_of
+from tfunet.swap.plan import Plan
+from tfunet.swap.show import read_plans
+
+MIB = 2**20
+# What names a replica in the graph of a process that has several.
+REPLICA = re.compile(r"replica_\d+/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swapped:
+    """The repeats of one combination of settings with a budget, and of the same without one.
+
+    Args:
+        way: Backend with its options.
+        budget: What `swap` was, such as "24MiB".
+        upper: The finished runs with the budget.
+        lower: Those without; empty where the sweep has none.
+        plans: A plan for each of `upper`: of the replica and step that need most.
+        ratio: How many times as fast as without; None without runs on both sides.
+        ratio_repeats: The same of every repeat.
+        adjusted_p: p-value of `ratio`, adjusted for all those of the sweep.
+    """
+
+    way: str
+    num_replicas: int
+    replica_batch: int
+    budget: str
+    upper: tuple[TrialRecord, ...]
+    lower: tuple[TrialRecord, ...]
+    plans: tuple[Plan, ...]
+    ratio: Estimate | None
+    ratio_repeats: tuple[float, ...]
+    adjusted_p: float | None = None
+
+    @property
+    def label(self) -> str:
+        """Way, replicas, the batch of each, and budget: "horovod x2, batch 4, 24MiB"."""
+        return f"{self.way} x{self.num_replicas}, batch {self.replica_batch}, {self.budget}"
+
+    @property
+    def predicted_ratio(self) -> Spread:
+        """How many times as fast as without, as the plans predict it."""
+        # A plan that changes nothing was made without measured times.
+        return spread(
+            [
+                one.unlimited_step_seconds / one.step_seconds if one.step_seconds else 1.0
+                for one in self.plans
+            ]
+        )
+
+    @property
+    def saved_bytes(self) -> Spread:
+        """Device memory of a step that the plans save."""
+        return spread([one.unlimited_peak_bytes - one.peak_bytes for one in self.plans])
+
+
+def read_swapped(sweep: SweepRecord) -> tuple[Swapped, ...]:
+    """Return every combination of settings that was run with a budget, by replicas and batch.
+
+    Raises ValueError where no finished run has a plan.
+    """
+    groups: dict[str, dict[str | None, list[TrialRecord]]] = {}
+    for trial in sweep.trials:
+        if trial.result is not None:
+            settings = {**vars(trial.config), "swap": None, "seed": None}
+            budgets = groups.setdefault(repr((trial.scaling, settings)), {})
+            budgets.setdefault(trial.config.swap, []).append(trial)
+    found = [
+        _swapped(budget, upper, budgets.get(None, []))
+        for budgets in groups.values()
+        for budget, upper in budgets.items()
+        if budget is not None
+    ]
+    if not found:
+        raise ValueError(
+            f"{sweep.folder} holds no finished run with large-model support. Give the study "
+            'swap = ["none", "24MiB"] in its [grid], and run it again.'
+        )
+    # As in the study, where these are the same.
+    found.sort(key=lambda one: (one.num_replicas, one.replica_batch, one.budget, one.upper[0].cell))
+    adjusted = adjusted_p_values([one.ratio for one in found])
+    return tuple(replace(one, adjusted_p=p) for one, p in zip(found, adjusted, strict=True))
+
+
+def plan_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
+    """Return a row for each: what the plans predict of a step's memory, and how they reach it."""
+    return [
+        {
+            **_names(one),
+            "all kept (MiB)": _mib(plan.unlimited_peak_bytes for plan in one.plans),
+            "under the plan": _mib(plan.peak_bytes for plan in one.plans),
+            "a step may use": _mib(plan.budget_bytes for plan in one.plans),
+            "on the host": _mib(plan.host_bytes for plan in one.plans),
+            "tensors swapped": _whole(plan.count("swap") for plan in one.plans),
+            "recomputed": _whole(plan.count("recompute") for plan in one.plans),
+        }
+        for one in found
+    ]
+
+
+def time_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
+    """Return a row for each: the time of a step, measured and predicted."""
+    return [
+        {
+            **_names(one),
+            "runs": f"{len(one.upper)} and {len(one.lower)}",
+            "times as fast as without": estimate_text(one.ratio),
+            "predicted": spread_text(one.predicted_ratio, 2),
+            "step (ms)": _milliseconds(one.upper),
+            "predicted (ms)": _whole(1000 * plan.step_seconds for plan in one.plans),
+            "step without (ms)": _milliseconds(one.lower),
+            "predicted without (ms)": _whole(
+                1000 * plan.unlimited_step_seconds for plan in one.plans
+            ),
+        }
+        for one in found
+    ]
+
+
+def memory_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
+    """Return a row for each: by how much memory falls, predicted, and what was measured, in MiB.
+
+    Device memory is that of the fullest process, where its allocator counts it: on a GPU, or under
+    a cap on a CPU. That of the processes is what they had of the host's at their peaks.
+    """
+    return [
+        {
+            **_names(one),
+            "less on the device, predicted": spread_text(_scaled(one.saved_bytes), 1),
+            "device": _mib(device_bytes(one.upper)),
+            "device without": _mib(device_bytes(one.lower)),
+            "more on the host, predicted": _mib(plan.host_bytes for plan in one.plans),
+            "processes": _mib(resident_bytes(one.upper)),
+            "processes without": _mib(resident_bytes(one.lower)),
+        }
+        for one in found
+    ]
+
+
+def tensor_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
+    """Return a row for each tensor that any plan gives up, the largest first.
+
+    A column for each batch and budget says in how many runs it was swapped, recomputed or kept.
+    """
+    columns: dict[str, list[Plan]] = {}
+    for one in found:
+        plans = columns.setdefault(f"batch {one.replica_batch}, {one.budget}", [])
+        plans += [_of_one_replica(plan) for plan in one.plans]
+    num_bytes: dict[str, int] = {}
+    for plan in (plan for plans in columns.values() for plan in plans):
+        for name in plan.decisions:
+            num_bytes[name] = max(num_bytes.get(name, 0), plan.tensor_bytes.get(name, 0))
+    return [
+        {"tensor": name, "MiB": f"{num_bytes[name] / MIB:.2f}"}
+        | {key: _decided(name, plans) for key, plans in columns.items()}
+        for name in sorted(num_bytes, key=lambda name: (-num_bytes[name], name))
+    ]
+
+
+def device_bytes(trials: Iterable[TrialRecord]) -> list[int]:
+    """Return peak device memory of the fullest process, of the runs that count it."""
+    results = [one.result for one in trials if one.result is not None]
+    return [max(one.peak_device_bytes) for one in results if one.peak_device_bytes]
+
+
+def resident_bytes(trials: Iterable[TrialRecord]) -> list[int]:
+    """Return peak host memory of all processes of each run together."""
+    return [sum(one.result.peak_resident_bytes) for one in trials if one.result is not None]
+
+
+def verdicts(found: Sequence[Swapped]) -> list[str]:
+    """Return a sentence for each: what large-model support costs in time."""
+    return [_verdict(one, one.ratio) for one in found if one.ratio is not None]
+
+
+def _verdict(one: Swapped, ratio: Estimate) -> str:
+    verdict = speed_verdict(ratio, one.adjusted_p)
+    text = verdict.replace("unknown", "more repeats are needed to tell")
+    return (
+        f"{one.label}: {ratio.value:.2f} times as fast as without ({interval_text(ratio)}"
+        f"{p_text(one.adjusted_p)}): {text}."
+    )
+
+
+def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) -> Swapped:
+    config = upper[0].config
+    return Swapped(
+        way=way_of(upper[0]),
+        num_replicas=config.num_replicas,
+        replica_batch=config.replica_samples,
+        budget=budget,
+        upper=tuple(upper),
+        lower=tuple(lower),
+        plans=tuple(
+            max(read_plans(trial.folder), key=lambda plan: plan.unlimited_peak_bytes)
+            for trial in upper
+        ),
+        ratio=speed_ratio(upper, lower),
+        ratio_repeats=speed_ratios(upper, lower),
+    )
+
+
+def _names(one: Swapped) -> dict[str, str]:
+    return {
+        "backend": one.way,
+        "replicas": str(one.num_replicas),
+        "batch of each": str(one.replica_batch),
+        "budget": one.budget,
+    }
+
+
+def _of_one_replica(plan: Plan) -> Plan:
+    """Return the plan with the names of a process that has one replica."""
+    return replace(
+        plan,
+        decisions={REPLICA.sub("", name): what for name, what in plan.decisions.items()},
+        tensor_bytes={REPLICA.sub("", name): size for name, size in plan.tensor_bytes.items()},
+    )
+
+
+def _decided(name: str, plans: Sequence[Plan]) -> str:
+    counts = Counter(plan.decisions.get(name, "keep") for plan in plans)
+    return ", ".join(f"{what} {count}" for what, count in counts.most_common())
+
+
+def _mib(values: Iterable[float]) -> str:
+    known = list(values)
+    return spread_text(_scaled(spread(known)), 1) if known else NONE
+
+
+def _scaled(values: Spread) -> Spread:
+    return spread([one / MIB for one in values.values])
+
+
+def _whole(values: Iterable[float]) -> str:
+    known = list(values)
+    if not known:
+        return NONE
+    # Equal ones are not worth three numbers.
+    return f"{known[0]:.0f}" if min(known) == max(known) else spread_text(spread(known), 0)
+
+
+def _milliseconds(trials: Iterable[TrialRecord]) -> str:
+    seconds = [one.result.median_step_seconds for one in trials if one.result is not None]
+    return _whole(1000 * one for one in seconds if one is not None)
