@@ -1,5 +1,6 @@
 """Batches: the same samples and pixels for any number of replicas, each voxel evaluated once."""
 
+import ctypes
 import hashlib
 import multiprocessing
 import os
@@ -447,17 +448,17 @@ def test_the_end_of_a_cache_of_8_gib_is_read_without_the_rest(tmp_path):
 
 def test_memory_is_bounded_however_many_steps_are_fed(tmp_path):
     cases, _, _ = large_cases(tmp_path, side=1024, count=40)
-    pipeline = training(cases, replica_batch=4, last_step=60)
+    pipeline = training(cases, replica_batch=4, last_step=240)
     assert pipeline.buffered_bytes >= 16 * 1024 * 1024 * 5
-    all_bytes = 60 * 4 * 1024 * 1024 * 5
+    all_bytes = 240 * 4 * 1024 * 1024 * 5
 
     def most(steps):
         feed = replace(pipeline, last_step=steps)(range(1))
-        return max(anonymous_bytes() for _ in feed)
+        return max(allocated_bytes() for _ in feed)
 
-    few = most(12)  # With what libraries and the allocator keep from their first use on.
-    before, many = anonymous_bytes(), most(60)
-    # Twice: what a sample is made of, and what the allocator keeps.
+    few = most(48)  # With what libraries keep from the first use of each thread on.
+    before, many = allocated_bytes(), most(240)
+    # Twice: what a sample is made of.
     assert many - before < 2 * pipeline.buffered_bytes < all_bytes
     # Five times the steps take no more.
     assert many - few < pipeline.buffered_bytes
@@ -479,9 +480,28 @@ def test_pages_of_a_large_cache_are_given_back_and_read_again(tmp_path, monkeypa
     np.testing.assert_array_equal(again["image"][0, ..., 0], last)
 
 
-def anonymous_bytes():
-    """Memory of this process that is no file's."""
-    return resident_bytes("RssAnon")
+class Malloc(ctypes.Structure):
+    """What mallinfo2(3) of the C library returns."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def allocated_bytes():
+    """Memory that this process has asked for and not given back.
+
+    Not what it occupies: of that, the allocator keeps as much for later as the threads happen to
+    have held at once in the test before.
+    """
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Malloc
+    found = mallinfo()
+    return found.uordblks + found.hblkhd
 
 
 def resident_bytes(kind):
