@@ -1,7 +1,7 @@
 """Large-model support: a Keras callback that trains what does not fit in device memory."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,11 +9,11 @@ import keras
 import tensorflow as tf
 
 from tfunet.stamps import Note
-from tfunet.swap import amount, planner, profile, rewrite, trace
+from tfunet.swap import amount, planner, profile, rewrite, split, trace
 from tfunet.swap import budget as budgets
 from tfunet.swap.costs import Costs
 from tfunet.swap.host import HostMemory, NumpyMemory, Tier
-from tfunet.swap.plan import Decision, Plan
+from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.steps import Trace
 from tfunet.swap.timeline import Moves, moved
@@ -40,7 +40,10 @@ class LargeModelSupport(keras.callbacks.Callback):
         budget: Device memory for training on each device, variables and batch included: "auto"
             (what the device has), bytes, "12GiB", or a share of what the device has, "0.5".
         threshold_bytes: Smaller tensors stay on the device.
-        allowed: What may be done with a tensor beside keeping it: "swap", "recompute".
+        allowed: What may be done with a tensor beside keeping it: "swap", "recompute", and
+            "split" where nothing else is enough: the ops around it run in slabs, and the
+            tensor is never whole on the device. What is summed over all voxels then rounds
+            differently in the last bits.
         margin: Share of the budget that is left to what TensorFlow's allocator loses, and to
             memory that no tensor shows.
         plan: A plan to follow instead of making one, for the same model and batch; see `plans`.
@@ -60,7 +63,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         budget: str | float = "auto",
         *,
         threshold_bytes: int = MIB,
-        allowed: Sequence[Decision] = ("swap", "recompute"),
+        allowed: Sequence[Way] = WAYS,
         margin: float = MARGIN,
         plan: Plan | None = None,
         verbose: int = 1,
@@ -68,11 +71,10 @@ class LargeModelSupport(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         amount.parse(budget)
-        unknown = set(allowed) - {"swap", "recompute"}
+        unknown = sorted(set(allowed) - set(WAYS))
         if unknown:
-            raise ValueError(
-                f"allowed={tuple(allowed)} has {sorted(unknown)}. Known: 'swap', 'recompute'."
-            )
+            known = ", ".join(map(repr, WAYS))
+            raise ValueError(f"allowed={tuple(allowed)} has {unknown}. Known: {known}.")
         if not 0 <= margin < 1:
             raise ValueError(f"margin must be at least 0 and less than 1, got {margin}.")
         self.budget = budget
@@ -125,7 +127,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             begin = len(graph.get_operations())
             logs = train_step(*args, **kwargs)
             ops = _of_this_replica(graph.get_operations()[begin:])
-            self._rewrite(ops, tier, usable_bytes - resident_bytes(model))
+            self._rewrite(ops, tier, usable_bytes - resident_bytes(model), _tensors(logs))
             return logs
 
         def undo() -> None:
@@ -172,22 +174,30 @@ class LargeModelSupport(keras.callbacks.Callback):
             allowed=self.allowed,
         )
 
-    def _rewrite(self, ops: Sequence[tf.Operation], tier: Tier, step_bytes: int) -> None:
+    def _rewrite(
+        self,
+        ops: Sequence[tf.Operation],
+        tier: Tier,
+        step_bytes: int,
+        results: Sequence[tf.Tensor],
+    ) -> None:
         """Plan a step of one device and make its graph follow the plan."""
         since = time.perf_counter()
-        ops = trace.in_order(ops)
-        step, handles = trace.read(ops)
+        ops = trace.needed(trace.in_order(ops), results)
+        step, handles = trace.read(ops, results)
         if not step.ops:
             return
         plan = self.plan or self._make_plan(step, ops, tier, max(0, step_bytes))
         budgets.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
-        if plan.decisions:
+        if plan.decisions or plan.split:
+            found = cut(step, plan)
             rewrite.follow(
+                found,
                 step,
                 ops,
                 handles,
-                scheduled(step, plan),
+                scheduled(found.trace, plan),
                 tier=tier,
                 threshold_bytes=self.threshold_bytes,
             )
@@ -195,24 +205,50 @@ class LargeModelSupport(keras.callbacks.Callback):
             print(f"{_line(plan)} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
 
-def scheduled(step: Trace, plan: Plan) -> list[Action]:
-    """Return the actions of a step under a plan; ValueError if it is a plan of another step."""
+def cut(step: Trace, plan: Plan) -> split.Cut:
+    """Return a step with what a plan splits; ValueError if it is a plan of another step."""
     tensors = {one.name: index for index, one in enumerate(step.tensors)}
     ops = {one.name: index for index, one in enumerate(step.ops)}
-    places = {**plan.awaited, **plan.fetched}
-    missing = sorted({*plan.decisions, *places} - tensors.keys())
-    missing += sorted(set(places.values()) - ops.keys())
+    _check_names({*plan.split}, tensors)
+    _check_names({*plan.slab_rows}, ops)
+    return split.cut(
+        step,
+        {tensors[one] for one in plan.split},
+        heights={ops[one]: rows for one, rows in plan.slab_rows.items()},
+    )
+
+
+def _check_names(wanted: Collection[str], known: Collection[str]) -> None:
+    missing = sorted(set(wanted) - set(known))
     if missing:
         raise ValueError(
             f"The plan names {missing[0]} and {len(missing) - 1} more tensors and ops that this "
             "step does not have: it is of another model or batch. Leave plan out to make a new one."
         )
+
+
+def scheduled(step: Trace, plan: Plan) -> list[Action]:
+    """Return the actions of a step under a plan; ValueError if it is a plan of another step.
+
+    Args:
+        step: From `cut`.
+        plan: The plan.
+    """
+    tensors = {one.name: index for index, one in enumerate(step.tensors)}
+    ops = {one.name: index for index, one in enumerate(step.ops)}
+    places = {**plan.awaited, **plan.fetched}
+    _check_names({*plan.decisions, *places}, tensors)
+    _check_names({*places.values()}, ops)
     actions = schedule(step, {tensors[name]: what for name, what in plan.decisions.items()})
     moves = Moves(
         awaited={tensors[one]: ops[op] for one, op in plan.awaited.items()},
         fetched={tensors[one]: ops[op] for one, op in plan.fetched.items()},
     )
     return moved(actions, moves)
+
+
+def _tensors(logs: Any) -> list[tf.Tensor]:
+    return [one for one in tf.nest.flatten(logs) if tf.is_tensor(one)]
 
 
 def _check(model: keras.Model) -> None:
@@ -246,10 +282,11 @@ def _asks_for_xla(model: keras.Model) -> bool:
 
 
 def _line(plan: Plan) -> str:
-    if not plan.decisions:
+    if not plan.decisions and not plan.split:
         return f"Large-model support: all fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
+    in_slabs = f", {len(plan.split)} split" if plan.split else ""
     text = (
-        f"Large-model support: {plan.count('swap')} tensors swapped "
+        f"Large-model support: {plan.count('swap')} tensors swapped{in_slabs} "
         f"({plan.host_bytes / MIB:.0f} MiB on the host), {plan.count('recompute')} recomputed; "
         f"{plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
         f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "

@@ -14,7 +14,7 @@ from tfunet.models.make import make_model
 from tfunet.swap import planner, trace
 from tfunet.swap.callback import MARGIN, MIB, resident_bytes
 from tfunet.swap.costs import Device, described
-from tfunet.swap.plan import Decision, Plan
+from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.show import text
 
 
@@ -50,7 +50,7 @@ def forecast(
     device: Device,
     *,
     memory_bytes: int | None = None,
-    allowed: Sequence[Decision] = ("swap", "recompute"),
+    allowed: Sequence[Way] = WAYS,
 ) -> Forecast:
     """Return what one replica's step of a configuration would need and take on a device.
 
@@ -90,8 +90,8 @@ def forecast(
         return model.train_step((one, other))
 
     graph = step.get_concrete_function(image, mask).graph
-    ops = trace.in_order(graph.get_operations())
-    found, _ = trace.read(ops)
+    ops = trace.needed(trace.in_order(graph.get_operations()), graph.outputs)
+    found, _ = trace.read(ops, graph.outputs)
     resident = resident_bytes(model) + trace.num_bytes(image) + trace.num_bytes(mask)
     usable = int((memory_bytes or device.memory_bytes) * (1 - MARGIN))
     plan = planner.make_plan(

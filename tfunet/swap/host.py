@@ -1,6 +1,8 @@
 """Where swapped tensors go: host memory."""
 
 import time
+from collections.abc import Sequence
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +28,22 @@ class Tier(Protocol):
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
         """Return the tensor, in new device memory; made under the caller's control edges."""
 
+    def rows(self, tensor: tf.Tensor) -> "Rows":
+        """Return where a tensor is kept that comes and goes slab by slab."""
+
+
+class Rows(Protocol):
+    """A tensor outside of device memory, (batch, rows, ...), written and read by rows.
+
+    Both ops are made under the caller's control edges.
+    """
+
+    def write(self, slab: tf.Tensor, first: int) -> tf.Operation:
+        """Put rows from `first` on; return the op after which they are there."""
+
+    def read(self, first: int, last: int) -> tf.Tensor:
+        """Return the rows from `first` to before `last`, in new device memory."""
+
 
 class NumpyMemory:
     """NumPy arrays, outside TensorFlow's own allocator: the host of a CPU that plays the device.
@@ -50,7 +68,7 @@ class NumpyMemory:
             since = time.time()
             held = self._arrays.get(key)
             if held is None or held.shape != value.shape:
-                self._arrays[key] = held = _aligned(value)
+                self._arrays[key] = held = _aligned(value.shape, value.dtype)
             np.copyto(held, value)
             if self._note is not None:
                 self._note("swap out", since, time.time())
@@ -66,14 +84,71 @@ class NumpyMemory:
             value.set_shape(tensor.shape)
         unordered(value.op)
 
-        # The array is lent to TensorFlow, which takes it as it is; the copy lies on the device.
+        return self._taken(value, tensor.device)
+
+    def rows(self, tensor: tf.Tensor) -> "NumpyRows":
+        return NumpyRows(self, tensor)
+
+    def _taken(self, value: tf.Tensor, device: str) -> tf.Tensor:
+        """Return a copy on the device of an array that is lent to TensorFlow as it is."""
+
         def taken(value: tf.Tensor) -> tf.Tensor:
-            with tf.device(tensor.device):
+            with tf.device(device):
                 copy = tf.raw_ops.DeepCopy(x=value)
             unordered(copy.op)
             return copy
 
-        return timed("swap in", self._note, taken, value, device=tensor.device)
+        return timed("swap in", self._note, taken, value, device=device)
+
+
+class NumpyRows:
+    """Rows in a NumPy array."""
+
+    def __init__(self, memory: NumpyMemory, tensor: tf.Tensor) -> None:
+        self._memory = memory
+        self._key = f"{id(tensor.graph)} {tensor.name} rows"
+        self._like = tensor
+        self._host = _host(tensor)
+        # First row, row after the last, and what a read of them waits for: not control edges
+        # alone, which TensorFlow loses with an op that it simplifies away.
+        self._written: list[tuple[int, int, tf.Tensor]] = []
+
+    def write(self, slab: tf.Tensor, first: int) -> tf.Operation:
+        memory, key, shape = self._memory, self._key, tuple(self._like.shape)
+
+        def put(value: np.ndarray) -> np.ndarray:
+            since = time.time()
+            held = memory._arrays.get(key)
+            if held is None:
+                memory._arrays[key] = held = _aligned(shape, value.dtype)
+            held[:, first : first + value.shape[1]] = value
+            if memory._note is not None:
+                memory._note("swap out", since, time.time())
+            return np.zeros((), np.int32)
+
+        with tf.device(self._host):
+            written = tf.numpy_function(put, [slab], tf.int32, name="slab_out")
+        self._written.append((first, first + slab.shape[1], written))
+        return unordered(written.op)
+
+    def read(self, first: int, last: int) -> tf.Tensor:
+        memory, key = self._memory, self._key
+        awaited = [one for begin, end, one in self._written if begin < last and end > first]
+
+        def get(*_: np.ndarray) -> np.ndarray:
+            rows = memory._arrays[key][:, first:last]
+            if rows.flags.c_contiguous and rows.ctypes.data % ALIGNMENT == 0:
+                return rows
+            lent = _aligned(rows.shape, rows.dtype)
+            np.copyto(lent, rows)
+            return lent
+
+        shape = self._like.shape.as_list()
+        with tf.device(self._host):
+            value = tf.numpy_function(get, awaited, self._like.dtype, name="slab_in")
+            value.set_shape([shape[0], last - first, *shape[2:]])
+        unordered(value.op)
+        return memory._taken(value, self._like.device)
 
 
 class HostMemory:
@@ -94,12 +169,40 @@ class HostMemory:
         with tf.device(tensor.device):
             return tf.identity(self._copies[f"{id(tensor.graph)} {tensor.name}"], name="swap_in")
 
+    def rows(self, tensor: tf.Tensor) -> "TensorRows":
+        return TensorRows(tensor)
 
-def _aligned(value: np.ndarray) -> np.ndarray:
-    """Return an empty array like another, at an address that TensorFlow takes without a copy."""
-    memory = np.empty(value.nbytes + ALIGNMENT, np.uint8)
+
+class TensorRows:
+    """Rows in tensors of the host, one for each slab that was written."""
+
+    def __init__(self, tensor: tf.Tensor) -> None:
+        self._device = tensor.device
+        self._slabs: dict[int, tf.Tensor] = {}
+
+    def write(self, slab: tf.Tensor, first: int) -> tf.Operation:
+        with tf.device("CPU:0"):
+            self._slabs[first] = tf.identity(slab, name="slab_out")
+        return self._slabs[first].op
+
+    def read(self, first: int, last: int) -> tf.Tensor:
+        parts = []
+        with tf.device("CPU:0"):
+            for begin, slab in sorted(self._slabs.items()):
+                end = begin + slab.shape[1]
+                if begin < last and end > first:
+                    parts.append(slab[:, max(0, first - begin) : last - begin])
+            joined = parts[0] if len(parts) == 1 else tf.concat(parts, axis=1)
+        with tf.device(self._device):
+            return tf.identity(joined, name="slab_in")
+
+
+def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Return an empty array at an address that TensorFlow takes without a copy."""
+    num_bytes = prod(shape) * dtype.itemsize
+    memory = np.empty(num_bytes + ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % ALIGNMENT
-    return memory[first : first + value.nbytes].view(value.dtype).reshape(value.shape)
+    return memory[first : first + num_bytes].view(dtype).reshape(shape)
 
 
 def _host(tensor: tf.Tensor) -> str | None:

@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Decision = Literal["keep", "recompute", "swap"]
+# What may be done with a tensor beside keeping it.
+Way = Literal["recompute", "split", "swap"]
+WAYS: tuple[Way, ...] = ("swap", "recompute", "split")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +21,14 @@ class Plan:
             not named, right after the op that made it.
         fetched: Tensor to the op after which its copy to the device begins; where it is not
             named, right before it is read.
+        split: Tensors that are never whole on the device: the ops around them run in slabs.
+        slab_rows: Rows of a slab, by the last op of each chain of ops that run in slabs.
         budget_bytes: Device memory that the plan was made for.
         peak_bytes: Most device memory in use at once, predicted.
         unlimited_peak_bytes: The same with every tensor kept, predicted.
         floor_bytes: The largest working set of one op, which no plan can pass.
         floor_op: That op's name.
-        host_bytes: Host memory that swapped tensors take.
+        host_bytes: Host memory that tensors take which are swapped or split.
         step_seconds: Time of a step, predicted.
         unlimited_step_seconds: The same with every tensor kept, predicted.
         repeat_seconds: Of `step_seconds`, ops that are run again.
@@ -31,12 +36,14 @@ class Plan:
         exposed_seconds: Of `step_seconds`, waiting for copies.
         curve: Memory in use over the step, predicted: (seconds, bytes) wherever it changes.
         unlimited_curve: The same with every tensor kept.
-        tensor_bytes: Of the tensors in `decisions`.
+        tensor_bytes: Of the tensors in `decisions` and `split`.
     """
 
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     awaited: Mapping[str, str] = field(default_factory=dict)
     fetched: Mapping[str, str] = field(default_factory=dict)
+    split: Sequence[str] = ()
+    slab_rows: Mapping[str, int] = field(default_factory=dict)
     budget_bytes: int = 0
     peak_bytes: int = 0
     unlimited_peak_bytes: int = 0
@@ -68,7 +75,7 @@ class Plan:
             name: tuple(tuple(point) for point in table.get(name, ()))
             for name in ("curve", "unlimited_curve")
         }
-        return cls(**{**table, **curves})
+        return cls(**{**table, **curves, "split": tuple(table.get("split", ()))})
 
     def count(self, decision: Decision) -> int:
         return sum(one == decision for one in self.decisions.values())

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tfunet.swap import split
 from tfunet.swap.costs import Costs
-from tfunet.swap.plan import Decision, Plan
+from tfunet.swap.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.search import Search
 from tfunet.swap.steps import ALIASES, Op, Trace, without_small
@@ -49,17 +50,13 @@ def make_plan(
     costs: Costs,
     threshold_bytes: int,
     scratch: Mapping[int, int] | None = None,
-    allowed: Sequence[Decision] = ("swap", "recompute"),
+    allowed: Sequence[Way] = WAYS,
 ) -> Plan:
     """Return the plan with the shortest step found whose predicted peak is within the budget.
 
     Where no plan is, the one with the lowest peak; compare `peak_bytes` with `budget_bytes`.
-
-    It begins several times: with each way alone, and with all of them, copies counted in full or
-    as hidden behind computation. Each time it gives up one tensor after another, the one first
-    that frees the most bytes for a second at the points where the budget is exceeded, until it is
-    exceeded nowhere, and keeps again whatever turns out to fit. The best of these is then changed
-    tensor by tensor while that makes the step shorter.
+    Tensors are split only where nothing else is enough: first those of the ops that are larger
+    than the budget, then more, from the largest on.
 
     Args:
         trace: The step.
@@ -69,23 +66,70 @@ def make_plan(
         scratch: See `tfunet.swap.schedule.memory`.
         allowed: What may be done beside keeping.
     """
+    unlimited = weigh(trace, {}, costs, budget_bytes=budget_bytes, scratch=scratch)
 
+    def planned(found: split.Cut) -> Plan:
+        own = dict(scratch or {})
+        for last, chain in found.chains.items():
+            # In slabs, what an op needs beside its tensors shrinks with them.
+            parts = [own.pop(one, 0) * chain.height // chain.rows for one in chain.ops]
+            own[last] = found.scratch[last] + max(parts)
+        best = _planned(
+            found.trace,
+            budget_bytes=budget_bytes,
+            costs=found.costs(trace, costs),
+            threshold_bytes=threshold_bytes,
+            scratch=own,
+            allowed=[one for one in allowed if one != "split"],
+        )
+        return _described(trace, found, best, unlimited, budget_bytes, own)
+
+    best = planned(split.cut(trace, ()))
+    if "split" not in allowed:
+        return best
+    for tensors in split.trials(trace, budget_bytes=budget_bytes, threshold_bytes=threshold_bytes):
+        if best.peak_bytes <= budget_bytes:
+            break
+        slab_bytes = int(budget_bytes * split.SLAB_SHARE)
+        plan = planned(split.cut(trace, tensors, slab_bytes=slab_bytes))
+        if plan.peak_bytes < best.peak_bytes:
+            best = plan
+    return best
+
+
+def _planned(
+    trace: Trace,
+    *,
+    budget_bytes: int,
+    costs: Costs,
+    threshold_bytes: int,
+    scratch: Mapping[int, int],
+    allowed: Sequence[Decision],
+) -> Candidate:
+    """Return the best that is found without splitting.
+
+    It begins several times: with each way alone, and with all of them, copies counted in full or
+    as hidden behind computation. Each time it gives up one tensor after another, the one first
+    that frees the most bytes for a second at the points where the budget is exceeded, until it is
+    exceeded nowhere, and keeps again whatever turns out to fit. The best of these is then changed
+    tensor by tensor while that makes the step shorter.
+    """
     unlimited = weigh(trace, {}, costs, budget_bytes=budget_bytes, scratch=scratch)
     best = unlimited
     # Most ops of a step touch small tensors only, and would take most of the time of a search.
-    large, stays = without_small(trace, threshold_bytes)
+    large, stays = without_small(trace, threshold_bytes, scratch)
     if large.ops and unlimited.peak_bytes > budget_bytes:
         small_bytes = unlimited.peak_bytes - int(memory(large, schedule(large, {})).max(initial=0))
         decisions = _search(
             large,
             costs=costs.of(stays),
             budget_bytes=budget_bytes - small_bytes,
-            scratch={stays.index(one): size for one, size in (scratch or {}).items()},
+            scratch={stays.index(one): size for one, size in scratch.items()},
             threshold_bytes=threshold_bytes,
             allowed=allowed,
         )
         best = weigh(trace, decisions, costs, budget_bytes=budget_bytes, scratch=scratch)
-    return _described(trace, best, unlimited, budget_bytes, scratch or {})
+    return best
 
 
 def _search(
@@ -213,13 +257,16 @@ def _enough(
 
 
 def _described(
-    trace: Trace,
+    whole: Trace,
+    found: split.Cut,
     best: Candidate,
     unlimited: Candidate,
     budget_bytes: int,
     scratch: Mapping[int, int],
 ) -> Plan:
+    trace = found.trace
     floor, floor_op = largest_op(trace, scratch)
+    moved = sorted(found.split) + sorted(best.decisions)
 
     def named(places: Mapping[int, int]) -> dict[str, str]:
         return {trace.tensors[one].name: trace.ops[op].name for one, op in sorted(places.items())}
@@ -228,13 +275,19 @@ def _described(
         decisions={trace.tensors[one].name: what for one, what in sorted(best.decisions.items())},
         awaited=named(best.moves.awaited),
         fetched=named(best.moves.fetched),
+        split=tuple(trace.tensors[one].name for one in sorted(found.split)),
+        slab_rows={
+            trace.ops[last].name: chain.height for last, chain in sorted(found.chains.items())
+        },
         budget_bytes=budget_bytes,
         peak_bytes=best.peak_bytes,
         unlimited_peak_bytes=unlimited.peak_bytes,
         floor_bytes=floor,
         floor_op=floor_op,
         host_bytes=sum(
-            trace.tensors[one].num_bytes for one, what in best.decisions.items() if what == "swap"
+            whole.tensors[one].num_bytes
+            for one in moved
+            if best.decisions.get(one, "swap") == "swap"
         ),
         step_seconds=best.times.step_seconds,
         unlimited_step_seconds=unlimited.times.step_seconds,
@@ -243,9 +296,7 @@ def _described(
         exposed_seconds=best.times.exposed_seconds,
         curve=curve(best.times.ends, best.in_use.tolist()),
         unlimited_curve=curve(unlimited.times.ends, unlimited.in_use.tolist()),
-        tensor_bytes={
-            trace.tensors[one].name: trace.tensors[one].num_bytes for one in sorted(best.decisions)
-        },
+        tensor_bytes={whole.tensors[one].name: whole.tensors[one].num_bytes for one in moved},
     )
 
 

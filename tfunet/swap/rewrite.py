@@ -6,7 +6,9 @@ import tensorflow as tf
 
 from tfunet.swap.host import Tier
 from tfunet.swap.schedule import Action
-from tfunet.swap.steps import Op, Trace, root
+from tfunet.swap.slab_graph import SlabGraph
+from tfunet.swap.split import Cut
+from tfunet.swap.steps import ALIASES, Op, Trace, root
 from tfunet.swap.trace import FUSED_WITH_BIAS, READS
 
 # A control edge to one of these keeps TensorFlow from fusing it with its neighbour.
@@ -14,7 +16,8 @@ FUSED = FUSED_WITH_BIAS | {"BiasAdd"}
 
 
 def follow(
-    trace: Trace,
+    found: Cut,
+    whole: Trace,
     ops: Sequence[tf.Operation],
     handles: Sequence[tf.Tensor],
     actions: Sequence[Action],
@@ -30,13 +33,16 @@ def follow(
     were traced, each copy and repetition between the two where it stands in the schedule.
 
     Args:
-        trace: Of the ops.
+        found: The step with what is split.
+        whole: The step before it was cut.
         ops: Of the step, in the order in which they were traced.
         handles: The tensors behind the trace's indices.
-        actions: In order.
+        actions: Of the cut step, in order.
         tier: Where swapped tensors go.
         threshold_bytes: An op is large if it reads or writes a tensor of this size.
     """
+    trace, handles = found.trace, list(handles)
+    slabs = SlabGraph(whole, found, ops, handles, tier)
     restored: dict[int, tf.Tensor] = {}
     copies: dict[int, tf.Operation] = {}
     leaving: list[tuple[int, tf.Operation]] = []  # (last op that reads the tensor, its copy out)
@@ -59,14 +65,22 @@ def follow(
             again = _repeat(ops[action.index], inputs)
             for (index, _), output in zip(action.outputs, again.outputs, strict=True):
                 restored[index] = output
+        elif action.index in found.chains:
+            given = {one: restored[one] for one, back in action.inputs if back}
+            copied = [copy for last, copy in leaving if last < action.index]
+            leaving = [one for one in leaving if one[0] >= action.index]
+            previous = slabs.run(found.chains[action.index], given, [*after, *copied])
         else:
             op, described = ops[action.index], trace.ops[action.index]
             for position, (index, back) in enumerate(action.inputs):
                 if back:
                     op._update_input(position, restored[index])
-            if not _is_large(trace, described, threshold_bytes):
+            # TensorFlow takes out ops that only rename a tensor, and the order with them.
+            if described.kind in ALIASES or not _is_large(trace, described, threshold_bytes):
                 continue
-            before = list(after) if described.is_backward else []
+            # What is split is read after it was written only if all goes in one order.
+            in_turn = bool(found.chains) and described.kind not in FUSED
+            before = list(after) if described.is_backward or in_turn else []
             if described.is_backward or described.kind not in FUSED:
                 previous = op
             if described.kind not in FUSED:

@@ -1,5 +1,6 @@
 """The ops of a training step and the tensors between them. Pure."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 # Of these, an output is the memory of the first input, seen with another shape or name.
@@ -69,12 +70,76 @@ class Tensor:
         is_inner: Whether it lies between two ops that TensorFlow runs as one, a convolution and
             its bias: it never comes to be, and giving it another reader would part the two, which
             changes the last bit of what they compute.
+        is_result: Whether the step returns it.
     """
 
     name: str
     num_bytes: int
     producer: int
     is_inner: bool = False
+    is_result: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """Which rows of a tensor belong to a slab: rows along its first spatial axis.
+
+    A slab is a range of rows of the op that runs in slabs, its own rows. An element of them reaches
+    `size` rows of the tensor from row `stride * own - before` on; where `transposed`, a row of the
+    tensor is reached by as many own rows instead.
+
+    Args:
+        extent: Rows that the tensor has.
+        row_bytes: Of one of them.
+        stride: See above.
+        before: See above.
+        size: See above.
+        transposed: See above.
+        copies: How many copies of a slab lie on the device while the op runs.
+    """
+
+    extent: int
+    row_bytes: int
+    stride: int = 1
+    before: int = 0
+    size: int = 1
+    transposed: bool = False
+    copies: int = 1
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the tensor's rows are the op's own."""
+        return (self.stride, self.before, self.size) == (1, 0, 1)
+
+    def wanted(self, begin: int, end: int) -> tuple[int, int]:
+        """Return the rows of a slab, also those outside of the tensor, where it is padded."""
+        if self.transposed:
+            first = -((self.size - 1 - self.before - begin) // self.stride)
+            return first, (end - 1 + self.before) // self.stride + 1
+        first = begin * self.stride - self.before
+        return first, (end - begin - 1) * self.stride + first + self.size
+
+    def rows(self, begin: int, end: int) -> tuple[int, int]:
+        """Return the rows of a slab that the tensor has."""
+        first, last = self.wanted(begin, end)
+        return max(0, first), min(self.extent, last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slabs:
+    """How an op can run in slabs, one after the other.
+
+    Args:
+        rows: Own rows, which the slabs divide.
+        unit: A slab but the last has a multiple of so many.
+        inputs: What a slab takes of each input; None for one that it takes whole.
+        outputs: What a slab gives of each output; None for one that is the sum over the slabs.
+    """
+
+    rows: int
+    unit: int
+    inputs: tuple[Reach | None, ...]
+    outputs: tuple[Reach | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +155,7 @@ class Op:
         is_repeatable: Whether it may run twice: no state, no random numbers of its own.
         flops: Multiplications and additions, of convolutions and matrix products.
         item_bytes: Of a number that it computes with.
+        slabs: How it can run in slabs; None where it cannot.
     """
 
     name: str
@@ -100,6 +166,7 @@ class Op:
     is_repeatable: bool
     flops: float
     item_bytes: int = 4
+    slabs: Slabs | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +185,12 @@ def root(trace: Trace, tensor: int) -> int:
     return root(trace, trace.ops[producer].inputs[0])
 
 
-def without_small(trace: Trace, least_bytes: int) -> tuple[Trace, list[int]]:
+def without_small(
+    trace: Trace, least_bytes: int, also: Collection[int] = ()
+) -> tuple[Trace, list[int]]:
     """Return the step without the ops that touch no tensor of `least_bytes`, and what is left.
+
+    The ops of `also` stay.
 
     Tensors keep their indices; those of the ops that are left out were there before the step. The
     second value is the index in `trace` of each op that stays.
@@ -127,7 +198,8 @@ def without_small(trace: Trace, least_bytes: int) -> tuple[Trace, list[int]]:
     stays = [
         index
         for index, op in enumerate(trace.ops)
-        if any(trace.tensors[one].num_bytes >= least_bytes for one in (*op.inputs, *op.outputs))
+        if index in also
+        or any(trace.tensors[one].num_bytes >= least_bytes for one in (*op.inputs, *op.outputs))
     ]
     place = {index: position for position, index in enumerate(stays)}
     tensors = tuple(replace(one, producer=place.get(one.producer, -1)) for one in trace.tensors)

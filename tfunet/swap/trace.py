@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfunet.swap import slab_ops
 from tfunet.swap.steps import Op, Tensor, Trace
 
 # Their memory is not the step's own: a variable's, the batch's, the graph's.
@@ -47,12 +48,37 @@ def in_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
     return list(placed.values())
 
 
-def read(ops: Sequence[tf.Operation]) -> tuple[Trace, list[tf.Tensor]]:
+def needed(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
+    """Return the ops that TensorFlow runs: those with a state, and what they, the results and ops
+    outside of the step need.
+
+    The gradient of the batch, say, is traced and never computed.
+
+    Args:
+        ops: Of a step, from `in_order`.
+        results: What the step returns.
+    """
+    own = {op.name for op in ops}
+    wanted = {one.op.name for one in results}
+    for op in reversed(ops):
+        stays = op.name in wanted or op.op_def.is_stateful or _has_function(op)
+        readers = (reader.name for one in op.outputs for reader in one.consumers())
+        if stays or any(one not in own for one in readers):
+            wanted |= {op.name, *(one.op.name for one in op.inputs)}
+            wanted |= {one.name for one in op.control_inputs}
+    return [op for op in ops if op.name in wanted]
+
+
+def read(
+    ops: Sequence[tf.Operation], results: Sequence[tf.Tensor] = ()
+) -> tuple[Trace, list[tf.Tensor]]:
     """Return what the ops of one replica's step compute, and the tensors behind its indices.
 
     Args:
         ops: Those that were created while the model's train_step was traced, from `in_order`.
+        results: What the step returns.
     """
+    returned = {one.name for one in results}
     indices: dict[str, int] = {}
     tensors: list[Tensor] = []
     handles: list[tf.Tensor] = []
@@ -68,6 +94,7 @@ def read(ops: Sequence[tf.Operation]) -> tuple[Trace, list[tf.Tensor]]:
                     num_bytes=num_bytes(handle) if own else 0,
                     producer=producer,
                     is_inner=inner,
+                    is_result=handle.name in returned,
                 )
             )
             handles.append(handle)
@@ -87,6 +114,7 @@ def read(ops: Sequence[tf.Operation]) -> tuple[Trace, list[tf.Tensor]]:
                 is_repeatable=_is_repeatable(op),
                 flops=_flops(op),
                 item_bytes=op.outputs[0].dtype.size if op.outputs else 4,
+                slabs=slab_ops.describe(op),
             )
         )
     return Trace(ops=tuple(found), tensors=tuple(tensors)), handles
@@ -118,10 +146,13 @@ def _read_inputs(op: tf.Operation) -> Sequence[tf.Tensor]:
 
 
 def _is_repeatable(op: tf.Operation) -> bool:
-    functions = any(attribute.type == "func" for attribute in op.op_def.attr)
     special = any(one.dtype in (tf.resource, tf.variant) for one in (*op.inputs, *op.outputs))
     once = op.op_def.is_stateful or op.type in READS or op.type.startswith(COLLECTIVE)
-    return not (once or functions or special)
+    return not (once or _has_function(op) or special)
+
+
+def _has_function(op: tf.Operation) -> bool:
+    return any(attribute.type == "func" for attribute in op.op_def.attr)
 
 
 def _flops(op: tf.Operation) -> float:

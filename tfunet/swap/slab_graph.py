@@ -1,0 +1,181 @@
+"""Makes a chain of ops of a traced step run in slabs."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+
+from tfunet.swap import slab_ops
+from tfunet.swap.host import Tier
+from tfunet.swap.split import Chain, Cut, kept_rows
+from tfunet.swap.steps import Reach, Slabs, Trace
+from tfunet.swap.trace import SHAPE_READERS
+
+
+class SlabGraph:
+    """Puts slabs in the place of whole ops.
+
+    Args:
+        whole: The step before it was cut.
+        found: And after.
+        ops: Behind the indices of both.
+        handles: The tensors behind the indices of both. Where a chain makes a tensor anew, it
+            takes the place of the old one here and in every op that reads it.
+        tier: Where tensors go that are split.
+    """
+
+    def __init__(
+        self,
+        whole: Trace,
+        found: Cut,
+        ops: Sequence[tf.Operation],
+        handles: list[tf.Tensor],
+        tier: Tier,
+    ) -> None:
+        self._whole = whole
+        self._cut = found
+        self._ops = ops
+        self._handles = handles
+        self._rows = {one: tier.rows(handles[one]) for one in found.split}
+        self._tier = tier
+        for one in found.split:
+            _forget_shape_readers(handles[one])
+
+    def run(
+        self, chain: Chain, given: Mapping[int, tf.Tensor], before: Sequence[tf.Operation]
+    ) -> tf.Operation:
+        """Make a chain run in slabs, and return the op after which all of it is done.
+
+        Args:
+            chain: Of the cut step.
+            given: Tensors that the chain reads, by index, where they are not those of the step.
+            before: Ops that come first.
+        """
+        rows_out = {
+            one: self._rows.get(one) or self._tier.rows(self._handles[one])
+            for one in kept_rows(self._whole, self._cut, chain)
+        }
+        sums: dict[int, tf.Tensor] = {}
+        after = list(before)
+        for begin, end in chain.slabs:
+            made = self._slab(chain, given, after, begin, end)
+            after = []
+            for one, value in made.items():
+                if one in rows_out:
+                    reach = self._given_reach(one, chain)
+                    after.append(rows_out[one].write(value, reach.rows(begin, end)[0]))
+                elif self._is_sum(one, chain):
+                    sums[one] = sums[one] + value if one in sums else value
+                    after.append(sums[one].op)
+        for one, total in sums.items():
+            self._replace(one, total)
+        for one, rows in rows_out.items():
+            if one not in self._cut.split:
+                with tf.control_dependencies(after):
+                    extent = self._handles[one].shape[1]
+                    whole = rows.read(0, extent)
+                self._replace(one, whole)
+                after = [whole.op]
+        with tf.control_dependencies(after):
+            return tf.no_op()
+
+    def _slab(
+        self,
+        chain: Chain,
+        given: Mapping[int, tf.Tensor],
+        after: Sequence[tf.Operation],
+        begin: int,
+        end: int,
+    ) -> dict[int, tf.Tensor]:
+        """Return what a slab gives of each output of each op of a chain."""
+        made: dict[int, tf.Tensor] = {}
+        read: dict[tuple[int, int, int], tf.Tensor] = {}
+        for index in chain.ops:
+            op, described = self._ops[index], self._whole.ops[index]
+            slabs = _slabs(described.slabs)
+            inputs = []
+            for one, reach, handle in zip(described.inputs, slabs.inputs, op.inputs, strict=True):
+                if one in made:
+                    inputs.append(made[one])
+                elif reach is None:
+                    inputs.append(given.get(one, handle))
+                else:
+                    first, last = reach.rows(begin, end)
+                    key = (one, first, last)
+                    if key not in read:
+                        read[key] = self._read(one, given.get(one, handle), first, last, after)
+                    inputs.append(read[key])
+            # Nothing else would hold back an op that reads no rows.
+            first_of_all = after if not any(slabs.inputs) else ()
+            with tf.device(op.device), tf.control_dependencies(first_of_all):
+                outputs = slab_ops.make(op, slabs, inputs, begin, end)
+            made |= dict(zip(described.outputs, outputs, strict=True))
+        return made
+
+    def _read(
+        self,
+        one: int,
+        handle: tf.Tensor,
+        first: int,
+        last: int,
+        after: Sequence[tf.Operation],
+    ) -> tf.Tensor:
+        with tf.control_dependencies(after):
+            if one in self._cut.split:
+                return self._rows[one].read(first, last)
+            with tf.device(handle.device):
+                rest = handle.shape.as_list()[2:]
+                begin = [0, first, *(0 for _ in rest)]
+                return tf.slice(handle, begin, [handle.shape[0], last - first, *rest])
+
+    def _given_reach(self, tensor: int, chain: Chain) -> Reach:
+        for index in chain.ops:
+            op = self._whole.ops[index]
+            if tensor in op.outputs:
+                reach = _slabs(op.slabs).outputs[op.outputs.index(tensor)]
+                if reach is not None:
+                    return reach
+        raise ValueError(f"{self._whole.tensors[tensor].name} has no rows.")
+
+    def _is_sum(self, tensor: int, chain: Chain) -> bool:
+        ops = (self._whole.ops[index] for index in chain.ops)
+        return any(
+            tensor in op.outputs and _slabs(op.slabs).outputs[op.outputs.index(tensor)] is None
+            for op in ops
+        )
+
+    def _replace(self, one: int, tensor: tf.Tensor) -> None:
+        """Let every reader of a tensor of the step read another one instead."""
+        for reader in self._handles[one].consumers():
+            for position, handle in enumerate(reader.inputs):
+                if handle is self._handles[one]:
+                    reader._update_input(position, tensor)
+        self._handles[one] = tensor
+
+
+def _slabs(slabs: Slabs | None) -> Slabs:
+    if slabs is None:
+        raise ValueError("An op of a chain cannot run in slabs.")
+    return slabs
+
+
+def _forget_shape_readers(tensor: tf.Tensor) -> None:
+    """Put known shapes in the place of ops that read the shape of a tensor that is split."""
+    values: dict[str, Callable[[list[int]], tf.Tensor]] = {
+        "Shape": lambda shape: shape,
+        "ShapeN": lambda shape: shape,
+        "Rank": len,
+        "Size": lambda shape: tf.TensorShape(shape).num_elements(),
+    }
+    for op in tensor.consumers():
+        if op.type not in SHAPE_READERS or op.type not in values:
+            continue
+        for position, output in enumerate(op.outputs):
+            shape = op.inputs[position].shape
+            if op.inputs[position] is not tensor:
+                continue
+            with tf.control_dependencies(None), tf.device(op.device):
+                known = tf.constant(values[op.type](shape.as_list()), output.dtype)
+            for reader in output.consumers():
+                for at, handle in enumerate(reader.inputs):
+                    if handle is output:
+                        reader._update_input(at, known)

@@ -1,0 +1,315 @@
+"""Ops that can run in slabs along their first spatial axis, and how: which rows of what they read
+belong to rows of what they make, and the op that makes them.
+
+A convolution in slabs is one without padding over rows that were padded before; its gradients are
+the transposed sums of the same rows (Dumoulin and Visin, A guide to convolution arithmetic for
+deep learning, 2016, sections 2 and 4). What is summed over all voxels is summed slab by slab, which
+rounds differently in the last bits.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfunet.swap.steps import ALIASES, IN_PLACE, Reach, Slabs
+
+# A convolution of one spatial axis runs as one of two, of which the first is one row high.
+LEAST_RANK = 4
+LEAST_ROWS = 2
+SAME_ROWS = (IN_PLACE | ALIASES | {"Cast", "ConcatV2", "SelectV2", "Slice", "Tile"}) - {
+    "ExpandDims",
+    "Squeeze",
+}
+REDUCTIONS = frozenset({"Mean", "Sum"})
+CONVOLUTIONS = frozenset({"Conv2D", "Conv3D"})
+OF_FILTERS = frozenset({"Conv2DBackpropFilter", "Conv3DBackpropFilterV2"})
+OF_INPUTS = frozenset({"Conv2DBackpropInput", "Conv3DBackpropInputV2"})
+POOLS = frozenset({"AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D"})
+POOL_GRADIENTS = frozenset({"MaxPool3DGrad", "MaxPoolGrad"})
+
+
+def describe(op: tf.Operation) -> Slabs | None:
+    """Return how an op can run in slabs; None where it cannot."""
+    tensors = (*op.inputs, *op.outputs)
+    known = all(one.shape.is_fully_defined() for one in tensors)
+    # A control edge to the whole op cannot follow it into its slabs.
+    if not known or not op.outputs or op.control_inputs or op._control_outputs:
+        return None
+    if max(one.shape.rank for one in tensors) < LEAST_RANK:
+        return None
+    if op.type in CONVOLUTIONS | OF_FILTERS | OF_INPUTS:
+        found = _convolution(op)
+    elif op.type in POOLS | POOL_GRADIENTS:
+        found = _pool(op)
+    elif op.type in REDUCTIONS:
+        found = _reduction(op)
+    elif op.type == "BiasAddGrad":
+        rows = _same(op.inputs[0])
+        found = Slabs(rows=rows.extent, unit=1, inputs=(rows,), outputs=(None,))
+    elif op.type in SAME_ROWS:
+        found = _same_rows(op)
+    else:
+        found = None
+    return found if found is not None and found.rows >= LEAST_ROWS else None
+
+
+def make(
+    op: tf.Operation, slabs: Slabs, inputs: Sequence[tf.Tensor], begin: int, end: int
+) -> list[tf.Tensor]:
+    """Return what a slab gives of each output: its rows, or its part of a sum.
+
+    Args:
+        op: The whole one.
+        slabs: Of `describe`.
+        inputs: What a slab takes of each input; that of the whole op where it takes it whole.
+        begin: First of its own rows.
+        end: The row after its last.
+    """
+    if op.type in CONVOLUTIONS | OF_FILTERS:
+        return _made_convolution(op, slabs, inputs, begin, end)
+    if op.type in OF_INPUTS:
+        return _made_input_gradient(op, slabs, inputs, begin, end)
+    if op.type == "Mean" and slabs.outputs[0] is None:
+        (made,) = _again(op, inputs)
+        return [made * tf.constant((end - begin) / slabs.rows, made.dtype)]
+    if op.type in ("Slice", "Reshape", "EnsureShape", "Tile"):
+        return [_made_with_shape(op, inputs, end - begin)]
+    return _again(op, inputs)
+
+
+def _again(op: tf.Operation, inputs: Sequence[tf.Tensor], **changed: Any) -> list[tf.Tensor]:
+    """Return the outputs of an op like another, on other inputs."""
+    attributes = {key: one for key, one in op.node_def.attr.items() if not key.startswith("_")}
+    made = op.graph.create_op(
+        op.type,
+        list(inputs),
+        [one.dtype for one in op.outputs],
+        attrs={**attributes, **changed},
+        op_def=op.op_def,
+        name=f"slab/{op.name}",
+    )
+    return list(made.outputs)
+
+
+def _same(tensor: tf.Tensor, **changed: Any) -> Reach:
+    shape = tensor.shape.as_list()
+    row_bytes = prod(shape) // shape[1] * tensor.dtype.size if shape[1] else 0
+    return Reach(extent=shape[1], row_bytes=row_bytes, **changed)
+
+
+def _same_rows(op: tf.Operation) -> Slabs | None:
+    """Return the slabs of an op each row of whose output comes from that row of its inputs."""
+    output = op.outputs[0]
+    shape = output.shape.as_list()
+    if len(op.outputs) > 1 or len(shape) < LEAST_RANK or not all(shape):
+        return None
+    inputs: list[Reach | None] = []
+    for position, one in enumerate(op.inputs):
+        taken = one.shape.as_list()
+        if _describes(op, position):
+            inputs.append(None)
+        elif op.type in ("Reshape", "EnsureShape"):
+            inputs.append(_same(one) if taken[:2] == shape[:2] else None)
+        elif len(taken) == len(shape) and taken[1] == shape[1]:
+            inputs.append(_same(one))
+        elif len(taken) < len(shape) - 1 or (len(taken) == len(shape) and taken[1] == 1):
+            inputs.append(None)
+        else:
+            return None
+    if op.type == "ConcatV2":
+        axis = _static(op.inputs[-1])
+        if axis is None or int(axis) % len(shape) == 1:
+            return None
+    if op.type == "Slice" and (_static(op.inputs[1]) is None or inputs[0] is None):
+        return None
+    if op.type == "Tile" and (_static(op.inputs[1]) is None):
+        return None
+    whole = op.type in ("Reshape", "EnsureShape", "Identity") and inputs[0] is None
+    if whole or (op.type == "Slice" and op.inputs[0].shape[1] != shape[1]):
+        return None
+    return Slabs(rows=shape[1], unit=1, inputs=tuple(inputs), outputs=(_same(output),))
+
+
+def _describes(op: tf.Operation, position: int) -> bool:
+    """Whether an input says what to do and has no rows."""
+    if op.type == "ConcatV2":
+        return position == len(op.inputs) - 1
+    return position > 0 and op.type in ("Reshape", "Slice", "Tile")
+
+
+def _made_with_shape(op: tf.Operation, inputs: Sequence[tf.Tensor], rows: int) -> tf.Tensor:
+    shape = op.outputs[0].shape.as_list()
+    if op.type == "Slice":
+        begin = [int(one) for one in _static(op.inputs[1])]
+        return tf.slice(inputs[0], begin, [shape[0], rows, *shape[2:]])
+    if op.type == "Tile":
+        times = [int(one) for one in _static(op.inputs[1])]
+        times[1] = rows // inputs[0].shape[1]
+        return tf.tile(inputs[0], times)
+    return tf.reshape(inputs[0], [shape[0], rows, *shape[2:]])
+
+
+def _reduction(op: tf.Operation) -> Slabs | None:
+    axes = _static(op.inputs[1])
+    if axes is None:
+        return None
+    rank = op.inputs[0].shape.rank
+    rows = _same(op.inputs[0])
+    reduced = {int(one) % rank for one in axes.reshape(-1)}
+    if 1 in reduced:
+        return Slabs(rows=rows.extent, unit=1, inputs=(rows, None), outputs=(None,))
+    if 0 in reduced and not op.get_attr("keep_dims"):
+        return None
+    given = _same(op.outputs[0])
+    return Slabs(rows=rows.extent, unit=1, inputs=(rows, None), outputs=(given,))
+
+
+def _pool(op: tf.Operation) -> Slabs | None:
+    """Return the slabs of a pooling whose windows lie side by side."""
+    size, stride = op.get_attr("ksize")[1], op.get_attr("strides")[1]
+    whole = op.inputs[0]
+    if not _channels_last(op) or size != stride or whole.shape[1] % size:
+        return None
+    window = _same(whole, stride=stride, size=size)
+    if op.type in POOLS:
+        pooled = _same(op.outputs[0])
+        return Slabs(rows=pooled.extent, unit=1, inputs=(window,), outputs=(pooled,))
+    pooled = _same(op.inputs[1])
+    return Slabs(rows=pooled.extent, unit=1, inputs=(window, pooled, pooled), outputs=(window,))
+
+
+class Axis(NamedTuple):
+    """One spatial axis of a convolution: voxels it reads, and makes, and what lies between."""
+
+    extent: int
+    made: int
+    stride: int
+    size: int
+    before: int
+    after: int
+
+
+def _axes(op: tf.Operation) -> list[Axis] | None:
+    """Return the spatial axes of a convolution, of which the op may be a gradient."""
+    if op.type in CONVOLUTIONS:
+        read, weights, made = op.inputs[0].shape, op.inputs[1].shape, op.outputs[0].shape
+    elif op.type in OF_FILTERS:
+        read, weights, made = op.inputs[0].shape, op.outputs[0].shape, op.inputs[2].shape
+    else:
+        read, weights, made = op.outputs[0].shape, op.inputs[1].shape, op.inputs[2].shape
+    padding = op.get_attr("padding").decode()
+    if not _channels_last(op) or padding not in ("SAME", "VALID"):
+        return None
+    strides, dilations = op.get_attr("strides"), op.get_attr("dilations")
+    axes = []
+    for axis in range(1, read.rank - 1):
+        size = (weights[axis - 1] - 1) * dilations[axis] + 1
+        stride = strides[axis]
+        lacking = (made[axis] - 1) * stride + size - read[axis]
+        padded = max(0, lacking) if padding == "SAME" else 0
+        axes.append(Axis(read[axis], made[axis], stride, size, padded // 2, padded - padded // 2))
+    return axes
+
+
+def _channels_last(op: tf.Operation) -> bool:
+    return op.get_attr("data_format").decode() in ("NHWC", "NDHWC")
+
+
+def _convolution(op: tf.Operation) -> Slabs | None:
+    axes = _axes(op)
+    if axes is None or axes[0].size < axes[0].stride:
+        return None
+    first = axes[0]
+    # Rows are padded, or cut out, in a copy.
+    copies = 2 if any(one.before or one.after for one in axes) else 1
+    if op.type in OF_INPUTS:
+        given = _same(op.outputs[0], copies=copies)
+        reached = _same(
+            op.inputs[2],
+            stride=first.stride,
+            before=first.before,
+            size=first.size,
+            transposed=True,
+        )
+        return Slabs(
+            rows=first.extent, unit=first.stride, inputs=(None, None, reached), outputs=(given,)
+        )
+    taken = _same(
+        op.inputs[0], stride=first.stride, before=first.before, size=first.size, copies=copies
+    )
+    if op.type in OF_FILTERS:
+        made = _same(op.inputs[2])
+        return Slabs(rows=first.made, unit=1, inputs=(taken, None, made), outputs=(None,))
+    made = _same(op.outputs[0])
+    return Slabs(rows=first.made, unit=1, inputs=(taken, None), outputs=(made,))
+
+
+def _made_convolution(
+    op: tf.Operation, slabs: Slabs, inputs: Sequence[tf.Tensor], begin: int, end: int
+) -> list[tf.Tensor]:
+    axes = _axes(op)
+    reach = slabs.inputs[0]
+    if axes is None or reach is None:
+        raise ValueError(f"{op.name} cannot run in slabs.")
+    first, last = reach.wanted(begin, end)
+    paddings = [
+        (max(0, -first), max(0, last - reach.extent)),
+        *((one.before, one.after) for one in axes[1:]),
+    ]
+    taken = inputs[0]
+    if any(map(any, paddings)):
+        taken = tf.pad(taken, [(0, 0), *paddings, (0, 0)])
+    rest = list(inputs[1:])
+    if op.type in OF_FILTERS:
+        rest[0] = tf.constant(op.outputs[0].shape.as_list(), tf.int32)
+    return _again(op, [taken, *rest], padding=_attribute("VALID"))
+
+
+def _made_input_gradient(
+    op: tf.Operation, slabs: Slabs, inputs: Sequence[tf.Tensor], begin: int, end: int
+) -> list[tf.Tensor]:
+    axes = _axes(op)
+    reach = slabs.inputs[2]
+    if axes is None or reach is None:
+        raise ValueError(f"{op.name} cannot run in slabs.")
+    _, weights, slab = inputs
+    own = axes[0]
+    first, last = reach.rows(begin, end)
+    # In rows of the padded input: what the slab's rows reach, from `start` on.
+    start = first * own.stride
+    wanted = (begin + own.before - start, end + own.before - start)
+    reached = max((last - first - 1) * own.stride + own.size, wanted[1])
+    shape = op.outputs[0].shape.as_list()
+    padded = [one.extent + one.before + one.after for one in axes[1:]]
+    sizes = tf.constant([shape[0], reached, *padded, shape[-1]], tf.int32)
+    (made,) = _again(op, [sizes, weights, slab], padding=_attribute("VALID"))
+    offsets = [0, wanted[0], *(one.before for one in axes[1:]), 0]
+    extents = [shape[0], end - begin, *shape[2:]]
+    if made.shape.as_list() == extents:
+        return [made]
+    return [tf.slice(made, offsets, extents)]
+
+
+def _attribute(text: str) -> Any:
+    return tf.compat.v1.AttrValue(s=text.encode())
+
+
+def _static(tensor: tf.Tensor) -> Any:
+    """Return the value of a tensor that follows from shapes; None of any other."""
+    import numpy as np
+
+    op = tensor.op
+    if op.type in ("Shape", "ShapeN"):
+        shape = op.inputs[tensor.value_index].shape
+        return np.array(shape.as_list()) if shape.is_fully_defined() else None
+    if op.type == "ConcatOffset":
+        axis, shapes = _static(op.inputs[0]), [_static(one) for one in op.inputs[1:]]
+        if axis is None or any(one is None for one in shapes):
+            return None
+        offset = np.zeros_like(shapes[0])
+        at = int(axis) % len(offset)
+        offset[at] = sum(int(one[at]) for one in shapes[: tensor.value_index])
+        return offset
+    return tf.get_static_value(tensor)
