@@ -304,6 +304,9 @@ def _static(tensor: tf.Tensor) -> Any:
     if op.type in ("Shape", "ShapeN"):
         shape = op.inputs[tensor.value_index].shape
         return np.array(shape.as_list()) if shape.is_fully_defined() else None
+    if op.type == "FloorMod":
+        sides = [_static(one) for one in op.inputs]
+        return None if any(one is None for one in sides) else sides[0] % sides[1]
     if op.type == "ConcatOffset":
         axis, shapes = _static(op.inputs[0]), [_static(one) for one in op.inputs[1:]]
         if axis is None or any(one is None for one in shapes):
