@@ -18,12 +18,17 @@ class Plan:
             not named, right after the op that made it.
         fetched: Tensor to the op after which its copy to the device begins; where it is not
             named, right before it is read.
+        on_disk: Of the swapped tensors, those that lie on disk; the others are in host memory.
         budget_bytes: Device memory that the plan was made for.
         peak_bytes: Most device memory in use at once, predicted.
         unlimited_peak_bytes: The same with every tensor kept, predicted.
         floor_bytes: The largest working set of one op, which no plan can pass.
         floor_op: That op's name.
         host_bytes: Host memory that swapped tensors take.
+        disk_bytes: What those on disk take there.
+        wanted_host_bytes: Room, in host memory or on disk, with which `peak_bytes` would be
+            `wanted_peak_bytes`; 0 where the limits of both do not stand in the way.
+        wanted_peak_bytes: See `wanted_host_bytes`.
         step_seconds: Time of a step, predicted.
         unlimited_step_seconds: The same with every tensor kept, predicted.
         repeat_seconds: Of `step_seconds`, ops that are run again.
@@ -37,12 +42,16 @@ class Plan:
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     awaited: Mapping[str, str] = field(default_factory=dict)
     fetched: Mapping[str, str] = field(default_factory=dict)
+    on_disk: Sequence[str] = ()
     budget_bytes: int = 0
     peak_bytes: int = 0
     unlimited_peak_bytes: int = 0
     floor_bytes: int = 0
     floor_op: str = ""
     host_bytes: int = 0
+    disk_bytes: int = 0
+    wanted_host_bytes: int = 0
+    wanted_peak_bytes: int = 0
     step_seconds: float = 0.0
     unlimited_step_seconds: float = 0.0
     repeat_seconds: float = 0.0
@@ -68,7 +77,7 @@ class Plan:
             name: tuple(tuple(point) for point in table.get(name, ()))
             for name in ("curve", "unlimited_curve")
         }
-        return cls(**{**table, **curves})
+        return cls(**{**table, **curves, "on_disk": tuple(table.get("on_disk", ()))})
 
     def count(self, decision: Decision) -> int:
         return sum(one == decision for one in self.decisions.values())

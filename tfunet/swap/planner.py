@@ -10,6 +10,7 @@ from tfunet.swap.plan import Decision, Plan
 from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.search import Search
 from tfunet.swap.steps import ALIASES, Op, Trace, without_small
+from tfunet.swap.tiers import total_bytes
 from tfunet.swap.timeline import Moves, Timeline, curve, moved, overlap, timeline
 
 # A step of thousands of ops is not searched to the end: so many actions are weighed at the most.
@@ -25,12 +26,14 @@ class Candidate:
         moves: Where the copies stand.
         in_use: Bytes in use while each action runs.
         times: How long the step takes.
+        on_disk: Swapped tensors for which host memory has no room.
     """
 
     decisions: Mapping[int, Decision]
     moves: Moves
     in_use: np.ndarray
     times: Timeline
+    on_disk: frozenset[int] = frozenset()
 
     @property
     def peak_bytes(self) -> int:
@@ -64,7 +67,7 @@ def make_plan(
     Args:
         trace: The step.
         budget_bytes: For what the step itself holds: not variables, not the batch.
-        costs: Of its ops and copies.
+        costs: Of its ops and copies, with the room for swapped tensors, which is never passed.
         threshold_bytes: Smaller tensors are kept.
         scratch: See `tfunet.swap.schedule.memory`.
         allowed: What may be done beside keeping.
@@ -146,6 +149,7 @@ def weigh(
     scratch: Mapping[int, int] | None = None,
 ) -> Candidate:
     """Return what decisions come to, with the copies moved as far as the budget allows."""
+    costs = costs.placed(trace, decisions)
     actions = schedule(trace, decisions)
     moves = overlap(trace, actions, costs, budget_bytes=budget_bytes, scratch=scratch)
     actions = moved(actions, moves)
@@ -154,6 +158,7 @@ def weigh(
         moves=moves,
         in_use=memory(trace, actions, scratch),
         times=timeline(trace, actions, costs),
+        on_disk=costs.on_disk,
     )
 
 
@@ -233,9 +238,13 @@ def _described(
         unlimited_peak_bytes=unlimited.peak_bytes,
         floor_bytes=floor,
         floor_op=floor_op,
+        on_disk=tuple(trace.tensors[one].name for one in sorted(best.on_disk)),
         host_bytes=sum(
-            trace.tensors[one].num_bytes for one, what in best.decisions.items() if what == "swap"
+            trace.tensors[one].num_bytes
+            for one, what in best.decisions.items()
+            if what == "swap" and one not in best.on_disk
         ),
+        disk_bytes=total_bytes(trace, best.on_disk),
         step_seconds=best.times.step_seconds,
         unlimited_step_seconds=unlimited.times.step_seconds,
         repeat_seconds=best.times.repeat_seconds,
