@@ -137,6 +137,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         def guarded(*args: Any) -> Any:
             try:
                 return run(*args)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                raise  # The data of an epoch has ended; another may follow.
             except BaseException as error:
                 explained = self._room and self._room.explained()
                 self._remove()
@@ -225,7 +227,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         step, handles = trace.read(ops)
         if not step.ops:
             return
-        self._tell_of_unknown(step, handles)
+        unknown = trace.of_unknown_size(step, handles)
+        self._tell_of_unknown(unknown)
         plan = self.plan or self._make_plan(step, ops, room, max(0, step_bytes))
         budgets.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
@@ -239,19 +242,20 @@ class LargeModelSupport(keras.callbacks.Callback):
                 threshold_bytes=self.threshold_bytes,
             )
         if self.verbose:
-            print(f"{_line(plan)} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
+            line = _line(plan, "all of known size" if unknown else "all")
+            print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
-    def _tell_of_unknown(self, step: Trace, handles: Sequence[tf.Tensor]) -> None:
-        unknown = trace.of_unknown_size(step, handles)
-        if unknown and self.verbose and not self._told_of_unknown:
-            self._told_of_unknown = True
-            print(
-                f"Large-model support: {len(unknown)} tensors that the backward pass reads, such "
-                f"as {unknown[0]}, have a shape that is not known when the step is traced. They "
-                "are kept, and what is predicted is without them. A model whose Input has a whole "
-                "shape, and batches of one size (drop_remainder=True) let them be given up.",
-                flush=True,
-            )
+    def _tell_of_unknown(self, unknown: Sequence[str]) -> None:
+        if not (unknown and self.verbose) or self._told_of_unknown:
+            return
+        self._told_of_unknown = True
+        print(
+            f"Large-model support: {len(unknown)} tensors that the backward pass reads, such as "
+            f"{unknown[0]}, have a shape that is not known when the step is traced. They are kept, "
+            "and predictions leave them out. Give the model's Input a whole shape and all batches "
+            "one size (drop_remainder=True, or as many samples as fill them).",
+            flush=True,
+        )
 
 
 def scheduled(step: Trace, plan: Plan) -> list[Action]:
@@ -321,15 +325,15 @@ def _forces_xla() -> str | None:
     return None
 
 
-def _line(plan: Plan) -> str:
-    if not plan.decisions:
-        return f"Large-model support: all fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
+def _line(plan: Plan, everything: str) -> str:
+    if not plan.decisions and plan.peak_bytes <= plan.budget_bytes:
+        text = f"Large-model support: {everything} fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
+        return text
     on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
     text = (
         f"Large-model support: {plan.count('swap')} tensors swapped "
         f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
-        "recomputed; "
-        f"{plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
+        f"recomputed; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
         f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."
     )
