@@ -114,7 +114,7 @@ def test_same_bits_with_all_that_can_be_on_disk(kind, policy, monkeypatch, tmp_p
 def test_same_bits_with_some_on_disk_and_some_on_the_host(monkeypatch, tmp_path):
     monkeypatch.setattr(planner, "make_plan", all_that_may_go)
     support = LargeModelSupport(
-        0, host_budget="100KiB", disk=tmp_path, threshold_bytes=256, verbose=0
+        0, host_budget="20KiB", disk=tmp_path, threshold_bytes=256, verbose=0
     )
     assert_same(trained("unet, batch", [support]), trained("unet, batch", []))
     plan = support.plans[-1]

@@ -93,19 +93,31 @@ class DiskFile:
         """
         device = os.stat(self.folder).st_dev
         if device not in _speeds:
-            self.reserve({"speed": SPEED_BYTES})
-            numbers = np.ones(SPEED_BYTES, np.uint8)
+            numbers = np.ones(self._room_for_speed(), np.uint8)
             seconds = []
             for _ in range(SPEED_REPEATS):
                 since = time.perf_counter()
                 self.write("speed", numbers)
                 written = time.perf_counter()
-                self.read("speed", SPEED_BYTES)
+                self.read("speed", numbers.size)
                 seconds.append((written - since, time.perf_counter() - written))
             write, read = (sorted(one)[SPEED_REPEATS // 2] for one in zip(*seconds, strict=True))
-            _speeds[device] = SPEED_BYTES / write, SPEED_BYTES / read
+            _speeds[device] = numbers.size / write, numbers.size / read
             self._release("speed")
         return _speeds[device]
+
+    def _room_for_speed(self) -> int:
+        """Reserve what a measurement takes, less on a disk that is almost full."""
+        num_bytes = SPEED_BYTES
+        while True:
+            try:
+                self.reserve({"speed": num_bytes})
+            except WriteError:
+                num_bytes //= 2
+                if num_bytes < BLOCK_BYTES:
+                    raise
+            else:
+                return num_bytes
 
     def write(self, key: str, numbers: np.ndarray) -> None:
         """Write the bytes of an array to its place."""
