@@ -21,11 +21,14 @@ PREFIX = ".tfunet-swap-"
 BLOCK_BYTES = 4096
 # Tensors pass to the disk through a buffer of this size.
 CHUNK_BYTES = 2**23
-# Enough to show the speed of a disk, and done in a tenth of a second on a slow one.
-SPEED_BYTES = 2**25
+# Enough to show the speed of a disk, and done in a second on a slow one.
+SPEED_BYTES = 2**24
 SPEED_REPEATS = 3
 MIB = 2**20
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Another process of the run may hold space for a moment, to measure the speed.
+WAITED_SECONDS = 3.0
+WAIT_SECONDS = 0.25
 # What file systems answer that cannot open a file without a name.
 NEEDS_NAME = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
 
@@ -76,6 +79,18 @@ class DiskFile:
 
         Raises WriteError where the disk has not so much, and says how much is wanted and free.
         """
+        until = time.monotonic() + WAITED_SECONDS
+        while True:
+            try:
+                self._reserve(sizes)
+            except WriteError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(WAIT_SECONDS)
+            else:
+                return
+
+    def _reserve(self, sizes: Mapping[str, int]) -> None:
         places, end = dict(self._places), self._end
         for key, num_bytes in sizes.items():
             if places.get(key, (0, -1))[1] < num_bytes:
@@ -111,7 +126,7 @@ class DiskFile:
         num_bytes = SPEED_BYTES
         while True:
             try:
-                self.reserve({"speed": num_bytes})
+                self._reserve({"speed": num_bytes})
             except WriteError:
                 num_bytes //= 2
                 if num_bytes < BLOCK_BYTES:
