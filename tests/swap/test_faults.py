@@ -251,7 +251,7 @@ def test_host_budget_that_is_too_small_is_what_the_line_names(capsys):
     assert plan.wanted_host_bytes > 2**19
     assert plan.wanted_peak_bytes < plan.peak_bytes
     shown = capsys.readouterr().out
-    assert shown.count("The host budget stands in the way: with 1 MiB for swapped tensors") == 1
+    assert shown.count("The host budget stands in the way: with 1 MiB for the swapped tensors") == 1
     assert losses == fitted([])[1]
 
 

@@ -38,8 +38,8 @@ def limits_line(plan: Plan) -> str:
         return ""
     which = "budgets of host and disk stand" if plan.disk_bytes else "host budget stands"
     return (
-        f". The {which} in the way: with {_mib(plan.wanted_host_bytes)} for swapped tensors it "
-        f"would be {_mib(plan.wanted_peak_bytes)}."
+        f". The {which} in the way: with {_mib(plan.wanted_host_bytes)} for the swapped tensors "
+        f"of each replica it would be {_mib(plan.wanted_peak_bytes)}."
     )
 
 
