@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import tempfile
 import threading
@@ -68,7 +67,7 @@ class DiskFile:
         self.error: OSError | None = None
         self._places: dict[str, tuple[int, int]] = {}  # key: (offset, bytes that there is room for)
         self._end = 0
-        self._chunk = np.frombuffer(mmap.mmap(-1, CHUNK_BYTES), np.uint8)
+        self._chunk = _aligned(CHUNK_BYTES)
         self._chunk_is_free = threading.Lock()
         self._changed = threading.Condition()
         self._users = 0
@@ -154,7 +153,7 @@ class DiskFile:
         """Return the bytes that were written, (num_bytes,), in new memory at a whole page."""
         offset, _ = self._places[key]
         whole = _in_blocks(num_bytes)
-        data = np.frombuffer(mmap.mmap(-1, max(whole, BLOCK_BYTES)), np.uint8)
+        data = _aligned(whole)
         with self._using() as descriptor:
             done = 0
             while done < whole:
@@ -198,7 +197,7 @@ class DiskFile:
 
     def _goes_direct(self, descriptor: int) -> bool:
         """Turn on direct reads and writes if they work here; tried on a block of the file's own."""
-        block = np.frombuffer(mmap.mmap(-1, BLOCK_BYTES), np.uint8)
+        block = _aligned(BLOCK_BYTES)
         try:
             _set_direct(descriptor, True)
             os.preadv(descriptor, [block.data], 0)
@@ -280,6 +279,13 @@ def _not_writable(folder: Path, error: OSError) -> ValueError:
 def _set_direct(descriptor: int, is_direct: bool) -> None:
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_DIRECT
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | (os.O_DIRECT if is_direct else 0))
+
+
+def _aligned(num_bytes: int) -> np.ndarray:
+    """Return memory at whole blocks; NumPy's, which comes in large pages and so twice as fast."""
+    memory = np.empty(num_bytes + BLOCK_BYTES, np.uint8)
+    first = -memory.ctypes.data % BLOCK_BYTES
+    return memory[first : first + num_bytes]
 
 
 def _in_blocks(num_bytes: int) -> int:
