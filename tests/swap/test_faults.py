@@ -364,6 +364,18 @@ def test_tensor_of_unknown_shape_is_kept_and_said_once(kind, threshold_bytes, ca
     assert shown.count("all of known size fits") == (kind != "mask")
 
 
+def test_of_several_traces_of_a_training_one_says_what_is_not_known(capsys):
+    model, data = with_unknown("mask")
+    image, mask = next(iter(data.unbatch().batch(8)))
+    one = support(threshold_bytes=256, verbose=1)
+    for times in (1, 2):
+        with one.on(model):
+            for samples in (2, 3):
+                model.train_on_batch(image[:samples], mask[:samples])
+        assert len(one.plans) == 2
+        assert capsys.readouterr().out.count("shape that is not known") == 1, times
+
+
 def test_where_all_shapes_are_known_nothing_is_said_of_them(capsys):
     fitted([support(verbose=1)])
     assert "not known" not in capsys.readouterr().out

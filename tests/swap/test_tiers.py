@@ -9,6 +9,8 @@ from traces import CHAIN, make_trace
 
 from tfunet.swap.plan import Plan
 from tfunet.swap.planner import make_plan
+from tfunet.swap.schedule import schedule
+from tfunet.swap.search import Search
 from tfunet.swap.show import limits_line, text
 from tfunet.swap.tiers import Tiers
 
@@ -52,6 +54,45 @@ def test_what_stays_away_longest_goes_to_the_disk(host_bytes, expected):
     tiers = Tiers(host_bytes=host_bytes, disk_bytes=None)
     found = tiers.on_disk(trace, [names.index(one) for one in "abc"])
     assert "".join(names[one] for one in sorted(found)) == expected
+
+
+@pytest.mark.parametrize(
+    ("host_bytes", "disk_bytes", "swapped", "tensor", "expected"),
+    [
+        (None, 0, "ab", "c", 40),
+        # On the host, beside what is there; and beside itself, where it is asked again.
+        (100, 0, "ab", "c", 40),
+        (100, 0, "abc", "c", 40),
+        (99, 0, "ab", "c", None),
+        # To the disk goes a, which is away longest: the link carries c, the disk a.
+        (99, 30, "ab", "c", 40 + 30 / 4 + 30 / 10),
+        (99, 29, "ab", "c", None),
+        (0, 100, "ab", "c", 40 + 20 / 4 + 20 / 10),
+        (0, None, "", "b", 100 + 50 / 4 + 50 / 10),
+    ],
+)
+def test_swapping_one_more_costs_what_has_to_go_to_the_disk(
+    host_bytes, disk_bytes, swapped, tensor, expected
+):
+    trace, names = named(SIZES)
+    tiers = Tiers(
+        host_bytes=host_bytes,
+        disk_bytes=disk_bytes,
+        disk_out_bytes_per_second=4,
+        disk_in_bytes_per_second=10,
+    )
+    costs = dataclasses.replace(costs_of(trace), tiers=tiers)
+    decisions = {names.index(one): "swap" for one in swapped}
+    assert costs.swap_seconds(trace, names.index(tensor), decisions) == expected
+
+
+def test_tensor_of_unknown_size_is_no_candidate_under_any_threshold():
+    trace, names = named((("Conv3D", "x", "a", 0), *CHAIN[1:]))
+    for threshold_bytes in (0, 1):
+        search = Search(trace, costs_of(trace), ("swap",), threshold_bytes)
+        idle = {names[one] for one in search.idle(schedule(trace, {}), {})}
+        assert "a" not in idle
+        assert "b" in idle
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
