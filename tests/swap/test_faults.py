@@ -22,6 +22,7 @@ from test_exactness import assert_same, trained
 from tfunet.config import RunConfig
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan import Plan
+from tfunet.swap.show import limits_line
 
 HERE = Path(__file__).parent
 MIB = 2**20
@@ -273,6 +274,7 @@ def test_budget_of_the_disk_is_kept(tmp_path):
     (plan,) = one.plans
     assert plan.disk_bytes <= 2**19
     assert plan.wanted_host_bytes
+    assert "budgets of host and disk stand in the way" in limits_line(plan)
 
 
 def test_plan_with_tensors_on_disk_is_followed_again_or_asks_for_one(tmp_path):

@@ -109,6 +109,7 @@ def test_no_plan_takes_more_of_host_and_disk_than_it_may(overlaps, allowed, host
     for rows, budget in itertools.product((CHAIN, UNET), (0, 300, 320, 350)):
         plan = plan_for(rows, budget, tiers, allowed=allowed, copies_overlap=overlaps)
         swapped = {one for one, what in plan.decisions.items() if what == "swap"}
+        assert (plan.host_budget_bytes, plan.disk_budget_bytes) == (host_bytes, disk_bytes)
         assert plan.host_bytes <= host_bytes
         assert disk_bytes is None or plan.disk_bytes <= disk_bytes
         assert set(plan.on_disk) <= swapped
@@ -167,5 +168,5 @@ def test_words_say_what_is_on_disk_and_what_stands_in_the_way():
     assert limits_line(plan) == ""
     more = dataclasses.replace(plan, wanted_host_bytes=2**30, wanted_peak_bytes=2**20)
     assert "budgets of host and disk stand in the way: with 1,024 MiB" in limits_line(more)
-    alone = dataclasses.replace(more, on_disk=(), disk_bytes=0)
+    alone = dataclasses.replace(more, disk_budget_bytes=0)
     assert "host budget stands in the way" in limits_line(alone)

@@ -26,6 +26,8 @@ class Plan:
         floor_op: That op's name.
         host_bytes: Host memory that swapped tensors take.
         disk_bytes: What those on disk take there.
+        host_budget_bytes: Host memory that the plan was made for; None for no limit.
+        disk_budget_bytes: The same of the disk; 0 where there was none.
         wanted_host_bytes: Room, in host memory or on disk, with which `peak_bytes` would be
             `wanted_peak_bytes`; 0 where the limits of both do not stand in the way.
         wanted_peak_bytes: See `wanted_host_bytes`.
@@ -50,6 +52,8 @@ class Plan:
     floor_op: str = ""
     host_bytes: int = 0
     disk_bytes: int = 0
+    host_budget_bytes: int | None = None
+    disk_budget_bytes: int | None = 0
     wanted_host_bytes: int = 0
     wanted_peak_bytes: int = 0
     step_seconds: float = 0.0

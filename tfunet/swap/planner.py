@@ -1,7 +1,7 @@
 """Chooses, for each tensor that the backward pass needs, to keep, swap or recompute it. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -88,7 +88,9 @@ def make_plan(
             allowed=allowed,
         )
         best = weigh(trace, decisions, costs, budget_bytes=budget_bytes, scratch=scratch)
-    return _described(trace, best, unlimited, budget_bytes, scratch or {})
+    plan = _described(trace, best, unlimited, budget_bytes, scratch or {})
+    tiers = costs.tiers
+    return replace(plan, host_budget_bytes=tiers.host_bytes, disk_budget_bytes=tiers.disk_bytes)
 
 
 def _search(

@@ -36,7 +36,8 @@ def limits_line(plan: Plan) -> str:
     """Return that host memory or disk stands in the plan's way, to end a sentence; "" if not."""
     if not plan.wanted_host_bytes:
         return ""
-    which = "budgets of host and disk stand" if plan.disk_bytes else "host budget stands"
+    has_disk = plan.disk_budget_bytes != 0
+    which = "budgets of host and disk stand" if has_disk else "host budget stands"
     return (
         f". The {which} in the way: with {_mib(plan.wanted_host_bytes)} for the swapped tensors "
         f"of each replica it would be {_mib(plan.wanted_peak_bytes)}."
