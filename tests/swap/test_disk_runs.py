@@ -28,13 +28,14 @@ RUN = {
 }
 DISK = {"swap": "18MiB", "swap_host": "0"}
 CALLBACK = """
+import os
 import resource
 import keras
 
 
 class Limiting(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        if batch == 1:
+        if batch == 2 and os.environ.get("TFUNET_TEST_LIMIT"):
             resource.setrlimit(resource.RLIMIT_FSIZE, (2**19, resource.RLIM_INFINITY))
 """
 
@@ -44,14 +45,14 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def train(folder, cache, prefix=(), **values):
+def train(folder, cache, prefix=(), variables=None, **values):
     options = [word for key, one in values.items() for word in (f"--{key}", json.dumps(one))]
     options = [one.strip('"') for one in options]
     command = [*prefix, sys.executable, "-m", "tfunet", "train", "--out", str(folder), *options]
     paths = os.pathsep.join([str(ROOT), str(folder.parent)])
     ended = subprocess.run(
         command,
-        env={**os.environ, "TFUNET_CACHE": str(cache), "PYTHONPATH": paths},
+        env={**os.environ, "TFUNET_CACHE": str(cache), "PYTHONPATH": paths, **(variables or {})},
         capture_output=True,
         text=True,
         timeout=280,
@@ -118,16 +119,21 @@ def test_replicas_of_a_process_share_what_the_host_has(tmp_path, cache):
     assert all(0 < plan.host_bytes <= 2 * 2**20 for plan in plans)
 
 
-def test_disk_that_fails_in_the_middle_of_a_run_ends_it(tmp_path, cache):
-    disk = tmp_path / "disk"
+def test_disk_that_fails_in_the_middle_of_a_run_ends_it_and_another_goes_on(tmp_path, cache):
+    disk, other = tmp_path / "disk", tmp_path / "other"
     disk.mkdir()
+    other.mkdir()
     (tmp_path / "limiting.py").write_text(CALLBACK)
-    failing = {"callbacks": [{"name": "limiting:Limiting"}]}
-    code, output = train(tmp_path / "run", cache, **RUN, **DISK, **failing, swap_disk=str(disk))
+    settings = {**RUN, **DISK, "callbacks": [{"name": "limiting:Limiting"}], "checkpoint_steps": 2}
+    limit = {"TFUNET_TEST_LIMIT": "yes"}
+    code, output = train(tmp_path / "run", cache, (), limit, **settings, swap_disk=str(disk))
     assert code == exit_codes.NOT_WRITTEN, output
     assert f"could not be written to {disk}" in output
     assert "in the middle of a step: File too large" in output
     assert not list(disk.iterdir())
+    code, output = train(tmp_path / "run", cache, **settings, swap_disk=str(other))
+    assert code == exit_codes.OK, output
+    assert "Going on from step 2 of 4" in output
 
 
 def test_folder_that_cannot_be_used_ends_a_run_before_its_data_is_read(tmp_path):
