@@ -13,6 +13,8 @@ from tfunet.swap import amount
 SCHEMA_VERSION = 1
 BAD_SAMPLES = ("refuse", "skip")
 PIPELINES = ("tf", "device", "dali")
+# What large-model support may use; the first one asks for it.
+SWAP_KEYS = ("swap", "swap_host", "swap_disk", "swap_disk_size")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -80,6 +82,12 @@ class RunConfig:
         swap: Device memory that a replica may use: "auto" (what the device has), "12GiB", or a
             share, "0.5"; tensors that do not fit are moved to host memory or computed again.
             "none", the default, is no limit of ours.
+        swap_host: Host memory for the swapped tensors of each process, "64GiB". By default there
+            is no limit.
+        swap_disk: Folder for swapped tensors beyond `swap_host`, on a disk of each machine; they
+            are gone with the process.
+        swap_disk_size: What each process may take there, "500GiB". By default there is no limit,
+            and a disk without room ends the run before its first step.
         deterministic: Use only deterministic ops (slower on GPUs).
         checkpoint_steps: Optimizer steps between checkpoints; one is also written after every
             epoch.
@@ -138,6 +146,9 @@ class RunConfig:
     precision: str = "float32"
     xla: bool = False
     swap: str | None = None
+    swap_host: str | None = None
+    swap_disk: str | None = None
+    swap_disk_size: str | None = None
     deterministic: bool = False
     checkpoint_steps: int | None = None
     elastic: bool = False
@@ -186,15 +197,7 @@ class RunConfig:
             )
         if self.profile:
             object.__setattr__(self, "trace", True)
-        if self.swap == "none":
-            object.__setattr__(self, "swap", None)
-        if self.swap is not None:
-            amount.parse(self.swap)
-        if self.swap is not None and self.xla:
-            raise ValueError(
-                "swap cannot move tensors out of a step that XLA compiles as a whole: leave out "
-                "swap or xla."
-            )
+        self._check_swap()
         if self.elastic and self.scale_learning_rate:
             raise ValueError(
                 "elastic changes the number of replicas, by which scale_learning_rate multiplies "
@@ -209,6 +212,32 @@ class RunConfig:
         if self.pipeline == "dali":
             check_kinds(augmentation)
         self._check_batch()
+
+    def _check_swap(self) -> None:
+        if self.swap == "none":
+            # Also the rest: in a grid with and without support, the latter are runs like any other.
+            for name in SWAP_KEYS:
+                object.__setattr__(self, name, None)
+        for name in SWAP_KEYS[1:]:
+            if getattr(self, name) is not None and self.swap is None:
+                raise ValueError(f"{name} is for swapped tensors: give swap too, such as 'auto'.")
+        for name in ("swap_host", "swap_disk_size"):
+            if getattr(self, name) is not None:
+                amount.in_bytes(name, getattr(self, name))
+        if self.swap_disk is not None and self.swap_host is None:
+            raise ValueError(
+                "swap_disk is for tensors beyond swap_host, and there is none. Give swap_host too, "
+                "such as '64GiB', or '0' to have all that is swapped on disk."
+            )
+        if self.swap_disk_size is not None and self.swap_disk is None:
+            raise ValueError("swap_disk_size is of no disk. Give swap_disk, a folder, too.")
+        if self.swap is not None:
+            amount.parse(self.swap)
+        if self.swap is not None and self.xla:
+            raise ValueError(
+                "swap cannot move tensors out of a step that XLA compiles as a whole: leave out "
+                "swap or xla."
+            )
 
     def _check_folds(self) -> None:
         if self.folds is None:

@@ -117,6 +117,9 @@ def run(
         folder.write_config(config)
         folder.write_env(environment())
 
+    # Before the data, which can take long: what it cannot use is refused here.
+    support = _support(config, is_chief=topology.is_chief)
+
     # --- Data: the same split and order in every process ---------------------------------------
     begin("opening the data")
     source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
@@ -200,13 +203,11 @@ def run(
         *callback_tables.make(config.callbacks, is_chief=topology.is_chief, folder=folder.path),
         *callbacks,
     ]
-    support = None
-    if config.swap is not None:
-        support = LargeModelSupport(config.swap, verbose=int(topology.is_chief))
+    if support is not None:
         callbacks.append(support)
-    for one in callbacks:
-        if isinstance(one, LargeModelSupport) and note is not None:
-            one.note = note
+    supports = [one for one in callbacks if isinstance(one, LargeModelSupport)]
+    for one in supports:
+        one.note = one.note or note
     profile = None
     # Of the chief alone: in the other processes TensorFlow 2.21 aborts, often, when it ends.
     if config.profile and note is not None and topology.is_chief:
@@ -267,6 +268,8 @@ def run(
         )
         for _ in range(2)
     )
+    for one in supports:
+        take_step, step_alone = one.guarding(take_step), one.guarding(step_alone)
     iterator = iter(backend.feed(training_pipeline))
 
     # --- Record, progress, callbacks -----------------------------------------------------------
@@ -496,6 +499,18 @@ def run(
         folder.write_result(result)
     stop()
     return result
+
+
+def _support(config: RunConfig, *, is_chief: bool) -> LargeModelSupport | None:
+    if config.swap is None:
+        return None
+    return LargeModelSupport(
+        config.swap,
+        host_budget=config.swap_host,
+        disk=config.swap_disk,
+        disk_budget=config.swap_disk_size,
+        verbose=int(is_chief),
+    )
 
 
 def _checkpoint_due(config: RunConfig, step: int) -> bool:

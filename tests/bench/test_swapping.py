@@ -89,6 +89,24 @@ def test_a_tensor_that_another_plan_gives_up_is_kept(found):
     assert [row["batch 4, 40MiB"] for row in rows] == ["swap 1", "keep 1"]
 
 
+def test_limits_of_host_and_disk_are_part_of_the_budget(sweep):
+    limits = {"swap_host": "1GiB", "swap_disk": "/nvme", "swap_disk_size": "9GiB"}
+    trials = [
+        one if one.config.swap is None else replace(one, config=replace(one.config, **limits))
+        for one in sweep.trials
+    ]
+    found = read_swapped(replace(sweep, trials=tuple(trials)))
+    assert found[0].label == "single x1, batch 4, 24MiB, host 1GiB, disk /nvme, disk 9GiB"
+    assert [(len(one.upper), len(one.lower)) for one in found] == [(3, 3), (3, 3)]
+
+
+def test_the_disk_has_a_column_where_a_plan_uses_one(found):
+    assert all("on disk" not in row for row in plan_rows(found))
+    plan = replace(found[0].plans[0], on_disk=("unet/large:0",), disk_bytes=20 * 2**20)
+    rows = plan_rows([replace(found[0], plans=(plan,)), found[1]])
+    assert [row["on disk"] for row in rows] == ["20.0", "0.0 [0.0, 0.0]"]
+
+
 def test_without_the_same_runs_without_a_budget_nothing_is_compared(tmp_path):
     write_swap_sweep(tmp_path, swaps=("24MiB",))
     sweep = read_sweep(tmp_path)

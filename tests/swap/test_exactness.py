@@ -27,10 +27,12 @@ def all_that_may_go(step, *, costs, threshold_bytes, allowed, **_):
         way = next(ways)
         if way == "swap" or search.cost(tensor, way, {}) is not None:
             decisions[tensor] = way
+    on_disk = costs.placed(step, decisions).on_disk
     slow_copies = dataclasses.replace(costs, copies_overlap=True, copy_seconds=1e-3)
     moves = overlap(step, schedule(step, decisions), slow_copies, budget_bytes=2**40)
     return Plan(
         decisions={step.tensors[one].name: way for one, way in decisions.items()},
+        on_disk=[step.tensors[one].name for one in on_disk],
         awaited={step.tensors[one].name: step.ops[op].name for one, op in moves.awaited.items()},
         fetched={step.tensors[one].name: step.ops[op].name for one, op in moves.fetched.items()},
     )
@@ -80,3 +82,40 @@ def test_same_bits_in_mixed_precision(policy, monkeypatch):
     kind = "nested"  # It normalises, in float32.
     assert_same(trained(kind, [support], policy), trained(kind, [], policy))
     assert support.plans[-1].decisions
+
+
+# Layers of all ranks and types of tensor, a second derivative, random numbers.
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        ("unet 3D", "float32"),
+        ("unet, batch", "float32"),
+        ("own train_step", "float32"),
+        ("dropout", "float32"),
+        ("attention", "float32"),
+        ("1D", "float32"),
+        ("two outputs", "float32"),
+        ("nested", "mixed_bfloat16"),
+        ("nested", "mixed_float16"),
+    ],
+)
+def test_same_bits_with_all_that_can_be_on_disk(kind, policy, monkeypatch, tmp_path):
+    monkeypatch.setattr(planner, "make_plan", all_that_may_go)
+    support = LargeModelSupport(
+        0, host_budget=0, disk=tmp_path, allowed=["swap"], threshold_bytes=256, verbose=0
+    )
+    assert_same(trained(kind, [support], policy), trained(kind, [], policy))
+    plan = support.plans[-1]
+    assert sorted(plan.on_disk) == sorted(plan.decisions)
+    assert plan.on_disk
+    assert not list(tmp_path.iterdir())
+
+
+def test_same_bits_with_some_on_disk_and_some_on_the_host(monkeypatch, tmp_path):
+    monkeypatch.setattr(planner, "make_plan", all_that_may_go)
+    support = LargeModelSupport(
+        0, host_budget="20KiB", disk=tmp_path, threshold_bytes=256, verbose=0
+    )
+    assert_same(trained("unet, batch", [support]), trained("unet, batch", []))
+    plan = support.plans[-1]
+    assert 0 < len(plan.on_disk) < plan.count("swap")

@@ -1,5 +1,6 @@
 """What a step would need and take on a device that is only described; the commands for it."""
 
+import dataclasses
 import json
 
 import pytest
@@ -52,6 +53,25 @@ def test_a_faster_link_makes_a_shorter_step(config):
 def test_what_fits_nowhere_is_said(config):
     found = forecast(config, DEVICES["v100-pcie3"], memory_bytes=20 * MIB)
     assert not found.fits
+
+
+def test_limits_of_host_and_disk_are_those_of_the_run(config):
+    device = DEVICES["v100-pcie3"]
+
+    def found(**limits):
+        limited = dataclasses.replace(config, swap="auto", **limits)
+        return forecast(limited, device, memory_bytes=100 * MIB, allowed=["swap"]).plan
+
+    free = found()
+    some = f"{free.host_bytes // MIB // 2}MiB"
+    limited = found(swap_host=some)
+    on_disk = found(swap_host=some, swap_disk="/nowhere/that/is/here")
+    assert (free.on_disk, limited.on_disk, free.peak_bytes <= free.budget_bytes) == ((), (), True)
+    assert limited.host_bytes <= free.host_bytes / 2
+    assert limited.peak_bytes > limited.budget_bytes
+    assert on_disk.peak_bytes <= on_disk.budget_bytes
+    assert on_disk.disk_bytes > 0
+    assert on_disk.step_seconds > free.step_seconds
 
 
 def test_plan_and_picture_from_the_command_line(tmp_path, capsys):

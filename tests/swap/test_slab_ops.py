@@ -122,10 +122,11 @@ def test_slabs_give_what_the_whole_op_gives(name):
     keras.utils.set_random_seed(0)
     stack = [make() for make in makers]
     image = tf.constant(np.random.default_rng(0).normal(size=(2, *shape)))
+    image_shape = image.shape
     for layer in stack:
-        image_shape = image.shape if layer is stack[0] else image_shape
         layer.build(image_shape)
-        image_shape = layer.compute_output_shape(image_shape) if len(stack) > 1 else image_shape
+        if len(stack) > 1:
+            image_shape = layer.compute_output_shape(image_shape)
     tried = set()
 
     @tf.function(autograph=False, jit_compile=False)

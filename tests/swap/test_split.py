@@ -41,7 +41,8 @@ def test_split_beside_swapped_and_repeated(kind):
     support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
     assert_close(trained(kind, [support], "float64"), trained(kind, [], "float64"), rtol=2e-6)
     plan = support.plans[-1]
-    assert plan.split and plan.decisions
+    assert plan.split
+    assert plan.decisions
     assert plan.peak_bytes < plan.unlimited_peak_bytes
 
 
@@ -65,7 +66,9 @@ def test_plan_with_slabs_is_used_again_and_gives_the_same_bits():
     first = LargeModelSupport(0, threshold_bytes=256, verbose=0)
     one = trained("unet, group", [first])
     plan = Plan.from_json(first.plans[-1].to_json())
-    assert plan == first.plans[-1] and plan.split and plan.slab_rows
+    assert plan == first.plans[-1]
+    assert plan.split
+    assert plan.slab_rows
     again = LargeModelSupport("8GiB", threshold_bytes=256, plan=plan, verbose=0)
     other = trained("unet, group", [again])
     assert one[0] == other[0]
@@ -128,6 +131,7 @@ def test_what_one_op_alone_does_not_fit_in_trains_in_slabs():
     # The gradient of the convolution after the concatenation: 40 MiB at once.
     everything = json.loads(in_arena(400, ["swap", "recompute"]))
     in_slabs = json.loads(in_arena(50, ["swap", "recompute", "split"]))
-    assert in_slabs["split"] and not everything["split"]
+    assert in_slabs["split"]
+    assert not everything["split"]
     np.testing.assert_allclose(in_slabs["losses"], everything["losses"], rtol=1e-5)
     assert in_arena(50, ["swap", "recompute"]) == "exhausted"

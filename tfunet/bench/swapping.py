@@ -11,6 +11,7 @@ from tfunet.bench.stats import Estimate, Spread, adjusted_p_values, speed_verdic
 from tfunet.bench.tables import NONE, estimate_text, spread_text
 from tfunet.bench.verdict import interval_text, p_text
 from tfunet.bench.ways import way_of
+from tfunet.config import SWAP_KEYS, RunConfig
 from tfunet.swap.plan import Plan
 from tfunet.swap.show import read_plans
 
@@ -25,7 +26,7 @@ class Swapped:
 
     Args:
         way: Backend with its options.
-        budget: What `swap` was, such as "24MiB".
+        budget: What `swap` was, such as "24MiB", with the limits of host and disk.
         upper: The finished runs with the budget.
         lower: Those without; empty where the sweep has none.
         plans: A plan for each of `upper`: of the replica and step that need most.
@@ -75,9 +76,9 @@ def read_swapped(sweep: SweepRecord) -> tuple[Swapped, ...]:
     groups: dict[str, dict[str | None, list[TrialRecord]]] = {}
     for trial in sweep.trials:
         if trial.result is not None:
-            settings = {**vars(trial.config), "swap": None, "seed": None}
+            settings = {**vars(trial.config), "seed": None, **dict.fromkeys(SWAP_KEYS)}
             budgets = groups.setdefault(repr((trial.scaling, settings)), {})
-            budgets.setdefault(trial.config.swap, []).append(trial)
+            budgets.setdefault(_budget(trial.config), []).append(trial)
     found = [
         _swapped(budget, upper, budgets.get(None, []))
         for budgets in groups.values()
@@ -97,6 +98,7 @@ def read_swapped(sweep: SweepRecord) -> tuple[Swapped, ...]:
 
 def plan_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
     """Return a row for each: what the plans predict of a step's memory, and how they reach it."""
+    has_disk = any(plan.on_disk for one in found for plan in one.plans)
     return [
         {
             **_names(one),
@@ -104,6 +106,7 @@ def plan_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
             "under the plan": _mib(plan.peak_bytes for plan in one.plans),
             "a step may use": _mib(plan.budget_bytes for plan in one.plans),
             "on the host": _mib(plan.host_bytes for plan in one.plans),
+            **({"on disk": _mib(plan.disk_bytes for plan in one.plans)} if has_disk else {}),
             "tensors swapped": _whole(plan.count("swap") for plan in one.plans),
             "recomputed": _whole(plan.count("recompute") for plan in one.plans),
         }
@@ -211,6 +214,14 @@ def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) ->
         ratio=speed_ratio(upper, lower),
         ratio_repeats=speed_ratios(upper, lower),
     )
+
+
+def _budget(config: RunConfig) -> str | None:
+    if config.swap is None:
+        return None
+    names = {"swap_host": "host", "swap_disk": "disk", "swap_disk_size": "disk"}
+    more = [f"{name} {getattr(config, key)}" for key, name in names.items() if getattr(config, key)]
+    return ", ".join([config.swap, *more])
 
 
 def _names(one: Swapped) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """How a budget of device memory is written. Imports no TensorFlow."""
 
+import contextlib
 import re
 
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6}
@@ -31,3 +32,16 @@ def parse(budget: str | float) -> int | float | None:
             "unit, a whole number of bytes."
         )
     return number
+
+
+def in_bytes(name: str, amount: str | int) -> int:
+    """Return the bytes of an amount such as "64GiB", which is no share of anything.
+
+    Raises ValueError that names what was given so.
+    """
+    found = None
+    with contextlib.suppress(ValueError):
+        found = parse(amount)
+    if isinstance(found, int):
+        return found
+    raise ValueError(f"{name} must be an amount such as '64GiB' or '500MiB', got {amount!r}.")

@@ -1,8 +1,11 @@
 """Large-model support: a Keras callback that trains what does not fit in device memory."""
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,10 +15,12 @@ from tfunet.stamps import Note
 from tfunet.swap import amount, planner, profile, rewrite, split, trace
 from tfunet.swap import budget as budgets
 from tfunet.swap.costs import Costs
-from tfunet.swap.host import HostMemory, NumpyMemory, Tier
 from tfunet.swap.plan import WAYS, Plan, Way
+from tfunet.swap.room import Room, local_replicas, read_limits
 from tfunet.swap.schedule import Action, memory, schedule
+from tfunet.swap.show import limits_line
 from tfunet.swap.steps import Trace
+from tfunet.swap.tiers import Tiers
 from tfunet.swap.timeline import Moves, moved
 
 MIB = 2**20
@@ -26,7 +31,7 @@ MARGIN = 0.2
 
 class LargeModelSupport(keras.callbacks.Callback):
     """Trains within a budget of device memory: tensors that the backward pass needs are kept,
-    moved to host memory and back, or computed again, whichever is predicted to cost least.
+    moved to host memory or disk and back, or computed again, whichever is predicted to cost least.
 
     ```python
     model.fit(data, callbacks=[LargeModelSupport()])
@@ -39,6 +44,12 @@ class LargeModelSupport(keras.callbacks.Callback):
     Args:
         budget: Device memory for training on each device, variables and batch included: "auto"
             (what the device has), bytes, "12GiB", or a share of what the device has, "0.5".
+        host_budget: Host memory for the swapped tensors of all replicas of this process: bytes or
+            "64GiB". By default there is no limit.
+        disk: Folder for tensors beyond the host budget, those first that stay away longest. They
+            lie in a file without a name, which goes with the process, however that ends.
+        disk_budget: What this process may take there: bytes or "500GiB". By default there is no
+            limit; a disk that has no room ends training before its first step.
         threshold_bytes: Smaller tensors stay on the device.
         allowed: What may be done with a tensor beside keeping it: "swap", "recompute", and
             "split" where nothing else is enough: the ops around it run in slabs, and the
@@ -54,14 +65,19 @@ class LargeModelSupport(keras.callbacks.Callback):
     Attributes:
         plans: One for each step that was traced.
 
-    Raises ValueError where a model is compiled with jit_compile=True (XLA plans the memory of a
-    step itself, and moves nothing out) or runs eagerly, and where the budget cannot be read.
+    Raises ValueError where a model is compiled with jit_compile=True or XLA is forced on (it plans
+    the memory of a step itself, and moves nothing out), where it runs eagerly, where a budget
+    cannot be read, and for a folder that cannot be written to. Raises OSError before the first
+    step where the disk has no room, and out of a step in which it fails.
     """
 
     def __init__(
         self,
         budget: str | float = "auto",
         *,
+        host_budget: str | int | None = None,
+        disk: str | Path | None = None,
+        disk_budget: str | int | None = None,
         threshold_bytes: int = MIB,
         allowed: Sequence[Way] = WAYS,
         margin: float = MARGIN,
@@ -71,6 +87,7 @@ class LargeModelSupport(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         amount.parse(budget)
+        self.limits = read_limits(host_budget, disk, disk_budget)
         unknown = sorted(set(allowed) - set(WAYS))
         if unknown:
             known = ", ".join(map(repr, WAYS))
@@ -86,6 +103,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         self.note = note
         self.plans: list[Plan] = []
         self._undo: Callable[[], None] | None = None
+        self._room: Room | None = None
+        self._told_of_unknown = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._install(self.model)
@@ -111,13 +130,36 @@ class LargeModelSupport(keras.callbacks.Callback):
         finally:
             self._remove()
 
+    def guarding(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that runs steps, and after an exception leaves the model as it was.
+
+        Raises OSError, and says so in words, where it was the disk that failed.
+        """
+
+        def guarded(*args: Any) -> Any:
+            try:
+                return run(*args)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                raise  # The data of an epoch has ended; another may follow.
+            except BaseException as error:
+                explained = self._room and self._room.explained()
+                self._remove()
+                if explained is not None:
+                    raise explained from error
+                raise
+
+        return guarded
+
     def _install(self, model: keras.Model) -> None:
         self._remove()
         _check(model)
         _build_optimizer(model)
         self.plans = []
+        self._told_of_unknown = False
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
-        tier: Tier = HostMemory() if on_gpu else NumpyMemory(self.note)
+        room = self._room = Room(
+            self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
+        )
         usable_bytes = int(budgets.in_bytes(self.budget) * (1 - self.margin))
         train_step, jit_compile = model.train_step, model.jit_compile
         own_step = vars(model).get("train_step")  # of the instance, if the user gave it one
@@ -127,7 +169,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             begin = len(graph.get_operations())
             logs = train_step(*args, **kwargs)
             ops = _of_this_replica(graph.get_operations()[begin:])
-            self._rewrite(ops, tier, usable_bytes - resident_bytes(model), _tensors(logs))
+            self._rewrite(ops, room, usable_bytes - resident_bytes(model), _tensors(logs))
             return logs
 
         def undo() -> None:
@@ -141,43 +183,49 @@ class LargeModelSupport(keras.callbacks.Callback):
         model.jit_compile = False
         self._undo = undo
         model.make_train_function(force=True)
-        run = model.train_function
-
-        def guarded(*args: Any) -> Any:
-            try:
-                return run(*args)
-            except BaseException:
-                self._remove()
-                raise
-
-        model.train_function = guarded
+        model.train_function = self.guarding(model.train_function)
 
     def _remove(self) -> None:
         if self._undo is not None:
             self._undo()
             self._undo = None
+        if self._room is not None:
+            self._room.close()
+            self._room = None
 
     def _make_plan(
-        self, step: Trace, ops: Sequence[tf.Operation], tier: Tier, step_bytes: int
+        self, step: Trace, ops: Sequence[tf.Operation], room: Room, step_bytes: int
     ) -> Plan:
         costs = Costs(
             op_seconds=[0.0] * len(ops), out_bytes_per_second=1.0, in_bytes_per_second=1.0
         )
         if memory(step, schedule(step, {})).max(initial=0) > step_bytes:
             with tf.init_scope():
-                costs = profile.measure(step, ops, tier)
-        return planner.make_plan(
-            step,
-            budget_bytes=step_bytes,
-            costs=costs,
-            threshold_bytes=self.threshold_bytes,
-            allowed=self.allowed,
-        )
+                costs = profile.measure(step, ops, room.host)
+            costs = replace(costs, tiers=room.left(ops[0].graph, ops[0].device))
+
+        def planned(costs: Costs) -> Plan:
+            return planner.make_plan(
+                step,
+                budget_bytes=step_bytes,
+                costs=costs,
+                threshold_bytes=self.threshold_bytes,
+                allowed=self.allowed,
+            )
+
+        plan = planned(costs)
+        if room.is_limited and plan.peak_bytes > plan.budget_bytes:
+            other = planned(replace(costs, tiers=Tiers()))
+            if other.peak_bytes < plan.peak_bytes:
+                plan = replace(
+                    plan, wanted_host_bytes=other.host_bytes, wanted_peak_bytes=other.peak_bytes
+                )
+        return plan
 
     def _rewrite(
         self,
         ops: Sequence[tf.Operation],
-        tier: Tier,
+        room: Room,
         step_bytes: int,
         results: Sequence[tf.Tensor],
     ) -> None:
@@ -187,7 +235,9 @@ class LargeModelSupport(keras.callbacks.Callback):
         step, handles = trace.read(ops, results)
         if not step.ops:
             return
-        plan = self.plan or self._make_plan(step, ops, tier, max(0, step_bytes))
+        unknown = trace.of_unknown_size(step, handles)
+        self._tell_of_unknown(unknown)
+        plan = self.plan or self._make_plan(step, ops, room, max(0, step_bytes))
         budgets.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         if plan.decisions or plan.split:
@@ -198,11 +248,24 @@ class LargeModelSupport(keras.callbacks.Callback):
                 ops,
                 handles,
                 scheduled(found.trace, plan),
-                tier=tier,
+                tier=room.tier(plan, step, ops[0].graph, ops[0].device),
                 threshold_bytes=self.threshold_bytes,
             )
         if self.verbose:
-            print(f"{_line(plan)} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
+            line = _line(plan, "all of known size" if unknown else "all")
+            print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
+
+    def _tell_of_unknown(self, unknown: Sequence[str]) -> None:
+        if not (unknown and self.verbose) or self._told_of_unknown:
+            return
+        self._told_of_unknown = True
+        print(
+            f"Large-model support: {len(unknown)} tensors that the backward pass reads, such as "
+            f"{unknown[0]}, have a shape that is not known when the step is traced. They are kept, "
+            "and predictions leave them out. Give the model's Input a whole shape and all batches "
+            "one size (drop_remainder=True, or as many samples as fill them).",
+            flush=True,
+        )
 
 
 def cut(step: Trace, plan: Plan) -> split.Cut:
@@ -262,6 +325,12 @@ def _check(model: keras.Model) -> None:
             "Large-model support cannot move tensors out of a step that XLA compiles as a whole. "
             "Compile the model without jit_compile=True."
         )
+    forced = _forces_xla()
+    if forced is not None:
+        raise ValueError(
+            f"Large-model support cannot move tensors out of what XLA compiles as a whole, and "
+            f"{forced} has it compile any model. Train without it."
+        )
 
 
 def _build_optimizer(model: keras.Model) -> None:
@@ -281,21 +350,35 @@ def _asks_for_xla(model: keras.Model) -> bool:
     return config is not None and config.config.get("jit_compile") is True
 
 
-def _line(plan: Plan) -> str:
-    if not plan.decisions and not plan.split:
-        return f"Large-model support: all fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
+def _forces_xla() -> str | None:
+    """Return what has TensorFlow compile any model with XLA; None where nothing does."""
+    if tf.config.optimizer.get_jit():
+        return "tf.config.optimizer.set_jit"
+    for flag in os.environ.get("TF_XLA_FLAGS", "").split():
+        name, _, value = flag.lstrip("-").partition("=")
+        if name == "tf_xla_auto_jit" and value not in ("", "-1", "0"):
+            return f"TF_XLA_FLAGS={flag}"
+    return None
+
+
+def _line(plan: Plan, everything: str) -> str:
+    done = plan.decisions or plan.split
+    if not done and plan.peak_bytes <= plan.budget_bytes:
+        text = f"Large-model support: {everything} fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
+        return text
+    on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
     in_slabs = f", {len(plan.split)} split" if plan.split else ""
     text = (
         f"Large-model support: {plan.count('swap')} tensors swapped{in_slabs} "
-        f"({plan.host_bytes / MIB:.0f} MiB on the host), {plan.count('recompute')} recomputed; "
-        f"{plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
+        f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
+        f"recomputed; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
         f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."
     )
     if plan.peak_bytes > plan.budget_bytes:
-        text += (
-            f" That is more than the {plan.budget_bytes / MIB:.0f} MiB that a step may use; the "
-            f"largest single op needs {plan.floor_bytes / MIB:.0f} MiB ({plan.floor_op}). A "
+        text += f" That is more than the {plan.budget_bytes / MIB:.0f} MiB that a step may use"
+        text += limits_line(plan) or (
+            f"; the largest single op needs {plan.floor_bytes / MIB:.0f} MiB ({plan.floor_op}). A "
             "smaller patch, fewer filters or mixed_bfloat16 would help."
         )
     return text

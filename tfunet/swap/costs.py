@@ -1,10 +1,12 @@
 """What the ops and copies of a step cost in time. Pure."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
+from tfunet.swap.plan import Decision
 from tfunet.swap.steps import ALIASES, Op, Trace
+from tfunet.swap.tiers import Tiers, total_bytes
 
 # Of what a device could do at best: what a large convolution, and an op that only moves bytes,
 # reach of it.
@@ -24,6 +26,8 @@ class Costs:
         in_bytes_per_second: From host to device.
         copy_seconds: What any copy costs beside its bytes.
         copies_overlap: Whether copies run beside computation, one in each direction.
+        tiers: Where swapped tensors have room.
+        on_disk: Tensors that are copied on to the disk and back, by index; see `placed`.
     """
 
     op_seconds: Sequence[float]
@@ -31,14 +35,45 @@ class Costs:
     in_bytes_per_second: float
     copy_seconds: float = COPY_START_SECONDS
     copies_overlap: bool = False
+    tiers: Tiers = field(default_factory=Tiers)
+    on_disk: frozenset[int] = frozenset()
 
-    def out_seconds(self, num_bytes: int) -> float:
-        """Return the time of a copy to the host."""
-        return num_bytes / self.out_bytes_per_second + self.copy_seconds
+    def out_seconds(self, num_bytes: int, tensor: int = -1) -> float:
+        """Return the time of a copy to the host, and on to the disk if the tensor lies there."""
+        seconds = num_bytes / self.out_bytes_per_second + self.copy_seconds
+        if tensor in self.on_disk:
+            seconds += num_bytes / self.tiers.disk_out_bytes_per_second
+        return seconds
 
-    def in_seconds(self, num_bytes: int) -> float:
-        """Return the time of a copy to the device."""
-        return num_bytes / self.in_bytes_per_second + self.copy_seconds
+    def in_seconds(self, num_bytes: int, tensor: int = -1) -> float:
+        """Return the time of a copy to the device, from the disk if the tensor lies there."""
+        seconds = num_bytes / self.in_bytes_per_second + self.copy_seconds
+        if tensor in self.on_disk:
+            seconds += num_bytes / self.tiers.disk_in_bytes_per_second
+        return seconds
+
+    def placed(self, trace: Trace, decisions: Mapping[int, Decision]) -> "Costs":
+        """Return the costs with the swapped tensors where the tiers have room for them."""
+        return replace(self, on_disk=self.tiers.on_disk(trace, _swapped(decisions)))
+
+    def swap_seconds(
+        self, trace: Trace, tensor: int, decisions: Mapping[int, Decision]
+    ) -> float | None:
+        """Return what swapping a tensor as well costs a step; None where no tier has room.
+
+        Where it takes room from others, it is their way to the disk that is counted.
+        """
+        num_bytes = trace.tensors[tensor].num_bytes
+        seconds = self.out_seconds(num_bytes) + self.in_seconds(num_bytes)
+        if self.tiers.host_bytes is None:
+            return seconds
+        others = _swapped(decisions) - {tensor}
+        before = self.tiers.on_disk(trace, others)
+        after = self.tiers.on_disk(trace, others | {tensor})
+        if not self.tiers.has_room(trace, after):
+            return None
+        more = total_bytes(trace, after) - total_bytes(trace, before)
+        return seconds + max(0.0, self.tiers.disk_seconds(more))
 
     def of(self, ops: Sequence[int]) -> "Costs":
         """Return the costs of some of the ops, each with the time of those left out before it."""
@@ -77,6 +112,10 @@ def described(trace: Trace, device: Device) -> Costs:
         in_bytes_per_second=device.link_bytes_per_second,
         copies_overlap=True,
     )
+
+
+def _swapped(decisions: Mapping[int, Decision]) -> set[int]:
+    return {one for one, what in decisions.items() if what == "swap"}
 
 
 def _estimate(trace: Trace, op: Op, device: Device) -> float:

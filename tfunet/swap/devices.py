@@ -6,6 +6,10 @@ GIB = 2**30
 GB = 10**9
 TERA = 10**12
 
+# Of a disk that is only described: an NVMe disk on four lanes of PCI Express 3, in each direction,
+# as its makers give it to 2 and 3 GB/s.
+DISK_BYTES_PER_SECOND = 2 * GB
+
 # PCI Express: what IBM measured for generation 3 (11 GB/s each way, Table 4 of their case study of
 # large-model support), twice that for each later generation.
 DEVICES = {

@@ -1,7 +1,7 @@
 """Plans the training step of a configuration for a device that is only described."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import keras
@@ -11,11 +11,13 @@ from tfunet import losses, optimizers
 from tfunet.config import RunConfig
 from tfunet.data.source import open_source
 from tfunet.models.make import make_model
-from tfunet.swap import planner, trace
+from tfunet.swap import amount, planner, trace
 from tfunet.swap.callback import MARGIN, MIB, resident_bytes
 from tfunet.swap.costs import Device, described
+from tfunet.swap.devices import DISK_BYTES_PER_SECOND
 from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.show import text
+from tfunet.swap.tiers import Tiers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,8 @@ def forecast(
     The step is traced, not run; only the weights and the optimizer's variables are allocated.
 
     Args:
-        config: Of the run; its data set is opened for the shape of an image, and not read.
+        config: Of the run; its data set is opened for the shape of an image, and not read. Its
+            limits of host and disk hold for the replica.
         device: See `tfunet.swap.devices`.
         memory_bytes: Instead of the device's own.
         allowed: What may be done with a tensor beside keeping it.
@@ -97,7 +100,7 @@ def forecast(
     plan = planner.make_plan(
         found,
         budget_bytes=max(0, usable - resident),
-        costs=described(found, device),
+        costs=replace(described(found, device), tiers=_tiers(config)),
         threshold_bytes=MIB,
         allowed=allowed,
     )
@@ -106,6 +109,20 @@ def forecast(
         resident_bytes=resident,
         memory_bytes=usable,
         samples=batch,
+    )
+
+
+def _tiers(config: RunConfig) -> Tiers:
+    if config.swap_host is None:
+        return Tiers()
+    disk_bytes: int | None = 0 if config.swap_disk is None else None
+    if config.swap_disk_size is not None:
+        disk_bytes = amount.in_bytes("swap_disk_size", config.swap_disk_size)
+    return Tiers(
+        host_bytes=amount.in_bytes("swap_host", config.swap_host),
+        disk_bytes=disk_bytes,
+        disk_out_bytes_per_second=DISK_BYTES_PER_SECOND,
+        disk_in_bytes_per_second=DISK_BYTES_PER_SECOND,
     )
 
 

@@ -48,7 +48,8 @@ class Rows(Protocol):
 class NumpyMemory:
     """NumPy arrays, outside TensorFlow's own allocator: the host of a CPU that plays the device.
 
-    Each swapped tensor has an array of its own, which is used again in every step.
+    Each swapped tensor has an array of its own, which is used again in every step, and in a step
+    that is traced again for another batch.
 
     Args:
         note: Told of each copy in each step: "swap out" or "swap in", from when to when.
@@ -62,12 +63,12 @@ class NumpyMemory:
         self._note = note
 
     def out(self, tensor: tf.Tensor) -> tf.Operation:
-        key = f"{id(tensor.graph)} {tensor.name}"
+        key = tensor.name
 
         def put(value: np.ndarray) -> np.ndarray:
             since = time.time()
             held = self._arrays.get(key)
-            if held is None or held.shape != value.shape:
+            if held is None or (held.shape, held.dtype) != (value.shape, value.dtype):
                 self._arrays[key] = held = _aligned(value.shape, value.dtype)
             np.copyto(held, value)
             if self._note is not None:
@@ -78,7 +79,7 @@ class NumpyMemory:
             return unordered(tf.numpy_function(put, [tensor], tf.int32, name="swap_out").op)
 
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
-        key = f"{id(tensor.graph)} {tensor.name}"
+        key = tensor.name
         with tf.device(_host(tensor)):
             value = tf.numpy_function(lambda: self._arrays[key], [], tensor.dtype, name="swap_in")
             value.set_shape(tensor.shape)
@@ -106,7 +107,7 @@ class NumpyRows:
 
     def __init__(self, memory: NumpyMemory, tensor: tf.Tensor) -> None:
         self._memory = memory
-        self._key = f"{id(tensor.graph)} {tensor.name} rows"
+        self._key = f"{tensor.name} rows"
         self._like = tensor
         self._host = _host(tensor)
         # First row, row after the last, and what a read of them waits for: not control edges
@@ -119,7 +120,7 @@ class NumpyRows:
         def put(value: np.ndarray) -> np.ndarray:
             since = time.time()
             held = memory._arrays.get(key)
-            if held is None:
+            if held is None or (held.shape, held.dtype) != (shape, value.dtype):
                 memory._arrays[key] = held = _aligned(shape, value.dtype)
             held[:, first : first + value.shape[1]] = value
             if memory._note is not None:

@@ -23,12 +23,19 @@ class Plan:
             named, right before it is read.
         split: Tensors that are never whole on the device: the ops around them run in slabs.
         slab_rows: Rows of a slab, by the last op of each chain of ops that run in slabs.
+        on_disk: Of the swapped tensors, those that lie on disk; the others are in host memory.
         budget_bytes: Device memory that the plan was made for.
         peak_bytes: Most device memory in use at once, predicted.
         unlimited_peak_bytes: The same with every tensor kept, predicted.
         floor_bytes: The largest working set of one op, which no plan can pass.
         floor_op: That op's name.
         host_bytes: Host memory that tensors take which are swapped or split.
+        disk_bytes: What those on disk take there.
+        host_budget_bytes: Host memory that the plan was made for; None for no limit.
+        disk_budget_bytes: The same of the disk; 0 where there was none.
+        wanted_host_bytes: Room, in host memory or on disk, with which `peak_bytes` would be
+            `wanted_peak_bytes`; 0 where the limits of both do not stand in the way.
+        wanted_peak_bytes: See `wanted_host_bytes`.
         step_seconds: Time of a step, predicted.
         unlimited_step_seconds: The same with every tensor kept, predicted.
         repeat_seconds: Of `step_seconds`, ops that are run again.
@@ -44,12 +51,18 @@ class Plan:
     fetched: Mapping[str, str] = field(default_factory=dict)
     split: Sequence[str] = ()
     slab_rows: Mapping[str, int] = field(default_factory=dict)
+    on_disk: Sequence[str] = ()
     budget_bytes: int = 0
     peak_bytes: int = 0
     unlimited_peak_bytes: int = 0
     floor_bytes: int = 0
     floor_op: str = ""
     host_bytes: int = 0
+    disk_bytes: int = 0
+    host_budget_bytes: int | None = None
+    disk_budget_bytes: int | None = 0
+    wanted_host_bytes: int = 0
+    wanted_peak_bytes: int = 0
     step_seconds: float = 0.0
     unlimited_step_seconds: float = 0.0
     repeat_seconds: float = 0.0
@@ -75,7 +88,8 @@ class Plan:
             name: tuple(tuple(point) for point in table.get(name, ()))
             for name in ("curve", "unlimited_curve")
         }
-        return cls(**{**table, **curves, "split": tuple(table.get("split", ()))})
+        names = {name: tuple(table.get(name, ())) for name in ("split", "on_disk")}
+        return cls(**{**table, **curves, **names})
 
     def count(self, decision: Decision) -> int:
         return sum(one == decision for one in self.decisions.values())

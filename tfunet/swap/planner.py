@@ -1,7 +1,7 @@
 """Chooses, for each tensor that the backward pass needs, to keep, swap or recompute it. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tfunet.swap.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.search import Search
 from tfunet.swap.steps import ALIASES, Op, Trace, without_small
+from tfunet.swap.tiers import total_bytes
 from tfunet.swap.timeline import Moves, Timeline, curve, moved, overlap, timeline
 
 # A step of thousands of ops is not searched to the end: so many actions are weighed at the most.
@@ -26,12 +27,14 @@ class Candidate:
         moves: Where the copies stand.
         in_use: Bytes in use while each action runs.
         times: How long the step takes.
+        on_disk: Swapped tensors for which host memory has no room.
     """
 
     decisions: Mapping[int, Decision]
     moves: Moves
     in_use: np.ndarray
     times: Timeline
+    on_disk: frozenset[int] = frozenset()
 
     @property
     def peak_bytes(self) -> int:
@@ -61,7 +64,7 @@ def make_plan(
     Args:
         trace: The step.
         budget_bytes: For what the step itself holds: not variables, not the batch.
-        costs: Of its ops and copies.
+        costs: Of its ops and copies, with the room for swapped tensors, which is never passed.
         threshold_bytes: Smaller tensors are kept.
         scratch: See `tfunet.swap.schedule.memory`.
         allowed: What may be done beside keeping.
@@ -70,25 +73,31 @@ def make_plan(
 
     def planned(found: split.Cut) -> Plan:
         own = dict(scratch or {})
+        taken = total_bytes(trace, found.on_host)
         for last, chain in found.chains.items():
             # In slabs, what an op needs beside its tensors shrinks with them.
             parts = [own.pop(one, 0) * chain.height // chain.rows for one in chain.ops]
             own[last] = found.scratch[last] + max(parts)
+        tiers = costs.tiers
         best = _planned(
             found.trace,
             budget_bytes=budget_bytes,
-            costs=found.costs(trace, costs),
+            costs=replace(found.costs(trace, costs), tiers=tiers.without(taken)),
             threshold_bytes=threshold_bytes,
             scratch=own,
             allowed=[one for one in allowed if one != "split"],
         )
-        return _described(trace, found, best, unlimited, budget_bytes, own)
+        plan = _described(trace, found, best, unlimited, budget_bytes, own)
+        return replace(plan, host_budget_bytes=tiers.host_bytes, disk_budget_bytes=tiers.disk_bytes)
 
     best = planned(split.cut(trace, ()))
     if "split" not in allowed:
         return best
     for tensors in split.trials(trace, budget_bytes=budget_bytes, threshold_bytes=threshold_bytes):
-        if best.peak_bytes <= budget_bytes:
+        # Slabs come from and go to host memory.
+        room = costs.tiers.host_bytes
+        has_room = room is None or total_bytes(trace, tensors) <= room
+        if best.peak_bytes <= budget_bytes or not has_room:
             break
         slab_bytes = int(budget_bytes * split.SLAB_SHARE)
         plan = planned(split.cut(trace, tensors, slab_bytes=slab_bytes))
@@ -190,6 +199,7 @@ def weigh(
     scratch: Mapping[int, int] | None = None,
 ) -> Candidate:
     """Return what decisions come to, with the copies moved as far as the budget allows."""
+    costs = costs.placed(trace, decisions)
     actions = schedule(trace, decisions)
     moves = overlap(trace, actions, costs, budget_bytes=budget_bytes, scratch=scratch)
     actions = moved(actions, moves)
@@ -198,6 +208,7 @@ def weigh(
         moves=moves,
         in_use=memory(trace, actions, scratch),
         times=timeline(trace, actions, costs),
+        on_disk=costs.on_disk,
     )
 
 
@@ -266,7 +277,7 @@ def _described(
 ) -> Plan:
     trace = found.trace
     floor, floor_op = largest_op(trace, scratch)
-    moved = sorted(found.split) + sorted(best.decisions)
+    moved = [*sorted(found.on_host), *sorted(best.decisions.keys() - found.on_host)]
 
     def named(places: Mapping[int, int]) -> dict[str, str]:
         return {trace.tensors[one].name: trace.ops[op].name for one, op in sorted(places.items())}
@@ -284,11 +295,13 @@ def _described(
         unlimited_peak_bytes=unlimited.peak_bytes,
         floor_bytes=floor,
         floor_op=floor_op,
+        on_disk=tuple(trace.tensors[one].name for one in sorted(best.on_disk)),
         host_bytes=sum(
             whole.tensors[one].num_bytes
             for one in moved
-            if best.decisions.get(one, "swap") == "swap"
+            if best.decisions.get(one, "swap") == "swap" and one not in best.on_disk
         ),
+        disk_bytes=total_bytes(trace, best.on_disk),
         step_seconds=best.times.step_seconds,
         unlimited_step_seconds=unlimited.times.step_seconds,
         repeat_seconds=best.times.repeat_seconds,

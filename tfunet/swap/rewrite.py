@@ -52,11 +52,16 @@ def follow(
         after = [] if previous is None else [previous]
         if action.kind == "out":
             with tf.control_dependencies(None):
-                copies[action.index] = tier.out(handles[action.index])
+                handle = handles[action.index]
+                copies[action.index] = handle.op if slabs.has(action.index) else tier.out(handle)
             leaving.append((last_forward[action.index], copies[action.index]))
         elif action.kind == "in":
             with tf.control_dependencies([copies[action.index], *after]):
-                restored[action.index] = tier.back(handles[action.index])
+                restored[action.index] = (
+                    slabs.back(action.index)
+                    if slabs.has(action.index)
+                    else tier.back(handles[action.index])
+                )
         elif action.kind == "again":
             inputs = [
                 restored[one] if back else _delayed(handles[one], after)

@@ -127,7 +127,8 @@ class Search:
 
     def _may_go(self, tensor):
         one = self.trace.tensors[tensor]
-        if one.producer < 0 or one.num_bytes < self.threshold_bytes:
+        # A tensor of unknown shape, whose bytes are 0, is kept under any threshold.
+        if one.producer < 0 or one.num_bytes < max(1, self.threshold_bytes):
             return False
         op = self.trace.ops[one.producer]
         return not op.is_backward and op.kind not in ALIASES and not one.is_inner
@@ -137,9 +138,8 @@ class Search:
     ) -> float | None:
         """Return the seconds that giving a tensor up costs a step; None where it cannot be."""
         if decision == "swap":
-            num_bytes = self.trace.tensors[tensor].num_bytes
-            both = self.costs.out_seconds(num_bytes) + self.costs.in_seconds(num_bytes)
-            return self.exposed * both
+            seconds = self.costs.swap_seconds(self.trace, tensor, decisions)
+            return None if seconds is None else self.exposed * seconds
         return self._repeat_cost(tensor, decisions, MAX_CHAIN)
 
     def _repeat_cost(self, tensor, decisions, depth):

@@ -32,6 +32,18 @@ def read_plans(path: Path) -> list[Plan]:
     return plans
 
 
+def limits_line(plan: Plan) -> str:
+    """Return that host memory or disk stands in the plan's way, to end a sentence; "" if not."""
+    if not plan.wanted_host_bytes:
+        return ""
+    has_disk = plan.disk_budget_bytes != 0
+    which = "budgets of host and disk stand" if has_disk else "host budget stands"
+    return (
+        f". The {which} in the way: with {_mib(plan.wanted_host_bytes)} for the swapped tensors "
+        f"of each replica it would be {_mib(plan.wanted_peak_bytes)}."
+    )
+
+
 def text(plan: Plan) -> str:
     """Return a plan as a table: totals, then its largest tensors."""
     rows = [
@@ -42,6 +54,8 @@ def text(plan: Plan) -> str:
         ("all copies, hidden or not", "", _seconds(plan.copy_seconds)),
         ("memory on the host", "", _mib(plan.host_bytes)),
     ]
+    if plan.on_disk:
+        rows.append(("on disk", "", _mib(plan.disk_bytes)))
     lines = [f"{'':<26} {'all kept':>12} {'this plan':>12}"]
     lines += [f"{name:<26} {one:>12} {other:>12}" for name, one, other in rows]
     lines.append(f"{'budget of a step':<26} {'':>12} {_mib(plan.budget_bytes):>12}")
@@ -55,7 +69,8 @@ def text(plan: Plan) -> str:
         )
     for name in given_up[:SHOWN_TENSORS]:
         num_bytes = plan.tensor_bytes.get(name, 0)
-        lines.append(f"  {plan.decisions[name]:<9} {_mib(num_bytes):>12}  {name}")
+        where = " (disk)" if name in plan.on_disk else ""
+        lines.append(f"  {plan.decisions[name]:<9} {_mib(num_bytes):>12}  {name}{where}")
     if len(given_up) > SHOWN_TENSORS:
         lines.append(f"  ... and {len(given_up) - SHOWN_TENSORS} more.")
     return "\n".join(lines)

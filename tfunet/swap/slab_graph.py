@@ -35,8 +35,7 @@ class SlabGraph:
         self._cut = found
         self._ops = ops
         self._handles = handles
-        self._rows = {one: tier.rows(handles[one]) for one in found.split}
-        self._tier = tier
+        self._rows = {one: tier.rows(handles[one]) for one in found.on_host}
         for one in found.split:
             _forget_shape_readers(handles[one])
 
@@ -50,10 +49,7 @@ class SlabGraph:
             given: Tensors that the chain reads, by index, where they are not those of the step.
             before: Ops that come first.
         """
-        rows_out = {
-            one: self._rows.get(one) or self._tier.rows(self._handles[one])
-            for one in kept_rows(self._whole, self._cut, chain)
-        }
+        rows_out = {one: self._rows[one] for one in kept_rows(self._whole, chain)}
         sums: dict[int, tf.Tensor] = {}
         after = list(before)
         for begin, end in chain.slabs:
@@ -68,15 +64,22 @@ class SlabGraph:
                     after.append(sums[one].op)
         for one, total in sums.items():
             self._replace(one, total)
-        for one, rows in rows_out.items():
+        for one in rows_out:
             if one not in self._cut.split:
                 with tf.control_dependencies(after):
-                    extent = self._handles[one].shape[1]
-                    whole = rows.read(0, extent)
+                    whole = self.back(one)
                 self._replace(one, whole)
                 after = [whole.op]
         with tf.control_dependencies(after):
             return tf.no_op()
+
+    def has(self, tensor: int) -> bool:
+        """Whether a tensor that is whole on the device lies on the host as well."""
+        return tensor in self._rows
+
+    def back(self, tensor: int) -> tf.Tensor:
+        """Return a tensor, whole, from its rows on the host; under the caller's control edges."""
+        return self._rows[tensor].read(0, self._handles[tensor].shape[1])
 
     def _slab(
         self,

@@ -50,12 +50,14 @@ class Cut:
             chain do nothing. Split tensors, and those inside of a chain, take no memory.
         chains: By the index of their last op.
         split: Tensors that are never whole on the device, by index.
+        on_host: Those, and others that are put together on the host from the slabs of a chain.
         scratch: What a slab takes on the device, by the index of the chain.
     """
 
     trace: Trace
     chains: Mapping[int, Chain]
     split: frozenset[int]
+    on_host: frozenset[int]
     scratch: Mapping[int, int]
 
     def costs(self, whole: Trace, costs: Costs) -> Costs:
@@ -147,7 +149,14 @@ def cut(
         height = (heights or {}).get(last) or _height(trace, ops, slab_bytes)
         chains[last] = Chain(ops=ops, rows=rows, height=height)
         scratch[last] = _slab_bytes(trace, ops, height)
-    return Cut(trace=_cut(trace, split, chains), chains=chains, split=split, scratch=scratch)
+    kept = {one for chain in chains.values() for one in kept_rows(trace, chain)}
+    return Cut(
+        trace=_cut(trace, split, chains),
+        chains=chains,
+        split=split,
+        on_host=split | kept,
+        scratch=scratch,
+    )
 
 
 def _readers(trace: Trace) -> dict[int, list[int]]:
@@ -269,7 +278,7 @@ def _reach_bytes(reach: Reach | None, height: int) -> int:
     return reach.copies * reach.row_bytes * min(last - first, reach.extent)
 
 
-def kept_rows(whole: Trace, found: Cut, chain: Chain) -> list[int]:
+def kept_rows(whole: Trace, chain: Chain) -> list[int]:
     """Return the outputs of a chain, other than sums, that are read outside of it."""
     inside = set(chain.ops)
     readers = _readers(whole)
@@ -350,7 +359,7 @@ def _copies(trace: Trace, found: Cut, chain: Chain, costs: Costs) -> Iterator[fl
                 for begin, end in chain.slabs:
                     first, last = reach.rows(begin, end)
                     yield costs.in_seconds((last - first) * reach.row_bytes)
-    for one in kept_rows(trace, found, chain):
+    for one in kept_rows(trace, chain):
         num_bytes = trace.tensors[one].num_bytes
         yield costs.out_seconds(num_bytes) + costs.copy_seconds * (len(chain.slabs) - 1)
         if one not in found.split:

@@ -46,9 +46,9 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
         if action.kind in ("out", "in"):
             num_bytes = trace.tensors[action.index].num_bytes
             seconds = (
-                costs.out_seconds(num_bytes)
+                costs.out_seconds(num_bytes, action.index)
                 if action.kind == "out"
-                else costs.in_seconds(num_bytes)
+                else costs.in_seconds(num_bytes, action.index)
             )
             copies += seconds
             if not costs.copies_overlap:
@@ -73,7 +73,7 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
         for tensor, back in action.outputs:
             if not back and tensor in swapped:
                 begin = max(now, out_free)
-                out_free = begin + costs.out_seconds(trace.tensors[tensor].num_bytes)
+                out_free = begin + costs.out_seconds(trace.tensors[tensor].num_bytes, tensor)
                 leaving[tensor] = out_free
     return Timeline(
         step_seconds=now,
@@ -135,7 +135,7 @@ def overlap(
     free = 0.0
     for tensor, first in made.items():
         num_bytes = trace.tensors[tensor].num_bytes
-        free = max(free, ends[first]) + costs.out_seconds(num_bytes)
+        free = max(free, ends[first]) + costs.out_seconds(num_bytes, tensor)
         last = first
         while last + 1 < read.get(tensor, len(ops)) - 1 and ends[last] < free:
             if room[last + 1] < num_bytes:
@@ -151,7 +151,7 @@ def overlap(
     for tensor, wanted in reversed(read.items()):
         num_bytes = trace.tensors[tensor].num_bytes
         computed = ends[wanted - 1] if wanted else 0.0
-        begin = min(begin, computed) - costs.in_seconds(num_bytes)
+        begin = min(begin, computed) - costs.in_seconds(num_bytes, tensor)
         after = wanted - 1
         limit = at[awaited[tensor]] if tensor in awaited else made[tensor]
         while after > limit and ends[after] > begin and room[after] >= num_bytes:

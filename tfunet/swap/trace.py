@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfunet.swap import slab_ops
-from tfunet.swap.steps import Op, Tensor, Trace
+from tfunet.swap.steps import Op, Tensor, Trace, root
 
 # Their memory is not the step's own: a variable's, the batch's, the graph's.
 READS = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"})
 # Ops between replicas: one that ran twice in one of them would wait for the others for ever.
 COLLECTIVE = ("Collective", "Horovod", "Nccl")
+NO_SIZE = (tf.resource, tf.variant, tf.string)
 FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul"})
 # These look at the shape of their input only, which TensorFlow knows without the values.
 SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"})
@@ -122,9 +123,24 @@ def read(
 
 def num_bytes(tensor: tf.Tensor) -> int:
     """Return the bytes of a tensor; 0 where its shape or type has no size."""
-    if not tensor.shape.is_fully_defined() or tensor.dtype in (tf.resource, tf.variant, tf.string):
+    if not tensor.shape.is_fully_defined() or tensor.dtype in NO_SIZE:
         return 0
     return int(tensor.shape.num_elements()) * tensor.dtype.size
+
+
+def of_unknown_size(step: Trace, handles: Sequence[tf.Tensor]) -> list[str]:
+    """Return the tensors of the forward pass that the backward pass reads, and whose shape is not
+    known before the step runs."""
+    read_later = {root(step, one) for op in step.ops if op.is_backward for one in op.inputs}
+    return [
+        step.tensors[one].name
+        for one in sorted(read_later)
+        if step.tensors[one].producer >= 0
+        and not step.ops[step.tensors[one].producer].is_backward
+        and step.ops[step.tensors[one].producer].kind not in READS
+        and not handles[one].shape.is_fully_defined()
+        and handles[one].dtype not in NO_SIZE
+    ]
 
 
 def is_backward(op: tf.Operation) -> bool:

@@ -1,0 +1,165 @@
+"""The file of swapped tensors: what it holds, what it leaves, and what goes wrong with it."""
+
+import contextlib
+import os
+import resource
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfunet.record import WriteError
+from tfunet.swap import disk
+from tfunet.swap.disk import BLOCK_BYTES, CHUNK_BYTES, PREFIX, DiskFile
+
+
+@contextlib.contextmanager
+def no_file_beyond(num_bytes):
+    """Have the kernel refuse to write to a file beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def file(tmp_path):
+    one = DiskFile(tmp_path)
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize(
+    "num_bytes",
+    [1, 5, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 4097],
+)
+def test_what_is_read_is_what_was_written(file, num_bytes):
+    dice = np.random.default_rng(0)
+    one, other = (dice.integers(0, 256, num_bytes, np.uint8) for _ in range(2))
+    file.reserve({"one": num_bytes, "other": num_bytes})
+    file.write("one", one)
+    file.write("other", other)
+    np.testing.assert_array_equal(file.read("one", num_bytes), one)
+    np.testing.assert_array_equal(file.read("other", num_bytes), other)
+    file.write("one", other)
+    np.testing.assert_array_equal(file.read("one", num_bytes), other)
+
+
+def test_room_grows_and_what_is_there_stays(file):
+    file.reserve({"one": 100})
+    file.write("one", np.full(100, 7, np.uint8))
+    file.reserve({"one": 50, "other": 3 * BLOCK_BYTES})
+    file.write("other", np.full(3 * BLOCK_BYTES, 9, np.uint8))
+    assert set(file.read("one", 100)) == {7}
+    assert set(file.read("other", 3 * BLOCK_BYTES)) == {9}
+
+
+def test_speed_is_measured_once_and_gives_its_space_back(file, tmp_path):
+    found = file.speed()
+    assert min(found) > 0
+    other = DiskFile(tmp_path)
+    assert other.speed() == found
+    other.close()
+    file.reserve({"one": 1})
+    assert os.fstat(file._descriptor).st_size == BLOCK_BYTES
+
+
+def test_file_has_no_name_and_no_links(file, tmp_path):
+    file.reserve({"one": 100})
+    file.write("one", np.zeros(100, np.uint8))
+    assert not list(tmp_path.iterdir())
+    assert os.fstat(file._descriptor).st_nlink == 0
+
+
+def test_where_files_need_names_it_is_unlinked_and_those_of_the_dead_are(tmp_path, monkeypatch):
+    # With this flag alone the kernel answers as one does whose file system knows no such files.
+    monkeypatch.setattr(disk.os, "O_TMPFILE", os.O_DIRECTORY)
+    (tmp_path / f"{PREFIX}dead").write_bytes(b"0")
+    (tmp_path / "other").write_bytes(b"1")
+    file = DiskFile(tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["other"]
+    file.reserve({"one": 100})
+    file.write("one", np.full(100, 3, np.uint8))
+    assert set(file.read("one", 100)) == {3}
+    file.close()
+
+
+def test_file_that_is_larger_than_it_may_be_is_refused_before_training(file, tmp_path):
+    with no_file_beyond(2**20), pytest.raises(WriteError) as found:
+        file.reserve({"one": 2**21})
+    assert f"2 MiB for swapped tensors do not fit in {tmp_path}" in str(found.value)
+    assert "a limit on file sizes stands in the way" in str(found.value)
+    assert file.explained() is None
+    # And what fits is still taken.
+    file.reserve({"other": 2**19})
+    file.write("other", np.ones(2**19, np.uint8))
+    assert os.fstat(file._descriptor).st_size == 2**19
+
+
+def test_error_of_the_disk_is_told_in_words(file, tmp_path):
+    file.reserve({"one": 2**21})
+    with no_file_beyond(2**20), pytest.raises(OSError, match="too large"):
+        file.write("one", np.zeros(2**21, np.uint8))
+    message = str(file.explained())
+    assert f"could not be written to {tmp_path}" in message
+    assert "File too large" in message
+
+
+def test_tensor_larger_than_its_place_writes_over_no_other(file):
+    file.reserve({"one": 10, "other": 10})
+    file.write("other", np.full(10, 5, np.uint8))
+    with pytest.raises(OSError, match="larger than the step was planned for"):
+        file.write("one", np.zeros(2 * BLOCK_BYTES, np.uint8))
+    assert set(file.read("other", 10)) == {5}
+
+
+def test_closed_file_is_not_written_to(file):
+    file.reserve({"one": 10})
+    file.close()
+    with pytest.raises(OSError, match="closed"):
+        file.write("one", np.zeros(10, np.uint8))
+    assert file.explained() is None
+    file.close()
+
+
+def test_closing_waits_for_what_has_begun(file):
+    numbers = np.zeros(8 * CHUNK_BYTES, np.uint8)
+    file.reserve({"one": numbers.size})
+    failures = []
+
+    def write():
+        try:
+            while True:
+                file.write("one", numbers)
+        except OSError as error:
+            failures.append(str(error))
+
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    for one in writers:
+        one.start()
+    time.sleep(0.05)
+    file.close()
+    for one in writers:
+        one.join(20)
+    assert len(failures) == 2
+    assert all("closed" in one for one in failures)
+    assert file.error is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("missing", "does not exist. Create it"),
+        ("file", "is a file, not a folder"),
+        # The kernel's own, where not even root may create a file.
+        ("/proc", "Nothing can be written to"),
+    ],
+)
+def test_what_is_no_folder_to_write_to_is_refused(folder, message, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=message):
+        DiskFile(tmp_path / Path(folder))

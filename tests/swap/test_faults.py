@@ -1,0 +1,320 @@
+"""What goes wrong with large-model support is refused or said, and nothing of it stays."""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+from faulty import batches, compiled
+from test_disk_file import no_file_beyond
+from test_exactness import assert_same, trained
+
+from tfunet.config import RunConfig
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.plan import Plan
+from tfunet.swap.show import limits_line
+
+HERE = Path(__file__).parent
+MIB = 2**20
+
+
+def support(folder=None, **options):
+    """Return support that swaps all that lowers the peak, to a folder if one is given."""
+    disk = {} if folder is None else {"host_budget": 0, "disk": folder}
+    return LargeModelSupport(
+        0, **{"threshold_bytes": 2**18, "allowed": ["swap"], "verbose": 0, **disk, **options}
+    )
+
+
+def fitted(callbacks, epochs=1):
+    model = compiled()
+    image, mask = batches()
+    losses = []
+    keep = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])
+    )
+    model.fit(
+        image,
+        mask,
+        batch_size=2,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=[*callbacks, keep],
+    )
+    return model, losses
+
+
+# --- Disk -----------------------------------------------------------------------------------------
+
+
+def namespace():
+    """Return a command that runs another where it may mount, for itself alone.
+
+    A user who is not root may where the kernel grants namespaces of users.
+    """
+    for options in ([], ["--user", "--map-root-user"]):
+        command = ["unshare", "--mount", *options]
+        if shutil.which("unshare") and subprocess.run([*command, "true"]).returncode == 0:
+            return command
+    pytest.skip("Neither root nor namespaces of users here: a full disk is tested by limits only.")
+
+
+def faulty(*arguments, mount=None, **environment):
+    """Return what `faulty.py` prints, with a file system mounted at its folder."""
+    command = [sys.executable, str(HERE / "faulty.py"), *map(str, arguments)]
+    if mount is not None:
+        shell = f"mount -t {mount} none {arguments[0]} && exec " + '"$@"'
+        command = [*namespace(), "sh", "-c", shell, "sh", *command]
+    ended = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.multiprocess
+def test_full_disk_ends_training_before_its_first_step(tmp_path, same_arithmetic):
+    found = faulty(tmp_path, "--full", mount="tmpfs -o size=64m", **same_arithmetic)
+    assert f"1 MiB for swapped tensors do not fit in {tmp_path}" in found["error"]
+    assert "0 MiB are free" in found["error"]
+    assert "Free space there" in found["error"]
+    assert (found["losses"], found["unchanged"], found["restored"]) == ([], True, True)
+    # When the other process is gone there is room; the first attempt has kept none.
+    assert found["again"] == found["plain"]
+    assert found["left"] == []
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("mount", "is_direct"),
+    [
+        # Direct or not, as this kernel has it.
+        ("tmpfs -o size=64m", None),
+        # This one never takes direct reads and writes.
+        ("ramfs", False),
+    ],
+)
+def test_losses_are_the_same_on_any_file_system(mount, is_direct, tmp_path, same_arithmetic):
+    found = faulty(tmp_path, mount=mount, **same_arithmetic)
+    assert found["losses"] == found["plain"]
+    assert found["copies"] == 2 * len(found["losses"])
+    assert found["left"] == []
+    assert is_direct in (None, found["direct"])
+
+
+@pytest.mark.multiprocess
+def test_read_only_file_system_is_refused(tmp_path):
+    found = faulty(tmp_path, mount="tmpfs -o ro")
+    assert "Nothing can be written" in found["refused"]
+    assert "Read-only file system" in found["refused"]
+
+
+def test_limit_on_file_sizes_is_a_full_disk(tmp_path):
+    with no_file_beyond(2**19), pytest.raises(OSError, match="do not fit in") as found:
+        fitted([support(tmp_path)])
+    assert str(tmp_path) in str(found.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_disk_that_fails_in_the_middle_of_training_ends_it_with_its_name(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    model = compiled()
+    image, mask = batches()
+    steps = []
+
+    def fail(batch, logs):
+        steps.append(batch)
+        if len(steps) == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+
+    failing = keras.callbacks.LambdaCallback(on_train_batch_end=fail)
+    try:
+        with pytest.raises(OSError, match="in the middle of a step: File too large") as found:
+            model.fit(image, mask, batch_size=2, verbose=0, callbacks=[support(tmp_path), failing])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(tmp_path) in str(found.value)
+    assert len(steps) == 2
+    assert "train_step" not in vars(model)
+    assert model.train_function is None
+    assert not _files_of_this_process(tmp_path)
+    model.fit(image, mask, batch_size=2, verbose=0)
+
+
+@pytest.mark.multiprocess
+def test_process_that_is_killed_in_the_middle_of_a_step_leaves_nothing(tmp_path, same_arithmetic):
+    arguments = [sys.executable, str(HERE / "faulty.py"), str(tmp_path), "--hold"]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), **same_arithmetic}
+    with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) as one:
+        try:
+            assert json.loads(one.stdout.readline()) == {"holds": one.pid}
+            # It is in a step, and has its tensors in a file there that has no name.
+            (file,) = _files(one.pid, tmp_path)
+            assert file.stat().st_size >= MIB
+            assert file.stat().st_nlink == 0
+            assert not list(tmp_path.iterdir())
+        finally:
+            one.send_signal(signal.SIGKILL)
+    assert one.returncode == -signal.SIGKILL
+    assert not list(tmp_path.iterdir())
+    found = faulty(tmp_path, **same_arithmetic)
+    assert found["losses"] == found["plain"]
+    assert found["left"] == []
+
+
+def test_disk_is_free_after_training(tmp_path):
+    seen = []
+    watch = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(len(_files_of_this_process(tmp_path)))
+    )
+    fitted([support(tmp_path), watch])
+    assert seen == [1, 1, 1, 1]
+    assert not _files_of_this_process(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host_budget": 0, "disk": "missing"}, "does not exist. Create it"),
+        ({"host_budget": 0, "disk": "file"}, "is a file, not a folder"),
+        ({"host_budget": 0, "disk": "/proc"}, "Nothing can be written"),
+        ({"disk": "folder"}, "Give host_budget too"),
+        ({"disk_budget": "1GiB"}, "Give disk, a folder, too"),
+        ({"host_budget": "auto"}, "host_budget must be an amount such as '64GiB'"),
+        ({"host_budget": "0.5"}, "host_budget must be an amount"),
+        ({"host_budget": 0, "disk": "folder", "disk_budget": "lots"}, "disk_budget must be"),
+    ],
+)
+def test_wrong_limits_are_refused_before_anything_is_traced(options, message, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    options = {key: tmp_path / one if key == "disk" else one for key, one in options.items()}
+    with pytest.raises(ValueError, match=message):
+        LargeModelSupport(0, **options)
+
+
+def test_folder_that_has_gone_is_refused_when_training_begins(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    one = support(folder)
+    folder.rmdir()
+    with pytest.raises(ValueError, match="does not exist"):
+        fitted([one])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"swap_host": "1GiB"}, "give swap too"),
+        ({"swap_disk": "/tmp"}, "give swap too"),
+        ({"swap": "auto", "swap_disk": "/tmp"}, "Give swap_host too"),
+        ({"swap": "auto", "swap_host": "half"}, "swap_host must be an amount"),
+        ({"swap": "auto", "swap_host": "1GiB", "swap_disk_size": "1GiB"}, "Give swap_disk"),
+        (
+            {"swap": "auto", "swap_host": "0", "swap_disk": "/tmp", "swap_disk_size": "0.5"},
+            "swap_disk_size must be an amount",
+        ),
+    ],
+)
+def test_wrong_limits_of_a_run_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig(**values)
+
+
+def test_run_without_support_has_no_limits_of_it():
+    values = {"swap_host": "1GiB", "swap_disk": "/tmp", "swap_disk_size": "1GiB"}
+    assert RunConfig(swap="none", **values) == RunConfig()
+
+
+# --- Host budget ----------------------------------------------------------------------------------
+
+
+def test_host_budget_that_is_too_small_is_what_the_line_names(capsys):
+    one = support(host_budget="512KiB", verbose=1)
+    _, losses = fitted([one])
+    (plan,) = one.plans
+    assert plan.host_bytes <= 2**19
+    assert plan.wanted_host_bytes > 2**19
+    assert plan.wanted_peak_bytes < plan.peak_bytes
+    shown = capsys.readouterr().out
+    assert shown.count("The host budget stands in the way: with 1 MiB for the swapped tensors") == 1
+    assert losses == fitted([])[1]
+
+
+def test_without_room_on_the_host_it_recomputes_instead():
+    found = []
+    for limits in ({}, {"host_budget": 0}):
+        one = LargeModelSupport(0, threshold_bytes=256, verbose=0, **limits)
+        found.append((trained("unet 3D", [one]), set(one.plans[-1].decisions.values())))
+    (free, with_room), (limited, without_room) = found
+    assert "swap" in with_room
+    assert without_room == {"recompute"}
+    assert_same(limited, free)
+    assert_same(limited, trained("unet 3D", []))
+
+
+def test_budget_of_the_disk_is_kept(tmp_path):
+    one = support(tmp_path, disk_budget="512KiB")
+    fitted([one])
+    (plan,) = one.plans
+    assert plan.disk_bytes <= 2**19
+    assert plan.wanted_host_bytes
+    assert "budgets of host and disk stand in the way" in limits_line(plan)
+
+
+def test_plan_with_tensors_on_disk_is_followed_again_or_asks_for_one(tmp_path):
+    keras.backend.clear_session()
+    first = support(tmp_path)
+    _, losses = fitted([first])
+    plan = Plan.from_json(first.plans[-1].to_json())
+    assert plan.on_disk
+    keras.backend.clear_session()
+    again = LargeModelSupport("8GiB", plan=plan, host_budget=0, disk=tmp_path, verbose=0)
+    assert fitted([again])[1] == losses
+    keras.backend.clear_session()
+    with pytest.raises(ValueError, match="give disk, a folder, too"):
+        fitted([LargeModelSupport("8GiB", plan=plan, verbose=0)])
+
+
+# --- XLA ------------------------------------------------------------------------------------------
+
+
+def test_xla_that_is_forced_on_is_refused(monkeypatch):
+    tf.config.optimizer.set_jit(True)
+    try:
+        with pytest.raises(ValueError, match="set_jit has it compile any model"):
+            fitted([support()])
+    finally:
+        tf.config.optimizer.set_jit(False)
+    monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit --tf_xla_auto_jit=2")
+    with pytest.raises(ValueError, match="TF_XLA_FLAGS=--tf_xla_auto_jit=2"):
+        fitted([support()])
+    monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_auto_jit=0")
+    fitted([support()])
+
+
+def _files(process, folder):
+    """Return the open files of a process that lie in a folder, named or not."""
+    found = []
+    for one in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if os.readlink(one).startswith(f"{folder}/"):
+                found.append(one)
+    return found
+
+
+def _files_of_this_process(folder):
+    return _files(os.getpid(), folder)
