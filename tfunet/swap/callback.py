@@ -22,6 +22,8 @@ MIB = 2**20
 # Of the device memory: what TensorFlow's allocator loses, which hands out blocks of up to twice the
 # size that was asked for, and scratch that no tensor shows. Measured: docs/large-models.md.
 MARGIN = 0.2
+# A step whose tensors fill a budget so many times less is not measured: it fits with any scratch.
+FAR = 8
 
 
 class LargeModelSupport(keras.callbacks.Callback):
@@ -125,6 +127,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             begin = len(graph.get_operations())
             logs = train_step(*args, **kwargs)
             ops = _of_this_replica(graph.get_operations()[begin:])
+            results = [one for one in tf.nest.flatten(logs) if tf.is_tensor(one)]
+            ops = trace.in_order(ops, results)
             self._rewrite(ops, tier, usable_bytes - resident_bytes(model))
             return logs
 
@@ -161,21 +165,22 @@ class LargeModelSupport(keras.callbacks.Callback):
         costs = Costs(
             op_seconds=[0.0] * len(ops), out_bytes_per_second=1.0, in_bytes_per_second=1.0
         )
-        if memory(step, schedule(step, {})).max(initial=0) > step_bytes:
+        scratch: dict[int, int] = {}
+        if FAR * memory(step, schedule(step, {})).max(initial=0) > step_bytes:
             with tf.init_scope():
-                costs = profile.measure(step, ops, tier)
+                costs, scratch = profile.measure(step, ops, tier)
         return planner.make_plan(
             step,
             budget_bytes=step_bytes,
             costs=costs,
             threshold_bytes=self.threshold_bytes,
+            scratch=scratch,
             allowed=self.allowed,
         )
 
     def _rewrite(self, ops: Sequence[tf.Operation], tier: Tier, step_bytes: int) -> None:
         """Plan a step of one device and make its graph follow the plan."""
         since = time.perf_counter()
-        ops = trace.in_order(ops)
         step, handles = trace.read(ops)
         if not step.ops:
             return

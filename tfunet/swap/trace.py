@@ -16,8 +16,13 @@ FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMu
 SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"})
 
 
-def in_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """Return the ops in the order in which a step with little memory runs them.
+def in_order(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
+    """Return the ops that run, in the order in which a step with little memory runs them.
+
+    Args:
+        ops: Of one replica's step.
+        results: Tensors that the step returns. What nothing needs, TensorFlow leaves out: the
+            gradient of the first convolution's input.
 
     It is the order in which they were traced, but of the gradients of one convolution that with
     respect to its weights comes first, then that with respect to its bias, then that with respect
@@ -25,6 +30,7 @@ def in_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
     into being. The first two lie side by side because oneDNN makes one op of them: anything that
     had to run between them would be in a circle.
     """
+    ops = _needed(ops, results)
     own = {op.name for op in ops}
     of_weights = {op.inputs[2].name: op for op in ops if "BackpropFilter" in op.type}
     of_bias = {op.inputs[0].name: op for op in ops if op.type == "BiasAddGrad"}
@@ -45,6 +51,22 @@ def in_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
                 place(of_bias.get(gradient))
         place(op)
     return list(placed.values())
+
+
+def _needed(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
+    own = {op.name for op in ops}
+    returned = {one.op.name for one in results}
+    needed: set[str] = set()
+    for op in reversed(ops):
+        readers = [reader for one in op.outputs for reader in one.consumers()]
+        readers += op._control_outputs
+        if (
+            op.op_def.is_stateful
+            or op.name in returned
+            or any(one.name in needed or one.name not in own for one in readers)
+        ):
+            needed.add(op.name)
+    return [op for op in ops if op.name in needed]
 
 
 def read(ops: Sequence[tf.Operation]) -> tuple[Trace, list[tf.Tensor]]:

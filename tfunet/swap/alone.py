@@ -1,0 +1,287 @@
+"""Runs ops of a step one after another on made-up numbers: how long, and with how much scratch."""
+
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfunet.swap.trace import num_bytes
+from tfunet.xplane import read_allocations
+
+REPEATS = 3
+# Made-up numbers will not do for an op, or there is no room for them beside the weights.
+REFUSALS = (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
+# Gradients that read an output of a forward op, their second input.
+OF_FORWARD = frozenset({"MaxPoolGrad", "MaxPool3DGrad"})
+# So often nothing is timed, for what looking at the clock takes.
+NOTHINGS = 7
+# A small op is timed so many times in a row.
+TINY_OPS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What an op takes.
+
+    Args:
+        seconds: Median of a few runs.
+        scratch_bytes: Of its device, beyond its outputs; 0 where the allocator keeps no account.
+    """
+
+    seconds: float
+    scratch_bytes: int = 0
+
+
+class Clock:
+    """Looks at the clock in the middle of a graph.
+
+    Not with `tf.timestamp`, which op determinism refuses and which does not wait for a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._looks: list[float] = []
+        self._names: list[str] = []
+
+    def time(
+        self,
+        name: str,
+        after: Sequence[tf.Operation],
+        part: Callable[[], tf.Tensor | tf.Operation],
+    ) -> tf.Operation:
+        """Return the op that looks at the clock after a part, which another look began.
+
+        Args:
+            name: Of the part, for `seconds`.
+            after: Ops before the first look.
+            part: Makes ops under the control edges that are there when it is called. Where it
+                returns a tensor, a number of it is read, so that a GPU is done with it.
+        """
+        with tf.control_dependencies([self._look(after)]):
+            made = part()
+        self._names.append(name)
+        if isinstance(made, tf.Operation):
+            return self._look([made])
+        return self._look([made.op], made)
+
+    def warm(self, seen: tf.Tensor) -> tf.Operation:
+        """Time nothing, for what looking takes, which `seconds` takes off; return the last look."""
+        previous: list[tf.Operation] = []
+        # The first looks of a call take longer, and the median forgets them.
+        for _ in range(NOTHINGS):
+            self._names.append("")
+            previous = [self._look([self._look(previous)], seen)]
+        return previous[0]
+
+    def read(self, after: Sequence[tf.Operation], tensors: Sequence[tf.Tensor]) -> tf.Operation:
+        """Return an op that reads a number of each tensor after others."""
+        with tf.control_dependencies(after):
+            given = [tf.reshape(one, [-1])[:1] for one in tensors]
+        with tf.device("CPU:0"):
+            return tf.numpy_function(lambda *_: np.zeros(()), given, tf.float64, name="read").op
+
+    def seconds(self, run: Callable[[], Any], *, first: Any = None) -> dict[str, float]:
+        """Return what each part took, the median of a few runs after a first one.
+
+        Args:
+            run: Runs the graph.
+            first: Context of the first run, which traces.
+        """
+        runs = []
+        for number in range(REPEATS + 1):
+            self._looks.clear()
+            with first if first is not None and number == 0 else contextlib.nullcontext():
+                run()
+            begins, ends = self._looks[::2], self._looks[1::2]
+            runs.append([end - begin for begin, end in zip(begins, ends, strict=True)])
+        found = [statistics.median(one) for one in zip(*runs[1:], strict=True)]
+        named = list(zip(self._names, found, strict=True))
+        looks = statistics.median([one for name, one in named if not name] or [0.0])
+        return {name: max(one - looks, 0.0) for name, one in named if name}
+
+    def _look(
+        self, after: Sequence[tf.Operation], seen: tf.Tensor | None = None
+    ) -> tf.Operation:
+        given = []
+        with tf.control_dependencies(after):
+            if seen is not None:
+                given = [tf.reshape(seen, [-1])[:1]]
+            with tf.device("CPU:0"):
+                return tf.numpy_function(self._now, given, tf.float64, name="look").op
+
+    def _now(self, *_: np.ndarray) -> np.ndarray:
+        self._looks.append(time.perf_counter())
+        return np.zeros(())
+
+
+def take(kinds: Sequence[tuple[tf.Operation, bool]]) -> list[Taken | None]:
+    """Return what each op takes, alone; None for one that cannot be run so.
+
+    Args:
+        kinds: The ops, and whether each may write its output where an input was.
+
+    They run in one call, one after the other, so that nothing but them is between two looks at the
+    clock. Call it where ops run at once (`tf.init_scope`).
+    """
+    able = [index for index, (op, _) in enumerate(kinds) if _can_be_alone(op)]
+    found = dict(zip(able, _take([kinds[index] for index in able]), strict=True))
+    return [found.get(index) for index in range(len(kinds))]
+
+
+def tiny_seconds() -> float:
+    """Return how long TensorFlow takes for an op whose numbers are next to none."""
+    clock = Clock()
+
+    @tf.function(jit_compile=False, autograph=False)
+    def several(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        def chain() -> tf.Tensor:
+            result = one
+            for _ in range(TINY_OPS):
+                result = tf.sqrt(result * other)
+            return result
+
+        previous = clock.warm(one)
+        with tf.control_dependencies([clock.time("tiny", [previous], chain)]):
+            return tf.zeros(())
+
+    numbers = tf.fill([16], 1.0)
+    return clock.seconds(lambda: several(numbers, numbers))["tiny"] / (2 * TINY_OPS)
+
+
+def _can_be_alone(op: tf.Operation) -> bool:
+    special = (tf.resource, tf.variant, tf.string)
+    known = all(one.shape.is_fully_defined() for one in op.inputs)
+    return bool(
+        op.outputs
+        and known
+        and not op.op_def.is_stateful
+        and not any(one.dtype in special for one in (*op.inputs, *op.outputs))
+    )
+
+
+def _take(kinds: Sequence[tuple[tf.Operation, bool]]) -> list[Taken | None]:
+    if not kinds:
+        return []
+    try:
+        return list(_take_together(kinds))
+    except REFUSALS:
+        if len(kinds) == 1:
+            return [None]
+        half = len(kinds) // 2
+        return [*_take(kinds[:half]), *_take(kinds[half:])]
+
+
+def _take_together(kinds: Sequence[tuple[tf.Operation, bool]]) -> Sequence[Taken]:
+    clock = Clock()
+    dtypes = sorted({one.dtype for op, _ in kinds for one in op.inputs}, key=str)
+
+    # The numbers come as arguments: TensorFlow would compute with constants beforehand.
+    @tf.function(jit_compile=False, autograph=False)
+    def one_after_another(*numbers: tf.Tensor) -> tf.Tensor:
+        number = dict(zip(dtypes, numbers, strict=True))
+        previous = clock.warm(numbers[0])
+        for index, (op, in_place) in enumerate(kinds):
+            previous = _timed(clock, op, in_place, f"alone_{index}", number, previous)
+        with tf.control_dependencies([previous]):
+            return tf.zeros(())
+
+    numbers = [tf.cast(0.5 if one.is_floating else 0, one) for one in dtypes] or [tf.zeros(())]
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = clock.seconds(lambda: one_after_another(*numbers), first=_profiled(folder))
+        scratch = _scratch(folder, [op for op, _ in kinds])
+    return [
+        Taken(seconds=seconds[name], scratch_bytes=scratch[name])
+        for name in (f"alone_{index}" for index in range(len(kinds)))
+    ]
+
+
+def _timed(
+    clock: Clock,
+    op: tf.Operation,
+    in_place: bool,
+    name: str,
+    number: Mapping[tf.DType, tf.Tensor],
+    previous: tf.Operation,
+) -> tf.Operation:
+    """Return the op after which another like the given one has been timed, after `previous`."""
+    with tf.device(op.device or None):
+        inputs = [_input(one, number[one.dtype], previous) for one in op.inputs]
+        if op.type in OF_FORWARD:
+            # oneDNN's needs what only its own forward op hands on.
+            forward = op.inputs[1].op
+            inputs[1] = _like(forward, inputs[:1], f"{name}_forward").outputs[0]
+
+        def run() -> tf.Tensor:
+            return _like(op, inputs, name).outputs[0]
+
+        last = clock.time(name, [previous, *(one.op for one in inputs)], run)
+        # Whoever has a later reader cannot be written over.
+        return last if in_place or not inputs else clock.read([last], inputs)
+
+
+def _input(like: tf.Tensor, number: tf.Tensor, previous: tf.Operation) -> tf.Tensor:
+    constant = _known(like)
+    if constant is not None:
+        return tf.constant(constant, dtype=like.dtype)
+    with tf.control_dependencies([previous]):
+        return tf.fill(like.shape, number)
+
+
+def _known(tensor: tf.Tensor) -> Any:
+    """Return the value of a tensor that does not depend on data; None of any other."""
+    if tensor.op.type == "ShapeN":
+        return list(tensor.op.inputs[tensor.value_index].shape)
+    return tf.get_static_value(tensor)
+
+
+def _like(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Operation:
+    graph = tf.compat.v1.get_default_graph()
+    return graph.create_op(
+        op.type,
+        list(inputs),
+        [one.dtype for one in op.outputs],
+        attrs={k: v for k, v in op.node_def.attr.items() if not k.startswith("_")},
+        op_def=op.op_def,
+        name=name,
+    )
+
+
+@contextlib.contextmanager
+def _profiled(folder: str) -> Iterator[None]:
+    """Profile what the allocator hands out, but where a profile is being taken already."""
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
+    )
+    try:
+        tf.profiler.experimental.start(folder, options)
+    except tf.errors.AlreadyExistsError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        tf.profiler.experimental.stop()
+
+
+def _scratch(folder: str, ops: Sequence[tf.Operation]) -> dict[str, int]:
+    """Return the most that each op held at once beyond its outputs, by the name it ran under."""
+    held: dict[str, int] = {}
+    most: dict[str, int] = {}
+    owners: dict[int, tuple[str, int]] = {}
+    for path in Path(folder).glob("**/*.xplane.pb"):
+        for one in read_allocations(path):
+            if one.begins:
+                owners[one.address] = one.op, one.num_bytes
+                held[one.op] = held.get(one.op, 0) + one.num_bytes
+                most[one.op] = max(most.get(one.op, 0), held[one.op])
+            elif one.address in owners:
+                name, size = owners.pop(one.address)
+                held[name] -= size
+    outputs = {f"alone_{index}": sum(map(num_bytes, op.outputs)) for index, op in enumerate(ops)}
+    return {name: max(0, most.get(name, 0) - size) for name, size in outputs.items()}
