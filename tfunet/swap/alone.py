@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tfunet.swap.budget import used_bytes
 from tfunet.swap.trace import num_bytes
 from tfunet.xplane import read_allocations
 
@@ -20,6 +21,8 @@ REPEATS = 3
 REFUSALS = (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
 # Gradients that read an output of a forward op, their second input.
 OF_FORWARD = frozenset({"MaxPoolGrad", "MaxPool3DGrad"})
+# What an op reads has left the nearest cache, which may hold this much, since it was written.
+CACHE_BYTES = 2**22
 # So often nothing is timed, for what looking at the clock takes.
 NOTHINGS = 7
 # A small op is timed so many times in a row.
@@ -39,6 +42,13 @@ class Taken:
     scratch_bytes: int = 0
 
 
+class Kind(NamedTuple):
+    """An op, and whether something reads its inputs after it, so that it cannot use their memory."""
+
+    op: tf.Operation
+    is_held: bool
+
+
 class Clock:
     """Looks at the clock in the middle of a graph.
 
@@ -48,6 +58,7 @@ class Clock:
     def __init__(self) -> None:
         self._looks: list[float] = []
         self._names: list[str] = []
+        self._graph: Any = None
 
     def time(
         self,
@@ -81,26 +92,26 @@ class Clock:
 
     def read(self, after: Sequence[tf.Operation], tensors: Sequence[tf.Tensor]) -> tf.Operation:
         """Return an op that reads a number of each tensor after others."""
-        with tf.control_dependencies(after):
-            given = [tf.reshape(one, [-1])[:1] for one in tensors]
-        with tf.device("CPU:0"):
-            return tf.numpy_function(lambda *_: np.zeros(()), given, tf.float64, name="read").op
+        return self._call(lambda *_: np.zeros(()), after, tensors)
 
-    def seconds(self, run: Callable[[], Any], *, first: Any = None) -> dict[str, float]:
-        """Return what each part took, the median of a few runs after a first one.
+    def seconds(self, run: Callable[[], Any], *, watched: Any = None) -> dict[str, float]:
+        """Return what each part took, the median of a few runs.
 
         Args:
             run: Runs the graph.
-            first: Context of the first run, which traces.
+            watched: Context of one run more, which is not among them.
         """
         runs = []
-        for number in range(REPEATS + 1):
-            self._looks.clear()
-            with first if first is not None and number == 0 else contextlib.nullcontext():
+        run()  # Traces and compiles.
+        if watched is not None:
+            with watched:
                 run()
+        for _ in range(REPEATS):
+            self._looks.clear()
+            run()
             begins, ends = self._looks[::2], self._looks[1::2]
             runs.append([end - begin for begin, end in zip(begins, ends, strict=True)])
-        found = [statistics.median(one) for one in zip(*runs[1:], strict=True)]
+        found = [statistics.median(one) for one in zip(*runs, strict=True)]
         named = list(zip(self._names, found, strict=True))
         looks = statistics.median([one for name, one in named if not name] or [0.0])
         return {name: max(one - looks, 0.0) for name, one in named if name}
@@ -108,23 +119,32 @@ class Clock:
     def _look(
         self, after: Sequence[tf.Operation], seen: tf.Tensor | None = None
     ) -> tf.Operation:
-        given = []
+        return self._call(self._now, after, [] if seen is None else [seen])
+
+    def _call(
+        self,
+        function: Callable[..., np.ndarray],
+        after: Sequence[tf.Operation],
+        tensors: Sequence[tf.Tensor],
+    ) -> tf.Operation:
+        graph = tf.compat.v1.get_default_graph()
+        if graph is not self._graph:
+            self._graph = graph
+            with tf.control_dependencies(None), tf.device("CPU:0"):
+                self._flat, self._first, self._one = (tf.constant([one]) for one in (-1, 0, 1))
         with tf.control_dependencies(after):
-            if seen is not None:
-                given = [tf.reshape(seen, [-1])[:1]]
+            flat = [tf.raw_ops.Reshape(tensor=one, shape=self._flat) for one in tensors]
+            given = [tf.raw_ops.Slice(input=one, begin=self._first, size=self._one) for one in flat]
             with tf.device("CPU:0"):
-                return tf.numpy_function(self._now, given, tf.float64, name="look").op
+                return tf.numpy_function(function, given, tf.float64, name="look").op
 
     def _now(self, *_: np.ndarray) -> np.ndarray:
         self._looks.append(time.perf_counter())
         return np.zeros(())
 
 
-def take(kinds: Sequence[tuple[tf.Operation, bool]]) -> list[Taken | None]:
+def take(kinds: Sequence[Kind]) -> list[Taken | None]:
     """Return what each op takes, alone; None for one that cannot be run so.
-
-    Args:
-        kinds: The ops, and whether each may write its output where an input was.
 
     They run in one call, one after the other, so that nothing but them is between two looks at the
     clock. Call it where ops run at once (`tf.init_scope`).
@@ -165,7 +185,7 @@ def _can_be_alone(op: tf.Operation) -> bool:
     )
 
 
-def _take(kinds: Sequence[tuple[tf.Operation, bool]]) -> list[Taken | None]:
+def _take(kinds: Sequence[Kind]) -> list[Taken | None]:
     if not kinds:
         return []
     try:
@@ -177,23 +197,25 @@ def _take(kinds: Sequence[tuple[tf.Operation, bool]]) -> list[Taken | None]:
         return [*_take(kinds[:half]), *_take(kinds[half:])]
 
 
-def _take_together(kinds: Sequence[tuple[tf.Operation, bool]]) -> Sequence[Taken]:
+def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
     clock = Clock()
-    dtypes = sorted({one.dtype for op, _ in kinds for one in op.inputs}, key=str)
+    dtypes = {tf.float32, *(one.dtype for op, _ in kinds for one in op.inputs)}
 
     # The numbers come as arguments: TensorFlow would compute with constants beforehand.
     @tf.function(jit_compile=False, autograph=False)
     def one_after_another(*numbers: tf.Tensor) -> tf.Tensor:
         number = dict(zip(dtypes, numbers, strict=True))
         previous = clock.warm(numbers[0])
-        for index, (op, in_place) in enumerate(kinds):
-            previous = _timed(clock, op, in_place, f"alone_{index}", number, previous)
+        for index, kind in enumerate(kinds):
+            previous = _timed(clock, kind, f"alone_{index}", number, previous)
         with tf.control_dependencies([previous]):
             return tf.zeros(())
 
-    numbers = [tf.cast(0.5 if one.is_floating else 0, one) for one in dtypes] or [tf.zeros(())]
+    numbers = [tf.cast(0.5 if one.is_floating else 0, one) for one in dtypes]
     with tempfile.TemporaryDirectory() as folder:
-        seconds = clock.seconds(lambda: one_after_another(*numbers), first=_profiled(folder))
+        # An allocator that keeps no account tells the profiler nothing either.
+        watched = None if used_bytes() is None else _profiled(folder)
+        seconds = clock.seconds(lambda: one_after_another(*numbers), watched=watched)
         scratch = _scratch(folder, [op for op, _ in kinds])
     return [
         Taken(seconds=seconds[name], scratch_bytes=scratch[name])
@@ -203,13 +225,13 @@ def _take_together(kinds: Sequence[tuple[tf.Operation, bool]]) -> Sequence[Taken
 
 def _timed(
     clock: Clock,
-    op: tf.Operation,
-    in_place: bool,
+    kind: Kind,
     name: str,
     number: Mapping[tf.DType, tf.Tensor],
     previous: tf.Operation,
 ) -> tf.Operation:
     """Return the op after which another like the given one has been timed, after `previous`."""
+    op = kind.op
     with tf.device(op.device or None):
         inputs = [_input(one, number[one.dtype], previous) for one in op.inputs]
         if op.type in OF_FORWARD:
@@ -220,9 +242,11 @@ def _timed(
         def run() -> tf.Tensor:
             return _like(op, inputs, name).outputs[0]
 
-        last = clock.time(name, [previous, *(one.op for one in inputs)], run)
-        # Whoever has a later reader cannot be written over.
-        return last if in_place or not inputs else clock.read([last], inputs)
+        with tf.control_dependencies([one.op for one in inputs] or [previous]):
+            elsewhere = tf.fill([CACHE_BYTES // 4], number[tf.float32])
+        last = clock.time(name, [clock.read([], [elsewhere])], run)
+        # What has a later reader cannot be written over.
+        return clock.read([last], inputs) if kind.is_held else last
 
 
 def _input(like: tf.Tensor, number: tf.Tensor, previous: tf.Operation) -> tf.Tensor:
@@ -258,15 +282,11 @@ def _profiled(folder: str) -> Iterator[None]:
     options = tf.profiler.experimental.ProfilerOptions(
         host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
     )
-    try:
-        tf.profiler.experimental.start(folder, options)
-    except tf.errors.AlreadyExistsError:
+    with contextlib.ExitStack() as profile:
+        with contextlib.suppress(tf.errors.AlreadyExistsError):
+            tf.profiler.experimental.start(folder, options)
+            profile.callback(tf.profiler.experimental.stop)
         yield
-        return
-    try:
-        yield
-    finally:
-        tf.profiler.experimental.stop()
 
 
 def _scratch(folder: str, ops: Sequence[tf.Operation]) -> dict[str, int]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfunet.swap.alone import Clock, Taken, take, tiny_seconds
+from tfunet.swap.alone import Clock, Kind, Taken, take, tiny_seconds
 from tfunet.swap.costs import Costs
 from tfunet.swap.host import Tier
-from tfunet.swap.steps import ALIASES, Trace, root
-from tfunet.swap.trace import FUSED_WITH_BIAS, READS, SHAPE_READERS, num_bytes
+from tfunet.swap.steps import ALIASES, IN_PLACE, Trace, root
+from tfunet.swap.trace import FUSED_WITH_BIAS, SHAPE_READERS, num_bytes
 
 # An op that moves fewer bytes, and computes little with them, is not timed: it takes what it takes
 # to start any, and the time of its bytes.
@@ -21,7 +21,7 @@ SMALL_FLOPS = 1e6
 LINK_BYTES = 2**25
 TINY_BYTES = 2**12
 # They are computed before the first step, or show what is there.
-FREE = ALIASES | READS | SHAPE_READERS | {"IdentityN", "NoOp"}
+FREE = ALIASES | SHAPE_READERS | {"Const", "IdentityN", "NoOp", "Placeholder", "VarHandleOp"}
 
 
 def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Costs, dict[int, int]]:
@@ -32,14 +32,17 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Cost
     does both in one go. Scratch is by the index of an op; without it where the allocator keeps no
     account. Call it where ops run at once (`tf.init_scope`).
     """
-    kinds: dict[Any, tuple[tf.Operation, bool]] = {}
+    kinds: dict[Any, Kind] = {}
     keys = []
     readers = _last_readers(trace)
     for index, (op, described) in enumerate(zip(ops, trace.ops, strict=True)):
         is_small = _moved(op) < SMALL_BYTES and described.flops < SMALL_FLOPS
-        in_place = any(readers[root(trace, one)] == index for one in described.inputs)
-        keys.append(None if is_small or _is_free(op) else (*_signature(op), in_place))
-        kinds.setdefault(keys[-1], (op, in_place))
+        # Of the others the output never takes over the memory of an input.
+        is_held = op.type in IN_PLACE and not any(
+            readers[root(trace, one)] == index for one in described.inputs
+        )
+        keys.append(None if is_small or _is_free(op) else (*_signature(op), is_held))
+        kinds.setdefault(keys[-1], Kind(op, is_held))
     kinds.pop(None, None)
     found = dict(zip(kinds, take(list(kinds.values())), strict=True))
     tiny, rate = tiny_seconds(), _bytes_per_second()
@@ -76,7 +79,11 @@ def _is_free(op: tf.Operation) -> bool:
 
 
 def _moved(op: tf.Operation) -> int:
-    return sum(num_bytes(one) for one in (*op.inputs, *op.outputs))
+    """Return the bytes that an op reads and writes; of a variable as many as of its new value."""
+    if op.type == "ReadVariableOp":
+        return 0  # It shows the variable's own memory.
+    moved = sum(num_bytes(one) for one in (*op.inputs, *op.outputs))
+    return moved * (2 if op.type.startswith("Assign") else 1)
 
 
 def _signature(op: tf.Operation) -> Any:
