@@ -16,7 +16,7 @@ from tfunet.swap.budget import used_bytes
 from tfunet.swap.trace import num_bytes
 from tfunet.xplane import read_allocations
 
-REPEATS = 3
+REPEATS = 5
 # Made-up numbers will not do for an op, or there is no room for them beside the weights.
 REFUSALS = (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
 # Gradients that read an output of a forward op, their second input.
@@ -43,10 +43,17 @@ class Taken:
 
 
 class Kind(NamedTuple):
-    """An op, and whether something reads its inputs after it, so that it cannot use their memory."""
+    """One op of several that take the same time.
+
+    Args:
+        op: That one.
+        is_held: Whether something reads its inputs after it, so that it cannot use their memory.
+        count: How many there are in a step.
+    """
 
     op: tf.Operation
-    is_held: bool
+    is_held: bool = False
+    count: int = 1
 
 
 class Clock:
@@ -94,11 +101,21 @@ class Clock:
         """Return an op that reads a number of each tensor after others."""
         return self._call(lambda *_: np.zeros(()), after, tensors)
 
-    def seconds(self, run: Callable[[], Any], *, watched: Any = None) -> dict[str, float]:
-        """Return what each part took, the median of a few runs.
+    def seconds(
+        self,
+        run: Callable[[], Any],
+        *,
+        counts: Mapping[str, int] | None = None,
+        watched: Any = None,
+    ) -> dict[str, float]:
+        """Return what each part took in the median of a few runs.
+
+        Of the parts together, each as often as it counts, the time is the median too. The sum of
+        their medians is less: what holds a step up now and then falls on one part or another.
 
         Args:
             run: Runs the graph.
+            counts: How often each part counts; once by default.
             watched: Context of one run more, which is not among them.
         """
         runs = []
@@ -111,10 +128,17 @@ class Clock:
             run()
             begins, ends = self._looks[::2], self._looks[1::2]
             runs.append([end - begin for begin, end in zip(begins, ends, strict=True)])
-        found = [statistics.median(one) for one in zip(*runs, strict=True)]
-        named = list(zip(self._names, found, strict=True))
-        looks = statistics.median([one for name, one in named if not name] or [0.0])
-        return {name: max(one - looks, 0.0) for name, one in named if name}
+        looks = statistics.median(
+            [one for run in runs for name, one in zip(self._names, run, strict=True) if not name]
+            or [0.0]
+        )
+        weights = [(counts or {}).get(name, 1) if name else 0 for name in self._names]
+        net = [[max(one - looks, 0.0) for one in run] for run in runs]
+        medians = [statistics.median(one) for one in zip(*net, strict=True)]
+        whole = statistics.median(_weighted(weights, run) for run in net)
+        share = whole / (_weighted(weights, medians) or 1.0)
+        named = zip(self._names, medians, strict=True)
+        return {name: share * one for name, one in named if name}
 
     def _look(
         self, after: Sequence[tf.Operation], seen: tf.Tensor | None = None
@@ -143,13 +167,17 @@ class Clock:
         return np.zeros(())
 
 
+def _weighted(weights: Sequence[int], values: Sequence[float]) -> float:
+    return sum(weight * one for weight, one in zip(weights, values, strict=True))
+
+
 def take(kinds: Sequence[Kind]) -> list[Taken | None]:
     """Return what each op takes, alone; None for one that cannot be run so.
 
     They run in one call, one after the other, so that nothing but them is between two looks at the
     clock. Call it where ops run at once (`tf.init_scope`).
     """
-    able = [index for index, (op, _) in enumerate(kinds) if _can_be_alone(op)]
+    able = [index for index, (op, *_) in enumerate(kinds) if _can_be_alone(op)]
     found = dict(zip(able, _take([kinds[index] for index in able]), strict=True))
     return [found.get(index) for index in range(len(kinds))]
 
@@ -199,7 +227,7 @@ def _take(kinds: Sequence[Kind]) -> list[Taken | None]:
 
 def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
     clock = Clock()
-    dtypes = {tf.float32, *(one.dtype for op, _ in kinds for one in op.inputs)}
+    dtypes = {tf.float32, *(one.dtype for op, *_ in kinds for one in op.inputs)}
 
     # The numbers come as arguments: TensorFlow would compute with constants beforehand.
     @tf.function(jit_compile=False, autograph=False)
@@ -215,8 +243,11 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
     with tempfile.TemporaryDirectory() as folder:
         # An allocator that keeps no account tells the profiler nothing either.
         watched = None if used_bytes() is None else _profiled(folder)
-        seconds = clock.seconds(lambda: one_after_another(*numbers), watched=watched)
-        scratch = _scratch(folder, [op for op, _ in kinds])
+        counts = {f"alone_{index}": kind.count for index, kind in enumerate(kinds)}
+        seconds = clock.seconds(
+            lambda: one_after_another(*numbers), counts=counts, watched=watched
+        )
+        scratch = _scratch(folder, [op for op, *_ in kinds])
     return [
         Taken(seconds=seconds[name], scratch_bytes=scratch[name])
         for name in (f"alone_{index}" for index in range(len(kinds)))

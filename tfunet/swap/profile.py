@@ -2,6 +2,7 @@
 
 import functools
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +45,9 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Cost
         keys.append(None if is_small or _is_free(op) else (*_signature(op), is_held))
         kinds.setdefault(keys[-1], Kind(op, is_held))
     kinds.pop(None, None)
-    found = dict(zip(kinds, take(list(kinds.values())), strict=True))
+    counts = Counter(keys)
+    counted = [kind._replace(count=counts[key]) for key, kind in kinds.items()]
+    found = dict(zip(kinds, take(counted), strict=True))
     tiny, rate = tiny_seconds(), _bytes_per_second()
     seconds, scratch = [], {}
     for index, (op, key) in enumerate(zip(ops, keys, strict=True)):
