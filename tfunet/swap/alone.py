@@ -4,8 +4,10 @@ import contextlib
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +23,8 @@ REPEATS = 5
 REFUSALS = (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
 # Gradients that read an output of a forward op, their second input.
 OF_FORWARD = frozenset({"MaxPoolGrad", "MaxPool3DGrad"})
-# What an op reads has left the nearest cache, which may hold this much, since it was written.
-CACHE_BYTES = 2**22
+# What an op reads was written so many bytes before, and is not in the nearest caches any more.
+AHEAD_BYTES = 3 * 2**23
 # So often nothing is timed, for what looking at the clock takes.
 NOTHINGS = 7
 # A small op is timed so many times in a row.
@@ -234,8 +236,21 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
     def one_after_another(*numbers: tf.Tensor) -> tf.Tensor:
         number = dict(zip(dtypes, numbers, strict=True))
         previous = clock.warm(numbers[0])
+        waiting: deque[list[tf.Tensor]] = deque()
+        coming = iter(kinds)
         for index, kind in enumerate(kinds):
-            previous = _timed(clock, kind, f"alone_{index}", number, previous)
+            made = [previous]
+            while not waiting or sum(map(_num_bytes, waiting)) < AHEAD_BYTES:
+                following = next(coming, None)
+                if following is None:
+                    break
+                waiting.append(_inputs(following.op, number, made[-1]))
+                made += [one.op for one in waiting[-1]]
+            inputs = waiting.popleft()
+            run = partial(_run, kind.op, inputs, f"alone_{index}")
+            previous = clock.time(f"alone_{index}", made, run)
+            if kind.is_held:
+                previous = clock.read([previous], inputs)
         with tf.control_dependencies([previous]):
             return tf.zeros(())
 
@@ -254,30 +269,26 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
     ]
 
 
-def _timed(
-    clock: Clock,
-    kind: Kind,
-    name: str,
-    number: Mapping[tf.DType, tf.Tensor],
-    previous: tf.Operation,
-) -> tf.Operation:
-    """Return the op after which another like the given one has been timed, after `previous`."""
-    op = kind.op
+def _num_bytes(tensors: Sequence[tf.Tensor]) -> int:
+    return sum(map(num_bytes, tensors))
+
+
+def _run(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
+    with tf.device(op.device or None):
+        return _like(op, inputs, name).outputs[0]
+
+
+def _inputs(
+    op: tf.Operation, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
+) -> list[tf.Tensor]:
+    """Return made-up inputs of an op, made after `previous`."""
     with tf.device(op.device or None):
         inputs = [_input(one, number[one.dtype], previous) for one in op.inputs]
         if op.type in OF_FORWARD:
             # oneDNN's needs what only its own forward op hands on.
             forward = op.inputs[1].op
-            inputs[1] = _like(forward, inputs[:1], f"{name}_forward").outputs[0]
-
-        def run() -> tf.Tensor:
-            return _like(op, inputs, name).outputs[0]
-
-        with tf.control_dependencies([one.op for one in inputs] or [previous]):
-            elsewhere = tf.fill([CACHE_BYTES // 4], number[tf.float32])
-        last = clock.time(name, [clock.read([], [elsewhere])], run)
-        # What has a later reader cannot be written over.
-        return clock.read([last], inputs) if kind.is_held else last
+            inputs[1] = _like(forward, inputs[:1], f"forward_{previous.name}").outputs[0]
+    return inputs
 
 
 def _input(like: tf.Tensor, number: tf.Tensor, previous: tf.Operation) -> tf.Tensor:
