@@ -206,13 +206,23 @@ def tiny_seconds() -> float:
 
 def _can_be_alone(op: tf.Operation) -> bool:
     special = (tf.resource, tf.variant, tf.string)
-    known = all(one.shape.is_fully_defined() for one in op.inputs)
-    return bool(
-        op.outputs
-        and known
-        and not op.op_def.is_stateful
-        and not any(one.dtype in special for one in (*op.inputs, *op.outputs))
-    )
+    if (
+        not op.outputs
+        or op.op_def.is_stateful
+        or any(one.dtype in special for one in (*op.inputs, *op.outputs))
+        or not all(one.shape.is_fully_defined() for one in op.inputs)
+    ):
+        return False
+    # The shape of what it makes may depend on numbers, which made-up ones will not do for.
+    with tf.Graph().as_default():
+        inputs = [
+            tf.compat.v1.placeholder(one.dtype, one.shape)
+            if (value := _known(op, one)) is None
+            else tf.constant(value, one.dtype)
+            for one in op.inputs
+        ]
+        outputs = _like(op, inputs, "alone").outputs
+        return all(one.shape.is_fully_defined() for one in outputs)
 
 
 def _take(kinds: Sequence[Kind]) -> list[Taken | None]:
@@ -239,16 +249,15 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
         waiting: deque[list[tf.Tensor]] = deque()
         coming = iter(kinds)
         for index, kind in enumerate(kinds):
-            made = [previous]
             while not waiting or sum(map(_num_bytes, waiting)) < AHEAD_BYTES:
                 following = next(coming, None)
                 if following is None:
                     break
-                waiting.append(_inputs(following.op, number, made[-1]))
-                made += [one.op for one in waiting[-1]]
+                inputs, previous = _inputs(following.op, number, previous)
+                waiting.append(inputs)
             inputs = waiting.popleft()
             run = partial(_run, kind.op, inputs, f"alone_{index}")
-            previous = clock.time(f"alone_{index}", made, run)
+            previous = clock.time(f"alone_{index}", [previous], run)
             if kind.is_held:
                 previous = clock.read([previous], inputs)
         with tf.control_dependencies([previous]):
@@ -280,30 +289,37 @@ def _run(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
 
 def _inputs(
     op: tf.Operation, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
-) -> list[tf.Tensor]:
-    """Return made-up inputs of an op, made after `previous`."""
-    with tf.device(op.device or None):
-        inputs = [_input(one, number[one.dtype], previous) for one in op.inputs]
-        if op.type in OF_FORWARD:
-            # oneDNN's needs what only its own forward op hands on.
-            forward = op.inputs[1].op
-            inputs[1] = _like(forward, inputs[:1], f"forward_{previous.name}").outputs[0]
-    return inputs
+) -> tuple[list[tf.Tensor], tf.Operation]:
+    """Return made-up inputs of an op, and the last op that makes them, all after `previous`."""
+    inputs = []
+    for one in op.inputs:
+        known = _known(op, one)
+        with tf.device(op.device or None), tf.control_dependencies([previous]):
+            # One after the other: TensorFlow makes one of two that are alike in all.
+            inputs.append(
+                tf.fill(one.shape, number[one.dtype])
+                if known is None
+                else tf.constant(known, one.dtype)
+            )
+        previous = inputs[-1].op
+    if op.type in OF_FORWARD:
+        # oneDNN's needs what only its own forward op hands on.
+        with tf.control_dependencies([previous]), tf.device(op.device or None):
+            forward = _like(op.inputs[1].op, inputs[:1], f"forward_of_{previous.name}")
+        inputs[1], previous = forward.outputs[0], forward
+    return inputs, previous
 
 
-def _input(like: tf.Tensor, number: tf.Tensor, previous: tf.Operation) -> tf.Tensor:
-    constant = _known(like)
-    if constant is not None:
-        return tf.constant(constant, dtype=like.dtype)
-    with tf.control_dependencies([previous]):
-        return tf.fill(like.shape, number)
-
-
-def _known(tensor: tf.Tensor) -> Any:
-    """Return the value of a tensor that does not depend on data; None of any other."""
+def _known(op: tf.Operation, tensor: tf.Tensor) -> Any:
+    """Return the value of an op's input if it does not depend on data; None of any other."""
     if tensor.op.type == "ShapeN":
         return list(tensor.op.inputs[tensor.value_index].shape)
-    return tf.get_static_value(tensor)
+    value = tf.get_static_value(tensor)
+    if value is None and op.type == "Tile" and tensor is op.inputs[1]:
+        given, made = op.inputs[0].shape, op.outputs[0].shape
+        if made.is_fully_defined() and 0 not in given:
+            return [after // before for before, after in zip(given, made, strict=True)]
+    return value
 
 
 def _like(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Operation:
