@@ -19,6 +19,8 @@ from tfunet.swap.trace import num_bytes
 from tfunet.xplane import read_allocations
 
 REPEATS = 5
+# What takes as long is steadier, and timed twice.
+LONG_SECONDS = 1.0
 # Made-up numbers will not do for an op, or there is no room for them beside the weights.
 REFUSALS = (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
 # Gradients that read an output of a forward op, their second input.
@@ -125,7 +127,8 @@ class Clock:
         if watched is not None:
             with watched:
                 run()
-        for _ in range(REPEATS):
+        since = time.perf_counter()
+        while len(runs) < (REPEATS if time.perf_counter() - since < LONG_SECONDS else 2):
             self._looks.clear()
             run()
             begins, ends = self._looks[::2], self._looks[1::2]
