@@ -52,12 +52,12 @@ class Kind(NamedTuple):
     Args:
         op: That one.
         is_held: Whether something reads its inputs after it, so that it cannot use their memory.
-        count: How many there are in a step.
+        times: How many there are in a step.
     """
 
     op: tf.Operation
     is_held: bool = False
-    count: int = 1
+    times: int = 1
 
 
 class Clock:
@@ -122,7 +122,7 @@ class Clock:
             counts: How often each part counts; once by default.
             watched: Context of one run more, which is not among them.
         """
-        runs = []
+        runs: list[list[float]] = []
         run()  # Traces and compiles.
         if watched is not None:
             with watched:
@@ -145,9 +145,7 @@ class Clock:
         named = zip(self._names, medians, strict=True)
         return {name: share * one for name, one in named if name}
 
-    def _look(
-        self, after: Sequence[tf.Operation], seen: tf.Tensor | None = None
-    ) -> tf.Operation:
+    def _look(self, after: Sequence[tf.Operation], seen: tf.Tensor | None = None) -> tf.Operation:
         return self._call(self._now, after, [] if seen is None else [seen])
 
     def _call(
@@ -270,10 +268,8 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
     with tempfile.TemporaryDirectory() as folder:
         # An allocator that keeps no account tells the profiler nothing either.
         watched = None if used_bytes() is None else _profiled(folder)
-        counts = {f"alone_{index}": kind.count for index, kind in enumerate(kinds)}
-        seconds = clock.seconds(
-            lambda: one_after_another(*numbers), counts=counts, watched=watched
-        )
+        counts = {f"alone_{index}": kind.times for index, kind in enumerate(kinds)}
+        seconds = clock.seconds(lambda: one_after_another(*numbers), counts=counts, watched=watched)
         scratch = _scratch(folder, [op for op, *_ in kinds])
     return [
         Taken(seconds=seconds[name], scratch_bytes=scratch[name])

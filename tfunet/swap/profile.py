@@ -46,7 +46,7 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Cost
         kinds.setdefault(keys[-1], Kind(op, is_held))
     kinds.pop(None, None)
     counts = Counter(keys)
-    counted = [kind._replace(count=counts[key]) for key, kind in kinds.items()]
+    counted = [kind._replace(times=counts[key]) for key, kind in kinds.items()]
     found = dict(zip(kinds, take(counted), strict=True))
     tiny, rate = tiny_seconds(), _bytes_per_second()
     seconds, scratch = [], {}
