@@ -53,11 +53,13 @@ class Kind(NamedTuple):
         op: That one.
         is_held: Whether something reads its inputs after it, so that it cannot use their memory.
         times: How many there are in a step.
+        fresh: Inputs, by position, that were made or read just before: caches may have them.
     """
 
     op: tf.Operation
     is_held: bool = False
     times: int = 1
+    fresh: frozenset[int] = frozenset()
 
 
 class Clock:
@@ -247,16 +249,16 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
     def one_after_another(*numbers: tf.Tensor) -> tf.Tensor:
         number = dict(zip(dtypes, numbers, strict=True))
         previous = clock.warm(numbers[0])
-        waiting: deque[list[tf.Tensor]] = deque()
+        waiting: deque[list[tf.Tensor | None]] = deque()
         coming = iter(kinds)
         for index, kind in enumerate(kinds):
             while not waiting or sum(map(_num_bytes, waiting)) < AHEAD_BYTES:
                 following = next(coming, None)
                 if following is None:
                     break
-                inputs, previous = _inputs(following.op, number, previous)
-                waiting.append(inputs)
-            inputs = waiting.popleft()
+                ahead, previous = _made_ahead(following, number, previous)
+                waiting.append(ahead)
+            inputs, previous = _completed(kind.op, waiting.popleft(), number, previous)
             run = partial(_run, kind.op, inputs, f"alone_{index}")
             previous = clock.time(f"alone_{index}", [previous], run)
             if kind.is_held:
@@ -277,8 +279,8 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
     ]
 
 
-def _num_bytes(tensors: Sequence[tf.Tensor]) -> int:
-    return sum(map(num_bytes, tensors))
+def _num_bytes(tensors: Sequence[tf.Tensor | None]) -> int:
+    return sum(num_bytes(one) for one in tensors if one is not None)
 
 
 def _run(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
@@ -286,27 +288,48 @@ def _run(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         return _like(op, inputs, name).outputs[0]
 
 
-def _inputs(
-    op: tf.Operation, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
-) -> tuple[list[tf.Tensor], tf.Operation]:
-    """Return made-up inputs of an op, and the last op that makes them, all after `previous`."""
-    inputs = []
-    for one in op.inputs:
-        known = _known(op, one)
-        with tf.device(op.device or None), tf.control_dependencies([previous]):
-            # One after the other: TensorFlow makes one of two that are alike in all.
-            inputs.append(
-                tf.fill(one.shape, number[one.dtype])
-                if known is None
-                else tf.constant(known, one.dtype)
-            )
-        previous = inputs[-1].op
+def _made_ahead(
+    kind: Kind, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
+) -> tuple[list[tf.Tensor | None], tf.Operation]:
+    """Return made-up inputs of an op, but for fresh ones, and the last op that makes them."""
+    op = kind.op
     if op.type in OF_FORWARD:
+        inputs, previous = _completed(op, [None] * len(op.inputs), number, previous)
         # oneDNN's needs what only its own forward op hands on.
         with tf.control_dependencies([previous]), tf.device(op.device or None):
             forward = _like(op.inputs[1].op, inputs[:1], f"forward_of_{previous.name}")
-        inputs[1], previous = forward.outputs[0], forward
+        return [inputs[0], forward.outputs[0], *inputs[2:]], forward
+    ahead: list[tf.Tensor | None] = []
+    for at in range(len(op.inputs)):
+        ahead.append(None if at in kind.fresh else _made_up(op, at, number, previous))
+        previous = previous if ahead[-1] is None else ahead[-1].op
+    return ahead, previous
+
+
+def _completed(
+    op: tf.Operation,
+    ahead: Sequence[tf.Tensor | None],
+    number: Mapping[tf.DType, tf.Tensor],
+    previous: tf.Operation,
+) -> tuple[list[tf.Tensor], tf.Operation]:
+    """Return the inputs of an op, those made up that were not ahead, and the last op of these."""
+    inputs = []
+    for at, made in enumerate(ahead):
+        inputs.append(_made_up(op, at, number, previous) if made is None else made)
+        previous = inputs[-1].op if made is None else previous
     return inputs, previous
+
+
+def _made_up(
+    op: tf.Operation, at: int, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
+) -> tf.Tensor:
+    like = op.inputs[at]
+    known = _known(op, like)
+    # One after the other: TensorFlow makes one of two that are alike in all.
+    with tf.device(op.device or None), tf.control_dependencies([previous]):
+        if known is not None:
+            return tf.constant(known, like.dtype)
+        return tf.fill(like.shape, number[like.dtype])
 
 
 def _known(op: tf.Operation, tensor: tf.Tensor) -> Any:

@@ -21,6 +21,8 @@ SMALL_FLOPS = 1e6
 # A copy this large shows the speed of the link, one this small what it takes to start.
 LINK_BYTES = 2**25
 TINY_BYTES = 2**12
+# What was in use so few bytes before may still be in a cache.
+NEAR = 2**22
 # They are computed before the first step, or show what is there.
 FREE = ALIASES | SHAPE_READERS | {"Const", "IdentityN", "NoOp", "Placeholder", "VarHandleOp"}
 
@@ -36,14 +38,16 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Cost
     kinds: dict[Any, Kind] = {}
     keys = []
     readers = _last_readers(trace)
+    fresh = _fresh(trace, ops)
     for index, (op, described) in enumerate(zip(ops, trace.ops, strict=True)):
         is_small = _moved(op) < SMALL_BYTES and described.flops < SMALL_FLOPS
         # Of the others the output never takes over the memory of an input.
         is_held = op.type in IN_PLACE and not any(
             readers[root(trace, one)] == index for one in described.inputs
         )
-        keys.append(None if is_small or _is_free(op) else (*_signature(op), is_held))
-        kinds.setdefault(keys[-1], Kind(op, is_held))
+        known = (*_signature(op), is_held, fresh[index])
+        keys.append(None if is_small or _is_free(op) else known)
+        kinds.setdefault(keys[-1], Kind(op, is_held=is_held, fresh=fresh[index]))
     kinds.pop(None, None)
     counts = Counter(keys)
     counted = [kind._replace(times=counts[key]) for key, kind in kinds.items()]
@@ -74,6 +78,22 @@ def _last_readers(trace: Trace) -> dict[int, int]:
             own = trace.tensors[root(trace, one)].num_bytes > 0
             last[root(trace, one)] = index if own else -1
     return last
+
+
+def _fresh(trace: Trace, ops: Sequence[tf.Operation]) -> list[frozenset[int]]:
+    """Return, for each op, the positions of the inputs that were in use shortly before."""
+    found = []
+    touched: dict[int, int] = {}
+    passed = 0
+    for op, described in zip(ops, trace.ops, strict=True):
+        roots = [root(trace, one) for one in described.inputs]
+        near = {at for at, one in enumerate(roots) if passed - touched.get(one, -NEAR) < NEAR}
+        found.append(frozenset(near))
+        passed += 0 if _is_free(op) else _moved(op)
+        touched.update(
+            dict.fromkeys([*roots, *(root(trace, one) for one in described.outputs)], passed)
+        )
+    return found
 
 
 def _is_free(op: tf.Operation) -> bool:
