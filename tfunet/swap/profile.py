@@ -16,7 +16,7 @@ from tfunet.swap.trace import FUSED_WITH_BIAS, SHAPE_READERS, num_bytes
 
 # An op that moves fewer bytes, and computes little with them, is not timed: it takes what it takes
 # to start any, and the time of its bytes.
-SMALL_BYTES = 2**19
+SMALL_BYTES = 2**18
 SMALL_FLOPS = 1e6
 # A copy this large shows the speed of the link, one this small what it takes to start.
 LINK_BYTES = 2**25
