@@ -38,6 +38,7 @@ from tfunet.models.make import make_model
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.budget import used_bytes
 from tfunet.swap.callback import resident_bytes
+from tfunet.xplane import read_allocations
 
 MIB = 2**20
 NO_LIMIT_MIB = 2**20
@@ -69,11 +70,15 @@ def make(settings, way, size):
 
 def need(settings, size):
     """Return the MiB that a step needs with everything kept, weights included, as predicted."""
-    model, batch = make(settings, "planner", size)
-    support = LargeModelSupport(NO_LIMIT_MIB * MIB, verbose=0)
-    with support.on(model):
-        model.train_on_batch(*batch)
-    return (support.plans[-1].peak_bytes + resident_bytes(model)) / MIB
+    budget_mib = NO_LIMIT_MIB
+    # The second time the budget is near, and the scratch of the ops is measured.
+    for _ in range(2):
+        model, batch = make(settings, "planner", size)
+        support = LargeModelSupport(int(budget_mib * MIB), verbose=0)
+        with support.on(model):
+            model.train_on_batch(*batch)
+        budget_mib = (support.plans[-1].unlimited_peak_bytes + resident_bytes(model)) / MIB
+    return budget_mib
 
 
 def requested_peak(run):
@@ -85,37 +90,19 @@ def requested_peak(run):
         with tf.profiler.experimental.Profile(folder, options):
             run()
         (path,) = Path(folder).glob("**/*.xplane.pb")
-        return _peak(path.read_bytes())
+        return _peak(read_allocations(path))
 
 
-def _peak(content):
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    space = xplane_pb2.XSpace()
-    space.ParseFromString(content)
-    events = []
-    for plane in space.planes:
-        stats = {key: one.name for key, one in plane.stat_metadata.items()}
-        for line in plane.lines:
-            for event in line.events:
-                name = plane.event_metadata[event.metadata_id].name
-                if name in ("MemoryAllocation", "MemoryDeallocation"):
-                    when = line.timestamp_ns * 1000 + event.offset_ps
-                    values = {stats[one.metadata_id]: _value(one) for one in event.stats}
-                    events.append((when, name == "MemoryAllocation", values))
+def _peak(allocations):
     live, total, peak = {}, 0, 0
-    for _, begins, values in sorted(events, key=lambda one: one[0]):
-        if begins:
-            live[values["addr"]] = int(values.get("requested_bytes", 0))
-            total += live[values["addr"]]
+    for one in allocations:
+        if one.begins:
+            live[one.address] = one.num_bytes
+            total += one.num_bytes
             peak = max(peak, total)
         else:
-            total -= live.pop(values["addr"], 0)
+            total -= live.pop(one.address, 0)
     return peak
-
-
-def _value(stat):
-    return stat.int64_value or stat.uint64_value or 0
 
 
 def described(plan):

@@ -1,7 +1,7 @@
 """Reads what TensorFlow's profiler wrote: ops and when they ran. Imports TensorFlow."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -12,6 +12,55 @@ from tfunet.bench.traces import OpSpan, read_spans
 CLOCK = "tfunet.clock"
 # Shorter ones are thousands, and too thin to be seen.
 LEAST_SECONDS = 2e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """A block of memory that an op asked its device's allocator for, or gave back.
+
+    Args:
+        op: Name of the op.
+        address: Of the block.
+        num_bytes: As asked for; 0 where it is given back.
+        begins: Whether it was asked for.
+    """
+
+    op: str
+    address: int
+    num_bytes: int
+    begins: bool
+
+
+def read_allocations(path: Path) -> list[Allocation]:
+    """Return what a profile of host level 2 says about memory, in order of time.
+
+    Empty where the allocator tells the profiler nothing: a CPU's own, unless it is TensorFlow's
+    (TF_CPU_ALLOCATOR_USE_BFC=true).
+    """
+    space = xplane_pb2.XSpace.FromString(path.read_bytes())
+    found = []
+    for plane in space.planes:
+        names = {key: one.name for key, one in plane.stat_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                kind = plane.event_metadata[event.metadata_id].name
+                if kind not in ("MemoryAllocation", "MemoryDeallocation"):
+                    continue
+                when = line.timestamp_ns * 1000 + event.offset_ps
+                stats = {names[one.metadata_id]: one for one in event.stats}
+                text = stats.get("tf_op")
+                one = Allocation(
+                    op="" if text is None else text.str_value or names.get(text.ref_value, ""),
+                    address=_number(stats.get("addr")),
+                    num_bytes=_number(stats.get("requested_bytes")),
+                    begins=kind == "MemoryAllocation",
+                )
+                found.append((when, one))
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _number(stat: xplane_pb2.XStat | None) -> int:
+    return 0 if stat is None else int(stat.int64_value or stat.uint64_value)
 
 
 def read_ops(run: str | Path) -> dict[int, list[OpSpan]]:

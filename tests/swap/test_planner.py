@@ -77,6 +77,17 @@ def test_allowed_restricts_the_plan():
     assert set(plan_for(UNET, 320, allowed=["recompute"]).decisions.values()) == {"recompute"}
 
 
+def test_scratch_of_an_op_on_small_tensors_counts():
+    # Y reads and writes next to nothing, and needs 350 while a, b and c are there.
+    rows = (*CHAIN[:3], ("Unfold", "x", "y", 1), *CHAIN[3:])
+    options = {"threshold_bytes": 50, "scratch": {3: 350}}
+    kept = plan_for(rows, 1000, **options)
+    assert (kept.peak_bytes, kept.decisions) == (651, {})
+    plan = plan_for(rows, 500, **options)
+    assert plan.decisions
+    assert plan.peak_bytes <= 500
+
+
 def test_small_tensors_are_kept():
     assert plan_for(CHAIN, 0, threshold_bytes=101).decisions == {}
 

@@ -4,6 +4,7 @@ import pytest
 from traces import CHAIN, make_trace
 
 from tfunet.swap.schedule import Action, memory, schedule
+from tfunet.swap.steps import Op, Tensor, Trace, without_small
 
 
 def words(trace, names, actions):
@@ -103,6 +104,37 @@ def test_scratch_counts_while_its_op_runs():
     plain = memory(trace, schedule(trace, {}))
     more = memory(trace, schedule(trace, {}), {4: 70})
     assert (more - plain).tolist() == [0, 0, 0, 0, 70, 0, 0]
+
+
+def test_several_views_made_by_one_op_take_no_memory():
+    # As the optimizer's gradients are handed on: the second output is the second input.
+    sizes = {"a": (100, 0), "b": (30, 1), "v": (100, 2), "w": (30, 2), "c": (1, 3)}
+    names = list(sizes)
+    rows = [("Conv3D", "", "a"), ("Conv3D", "", "b"), ("IdentityN", "ab", "vw"), ("Sum", "w", "c")]
+    ops = [
+        Op(
+            name=f"op{place}",
+            kind=kind,
+            inputs=tuple(map(names.index, inputs)),
+            outputs=tuple(map(names.index, outputs)),
+            is_backward=False,
+            is_repeatable=True,
+            flops=0.0,
+        )
+        for place, (kind, inputs, outputs) in enumerate(rows)
+    ]
+    tensors = [
+        Tensor(name=one, num_bytes=size, producer=producer)
+        for one, (size, producer) in sizes.items()
+    ]
+    trace = Trace(ops=tuple(ops), tensors=tuple(tensors))
+    assert memory(trace, schedule(trace, {})).tolist() == [100, 130, 130, 31]
+
+
+def test_an_op_on_small_tensors_stays_for_its_scratch():
+    trace, _ = make_trace(*CHAIN)
+    assert without_small(trace, 1000)[1] == []
+    assert without_small(trace, 1000, {4: 1000, 5: 999})[1] == [4]
 
 
 def test_an_action_says_which_copy_it_reads():

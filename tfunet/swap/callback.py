@@ -27,6 +27,8 @@ MIB = 2**20
 # Of the device memory: what TensorFlow's allocator loses, which hands out blocks of up to twice the
 # size that was asked for, and scratch that no tensor shows. Measured: docs/large-models.md.
 MARGIN = 0.2
+# A step whose tensors fill no such part of the budget fits with any scratch, and in any order.
+FAR = 1 / 4
 
 
 class LargeModelSupport(keras.callbacks.Callback):
@@ -169,7 +171,9 @@ class LargeModelSupport(keras.callbacks.Callback):
             begin = len(graph.get_operations())
             logs = train_step(*args, **kwargs)
             ops = _of_this_replica(graph.get_operations()[begin:])
-            self._rewrite(ops, room, usable_bytes - resident_bytes(model), _tensors(logs))
+            results = [one for one in tf.nest.flatten(logs) if tf.is_tensor(one)]
+            ops = trace.in_order(ops, results)
+            self._rewrite(ops, room, usable_bytes - resident_bytes(model), results)
             return logs
 
         def undo() -> None:
@@ -199,9 +203,10 @@ class LargeModelSupport(keras.callbacks.Callback):
         costs = Costs(
             op_seconds=[0.0] * len(ops), out_bytes_per_second=1.0, in_bytes_per_second=1.0
         )
-        if memory(step, schedule(step, {})).max(initial=0) > step_bytes:
+        scratch: dict[int, int] = {}
+        if memory(step, schedule(step, {})).max(initial=0) > FAR * step_bytes:
             with tf.init_scope():
-                costs = profile.measure(step, ops, room.host)
+                costs, scratch = profile.measure(step, ops, room.host)
             costs = replace(costs, tiers=room.left(ops[0].graph, ops[0].device))
 
         def planned(costs: Costs) -> Plan:
@@ -210,6 +215,7 @@ class LargeModelSupport(keras.callbacks.Callback):
                 budget_bytes=step_bytes,
                 costs=costs,
                 threshold_bytes=self.threshold_bytes,
+                scratch=scratch,
                 allowed=self.allowed,
             )
 
@@ -231,7 +237,6 @@ class LargeModelSupport(keras.callbacks.Callback):
     ) -> None:
         """Plan a step of one device and make its graph follow the plan."""
         since = time.perf_counter()
-        ops = trace.needed(trace.in_order(ops), results)
         step, handles = trace.read(ops, results)
         if not step.ops:
             return
@@ -240,7 +245,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         plan = self.plan or self._make_plan(step, ops, room, max(0, step_bytes))
         budgets.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
-        if plan.decisions or plan.split:
+        # Where everything is kept, TensorFlow's own order would put off what frees memory.
+        if plan.decisions or plan.split or plan.peak_bytes > FAR * step_bytes:
             found = cut(step, plan)
             rewrite.follow(
                 found,
@@ -308,10 +314,6 @@ def scheduled(step: Trace, plan: Plan) -> list[Action]:
         fetched={tensors[one]: ops[op] for one, op in plan.fetched.items()},
     )
     return moved(actions, moves)
-
-
-def _tensors(logs: Any) -> list[tf.Tensor]:
-    return [one for one in tf.nest.flatten(logs) if tf.is_tensor(one)]
 
 
 def _check(model: keras.Model) -> None:

@@ -93,7 +93,7 @@ def forecast(
         return model.train_step((one, other))
 
     graph = step.get_concrete_function(image, mask).graph
-    ops = trace.needed(trace.in_order(graph.get_operations()), graph.outputs)
+    ops = trace.in_order(graph.get_operations(), graph.outputs)
     found, _ = trace.read(ops, graph.outputs)
     resident = resident_bytes(model) + trace.num_bytes(image) + trace.num_bytes(mask)
     usable = int((memory_bytes or device.memory_bytes) * (1 - MARGIN))

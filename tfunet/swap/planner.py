@@ -128,12 +128,15 @@ def _planned(
     # Most ops of a step touch small tensors only, and would take most of the time of a search.
     large, stays = without_small(trace, threshold_bytes, scratch)
     if large.ops and unlimited.peak_bytes > budget_bytes:
-        small_bytes = unlimited.peak_bytes - int(memory(large, schedule(large, {})).max(initial=0))
+        places = {index: place for place, index in enumerate(stays)}
+        more = {places[one]: size for one, size in (scratch or {}).items() if one in places}
+        in_use = memory(large, schedule(large, {}), more)
+        small_bytes = unlimited.peak_bytes - int(in_use.max(initial=0))
         decisions = _search(
             large,
             costs=costs.of(stays),
             budget_bytes=budget_bytes - small_bytes,
-            scratch={stays.index(one): size for one, size in scratch.items()},
+            scratch=more,
             threshold_bytes=threshold_bytes,
             allowed=allowed,
         )

@@ -2,56 +2,111 @@
 
 import functools
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfunet.swap.costs import COPY_START_SECONDS, Costs
+from tfunet.swap.alone import Clock, Kind, Taken, take, tiny_seconds
+from tfunet.swap.costs import Costs
 from tfunet.swap.host import Tier
-from tfunet.swap.steps import ALIASES, Trace
-from tfunet.swap.trace import FUSED_WITH_BIAS, num_bytes
+from tfunet.swap.steps import ALIASES, IN_PLACE, Trace, root
+from tfunet.swap.trace import FUSED_WITH_BIAS, SHAPE_READERS, num_bytes
 
-REPEATS = 3
-# Below it, what an op takes is what it takes to start any.
+# An op that moves fewer bytes, and computes little with them, is not timed: it takes what it takes
+# to start any, and the time of its bytes.
 SMALL_BYTES = 2**18
-SMALL_SECONDS = 2e-5
-# A copy this large shows the speed of the link and not what it takes to start.
+SMALL_FLOPS = 1e6
+# A copy this large shows the speed of the link, one this small what it takes to start.
 LINK_BYTES = 2**25
+TINY_BYTES = 2**12
+# What was in use so few bytes before may still be in a cache.
+NEAR = 2**22
+# They are computed before the first step, or show what is there.
+FREE = ALIASES | SHAPE_READERS | {"Const", "IdentityN", "NoOp", "Placeholder", "VarHandleOp"}
 
 
-def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> Costs:
-    """Return the costs of a step, each kind of large op and each direction of copying timed here.
+def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Costs, dict[int, int]]:
+    """Return the costs of a step, and the scratch of its ops: bytes that no tensor shows.
 
-    Ops of equal type, attributes and shapes are timed once, alone, on made-up numbers; a bias
-    that is added to a convolution costs nothing, as TensorFlow does both in one go. Call it where
-    ops run at once (`tf.init_scope`).
+    Each kind of large op and each direction of copying is timed here; ops of equal type,
+    attributes and shapes once. A bias that is added to a convolution costs nothing, as TensorFlow
+    does both in one go. Scratch is by the index of an op; without it where the allocator keeps no
+    account. Call it where ops run at once (`tf.init_scope`).
     """
-    timed: dict[Any, float] = {}
-    rate = _bytes_per_second()
-    seconds = []
-    for op, described in zip(ops, trace.ops, strict=True):
-        moved = sum(num_bytes(one) for one in (*op.inputs, *op.outputs))
-        fused = op.type == "BiasAdd" and op.inputs[0].op.type in FUSED_WITH_BIAS
-        if described.kind in ALIASES or fused:
-            seconds.append(0.0)
-        elif moved < SMALL_BYTES:
-            seconds.append(SMALL_SECONDS)
-        else:
-            key = _signature(op)
-            if key not in timed:
-                found = _op_seconds(op)
-                timed[key] = moved / rate if found is None else found
-            seconds.append(timed[key])
-    out, back = _link(type(tier))
-    return Costs(
+    kinds: dict[Any, Kind] = {}
+    keys = []
+    readers = _last_readers(trace)
+    fresh = _fresh(trace, ops)
+    for index, (op, described) in enumerate(zip(ops, trace.ops, strict=True)):
+        is_small = _moved(op) < SMALL_BYTES and described.flops < SMALL_FLOPS
+        # Of the others the output never takes over the memory of an input.
+        is_held = op.type in IN_PLACE and not any(
+            readers[root(trace, one)] == index for one in described.inputs
+        )
+        known = (*_signature(op), is_held, fresh[index])
+        keys.append(None if is_small or _is_free(op) else known)
+        kinds.setdefault(keys[-1], Kind(op, is_held=is_held, fresh=fresh[index]))
+    kinds.pop(None, None)
+    counts = Counter(keys)
+    counted = [kind._replace(times=counts[key]) for key, kind in kinds.items()]
+    found = dict(zip(kinds, take(counted), strict=True))
+    tiny, rate = tiny_seconds(), _bytes_per_second()
+    seconds, scratch = [], {}
+    for index, (op, key) in enumerate(zip(ops, keys, strict=True)):
+        taken = found.get(key) or Taken(seconds=tiny + _moved(op) / rate)
+        seconds.append(0.0 if _is_free(op) else max(taken.seconds, tiny))
+        if taken.scratch_bytes:
+            scratch[index] = taken.scratch_bytes
+    start, out, back = _link(type(tier))
+    costs = Costs(
         op_seconds=seconds,
         out_bytes_per_second=out,
         in_bytes_per_second=back,
-        copy_seconds=COPY_START_SECONDS,
+        copy_seconds=start,
         copies_overlap=tier.copies_overlap,
     )
+    return costs, scratch
+
+
+def _last_readers(trace: Trace) -> dict[int, int]:
+    """Return the last op that reads each tensor or a view of it; none reads what is the step's."""
+    last = {}
+    for index, op in enumerate(trace.ops):
+        for one in op.inputs:
+            own = trace.tensors[root(trace, one)].num_bytes > 0
+            last[root(trace, one)] = index if own else -1
+    return last
+
+
+def _fresh(trace: Trace, ops: Sequence[tf.Operation]) -> list[frozenset[int]]:
+    """Return, for each op, the positions of the inputs that were in use shortly before."""
+    found = []
+    touched: dict[int, int] = {}
+    passed = 0
+    for op, described in zip(ops, trace.ops, strict=True):
+        roots = [root(trace, one) for one in described.inputs]
+        near = {at for at, one in enumerate(roots) if passed - touched.get(one, -NEAR) < NEAR}
+        found.append(frozenset(near))
+        passed += 0 if _is_free(op) else _moved(op)
+        touched.update(
+            dict.fromkeys([*roots, *(root(trace, one) for one in described.outputs)], passed)
+        )
+    return found
+
+
+def _is_free(op: tf.Operation) -> bool:
+    fused = op.type == "BiasAdd" and op.inputs[0].op.type in FUSED_WITH_BIAS
+    return fused or op.type in FREE
+
+
+def _moved(op: tf.Operation) -> int:
+    """Return the bytes that an op reads and writes; of a variable as many as of its new value."""
+    if op.type == "ReadVariableOp":
+        return 0  # It shows the variable's own memory.
+    moved = sum(num_bytes(one) for one in (*op.inputs, *op.outputs))
+    return moved * (2 if op.type.startswith("Assign") else 1)
 
 
 def _signature(op: tf.Operation) -> Any:
@@ -64,93 +119,42 @@ def _signature(op: tf.Operation) -> Any:
     return op.type, tuple(sorted(attributes.items())), tuple(inputs)
 
 
-def _op_seconds(op: tf.Operation) -> float | None:
-    """Return the time of one op; None for one that cannot be run alone."""
-    special = (tf.resource, tf.variant, tf.string)
-    known = all(one.shape.is_fully_defined() for one in op.inputs)
-    if not known or op.op_def.is_stateful or any(one.dtype in special for one in op.inputs):
-        return None
-    constants = {at: _known(one) for at, one in enumerate(op.inputs)}
-    free = [at for at, value in constants.items() if value is None]
-
-    @tf.function(jit_compile=False, autograph=False)
-    def alone(*given: tf.Tensor) -> list[tf.Tensor]:
-        values = dict(zip(free, given, strict=True))
-        inputs = [
-            values[at] if at in values else tf.constant(constants[at], dtype=one.dtype)
-            for at, one in enumerate(op.inputs)
-        ]
-        graph = tf.compat.v1.get_default_graph()
-        made = graph.create_op(
-            op.type,
-            inputs,
-            [one.dtype for one in op.outputs],
-            attrs={k: v for k, v in op.node_def.attr.items() if not k.startswith("_")},
-            op_def=op.op_def,
-        )
-        return list(made.outputs)
-
-    with tf.device(op.device or None):
-        given = [_made_up(op.inputs[at]) for at in free]
-        try:
-            return _median_seconds(lambda: alone(*given))
-        except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError):
-            # Made-up numbers will not do for it, or there is no room for them beside the weights.
-            return None
-
-
-def _known(tensor: tf.Tensor) -> Any:
-    """Return the value of a tensor that does not depend on data; None of any other."""
-    if tensor.op.type == "ShapeN":
-        return list(tensor.op.inputs[tensor.value_index].shape)
-    return tf.get_static_value(tensor)
-
-
-def _made_up(like: tf.Tensor) -> tf.Tensor:
-    if like.dtype.is_floating:
-        return tf.cast(tf.fill(like.shape, 0.5), like.dtype)
-    return tf.zeros(like.shape, like.dtype)
-
-
 @functools.cache
 def _bytes_per_second() -> float:
     """Return how fast an op that only moves numbers reads and writes them."""
+    clock = Clock()
+
+    @tf.function(jit_compile=False, autograph=False)
+    def add(numbers: tf.Tensor, one: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([clock.time("add", [], lambda: numbers + one)]):
+            return tf.zeros(())
+
     numbers = tf.fill([LINK_BYTES // 4], 0.5)
-    add = tf.function(lambda one: one + 1.0, jit_compile=False)
-    return 2 * LINK_BYTES / _median_seconds(lambda: [add(numbers)])
+    return 2 * LINK_BYTES / clock.seconds(lambda: add(numbers, tf.constant(0.5)))["add"]
 
 
 @functools.cache
-def _link(kind: type[Tier]) -> tuple[float, float]:
-    """Return the bytes per second to the host and back; measured once in a process."""
-    tier = kind()
-    numbers = tf.fill([LINK_BYTES // 4], 0.5)
+def _link(kind: type[Tier]) -> tuple[float, float, float]:
+    """Return what a copy takes to start, and the bytes per second to the host and back.
+
+    Measured once in a process.
+    """
+    tier, clock = kind(), Clock()
 
     @tf.function(jit_compile=False, autograph=False)
-    def out(one: tf.Tensor) -> tf.Tensor:
-        with tf.control_dependencies([tier.out(one)]):
+    def both(*tensors: tf.Tensor) -> tf.Tensor:
+        previous = clock.warm(tensors[0])
+        for name, one in zip(("tiny", "large"), tensors, strict=True):
+            out, back = functools.partial(tier.out, one), functools.partial(tier.back, one)
+            previous = clock.time(f"{name} out", [previous], out)
+            previous = clock.time(f"{name} back", [previous], back)
+        with tf.control_dependencies([previous]):
             return tf.zeros(())
 
-    @tf.function(jit_compile=False, autograph=False)
-    def both(one: tf.Tensor) -> tf.Tensor:
-        copied = tier.out(one)
-        with tf.control_dependencies([copied]):
-            return tier.back(one)
-
-    out_seconds = _median_seconds(lambda: [out(numbers)])
-    both_seconds = _median_seconds(lambda: [both(numbers)])
-    back_seconds = max(both_seconds - out_seconds, out_seconds / 10)
-    return LINK_BYTES / out_seconds, LINK_BYTES / back_seconds
-
-
-def _median_seconds(run: Callable[[], Sequence[tf.Tensor]]) -> float:
-    """Return the median time of a few runs after a first one, which traces."""
-    seconds = []
-    for _ in range(REPEATS + 1):
-        since = time.perf_counter()
-        results = run()
-        # The device is done when a number of it is here.
-        tf.reshape(results[0], [-1])[:1].numpy()
-        seconds.append(time.perf_counter() - since)
-        del results  # or the next run's would lie beside them
-    return statistics.median(seconds[1:])
+    tensors = [tf.fill([size // 4], 0.5) for size in (TINY_BYTES, LINK_BYTES)]
+    found = clock.seconds(lambda: both(*tensors))
+    speeds = [
+        LINK_BYTES / max(found[f"large {way}"] - found[f"tiny {way}"], found[f"large {way}"] / 10)
+        for way in ("out", "back")
+    ]
+    return statistics.mean((found["tiny out"], found["tiny back"])), speeds[0], speeds[1]

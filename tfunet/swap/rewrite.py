@@ -13,6 +13,9 @@ from tfunet.swap.trace import FUSED_WITH_BIAS, READS
 
 # A control edge to one of these keeps TensorFlow from fusing it with its neighbour.
 FUSED = FUSED_WITH_BIAS | {"BiasAdd"}
+# Ops of the backward pass that touch as much run in order too: thousands of small temporaries of
+# an optimizer's would otherwise lie beside the activations.
+ORDERED_BYTES = 2**16
 
 
 def follow(
@@ -67,6 +70,9 @@ def follow(
                 restored[one] if back else _delayed(handles[one], after)
                 for one, back in action.inputs
             ]
+            if all(one.op.type in READS for one in inputs):
+                # Of the batch: nothing else says when it is wanted.
+                inputs[0] = _identity(inputs[0], after)
             again = _repeat(ops[action.index], inputs)
             for (index, _), output in zip(action.outputs, again.outputs, strict=True):
                 restored[index] = output
@@ -80,24 +86,38 @@ def follow(
             for position, (index, back) in enumerate(action.inputs):
                 if back:
                     op._update_input(position, restored[index])
+            least = (
+                min(threshold_bytes, ORDERED_BYTES) if described.is_backward else threshold_bytes
+            )
             # TensorFlow takes out ops that only rename a tensor, and the order with them.
-            if described.kind in ALIASES or not _is_large(trace, described, threshold_bytes):
+            if described.kind in ALIASES or not _is_large(trace, described, least):
                 continue
-            # What is split is read after it was written only if all goes in one order.
+            gone: list[tf.Operation] = []
+            if described.kind != "BiasAdd":
+                gone = [copy for last, copy in leaving if last < action.index]
+                leaving = [one for one in leaving if one[0] >= action.index]
+            # Slabs come after one another, and after what stands before them.
             in_turn = bool(found.chains) and described.kind not in FUSED
             before = list(after) if described.is_backward or in_turn else []
             if described.is_backward or described.kind not in FUSED:
                 previous = op
             if described.kind not in FUSED:
-                before += [copy for last, copy in leaving if last < action.index]
-                leaving = [one for one in leaving if one[0] >= action.index]
+                before += gone
+            elif gone:
+                op._update_input(0, _identity(op.inputs[0], gone))
             if before:
                 op._add_control_inputs(before)
 
 
 def _delayed(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
     """Return a tensor that is there only after an op: an edge that keeps no two ops from fusing."""
-    if not after or tensor.op.type in READS:
+    if tensor.op.type in READS:
+        return tensor
+    return _identity(tensor, after)
+
+
+def _identity(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
+    if not after:
         return tensor
     with tf.control_dependencies(None), tf.control_dependencies(after), tf.device(tensor.device):
         return tf.identity(tensor)

@@ -117,10 +117,10 @@ def memory(
     ends: dict[int, list[int]] = {}
     for position, action in enumerate(actions):
         op = trace.ops[action.index] if action.kind in ("op", "again") else None
-        for copy in action.outputs:
+        for order, copy in enumerate(action.outputs):
             size = trace.tensors[copy[0]].num_bytes
             end = last_use.get(copy, position)
-            taken = _taken_over(op, action, size, position, buffers, readers, sizes)
+            taken = _taken_over(op, action, order, size, position, buffers, readers, sizes)
             if taken is None:
                 taken = len(sizes)
                 sizes[taken] = size
@@ -144,12 +144,14 @@ def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[tuple[int, bool]
     return last
 
 
-def _taken_over(op, action, size, position, buffers, readers, sizes):
+def _taken_over(op, action, order, size, position, buffers, readers, sizes):
     """Return the buffer of an input that an output becomes, or None where it gets its own."""
     if op is None or not action.inputs:
         return None
     if op.kind in ALIASES:
         return buffers.get(action.inputs[0])
+    if op.kind == "IdentityN":
+        return buffers.get(action.inputs[order])
     if op.kind in IN_PLACE:
         for copy in action.inputs:
             buffer = buffers.get(copy)

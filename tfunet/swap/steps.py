@@ -1,6 +1,6 @@
 """The ops of a training step and the tensors between them. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 # Of these, an output is the memory of the first input, seen with another shape or name.
@@ -186,11 +186,11 @@ def root(trace: Trace, tensor: int) -> int:
 
 
 def without_small(
-    trace: Trace, least_bytes: int, also: Collection[int] = ()
+    trace: Trace, least_bytes: int, scratch: Mapping[int, int] | None = None
 ) -> tuple[Trace, list[int]]:
     """Return the step without the ops that touch no tensor of `least_bytes`, and what is left.
 
-    The ops of `also` stay.
+    Nor need as much `scratch` (see `tfunet.swap.schedule.memory`).
 
     Tensors keep their indices; those of the ops that are left out were there before the step. The
     second value is the index in `trace` of each op that stays.
@@ -198,7 +198,7 @@ def without_small(
     stays = [
         index
         for index, op in enumerate(trace.ops)
-        if index in also
+        if (scratch or {}).get(index, 0) >= least_bytes
         or any(trace.tensors[one].num_bytes >= least_bytes for one in (*op.inputs, *op.outputs))
     ]
     place = {index: position for position, index in enumerate(stays)}

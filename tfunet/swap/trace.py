@@ -18,8 +18,13 @@ FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMu
 SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"})
 
 
-def in_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """Return the ops in the order in which a step with little memory runs them.
+def in_order(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
+    """Return the ops that run, in the order in which a step with little memory runs them.
+
+    Args:
+        ops: Of one replica's step.
+        results: Tensors that the step returns. What nothing needs, TensorFlow leaves out: the
+            gradient of the first convolution's input.
 
     It is the order in which they were traced, but of the gradients of one convolution that with
     respect to its weights comes first, then that with respect to its bias, then that with respect
@@ -27,6 +32,7 @@ def in_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
     into being. The first two lie side by side because oneDNN makes one op of them: anything that
     had to run between them would be in a circle.
     """
+    ops = _needed(ops, results)
     own = {op.name for op in ops}
     of_weights = {op.inputs[2].name: op for op in ops if "BackpropFilter" in op.type}
     of_bias = {op.inputs[0].name: op for op in ops if op.type == "BiasAddGrad"}
@@ -49,25 +55,20 @@ def in_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
     return list(placed.values())
 
 
-def needed(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
-    """Return the ops that TensorFlow runs: those with a state, and what they, the results and ops
-    outside of the step need.
-
-    The gradient of the batch, say, is traced and never computed.
-
-    Args:
-        ops: Of a step, from `in_order`.
-        results: What the step returns.
-    """
+def _needed(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
     own = {op.name for op in ops}
-    wanted = {one.op.name for one in results}
+    returned = {one.op.name for one in results}
+    needed: set[str] = set()
     for op in reversed(ops):
-        stays = op.name in wanted or op.op_def.is_stateful or _has_function(op)
-        readers = (reader.name for one in op.outputs for reader in one.consumers())
-        if stays or any(one not in own for one in readers):
-            wanted |= {op.name, *(one.op.name for one in op.inputs)}
-            wanted |= {one.name for one in op.control_inputs}
-    return [op for op in ops if op.name in wanted]
+        readers = [reader for one in op.outputs for reader in one.consumers()]
+        readers += op._control_outputs
+        if (
+            op.op_def.is_stateful
+            or op.name in returned
+            or any(one.name in needed or one.name not in own for one in readers)
+        ):
+            needed.add(op.name)
+    return [op for op in ops if op.name in needed]
 
 
 def read(

@@ -1,0 +1,96 @@
+"""Trains a small network under several budgets; prints memory as planned and as asked for.
+
+Run by itself: TensorFlow's own allocator, which alone keeps an account on a CPU, is chosen before
+TensorFlow begins.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="true", TF_CPU_BFC_MEM_LIMIT_IN_MB="4096")
+
+import keras
+import tensorflow as tf
+from kinds import unet
+
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.alone import Kind, take
+from tfunet.swap.callback import resident_bytes
+from tfunet.xplane import read_allocations
+
+MIB = 2**20
+
+
+def peak_bytes(run):
+    """Return the most bytes that ops had asked for at once while `run` ran."""
+    options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2)
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.profiler.experimental.Profile(folder, options):
+            run()
+        (path,) = Path(folder).glob("**/*.xplane.pb")
+        allocations = read_allocations(path)
+    held, total, most = {}, 0, 0
+    for one in allocations:
+        total += one.num_bytes if one.begins else -held.pop(one.address, 0)
+        held.update({one.address: one.num_bytes} if one.begins else {})
+        most = max(most, total)
+    return most
+
+
+def step(budget_bytes, size):
+    """Return the plan of a network's step, and the peak of such a step, in bytes."""
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    model = unet((size,) * 3 + (1,), filters=8, normalization="instance")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer="sgd", loss=loss, jit_compile=False)
+    image = tf.random.stateless_normal((1, size, size, size, 1), (0, 0))
+    mask = tf.cast(image[..., 0] > 0, tf.int32)
+    support = LargeModelSupport(budget_bytes, margin=0, threshold_bytes=2**14, verbose=0)
+    with support.on(model):
+        model.train_on_batch(image, mask)
+        peak = peak_bytes(lambda: model.train_on_batch(image, mask))
+    return support.plans[-1], peak, resident_bytes(model)
+
+
+def gradient():
+    """Return an op that unfolds the gradient of a volume where oneDNN does not compute it."""
+
+    @tf.function
+    def convolved(weights, upstream):
+        return tf.raw_ops.Conv3DBackpropInputV2(
+            input_sizes=(1, 8, 8, 8, 4),
+            filter=weights,
+            out_backprop=upstream,
+            strides=[1] * 5,
+            padding="SAME",
+        )
+
+    shapes = (3, 3, 3, 4, 2), (1, 8, 8, 8, 2)
+    specs = [tf.TensorSpec(shape, tf.bfloat16) for shape in shapes]
+    graph = convolved.get_concrete_function(*specs).graph
+    return next(op for op in graph.get_operations() if op.type == "Conv3DBackpropInputV2")
+
+
+def main(size):
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    (alone,) = take([Kind(gradient())])
+    with tempfile.TemporaryDirectory() as folder, tf.profiler.experimental.Profile(folder):
+        (watched,) = take([Kind(gradient())])  # where a profile is being taken
+    found = {"scratch": alone.scratch_bytes, "watched_scratch": watched.scratch_bytes, "steps": []}
+    plan, _, resident = step(2**40, size)
+    need = plan.peak_bytes
+    for share in (1.2, 0.7, 0.5):
+        plan, peak, _ = step(resident + int(share * need), size)
+        found["steps"].append(
+            {"peak": peak, "predicted": plan.peak_bytes, "decisions": len(plan.decisions)}
+        )
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

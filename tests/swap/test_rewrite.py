@@ -1,0 +1,38 @@
+"""The graph of a step after it was made to follow a plan."""
+
+import keras
+from kinds import KINDS, batches
+
+from tfunet.swap import LargeModelSupport, planner, rewrite
+from tfunet.swap.plan import Plan
+from tfunet.swap.trace import READS
+
+
+def test_what_is_repeated_waits_for_the_backward_pass_also_where_it_reads_the_batch(monkeypatch):
+    repeated = []
+    repeat = rewrite._repeat
+
+    def spied(op, inputs):
+        repeated.append((op, inputs))
+        return repeat(op, inputs)
+
+    def of_convolutions(step, **_):
+        ways = ("BiasAdd", "Relu")
+        names = [step.tensors[op.outputs[0]].name for op in step.ops if op.kind in ways]
+        return Plan(decisions=dict.fromkeys(names, "recompute"))
+
+    monkeypatch.setattr(rewrite, "_repeat", spied)
+    monkeypatch.setattr(planner, "make_plan", of_convolutions)
+    keras.utils.set_random_seed(1)
+    model = KINDS["shared layers"]()
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
+    image, mask = batches(model, "shared layers", num=1)
+    with support.on(model):
+        model.train_on_batch(image, mask)
+    of_the_batch = [
+        inputs for op, inputs in repeated if all(one.op.type in READS for one in op.inputs)
+    ]
+    assert of_the_batch
+    for inputs in of_the_batch:
+        assert inputs[0].op.control_inputs

@@ -1,0 +1,30 @@
+"""What is read of a traced step."""
+
+import tensorflow as tf
+
+from tfunet.swap import trace
+
+
+def test_what_nothing_needs_is_no_part_of_a_step():
+    weights = tf.Variable(tf.ones((3, 3, 1, 2)))
+
+    @tf.function
+    def step(image):
+        with tf.GradientTape() as tape:
+            tape.watch(image)
+            loss = tf.reduce_sum(tf.nn.conv2d(image, weights, 1, "SAME") ** 2)
+        of_weights, _ = tape.gradient(loss, [weights, image])
+        weights.assign_sub(of_weights)
+        return tf.sqrt(loss)
+
+    graph = step.get_concrete_function(tf.TensorSpec((1, 8, 8, 1))).graph
+    ops = graph.get_operations()
+    assert "Conv2DBackpropInput" in [op.type for op in ops]
+    kept = [op.type for op in trace.in_order(ops, graph.outputs)]
+    assert "Conv2DBackpropInput" not in kept
+    assert {"Conv2DBackpropFilter", "AssignSubVariableOp", "Sqrt"} <= set(kept)
+    # What a step returns is needed, and what is read outside of its ops too.
+    assert "Sqrt" not in [op.type for op in trace.in_order(ops, ())]
+    square_root = next(op for op in ops if op.type == "Sqrt")
+    inside = ops[: ops.index(square_root)]
+    assert "Sum" in [op.type for op in trace.in_order(inside, ())]
