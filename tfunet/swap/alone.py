@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfunet.swap import slab_ops
 from tfunet.swap.budget import used_bytes
+from tfunet.swap.steps import Slabs
 from tfunet.swap.trace import num_bytes
 from tfunet.xplane import read_allocations
 
@@ -54,12 +56,28 @@ class Kind(NamedTuple):
         is_held: Whether something reads its inputs after it, so that it cannot use their memory.
         times: How many there are in a step.
         fresh: Inputs, by position, that were made or read just before: caches may have them.
+        slab: Own rows of a slab that is run in the place of the op; None for all of it.
     """
 
     op: tf.Operation
     is_held: bool = False
     times: int = 1
     fresh: frozenset[int] = frozenset()
+    slab: tuple[Slabs, int, int] | None = None
+
+    def shape(self, position: int) -> Sequence[int]:
+        """Return the shape of an input, or of what a slab takes of it."""
+        shape = self.op.inputs[position].shape
+        reach = self.slab[0].inputs[position] if self.slab is not None else None
+        if self.slab is None or reach is None:
+            return shape
+        first, last = reach.rows(*self.slab[1:])
+        return [shape[0], last - first, *shape[2:]]
+
+    @property
+    def share(self) -> float:
+        """Of the op: what is run of it."""
+        return 1.0 if self.slab is None else (self.slab[2] - self.slab[1]) / self.slab[0].rows
 
 
 class Clock:
@@ -258,8 +276,8 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
                     break
                 ahead, previous = _made_ahead(following, number, previous)
                 waiting.append(ahead)
-            inputs, previous = _completed(kind.op, waiting.popleft(), number, previous)
-            run = partial(_run, kind.op, inputs, f"alone_{index}")
+            inputs, previous = _completed(kind, waiting.popleft(), number, previous)
+            run = partial(_run, kind, inputs, f"alone_{index}")
             previous = clock.time(f"alone_{index}", [previous], run)
             if kind.is_held:
                 previous = clock.read([previous], inputs)
@@ -274,8 +292,8 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
         seconds = clock.seconds(lambda: one_after_another(*numbers), counts=counts, watched=watched)
         scratch = _scratch(folder, [op for op, *_ in kinds])
     return [
-        Taken(seconds=seconds[name], scratch_bytes=scratch[name])
-        for name in (f"alone_{index}" for index in range(len(kinds)))
+        Taken(seconds=seconds[name] / kind.share, scratch_bytes=scratch[name])
+        for name, kind in ((f"alone_{index}", kind) for index, kind in enumerate(kinds))
     ]
 
 
@@ -283,8 +301,11 @@ def _num_bytes(tensors: Sequence[tf.Tensor | None]) -> int:
     return sum(num_bytes(one) for one in tensors if one is not None)
 
 
-def _run(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
+def _run(kind: Kind, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
+    op = kind.op
     with tf.device(op.device or None):
+        if kind.slab is not None:
+            return slab_ops.make(op, kind.slab[0], inputs, *kind.slab[1:])[0]
         return _like(op, inputs, name).outputs[0]
 
 
@@ -294,20 +315,20 @@ def _made_ahead(
     """Return made-up inputs of an op, but for fresh ones, and the last op that makes them."""
     op = kind.op
     if op.type in OF_FORWARD:
-        inputs, previous = _completed(op, [None] * len(op.inputs), number, previous)
+        inputs, previous = _completed(kind, [None] * len(op.inputs), number, previous)
         # oneDNN's needs what only its own forward op hands on.
         with tf.control_dependencies([previous]), tf.device(op.device or None):
             forward = _like(op.inputs[1].op, inputs[:1], f"forward_of_{previous.name}")
         return [inputs[0], forward.outputs[0], *inputs[2:]], forward
     ahead: list[tf.Tensor | None] = []
     for at in range(len(op.inputs)):
-        ahead.append(None if at in kind.fresh else _made_up(op, at, number, previous))
+        ahead.append(None if at in kind.fresh else _made_up(kind, at, number, previous))
         previous = previous if ahead[-1] is None else ahead[-1].op
     return ahead, previous
 
 
 def _completed(
-    op: tf.Operation,
+    kind: Kind,
     ahead: Sequence[tf.Tensor | None],
     number: Mapping[tf.DType, tf.Tensor],
     previous: tf.Operation,
@@ -315,21 +336,21 @@ def _completed(
     """Return the inputs of an op, those made up that were not ahead, and the last op of these."""
     inputs = []
     for at, made in enumerate(ahead):
-        inputs.append(_made_up(op, at, number, previous) if made is None else made)
+        inputs.append(_made_up(kind, at, number, previous) if made is None else made)
         previous = inputs[-1].op if made is None else previous
     return inputs, previous
 
 
 def _made_up(
-    op: tf.Operation, at: int, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
+    kind: Kind, at: int, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
 ) -> tf.Tensor:
-    like = op.inputs[at]
+    op, like = kind.op, kind.op.inputs[at]
     known = _known(op, like)
     # One after the other: TensorFlow makes one of two that are alike in all.
     with tf.device(op.device or None), tf.control_dependencies([previous]):
         if known is not None:
             return tf.constant(known, like.dtype)
-        return tf.fill(like.shape, number[like.dtype])
+        return tf.fill(kind.shape(at), number[like.dtype])
 
 
 def _known(op: tf.Operation, tensor: tf.Tensor) -> Any:

@@ -48,6 +48,12 @@ def used_bytes() -> tuple[int, int] | None:
     return (int(found["current"]), int(found["peak"])) if found["peak"] else None
 
 
+def free_bytes() -> int | None:
+    """Return what the device's allocator can still hand out; None where it has no limit."""
+    limit, used = device_bytes(), used_bytes()
+    return None if limit is None else limit - (used[0] if used is not None else 0)
+
+
 def forget_peak() -> None:
     """Count the peak of `used_bytes` anew, as far as the allocator can."""
     device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"

@@ -72,22 +72,19 @@ def make_plan(
     unlimited = weigh(trace, {}, costs, budget_bytes=budget_bytes, scratch=scratch)
 
     def planned(found: split.Cut) -> Plan:
-        own = dict(scratch or {})
-        taken = total_bytes(trace, found.on_host)
-        for last, chain in found.chains.items():
-            # In slabs, what an op needs beside its tensors shrinks with them.
-            parts = [own.pop(one, 0) * chain.height // chain.rows for one in chain.ops]
-            own[last] = found.scratch[last] + max(parts)
-        tiers = costs.tiers
         best = _planned(
             found.trace,
             budget_bytes=budget_bytes,
-            costs=replace(found.costs(trace, costs), tiers=tiers.without(taken)),
+            costs=found.costs(trace, costs),
             threshold_bytes=threshold_bytes,
-            scratch=own,
+            scratch=found.scratch_with(scratch or {}),
             allowed=[one for one in allowed if one != "split"],
         )
+        if found.chains:
+            found, best = _taller(trace, found, best, costs, scratch or {}, budget_bytes)
+        own = found.scratch_with(scratch or {})
         plan = _described(trace, found, best, unlimited, budget_bytes, own)
+        tiers = costs.tiers
         return replace(plan, host_budget_bytes=tiers.host_bytes, disk_budget_bytes=tiers.disk_bytes)
 
     best = planned(split.cut(trace, ()))
@@ -104,6 +101,35 @@ def make_plan(
         if plan.peak_bytes < best.peak_bytes:
             best = plan
     return best
+
+
+def _taller(
+    trace: Trace,
+    found: split.Cut,
+    best: Candidate,
+    costs: Costs,
+    scratch: Mapping[int, int],
+    budget_bytes: int,
+) -> tuple[split.Cut, Candidate]:
+    """Return the step in slabs as tall as there is room for, if it is shorter so."""
+    actions = moved(schedule(found.trace, best.decisions), best.moves)
+    own = found.scratch_with(scratch)
+    room = {
+        action.index: budget_bytes - int(in_use) + own[action.index]
+        for action, in_use in zip(actions, best.in_use, strict=True)
+        if action.kind == "op" and action.index in found.chains
+    }
+    taller = split.cut(trace, found.split, slab_bytes=room)
+    trial = weigh(
+        taller.trace,
+        best.decisions,
+        taller.costs(trace, costs),
+        budget_bytes=budget_bytes,
+        scratch=taller.scratch_with(scratch),
+    )
+    if trial.badness(budget_bytes) < best.badness(budget_bytes):
+        return taller, trial
+    return found, best
 
 
 def _planned(

@@ -4,14 +4,16 @@ import functools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 import tensorflow as tf
 
 from tfunet.swap.alone import Clock, Kind, Taken, take, tiny_seconds
+from tfunet.swap.budget import free_bytes
 from tfunet.swap.costs import Costs
 from tfunet.swap.host import Tier
-from tfunet.swap.steps import ALIASES, IN_PLACE, Trace, root
+from tfunet.swap.steps import ALIASES, IN_PLACE, Slabs, Trace, root
 from tfunet.swap.trace import FUSED_WITH_BIAS, SHAPE_READERS, num_bytes
 
 # An op that moves fewer bytes, and computes little with them, is not timed: it takes what it takes
@@ -23,6 +25,8 @@ LINK_BYTES = 2**25
 TINY_BYTES = 2**12
 # What was in use so few bytes before may still be in a cache.
 NEAR = 2**22
+# So many times what it moves an op may need, with what it computes in.
+SAFELY = 6
 # They are computed before the first step, or show what is there.
 FREE = ALIASES | SHAPE_READERS | {"Const", "IdentityN", "NoOp", "Placeholder", "VarHandleOp"}
 
@@ -50,8 +54,14 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Cost
         kinds.setdefault(keys[-1], Kind(op, is_held=is_held, fresh=fresh[index]))
     kinds.pop(None, None)
     counts = Counter(keys)
-    counted = [kind._replace(times=counts[key]) for key, kind in kinds.items()]
-    found = dict(zip(kinds, take(counted), strict=True))
+    slabs = {op.name: described.slabs for op, described in zip(ops, trace.ops, strict=True)}
+    free = free_bytes()
+    counted = {
+        key: _that_fits(kind._replace(times=counts[key]), slabs[kind.op.name], free)
+        for key, kind in kinds.items()
+    }
+    able = {key: kind for key, kind in counted.items() if kind is not None}
+    found = dict(zip(able, take(list(able.values())), strict=True))
     tiny, rate = tiny_seconds(), _bytes_per_second()
     seconds, scratch = [], {}
     for index, (op, key) in enumerate(zip(ops, keys, strict=True)):
@@ -68,6 +78,19 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Cost
         copies_overlap=tier.copies_overlap,
     )
     return costs, scratch
+
+
+def _that_fits(kind: Kind, slabs: Slabs | None, free: int | None) -> Kind | None:
+    """Return a slab of an op that does not fit in what is free of the device; None where that
+    cannot be either. Not even TensorFlow's own error is sure: oneDNN ends the process."""
+    if free is None or SAFELY * _moved(kind.op) <= free:
+        return kind
+    if slabs is None:
+        return None
+    parts = min(slabs.rows // slabs.unit, ceil(2 * SAFELY * _moved(kind.op) / max(free, 1)))
+    height = slabs.rows // slabs.unit // parts * slabs.unit
+    middle = height if slabs.rows >= 3 * height else 0
+    return kind._replace(slab=(slabs, middle, middle + height))
 
 
 def _last_readers(trace: Trace) -> dict[int, int]:

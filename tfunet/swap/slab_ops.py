@@ -82,7 +82,7 @@ def make(
 def _again(op: tf.Operation, inputs: Sequence[tf.Tensor], **changed: Any) -> list[tf.Tensor]:
     """Return the outputs of an op like another, on other inputs."""
     attributes = {key: one for key, one in op.node_def.attr.items() if not key.startswith("_")}
-    made = op.graph.create_op(
+    made = tf.compat.v1.get_default_graph().create_op(
         op.type,
         list(inputs),
         [one.dtype for one in op.outputs],

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from tfunet.swap.costs import Costs
-from tfunet.swap.steps import Op, Reach, Slabs, Trace
+from tfunet.swap.steps import IN_PLACE, Op, Reach, Slabs, Trace
+from tfunet.swap.tiers import total_bytes
 
 # More slabs cost more copies of the rows that two of them share.
 MOST_SLABS = 64
@@ -60,6 +61,15 @@ class Cut:
     on_host: frozenset[int]
     scratch: Mapping[int, int]
 
+    def scratch_with(self, scratch: Mapping[int, int]) -> dict[int, int]:
+        """Return the scratch of the cut step from that of the ops of the whole one."""
+        found = dict(scratch)
+        for last, chain in self.chains.items():
+            # In slabs, what an op needs beside its tensors shrinks with them.
+            parts = [found.pop(one, 0) * chain.height // chain.rows for one in chain.ops]
+            found[last] = self.scratch[last] + max(parts)
+        return found
+
     def costs(self, whole: Trace, costs: Costs) -> Costs:
         """Return what the ops of the cut step cost, copies to and from the host included."""
         seconds = list(costs.op_seconds)
@@ -68,7 +78,8 @@ class Cut:
             seconds[last] += sum(_copies(whole, self, chain, costs))
             for one in chain.ops[:-1]:
                 seconds[one] = 0.0
-        return replace(costs, op_seconds=seconds)
+        tiers = costs.tiers.without(total_bytes(whole, self.on_host))
+        return replace(costs, op_seconds=seconds, tiers=tiers)
 
 
 def splittable(trace: Trace) -> set[int]:
@@ -131,7 +142,7 @@ def cut(
     trace: Trace,
     split: Collection[int],
     *,
-    slab_bytes: int = 0,
+    slab_bytes: int | Mapping[int, int] = 0,
     heights: Mapping[int, int] | None = None,
 ) -> Cut:
     """Return the step with some tensors split.
@@ -139,14 +150,15 @@ def cut(
     Args:
         trace: The whole step.
         split: Of `splittable`.
-        slab_bytes: What a slab may take, if that can be.
+        slab_bytes: What a slab may take, if that can be; or of each chain, by its last op.
         heights: Rows of a slab of each chain, by its last op, instead.
     """
     split = frozenset(split)
     chains, scratch = {}, {}
     for ops in _chains(trace, split):
         last, rows = ops[-1], _rows(trace, ops[0])
-        height = (heights or {}).get(last) or _height(trace, ops, slab_bytes)
+        most = slab_bytes if isinstance(slab_bytes, int) else slab_bytes[last]
+        height = (heights or {}).get(last) or _height(trace, ops, most)
         chains[last] = Chain(ops=ops, rows=rows, height=height)
         scratch[last] = _slab_bytes(trace, ops, height)
     kept = {one for chain in chains.values() for one in kept_rows(trace, chain)}
@@ -172,10 +184,7 @@ def _slabs_of(trace: Trace, op: int) -> Slabs | None:
 
 
 def _rows(trace: Trace, op: int) -> int:
-    slabs = trace.ops[op].slabs
-    if slabs is None:
-        raise ValueError(f"{trace.ops[op].name} cannot run in slabs.")
-    return slabs.rows
+    return _slabs(trace.ops[op]).rows
 
 
 def touched(trace: Trace, split: Collection[int]) -> set[int]:
@@ -240,9 +249,7 @@ def _gives_rows(trace: Trace, op: int, tensor: int) -> bool:
 
 def _height(trace: Trace, ops: tuple[int, ...], slab_bytes: int) -> int:
     """Return the rows of the fewest slabs that take no more than is allowed."""
-    slabs = trace.ops[ops[0]].slabs
-    if slabs is None:
-        raise ValueError(f"{trace.ops[ops[0]].name} cannot run in slabs.")
+    slabs = _slabs(trace.ops[ops[0]])
     units = ceil(slabs.rows / slabs.unit)
     for count in range(2, min(units, MOST_SLABS) + 1):
         height = ceil(units / count) * slabs.unit
@@ -252,30 +259,51 @@ def _height(trace: Trace, ops: tuple[int, ...], slab_bytes: int) -> int:
 
 
 def _slab_bytes(trace: Trace, ops: tuple[int, ...], height: int) -> int:
+    """Return what a slab takes at most: all that is read is there from its start on."""
+    last_use = {one: index for index in ops for one in trace.ops[index].inputs}
     inside = {one for index in ops for one in trace.ops[index].outputs}
-    total = 0
+    sizes: dict[int, int] = {}
     for index in ops:
         op = trace.ops[index]
-        if op.slabs is not None:
-            total += sum(
-                _reach_bytes(reach, height)
-                for one, reach in zip(op.inputs, op.slabs.inputs, strict=True)
-                if one not in inside
-            )
-            total += sum(
-                _reach_bytes(reach, height)
+        for one, reach in zip(op.inputs, _slabs(op).inputs, strict=True):
+            if one not in inside and reach is not None:
+                sizes[one] = max(sizes.get(one, 0), _reach_bytes(reach, height))
+    most = 0
+    sums = 0
+    for index in ops:
+        op, slabs = trace.ops[index], _slabs(trace.ops[index])
+        copied = 0
+        for one, reach in zip(
+            (*op.inputs, *op.outputs), (*slabs.inputs, *slabs.outputs), strict=True
+        ):
+            if reach is not None:
+                copied += (reach.copies - 1) * _reach_bytes(reach, height)
+        taken_over = op.kind in IN_PLACE and any(
+            one in sizes and last_use[one] == index for one in op.inputs
+        )
+        for one, reach in zip(op.outputs, slabs.outputs, strict=True):
+            if reach is None:
                 # The sum so far, and what a slab adds to it.
-                + (trace.tensors[one].num_bytes if reach is None else 0)
-                for one, reach in zip(op.outputs, op.slabs.outputs, strict=True)
-            )
-    return total
+                sums += trace.tensors[one].num_bytes
+            else:
+                sizes[one] = _reach_bytes(reach, height)
+        made = sum(sizes.get(one, 0) for one in op.outputs) if taken_over else 0
+        most = max(most, sum(sizes.values()) + copied + sums - made)
+        for one in (*op.inputs, *op.outputs):
+            if last_use.get(one, index) == index:
+                sizes.pop(one, None)
+    return most
 
 
-def _reach_bytes(reach: Reach | None, height: int) -> int:
-    if reach is None:
-        return 0
+def _slabs(op: Op) -> Slabs:
+    if op.slabs is None:
+        raise ValueError(f"{op.name} cannot run in slabs.")
+    return op.slabs
+
+
+def _reach_bytes(reach: Reach, height: int) -> int:
     first, last = reach.wanted(0, height)
-    return reach.copies * reach.row_bytes * min(last - first, reach.extent)
+    return reach.row_bytes * min(last - first, reach.extent)
 
 
 def kept_rows(whole: Trace, chain: Chain) -> list[int]:
