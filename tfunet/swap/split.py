@@ -272,12 +272,11 @@ def _slab_bytes(trace: Trace, ops: tuple[int, ...], height: int) -> int:
     sums = 0
     for index in ops:
         op, slabs = trace.ops[index], _slabs(trace.ops[index])
-        copied = 0
-        for one, reach in zip(
-            (*op.inputs, *op.outputs), (*slabs.inputs, *slabs.outputs), strict=True
-        ):
-            if reach is not None:
-                copied += (reach.copies - 1) * _reach_bytes(reach, height)
+        copied = sum(
+            (reach.copies - 1) * _reach_bytes(reach, height)
+            for reach in (*slabs.inputs, *slabs.outputs)
+            if reach is not None
+        )
         taken_over = op.kind in IN_PLACE and any(
             one in sizes and last_use[one] == index for one in op.inputs
         )
