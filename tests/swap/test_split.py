@@ -1,23 +1,51 @@
 """Training with ops in slabs: the losses and weights are those without, in less memory."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from kinds import KINDS
 from test_exactness import trained
 
-from tfunet.swap import LargeModelSupport
+from tfunet.swap import LargeModelSupport, planner, split
 from tfunet.swap.plan import Plan
 
+# A step of hundreds of slabs takes long to trace.
+FEW_SLABS = 3
 # In float64 an error is not hidden by rounding; the poolings of 3D have no such kernel.
 FLOAT32 = {"unet 3D", "isensee"}
-# Their large ops have no rows, or ops among them that cannot be cut.
-WHOLE = {"1D", "attention", "recurrent"}
+# Its large ops have rows of one voxel only.
+WHOLE = {"1D"}
+# A step of hundreds of slabs takes long to trace.
+FEW_SLABS = 3
+# In float64 an error is not hidden by rounding; the poolings of 3D have no such kernel.
+FLOAT32 = {"unet 3D", "isensee"}
+# Its large ops have rows of one voxel only.
+WHOLE = {"1D"}
+
+
+@pytest.fixture(autouse=True)
+def few_slabs(monkeypatch):
+    monkeypatch.setattr(split, "MOST_SLABS", FEW_SLABS)
+
+
+def all_that_may_be_split(step, *, threshold_bytes, **_):
+    """Return a plan that splits whatever it may, whether or not that lowers the peak."""
+    tensors = {
+        one for one in split.splittable(step) if step.tensors[one].num_bytes >= threshold_bytes
+    }
+    found = split.cut(step, tensors)
+    return Plan(
+        split=tuple(step.tensors[one].name for one in sorted(tensors)),
+        slab_rows={step.ops[last].name: chain.height for last, chain in found.chains.items()},
+    )
 
 
 def assert_close(one, other, rtol):
@@ -27,16 +55,17 @@ def assert_close(one, other, rtol):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_in_slabs_is_training(kind):
+def test_training_in_slabs_is_training(kind, monkeypatch):
+    monkeypatch.setattr(planner, "make_plan", all_that_may_be_split)
     policy = "float32" if kind in FLOAT32 else "float64"
-    support = LargeModelSupport(0, threshold_bytes=256, verbose=0, allowed=["split"])
+    support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
     in_slabs = trained(kind, [support], policy)
     # The U-Nets end in float32 whatever the policy.
     assert_close(in_slabs, trained(kind, [], policy), rtol=2e-6)
     assert bool(support.plans[-1].split) == (kind not in WHOLE)
 
 
-@pytest.mark.parametrize("kind", ["unet, batch", "two outputs", "own train_step", "MobileNetV2"])
+@pytest.mark.parametrize("kind", ["unet, batch", "two outputs", "own train_step"])
 def test_split_beside_swapped_and_repeated(kind):
     support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
     assert_close(trained(kind, [support], "float64"), trained(kind, [], "float64"), rtol=2e-6)
@@ -74,6 +103,68 @@ def test_plan_with_slabs_is_used_again_and_gives_the_same_bits():
     assert one[0] == other[0]
     for a, b in zip(one[1], other[1], strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def graph_of(step, shape):
+    traced = tf.function(lambda one: step((one, one)), autograph=False)
+    return traced.get_concrete_function(tf.TensorSpec(shape)).graph
+
+
+def reached(graph):
+    """Return the names of the ops that a graph runs."""
+    found = set()
+    following = [one.op for one in graph.outputs]
+    following += [op for op in graph.get_operations() if op.op_def.is_stateful]
+    while following:
+        op = following.pop()
+        if op.name not in found:
+            found.add(op.name)
+            following += [*(one.op for one in op.inputs), *op.control_inputs]
+    return found
+
+
+class Own(keras.Model):
+    """Its step returns what is summed over all voxels, and a number that an op elsewhere made."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = keras.layers.Conv2D(4, 3, padding="same", activation="relu")
+        self.last = keras.layers.Conv2D(1, 3, padding="same")
+
+    def call(self, x):
+        return self.last(self.first(x))
+
+    def train_step(self, data):
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            image = self(x, training=True)
+            loss = tf.reduce_mean(tf.square(image - y))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        with tf.device("CPU:0"):
+            highest = tf.reduce_max(image)
+        return {"loss": loss, "highest": highest}
+
+
+def test_results_of_a_step_come_from_slabs_and_the_whole_ops_are_gone(monkeypatch):
+    monkeypatch.setattr(planner, "make_plan", all_that_may_be_split)
+    x = np.random.default_rng(0).normal(size=(2, 16, 16, 1)).astype("float32")
+    found = []
+    for support in (None, LargeModelSupport(0, threshold_bytes=256, verbose=0)):
+        keras.utils.set_random_seed(0)
+        model = Own()
+        model.compile(optimizer="sgd", jit_compile=False)
+        model(x)
+        with support.on(model) if support else contextlib.nullcontext():
+            found.append([model.train_on_batch(x, x, return_dict=True) for _ in range(2)])
+            if support:
+                assert support.plans[-1].split
+                graph = graph_of(model.train_step, (2, 16, 16, 1))
+                in_slabs = set(support.plans[-1].slab_rows)
+                assert in_slabs
+                assert in_slabs & reached(graph) == set()
+    for one, other in zip(*found, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
 
 
 CAPPED = """
@@ -116,15 +207,15 @@ def in_arena(cap_mib, allowed):
             **os.environ,
             "TF_CPU_ALLOCATOR_USE_BFC": "true",
             "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(cap_mib),
-            # oneDNN's own scratch ends a process where it does not fit.
-            "TF_ENABLE_ONEDNN_OPTS": "0",
+            "TF_ENABLE_ONEDNN_OPTS": "1",
         },
         capture_output=True,
         text=True,
         timeout=200,
-        check=True,
+        check=False,
     )
-    return done.stdout.splitlines()[-1]
+    # Where its own scratch does not fit, oneDNN ends the process.
+    return "exhausted" if done.returncode < 0 else done.stdout.splitlines()[-1]
 
 
 def test_what_one_op_alone_does_not_fit_in_trains_in_slabs():

@@ -24,6 +24,7 @@ from tfunet.swap.tiers import Tiers
 from tfunet.swap.timeline import Moves, moved
 
 MIB = 2**20
+OF_ANOTHER = ": it is of another model or batch. Leave plan out to make a new one."
 # Of the device memory: what TensorFlow's allocator loses, which hands out blocks of up to twice the
 # size that was asked for, and scratch that no tensor shows. Measured: docs/large-models.md.
 MARGIN = 0.2
@@ -172,6 +173,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             logs = train_step(*args, **kwargs)
             ops = _of_this_replica(graph.get_operations()[begin:])
             results = [one for one in tf.nest.flatten(logs) if tf.is_tensor(one)]
+            # Readers, so that the step returns what a plan puts in the place of a result.
+            logs = tf.nest.map_structure(_read, logs)
             ops = trace.in_order(ops, results)
             self._rewrite(ops, room, usable_bytes - resident_bytes(model), results)
             return logs
@@ -274,17 +277,20 @@ class LargeModelSupport(keras.callbacks.Callback):
         )
 
 
+def _read(result: Any) -> Any:
+    return tf.identity(result) if isinstance(result, tf.Tensor) else result
+
+
 def cut(step: Trace, plan: Plan) -> split.Cut:
     """Return a step with what a plan splits; ValueError if it is a plan of another step."""
     tensors = {one.name: index for index, one in enumerate(step.tensors)}
     ops = {one.name: index for index, one in enumerate(step.ops)}
     _check_names({*plan.split}, tensors)
     _check_names({*plan.slab_rows}, ops)
-    return split.cut(
-        step,
-        {tensors[one] for one in plan.split},
-        heights={ops[one]: rows for one, rows in plan.slab_rows.items()},
-    )
+    found = {tensors[one] for one in plan.split}
+    if not found <= split.splittable(step):
+        raise ValueError(f"The plan splits what cannot be split here{OF_ANOTHER}")
+    return split.cut(step, found, heights={ops[one]: rows for one, rows in plan.slab_rows.items()})
 
 
 def _check_names(wanted: Collection[str], known: Collection[str]) -> None:
@@ -292,7 +298,7 @@ def _check_names(wanted: Collection[str], known: Collection[str]) -> None:
     if missing:
         raise ValueError(
             f"The plan names {missing[0]} and {len(missing) - 1} more tensors and ops that this "
-            "step does not have: it is of another model or batch. Leave plan out to make a new one."
+            f"step does not have{OF_ANOTHER}"
         )
 
 

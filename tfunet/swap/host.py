@@ -192,7 +192,8 @@ class TensorRows:
             for begin, slab in sorted(self._slabs.items()):
                 end = begin + slab.shape[1]
                 if begin < last and end > first:
-                    parts.append(slab[:, max(0, first - begin) : last - begin])
+                    part = slab[:, max(0, first - begin) : last - begin]
+                    parts.append(slab if part.shape[1] == slab.shape[1] else part)
             joined = parts[0] if len(parts) == 1 else tf.concat(parts, axis=1)
         with tf.device(self._device):
             return tf.identity(joined, name="slab_in")

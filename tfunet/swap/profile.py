@@ -142,6 +142,12 @@ def _signature(op: tf.Operation) -> Any:
     return op.type, tuple(sorted(attributes.items())), tuple(inputs)
 
 
+def _large_bytes() -> int:
+    """Return the size of a copy that shows the speed of the link, and fits with two more."""
+    free = free_bytes()
+    return LINK_BYTES if free is None else max(2 * TINY_BYTES, min(LINK_BYTES, free // 8))
+
+
 @functools.cache
 def _bytes_per_second() -> float:
     """Return how fast an op that only moves numbers reads and writes them."""
@@ -152,8 +158,9 @@ def _bytes_per_second() -> float:
         with tf.control_dependencies([clock.time("add", [], lambda: numbers + one)]):
             return tf.zeros(())
 
-    numbers = tf.fill([LINK_BYTES // 4], 0.5)
-    return 2 * LINK_BYTES / clock.seconds(lambda: add(numbers, tf.constant(0.5)))["add"]
+    size = _large_bytes()
+    numbers = tf.fill([size // 4], 0.5)
+    return 2 * size / clock.seconds(lambda: add(numbers, tf.constant(0.5)))["add"]
 
 
 @functools.cache
@@ -174,10 +181,11 @@ def _link(kind: type[Tier]) -> tuple[float, float, float]:
         with tf.control_dependencies([previous]):
             return tf.zeros(())
 
-    tensors = [tf.fill([size // 4], 0.5) for size in (TINY_BYTES, LINK_BYTES)]
+    large = _large_bytes()
+    tensors = [tf.fill([size // 4], 0.5) for size in (TINY_BYTES, large)]
     found = clock.seconds(lambda: both(*tensors))
     speeds = [
-        LINK_BYTES / max(found[f"large {way}"] - found[f"tiny {way}"], found[f"large {way}"] / 10)
+        large / max(found[f"large {way}"] - found[f"tiny {way}"], found[f"large {way}"] / 10)
         for way in ("out", "back")
     ]
     return statistics.mean((found["tiny out"], found["tiny back"])), speeds[0], speeds[1]

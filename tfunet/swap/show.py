@@ -62,18 +62,22 @@ def text(plan: Plan) -> str:
     lines.append(
         f"The largest single op needs {_mib(plan.floor_bytes)}: {plan.floor_op or 'none'}."
     )
-    given_up = sorted(plan.decisions, key=lambda one: -plan.tensor_bytes.get(one, 0))
+    done = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
+    given_up = sorted(done, key=lambda one: -plan.tensor_bytes.get(one, 0))
     if given_up:
-        lines.append(
-            f"{plan.count('swap')} tensors are swapped, {plan.count('recompute')} recomputed:"
-        )
+        lines.append(f"Of the tensors, {_counts(plan)}:")
     for name in given_up[:SHOWN_TENSORS]:
         num_bytes = plan.tensor_bytes.get(name, 0)
         where = " (disk)" if name in plan.on_disk else ""
-        lines.append(f"  {plan.decisions[name]:<9} {_mib(num_bytes):>12}  {name}{where}")
+        lines.append(f"  {done[name]:<9} {_mib(num_bytes):>12}  {name}{where}")
     if len(given_up) > SHOWN_TENSORS:
         lines.append(f"  ... and {len(given_up) - SHOWN_TENSORS} more.")
     return "\n".join(lines)
+
+
+def _counts(plan: Plan) -> str:
+    in_slabs = f"{len(plan.split)} are split, " if plan.split else ""
+    return f"{in_slabs}{plan.count('swap')} are swapped and {plan.count('recompute')} recomputed"
 
 
 def draw(plan: Plan, path: Path) -> None:
@@ -107,7 +111,7 @@ def draw(plan: Plan, path: Path) -> None:
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         axes.set_title(
-            f"{plan.count('swap')} tensors swapped, {plan.count('recompute')} recomputed: "
+            f"Tensors: {_counts(plan)}. "
             f"{_mib(plan.peak_bytes)} instead of {_mib(plan.unlimited_peak_bytes)}",
             loc="left",
         )

@@ -36,8 +36,12 @@ class SlabGraph:
         self._ops = ops
         self._handles = handles
         self._rows = {one: tier.rows(handles[one]) for one in found.on_host}
-        for one in found.split:
-            _forget_shape_readers(handles[one])
+        for chain in found.chains.values():
+            for op in (ops[index] for index in chain.ops):
+                for one in op._control_outputs:  # Constants: see slab_ops.describe.
+                    one._remove_all_control_inputs()
+                for output in op.outputs:
+                    _forget_shape_readers(output)
 
     def run(
         self, chain: Chain, given: Mapping[int, tf.Tensor], before: Sequence[tf.Operation]
@@ -60,7 +64,8 @@ class SlabGraph:
                     reach = self._given_reach(one, chain)
                     after.append(rows_out[one].write(value, reach.rows(begin, end)[0]))
                 elif self._is_sum(one, chain):
-                    sums[one] = sums[one] + value if one in sums else value
+                    with tf.device(self._handles[one].device):
+                        sums[one] = sums[one] + value if one in sums else value
                     after.append(sums[one].op)
         for one, total in sums.items():
             self._replace(one, total)

@@ -18,7 +18,27 @@ from tfunet.swap.steps import ALIASES, IN_PLACE, Reach, Slabs
 # A convolution of one spatial axis runs as one of two, of which the first is one row high.
 LEAST_RANK = 4
 LEAST_ROWS = 2
-SAME_ROWS = (IN_PLACE | ALIASES | {"Cast", "ConcatV2", "SelectV2", "Slice", "Tile"}) - {
+OF_ELEMENTS = frozenset(
+    {
+        "Cast",
+        "Equal",
+        "Erf",
+        "Greater",
+        "GreaterEqual",
+        "Less",
+        "LessEqual",
+        "Log1p",
+        "LogicalAnd",
+        "LogicalNot",
+        "LogicalOr",
+        "NotEqual",
+        "Pow",
+        "Reciprocal",
+        "SelectV2",
+        "Sign",
+    }
+)
+SAME_ROWS = (IN_PLACE | ALIASES | OF_ELEMENTS | {"ConcatV2", "Slice", "Tile"}) - {
     "ExpandDims",
     "Squeeze",
 }
@@ -35,7 +55,10 @@ def describe(op: tf.Operation) -> Slabs | None:
     tensors = (*op.inputs, *op.outputs)
     known = all(one.shape.is_fully_defined() for one in tensors)
     # A control edge to the whole op cannot follow it into its slabs.
-    if not known or not op.outputs or op.control_inputs or op._control_outputs:
+    edges = (*op.control_inputs, *(one for one in op._control_outputs if one.type != "Const"))
+    if not known or not op.outputs or edges:
+        return None
+    if op.type in ("BiasAdd", "BiasAddGrad") and not _channels_last(op):
         return None
     if max(one.shape.rank for one in tensors) < LEAST_RANK:
         return None
@@ -153,7 +176,7 @@ def _made_with_shape(op: tf.Operation, inputs: Sequence[tf.Tensor], rows: int) -
 
 def _reduction(op: tf.Operation) -> Slabs | None:
     axes = _static(op.inputs[1])
-    if axes is None:
+    if axes is None or not op.outputs[0].dtype.is_floating:
         return None
     rank = op.inputs[0].shape.rank
     rows = _same(op.inputs[0])
@@ -170,7 +193,8 @@ def _pool(op: tf.Operation) -> Slabs | None:
     """Return the slabs of a pooling whose windows lie side by side."""
     size, stride = op.get_attr("ksize")[1], op.get_attr("strides")[1]
     whole = op.inputs[0]
-    if not _channels_last(op) or size != stride or whole.shape[1] % size:
+    side_by_side = size == stride and whole.shape[1] % size == 0
+    if not _channels_last(op) or not side_by_side or not _is_padded_as_usual(op):
         return None
     window = _same(whole, stride=stride, size=size)
     if op.type in POOLS:
@@ -199,8 +223,7 @@ def _axes(op: tf.Operation) -> list[Axis] | None:
         read, weights, made = op.inputs[0].shape, op.outputs[0].shape, op.inputs[2].shape
     else:
         read, weights, made = op.outputs[0].shape, op.inputs[1].shape, op.inputs[2].shape
-    padding = op.get_attr("padding").decode()
-    if not _channels_last(op) or padding not in ("SAME", "VALID"):
+    if not _channels_last(op) or not _is_padded_as_usual(op):
         return None
     strides, dilations = op.get_attr("strides"), op.get_attr("dilations")
     axes = []
@@ -208,9 +231,13 @@ def _axes(op: tf.Operation) -> list[Axis] | None:
         size = (weights[axis - 1] - 1) * dilations[axis] + 1
         stride = strides[axis]
         lacking = (made[axis] - 1) * stride + size - read[axis]
-        padded = max(0, lacking) if padding == "SAME" else 0
+        padded = max(0, lacking) if op.get_attr("padding") == b"SAME" else 0
         axes.append(Axis(read[axis], made[axis], stride, size, padded // 2, padded - padded // 2))
     return axes
+
+
+def _is_padded_as_usual(op: tf.Operation) -> bool:
+    return op.get_attr("padding") in (b"SAME", b"VALID")
 
 
 def _channels_last(op: tf.Operation) -> bool:
@@ -225,7 +252,11 @@ def _convolution(op: tf.Operation) -> Slabs | None:
     # Rows are padded, or cut out, in a copy.
     copies = 2 if any(one.before or one.after for one in axes) else 1
     if op.type in OF_INPUTS:
-        given = _same(op.outputs[0], copies=copies)
+        # What no window reaches has no slab of the gradient.
+        if (first.made - 1) * first.stride + first.size - first.before < first.extent:
+            return None
+        more = first.size - first.stride
+        given = _same(op.outputs[0], copies=2 if more else copies, more_rows=2 * more)
         reached = _same(
             op.inputs[2],
             stride=first.stride,

@@ -103,16 +103,23 @@ def _takes_rows(trace: Trace, op: int, tensor: int, readers: Mapping[int, Sequen
     if described.slabs is None:
         return False
     for one, reach in zip(described.inputs, described.slabs.inputs, strict=True):
-        inner = trace.tensors[one].is_inner
         if one == tensor and reach is None:
             return False
-        if inner and trace.ops[trace.tensors[one].producer].slabs is None:
+        producer = trace.tensors[one].producer
+        if trace.tensors[one].is_inner and not _runs_with(trace, producer, op):
             return False
     for one in described.outputs:
-        whole = any(trace.ops[reader].slabs is None for reader in readers.get(one, ()))
-        if trace.tensors[one].is_inner and whole:
+        together = all(_runs_with(trace, op, reader) for reader in readers.get(one, ()))
+        if trace.tensors[one].is_inner and not together:
             return False
     return True
+
+
+def _runs_with(trace: Trace, op: int, reader: int) -> bool:
+    """Whether an op and the one it is fused with can be in one chain: nothing lies between."""
+    both = trace.ops[op].slabs, trace.ops[reader].slabs
+    between = trace.ops[op + 1 : reader]
+    return None not in both and all(one.slabs is None for one in between)
 
 
 def trials(trace: Trace, *, budget_bytes: int, threshold_bytes: int) -> Iterator[frozenset[int]]:
@@ -159,6 +166,8 @@ def cut(
         last, rows = ops[-1], _rows(trace, ops[0])
         most = slab_bytes if isinstance(slab_bytes, int) else slab_bytes[last]
         height = (heights or {}).get(last) or _height(trace, ops, most)
+        if {_rows(trace, one) for one in ops} != {rows} or height % _slabs(trace.ops[last]).unit:
+            raise ValueError(f"{trace.ops[last].name} cannot run in slabs of {height} rows.")
         chains[last] = Chain(ops=ops, rows=rows, height=height)
         scratch[last] = _slab_bytes(trace, ops, height)
     kept = {one for chain in chains.values() for one in kept_rows(trace, chain)}
@@ -213,14 +222,15 @@ def _chains(trace: Trace, split: frozenset[int]) -> list[tuple[int, ...]]:
             if is_open and any(one in made for one in op.inputs):
                 is_open = False
             continue
-        fused = any(trace.tensors[one].is_inner for one in op.inputs)
+        fused = any(trace.tensors[one].is_inner and one in made for one in op.inputs)
         if fused or (is_open and _joins(trace, found[-1], made, op)):
             found[-1].append(index)
         else:
             found.append([index])
             made = set()
         made |= set(op.outputs)
-        is_open = True
+        # What is not of the step may wait for these, and later ops of the chain for that.
+        is_open = not any(trace.tensors[one].is_result for one in op.outputs)
     return [tuple(one) for one in found]
 
 
@@ -273,7 +283,7 @@ def _slab_bytes(trace: Trace, ops: tuple[int, ...], height: int) -> int:
     for index in ops:
         op, slabs = trace.ops[index], _slabs(trace.ops[index])
         copied = sum(
-            (reach.copies - 1) * _reach_bytes(reach, height)
+            (reach.copies - 1) * (_reach_bytes(reach, height) + reach.more_rows * reach.row_bytes)
             for reach in (*slabs.inputs, *slabs.outputs)
             if reach is not None
         )

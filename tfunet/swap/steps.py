@@ -70,7 +70,7 @@ class Tensor:
         is_inner: Whether it lies between two ops that TensorFlow runs as one, a convolution and
             its bias: it never comes to be, and giving it another reader would part the two, which
             changes the last bit of what they compute.
-        is_result: Whether the step returns it.
+        is_result: Whether the step returns it, or something that is no op of it reads it.
     """
 
     name: str
@@ -96,6 +96,7 @@ class Reach:
         size: See above.
         transposed: See above.
         copies: How many copies of a slab lie on the device while the op runs.
+        more_rows: Rows that the copies have beside those of the slab.
     """
 
     extent: int
@@ -105,6 +106,7 @@ class Reach:
     size: int = 1
     transposed: bool = False
     copies: int = 1
+    more_rows: int = 0
 
     @property
     def is_same(self) -> bool:

@@ -1,7 +1,7 @@
 """Reads the ops of a training step, and the bytes of their tensors, from its graph."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
@@ -80,7 +80,9 @@ def read(
         ops: Those that were created while the model's train_step was traced, from `in_order`.
         results: What the step returns.
     """
+    of_step = {op.name for op in ops}
     returned = {one.name for one in results}
+    last = {one.op.name for one in results}
     indices: dict[str, int] = {}
     tensors: list[Tensor] = []
     handles: list[tf.Tensor] = []
@@ -96,7 +98,7 @@ def read(
                     num_bytes=num_bytes(handle) if own else 0,
                     producer=producer,
                     is_inner=inner,
-                    is_result=handle.name in returned,
+                    is_result=handle.name in returned or _is_read_whole(handle, of_step, last),
                 )
             )
             handles.append(handle)
@@ -120,6 +122,29 @@ def read(
             )
         )
     return Trace(ops=tuple(found), tensors=tuple(tensors)), handles
+
+
+def _is_read_whole(tensor: tf.Tensor, own: Collection[str], last: Collection[str]) -> bool:
+    """Whether an op that is not one of the step's own reads a tensor, or one that fills another."""
+    return any(
+        reader.type in ("OnesLike", "ZerosLike")
+        or (reader.name not in own and reader.type not in SHAPE_READERS and _runs(reader, last))
+        for reader in tensor.consumers()
+    )
+
+
+def _runs(op: tf.Operation, last: Collection[str]) -> bool:
+    """Whether an op is not one of those that TensorFlow leaves out, for nothing needs them."""
+    seen: set[str] = set()
+    following = [op]
+    while following:
+        one = following.pop()
+        if one.op_def.is_stateful or one._control_outputs or one.name in last:
+            return True
+        if one.name not in seen:
+            seen.add(one.name)
+            following += [reader for output in one.outputs for reader in output.consumers()]
+    return False
 
 
 def num_bytes(tensor: tf.Tensor) -> int:
