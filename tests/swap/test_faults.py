@@ -289,6 +289,51 @@ def test_plan_with_tensors_on_disk_is_followed_again_or_asks_for_one(tmp_path):
         fitted([LargeModelSupport("8GiB", plan=plan, verbose=0)])
 
 
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"host_budget": "64KiB"}, "MiB of host memory, and host_budget leaves 0.1 MiB"),
+        ({"host_budget": 0, "disk_budget": "64KiB"}, "MiB on disk, and disk_budget leaves 0.1 MiB"),
+    ],
+)
+def test_given_plan_does_not_pass_over_the_limits(limits, message, tmp_path):
+    keras.backend.clear_session()
+    disk = {"disk": tmp_path} if "disk_budget" in limits else {}
+    first = support(tmp_path) if disk else support()
+    fitted([first])
+    keras.backend.clear_session()
+    with pytest.raises(ValueError, match=message):
+        fitted([LargeModelSupport("8GiB", plan=first.plans[-1], verbose=0, **limits, **disk)])
+
+
+def test_limits_are_recorded_where_all_fits(tmp_path):
+    one = LargeModelSupport(
+        "64GiB", host_budget="1GiB", disk=tmp_path, disk_budget="2GiB", verbose=0
+    )
+    fitted([one])
+    assert not one.plans[-1].decisions
+    assert (one.plans[-1].host_budget_bytes, one.plans[-1].disk_budget_bytes) == (2**30, 2**31)
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_step_that_is_traced_again_takes_no_more_of_host_and_disk(on_disk, tmp_path):
+    model = compiled()
+    image, mask = batches()
+    held = []
+    with support(tmp_path if on_disk else None).on(model) as one:
+        for num in (1, 2, 3, 4):
+            model.make_train_function(force=True)
+            model.train_on_batch(image[:num], mask[:num])
+            if on_disk:
+                (file,) = _files_of_this_process(tmp_path)
+                held.append(file.stat().st_size)
+            else:
+                held.append(sum(array.nbytes for array in one._room.host._arrays.values()))
+    assert len(one.plans) == 4
+    assert held == [plan.disk_bytes if on_disk else plan.host_bytes for plan in one.plans]
+    assert sorted(set(held)) == held
+
+
 # --- XLA ------------------------------------------------------------------------------------------
 
 
