@@ -191,6 +191,7 @@ def test_disk_is_free_after_training(tmp_path):
         ({"host_budget": 0, "disk": "missing"}, "does not exist. Create it"),
         ({"host_budget": 0, "disk": "file"}, "is a file, not a folder"),
         ({"host_budget": 0, "disk": "/proc"}, "Nothing can be written"),
+        ({"host_budget": 0, "disk": "$UNKNOWN_HERE"}, "does not exist"),
         ({"disk": "folder"}, "Give host_budget too"),
         ({"disk_budget": "1GiB"}, "Give disk, a folder, too"),
         ({"host_budget": "auto"}, "host_budget must be an amount such as '64GiB'"),
@@ -221,6 +222,7 @@ def test_folder_that_has_gone_is_refused_when_training_begins(tmp_path):
         ({"swap_host": "1GiB"}, "give swap too"),
         ({"swap_disk": "/tmp"}, "give swap too"),
         ({"swap": "auto", "swap_disk": "/tmp"}, "Give swap_host too"),
+        ({"swap": "auto", "swap_host": "0", "swap_disk": ""}, "for the current folder"),
         ({"swap": "auto", "swap_host": "half"}, "swap_host must be an amount"),
         ({"swap": "auto", "swap_host": "1GiB", "swap_disk_size": "1GiB"}, "Give swap_disk"),
         (

@@ -157,9 +157,9 @@ class DiskFile:
             if data.size > room:
                 raise TooLargeError(errno.EFBIG, "a tensor is larger than the step was planned for")
             for begin in range(0, data.size, CHUNK_BYTES):
-                part = data[begin : begin + CHUNK_BYTES]
-                self._chunk[: part.size] = part
-                view = self._chunk[: _in_blocks(part.size)].data
+                some = data[begin : begin + CHUNK_BYTES]
+                self._chunk[: some.size] = some
+                view = self._chunk[: _in_blocks(some.size)].data
                 at = offset + begin
                 while view:
                     done = os.pwrite(descriptor, view, at)
@@ -173,10 +173,10 @@ class DiskFile:
         with self._using() as descriptor:
             done = 0
             while done < whole:
-                part = os.preadv(descriptor, [data[done:whole].data], offset + done)
-                if part == 0:
+                some = os.preadv(descriptor, [data[done:whole].data], offset + done)
+                if some == 0:
                     raise OSError(errno.EIO, "the file ends before the tensor does")
-                done += part
+                done += some
         return data[:num_bytes]
 
     def close(self) -> None:
