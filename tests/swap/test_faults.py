@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from faulty import batches, compiled
@@ -19,6 +20,7 @@ from test_exactness import assert_same, trained
 
 from tfunet.config import RunConfig
 from tfunet.swap import LargeModelSupport
+from tfunet.swap.host import NumpyMemory
 from tfunet.swap.plan import Plan
 from tfunet.swap.show import limits_line
 
@@ -334,6 +336,22 @@ def test_step_that_is_traced_again_takes_no_more_of_host_and_disk(on_disk, tmp_p
     assert len(one.plans) == 4
     assert held == [plan.disk_bytes if on_disk else plan.host_bytes for plan in one.plans]
     assert sorted(set(held)) == held
+
+
+def test_steps_in_turn_have_one_set_of_arrays():
+    memory = NumpyMemory()
+    number = np.dtype(np.float32)
+    first = memory.array(1, "a", (2, 3), number)
+    memory.array(1, "b", (4,), number)
+    assert memory.array(1, "a", (2, 3), number) is first
+    assert memory.array(2, "c", (2, 3), number) is first
+    # In the place of b; and what nobody took goes when the step begins again.
+    memory.array(2, "d", (3,), number)
+    assert not memory._spare
+    memory.array(3, "e", (1,), number)
+    assert len(memory._spare) == 1
+    memory.array(3, "e", (1,), number)
+    assert (memory._spare, list(memory._arrays)) == ([], ["e"])
 
 
 # --- XLA ------------------------------------------------------------------------------------------

@@ -72,7 +72,8 @@ class NumpyMemory:
     """NumPy arrays, outside TensorFlow's own allocator: the host of a CPU that plays the device.
 
     Each swapped tensor has an array of its own, which is used again in every step. Where a step of
-    another function runs, which is traced for another batch, those of the one before it go.
+    another function runs, which is traced for another batch, it takes over those that suit it, and
+    the others go.
 
     Args:
         note: Told of each copy in each step: "swap out" or "swap in", from when to when.
@@ -83,6 +84,7 @@ class NumpyMemory:
 
     def __init__(self, note: Note | None = None) -> None:
         self._arrays: dict[str, np.ndarray] = {}
+        self._spare: list[np.ndarray] = []  # of the function before
         self._function: int | None = None
         self._changes = threading.Lock()
         self._note = note
@@ -91,12 +93,25 @@ class NumpyMemory:
         """Return the array of a tensor to write to; see `function_of` and `key_of`."""
         with self._changes:
             if function != self._function:
+                self._spare += self._arrays.values()
                 self._arrays.clear()
                 self._function = function
             held = self._arrays.get(key)
-            if held is None or (held.shape, held.dtype) != (shape, dtype):
-                self._arrays[key] = held = _aligned(shape, dtype)
+            if held is not None and (held.shape, held.dtype) == (shape, dtype):
+                self._spare.clear()  # Its step has begun again: it has all that it needs.
+            else:
+                self._arrays[key] = held = self._spared(shape, dtype)
             return held
+
+    def _spared(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return an array of the function before, or a new one in the place of some of those."""
+        for index, one in enumerate(self._spare):
+            if (one.shape, one.dtype) == (shape, dtype):
+                return self._spare.pop(index)
+        wanted = prod(shape) * dtype.itemsize
+        while self._spare and wanted > 0:
+            wanted -= self._spare.pop().nbytes
+        return _aligned(shape, dtype)
 
     def out(self, tensor: tf.Tensor) -> tf.Operation:
         key, function = key_of(tensor.graph, tensor.name), function_of(tensor.graph)
