@@ -85,7 +85,7 @@ class RunConfig:
         swap_host: Host memory for the swapped tensors of each process, "64GiB". By default there
             is no limit.
         swap_disk: Folder for swapped tensors beyond `swap_host`, on a disk of each machine; they
-            are gone with the process.
+            are gone with the process. `~` and `$VARIABLES` are those of each process.
         swap_disk_size: What each process may take there, "500GiB". By default there is no limit,
             and a disk without room ends the run before its first step.
         deterministic: Use only deterministic ops (slower on GPUs).
@@ -229,6 +229,8 @@ class RunConfig:
                 "swap_disk is for tensors beyond swap_host, and there is none. Give swap_host too, "
                 "such as '64GiB', or '0' to have all that is swapped on disk."
             )
+        if self.swap_disk == "":
+            raise ValueError("swap_disk is an empty name. Write '.' for the current folder.")
         if self.swap_disk_size is not None and self.swap_disk is None:
             raise ValueError("swap_disk_size is of no disk. Give swap_disk, a folder, too.")
         if self.swap is not None:

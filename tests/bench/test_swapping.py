@@ -96,8 +96,23 @@ def test_limits_of_host_and_disk_are_part_of_the_budget(sweep):
         for one in sweep.trials
     ]
     found = read_swapped(replace(sweep, trials=tuple(trials)))
-    assert found[0].label == "single x1, batch 4, 24MiB, host 1GiB, disk /nvme, disk 9GiB"
+    assert found[0].label == "single x1, batch 4, 24MiB, host 1GiB, disk up to 9GiB"
     assert [(len(one.upper), len(one.lower)) for one in found] == [(3, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, "24MiB"),
+        ({"swap_host": "0"}, "24MiB, host 0"),
+        ({"swap_host": 0, "swap_disk": "/nvme"}, "24MiB, host 0, on disk"),
+    ],
+)
+def test_limits_of_nothing_are_limits_and_folders_are_none(limits, expected, sweep):
+    swapped = [one for one in sweep.trials if one.config.swap is not None]
+    others = [replace(one, config=replace(one.config, **limits)) for one in swapped]
+    found = read_swapped(replace(sweep, trials=tuple(others)))
+    assert {one.budget for one in found} == {expected}
 
 
 def test_the_disk_has_a_column_where_a_plan_uses_one(found):

@@ -12,6 +12,8 @@ from tfunet.swap import amount, budget
         ("420MiB", 420 * 2**20),
         ("12 GiB", 12 * 2**30),
         ("1.5gb", 1_500_000_000),
+        ("2TiB", 2 * 2**40),
+        ("2TB", 2 * 10**12),
         ("1048576", 2**20),
         (2**20, 2**20),
         (0, 0),
@@ -26,7 +28,9 @@ def test_budget_is_read(text, expected):
 
 @pytest.mark.parametrize("text", ["", "much", "12 parsecs", "1.5", 1.5, "0.0", -1, "-1GiB", "GiB"])
 def test_what_is_no_amount_of_memory_is_refused(text):
-    with pytest.raises(ValueError, match="swap budget"):
+    with pytest.raises(
+        ValueError, match=r"swap budget .* Units: B, KiB, MiB, GiB, TiB, KB|whole number"
+    ):
         amount.parse(text)
 
 

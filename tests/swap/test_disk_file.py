@@ -1,6 +1,7 @@
 """The file of swapped tensors: what it holds, what it leaves, and what goes wrong with it."""
 
 import contextlib
+import gc
 import os
 import resource
 import threading
@@ -58,6 +59,69 @@ def test_room_grows_and_what_is_there_stays(file):
     assert set(file.read("other", 3 * BLOCK_BYTES)) == {9}
 
 
+def test_room_that_is_left_is_taken_before_the_file_grows(file):
+    for size in range(1, 6):
+        file.reserve({"one": size * BLOCK_BYTES})
+    assert os.fstat(file._descriptor).st_size == 5 * BLOCK_BYTES
+    file.reserve({"one": 6 * BLOCK_BYTES, "other": 1})
+    file.reserve({"other": 2 * BLOCK_BYTES, "third": BLOCK_BYTES})
+    assert os.fstat(file._descriptor).st_size == 9 * BLOCK_BYTES
+    for value, key in enumerate(("one", "other", "third")):
+        file.write(key, np.full(BLOCK_BYTES, value, np.uint8))
+    for value, key in enumerate(("one", "other", "third")):
+        assert set(file.read(key, BLOCK_BYTES)) == {value}
+
+
+def test_parts_lie_over_each_other(file):
+    for part in range(3):
+        file.reserve({"one": BLOCK_BYTES, f"of {part}": BLOCK_BYTES}, part=part)
+        file.write("one", np.full(BLOCK_BYTES, part, np.uint8), part=part)
+        file.write(f"of {part}", np.full(BLOCK_BYTES, 9, np.uint8), part=part)
+        assert set(file.read("one", BLOCK_BYTES, part=part)) == {part}
+    assert os.fstat(file._descriptor).st_size == 2 * BLOCK_BYTES
+
+
+def test_file_that_nobody_has_any_more_is_closed(tmp_path):
+    file = DiskFile(tmp_path)
+    descriptor = file._descriptor
+    del file
+    gc.collect()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_closing_frees_the_disk_while_another_process_has_the_file_open(file):
+    file.reserve({"one": 2**20})
+    # As a forked child has it.
+    other = os.dup(file._descriptor)
+    try:
+        file.close()
+        assert os.fstat(other).st_blocks == 0
+    finally:
+        os.close(other)
+
+
+def test_child_that_loses_the_file_leaves_it_to_its_parent(file):
+    file.reserve({"one": 2**20})
+    child = os.fork()
+    if child == 0:
+        file.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.fstat(file._descriptor).st_size == 2**20
+
+
+def test_folder_that_has_gone_is_not_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "_speeds", {})
+    (tmp_path / "folder").mkdir()
+    file = DiskFile(tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
+    assert min(file.speed()) > 0
+    with no_file_beyond(2**20), pytest.raises(WriteError, match="do not fit in"):
+        file.reserve({"one": 2**21})
+    file.close()
+
+
 def test_speed_is_measured_once_and_gives_its_space_back(file, tmp_path):
     found = file.speed()
     assert min(found) > 0
@@ -88,6 +152,23 @@ def test_where_files_need_names_it_is_unlinked_and_those_of_the_dead_are(tmp_pat
     file.close()
 
 
+def test_file_of_another_user_that_cannot_be_deleted_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk.os, "O_TMPFILE", os.O_DIRECTORY)
+    # No more can a folder be unlinked, by anybody.
+    (tmp_path / f"{PREFIX}theirs").mkdir()
+    DiskFile(tmp_path).close()
+    assert [one.name for one in tmp_path.iterdir()] == [f"{PREFIX}theirs"]
+
+
+def test_name_of_a_folder_may_hold_variables(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCRATCH_OF_THIS_TEST", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert disk.check_folder("$SCRATCH_OF_THIS_TEST") == tmp_path
+    assert disk.check_folder("~") == tmp_path
+    with pytest.raises(ValueError, match="for the current folder"):
+        disk.check_folder("")
+
+
 def test_file_that_is_larger_than_it_may_be_is_refused_before_training(file, tmp_path):
     with no_file_beyond(2**20), pytest.raises(WriteError) as found:
         file.reserve({"one": 2**21})
@@ -115,6 +196,8 @@ def test_tensor_larger_than_its_place_writes_over_no_other(file):
     with pytest.raises(OSError, match="larger than the step was planned for"):
         file.write("one", np.zeros(2 * BLOCK_BYTES, np.uint8))
     assert set(file.read("other", 10)) == {5}
+    assert "leave plan out" in str(file.explained())
+    assert "Free space" not in str(file.explained())
 
 
 def test_closed_file_is_not_written_to(file):

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from faulty import batches, compiled
@@ -19,6 +20,7 @@ from test_exactness import assert_same, trained
 
 from tfunet.config import RunConfig
 from tfunet.swap import LargeModelSupport
+from tfunet.swap.host import NumpyMemory
 from tfunet.swap.plan import Plan
 from tfunet.swap.show import limits_line
 
@@ -191,6 +193,7 @@ def test_disk_is_free_after_training(tmp_path):
         ({"host_budget": 0, "disk": "missing"}, "does not exist. Create it"),
         ({"host_budget": 0, "disk": "file"}, "is a file, not a folder"),
         ({"host_budget": 0, "disk": "/proc"}, "Nothing can be written"),
+        ({"host_budget": 0, "disk": "$UNKNOWN_HERE"}, "does not exist"),
         ({"disk": "folder"}, "Give host_budget too"),
         ({"disk_budget": "1GiB"}, "Give disk, a folder, too"),
         ({"host_budget": "auto"}, "host_budget must be an amount such as '64GiB'"),
@@ -221,6 +224,7 @@ def test_folder_that_has_gone_is_refused_when_training_begins(tmp_path):
         ({"swap_host": "1GiB"}, "give swap too"),
         ({"swap_disk": "/tmp"}, "give swap too"),
         ({"swap": "auto", "swap_disk": "/tmp"}, "Give swap_host too"),
+        ({"swap": "auto", "swap_host": "0", "swap_disk": ""}, "for the current folder"),
         ({"swap": "auto", "swap_host": "half"}, "swap_host must be an amount"),
         ({"swap": "auto", "swap_host": "1GiB", "swap_disk_size": "1GiB"}, "Give swap_disk"),
         (
@@ -287,6 +291,67 @@ def test_plan_with_tensors_on_disk_is_followed_again_or_asks_for_one(tmp_path):
     keras.backend.clear_session()
     with pytest.raises(ValueError, match="give disk, a folder, too"):
         fitted([LargeModelSupport("8GiB", plan=plan, verbose=0)])
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"host_budget": "64KiB"}, "MiB of host memory, and host_budget leaves 0.1 MiB"),
+        ({"host_budget": 0, "disk_budget": "64KiB"}, "MiB on disk, and disk_budget leaves 0.1 MiB"),
+    ],
+)
+def test_given_plan_does_not_pass_over_the_limits(limits, message, tmp_path):
+    keras.backend.clear_session()
+    disk = {"disk": tmp_path} if "disk_budget" in limits else {}
+    first = support(tmp_path) if disk else support()
+    fitted([first])
+    keras.backend.clear_session()
+    with pytest.raises(ValueError, match=message):
+        fitted([LargeModelSupport("8GiB", plan=first.plans[-1], verbose=0, **limits, **disk)])
+
+
+def test_limits_are_recorded_where_all_fits(tmp_path):
+    one = LargeModelSupport(
+        "64GiB", host_budget="1GiB", disk=tmp_path, disk_budget="2GiB", verbose=0
+    )
+    fitted([one])
+    assert not one.plans[-1].decisions
+    assert (one.plans[-1].host_budget_bytes, one.plans[-1].disk_budget_bytes) == (2**30, 2**31)
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_step_that_is_traced_again_takes_no_more_of_host_and_disk(on_disk, tmp_path):
+    model = compiled()
+    image, mask = batches()
+    held = []
+    with support(tmp_path if on_disk else None).on(model) as one:
+        for num in (1, 2, 3, 4):
+            model.make_train_function(force=True)
+            model.train_on_batch(image[:num], mask[:num])
+            if on_disk:
+                (file,) = _files_of_this_process(tmp_path)
+                held.append(file.stat().st_size)
+            else:
+                held.append(sum(array.nbytes for array in one._room.host._arrays.values()))
+    assert len(one.plans) == 4
+    assert held == [plan.disk_bytes if on_disk else plan.host_bytes for plan in one.plans]
+    assert sorted(set(held)) == held
+
+
+def test_steps_in_turn_have_one_set_of_arrays():
+    memory = NumpyMemory()
+    number = np.dtype(np.float32)
+    first = memory.array(1, "a", (2, 3), number)
+    memory.array(1, "b", (4,), number)
+    assert memory.array(1, "a", (2, 3), number) is first
+    assert memory.array(2, "c", (2, 3), number) is first
+    # In the place of b; and what nobody took goes when the step begins again.
+    memory.array(2, "d", (3,), number)
+    assert not memory._spare
+    memory.array(3, "e", (1,), number)
+    assert len(memory._spare) == 1
+    memory.array(3, "e", (1,), number)
+    assert (memory._spare, list(memory._arrays)) == ([], ["e"])
 
 
 # --- XLA ------------------------------------------------------------------------------------------

@@ -72,6 +72,13 @@ def test_limits_of_host_and_disk_are_those_of_the_run(config):
     assert on_disk.peak_bytes <= on_disk.budget_bytes
     assert on_disk.disk_bytes > 0
     assert on_disk.step_seconds > free.step_seconds
+    # What would do is said; and replicas of one process have a share each.
+    assert limited.wanted_host_bytes > limited.host_budget_bytes
+    four = {"num_replicas": 4, "global_batch": None}
+    shared = found(swap_host="64MiB", backend="mirrored", **four)
+    assert shared.host_budget_bytes == 16 * MIB
+    own = found(swap_host="64MiB", backend="horovod", **four)
+    assert own.host_budget_bytes == 64 * MIB
 
 
 def test_plan_and_picture_from_the_command_line(tmp_path, capsys):

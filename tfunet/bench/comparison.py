@@ -162,9 +162,16 @@ def groups_of(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 
 def _key(trial: TrialRecord, scaling: str) -> tuple[str, str, int]:
-    values = vars(trial.config)
+    values = _settings(trial)
     rest = {key: value for key, value in values.items() if key not in (*WAY, *SCALED)}
     return repr(rest), scaling, values[_fixed_batch(scaling)]
+
+
+def _settings(trial: TrialRecord) -> dict[str, Any]:
+    settings = dict(vars(trial.config))
+    if settings["swap_disk"] is not None:
+        settings["swap_disk"] = "on disk"  # In which folder, each machine has its own.
+    return settings
 
 
 def _fixed_batch(scaling: str) -> str:
@@ -172,7 +179,7 @@ def _fixed_batch(scaling: str) -> str:
 
 
 def _family_settings(trial: TrialRecord, scaling: str) -> dict[str, Any]:
-    settings = flat(vars(trial.config))
+    settings = flat(_settings(trial))
     kept = {
         key: value
         for key, value in settings.items()

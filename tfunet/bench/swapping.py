@@ -219,9 +219,14 @@ def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) ->
 def _budget(config: RunConfig) -> str | None:
     if config.swap is None:
         return None
-    names = {"swap_host": "host", "swap_disk": "disk", "swap_disk_size": "disk"}
-    more = [f"{name} {getattr(config, key)}" for key, name in names.items() if getattr(config, key)]
-    return ", ".join([config.swap, *more])
+    limits = [config.swap]
+    if config.swap_host is not None:
+        limits.append(f"host {config.swap_host}")
+    if config.swap_disk is not None:
+        # Which folder it was is no setting: each machine has its own.
+        size = config.swap_disk_size
+        limits.append("on disk" if size is None else f"disk up to {size}")
+    return ", ".join(map(str, limits))
 
 
 def _names(one: Swapped) -> dict[str, str]:

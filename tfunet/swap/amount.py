@@ -3,8 +3,10 @@
 import contextlib
 import re
 
-UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6}
-UNITS["GB"] = 10**9
+NAMES = ("B", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB")
+BINARY = {f"{letter}IB": 2 ** (10 * power) for power, letter in enumerate("KMGT", 1)}
+DECIMAL = {f"{letter}B": 10 ** (3 * power) for power, letter in enumerate("KMGT", 1)}
+UNITS = {"": 1, "B": 1, **BINARY, **DECIMAL}
 
 
 def parse(budget: str | float) -> int | float | None:
@@ -19,7 +21,8 @@ def parse(budget: str | float) -> int | float | None:
     if found is None or found[2].upper() not in UNITS or float(found[1]) < 0:
         raise ValueError(
             f"swap budget {budget!r} is not an amount of memory. Write 'auto', bytes such as "
-            "'12GiB' or '420MiB', or a share of the device's memory such as '0.5'."
+            "'12GiB' or '420MiB', or a share of the device's memory such as '0.5'. Units: "
+            f"{', '.join(NAMES)}."
         )
     number = float(found[1])
     if found[2]:
@@ -44,4 +47,7 @@ def in_bytes(name: str, amount: str | int) -> int:
         found = parse(amount)
     if isinstance(found, int):
         return found
-    raise ValueError(f"{name} must be an amount such as '64GiB' or '500MiB', got {amount!r}.")
+    raise ValueError(
+        f"{name} must be an amount such as '64GiB' or '500MiB', got {amount!r}. Units: "
+        f"{', '.join(NAMES)}."
+    )

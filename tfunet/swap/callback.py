@@ -20,7 +20,7 @@ from tfunet.swap.room import Room, local_replicas, read_limits
 from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.show import limits_line
 from tfunet.swap.steps import Trace
-from tfunet.swap.tiers import Tiers
+from tfunet.swap.tiers import Tiers, with_advice
 from tfunet.swap.timeline import Moves, moved
 
 MIB = 2**20
@@ -203,33 +203,30 @@ class LargeModelSupport(keras.callbacks.Callback):
     def _make_plan(
         self, step: Trace, ops: Sequence[tf.Operation], room: Room, step_bytes: int
     ) -> Plan:
+        tiers = room.left(ops[0].graph, ops[0].device)
         costs = Costs(
-            op_seconds=[0.0] * len(ops), out_bytes_per_second=1.0, in_bytes_per_second=1.0
+            op_seconds=[0.0] * len(ops),
+            out_bytes_per_second=1.0,
+            in_bytes_per_second=1.0,
+            tiers=tiers,
         )
         scratch: dict[int, int] = {}
         if memory(step, schedule(step, {})).max(initial=0) > FAR * step_bytes:
             with tf.init_scope():
                 costs, scratch = profile.measure(step, ops, room.host)
-            costs = replace(costs, tiers=room.left(ops[0].graph, ops[0].device))
+            costs = replace(costs, tiers=room.timed(tiers))
 
-        def planned(costs: Costs) -> Plan:
+        def planned(tiers: Tiers) -> Plan:
             return planner.make_plan(
                 step,
                 budget_bytes=step_bytes,
-                costs=costs,
+                costs=replace(costs, tiers=tiers),
                 threshold_bytes=self.threshold_bytes,
                 scratch=scratch,
                 allowed=self.allowed,
             )
 
-        plan = planned(costs)
-        if room.is_limited and plan.peak_bytes > plan.budget_bytes:
-            other = planned(replace(costs, tiers=Tiers()))
-            if other.peak_bytes < plan.peak_bytes:
-                plan = replace(
-                    plan, wanted_host_bytes=other.host_bytes, wanted_peak_bytes=other.peak_bytes
-                )
-        return plan
+        return with_advice(planned, costs.tiers)
 
     def _rewrite(
         self,

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfunet.stamps import Note, timed, unordered
 from tfunet.swap.disk import DiskFile
-from tfunet.swap.host import Rows, Tier
+from tfunet.swap.host import Rows, Tier, function_of, key_of
 
 
 @final
@@ -19,7 +19,7 @@ class DiskTier:
     Host memory holds what is being read, until it is on the device.
 
     Args:
-        file: Has room for each tensor that comes, by its name.
+        file: Has room for each tensor that comes, by `key_of` it, in the part of its function.
         on_gpu: Whether the device is a GPU, and not a CPU that plays one.
         note: Told of each copy in each step: "swap out" or "swap in", from when to when.
     """
@@ -33,11 +33,11 @@ class DiskTier:
         self._written: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
 
     def out(self, tensor: tf.Tensor) -> tf.Operation:
-        key = tensor.name
+        key, part = key_of(tensor.graph, tensor.name), function_of(tensor.graph)
 
         def put(value: np.ndarray) -> np.ndarray:
             since = time.time()
-            self._file.write(key, value)
+            self._file.write(key, value, part=part)
             self._written[key] = value.shape, value.dtype
             if self._note is not None:
                 self._note("swap out", since, time.time())
@@ -48,12 +48,12 @@ class DiskTier:
             return unordered(tf.numpy_function(put, [tensor], tf.int32, name="swap_out").op)
 
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
-        key = tensor.name
+        key, part = key_of(tensor.graph, tensor.name), function_of(tensor.graph)
 
         def get() -> np.ndarray:
             shape, dtype = self._written[key]
             num_bytes = int(np.prod(shape)) * dtype.itemsize
-            return self._file.read(key, num_bytes).view(dtype).reshape(shape)
+            return self._file.read(key, num_bytes, part=part).view(dtype).reshape(shape)
 
         def fetched(_: Any) -> tf.Tensor:
             with tf.device(self._host(tensor)):

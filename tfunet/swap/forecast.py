@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfunet import losses, optimizers
+from tfunet.bench.launch import num_processes
 from tfunet.config import RunConfig
 from tfunet.data.source import open_source
 from tfunet.models.make import make_model
@@ -16,8 +17,8 @@ from tfunet.swap.callback import MARGIN, MIB, resident_bytes
 from tfunet.swap.costs import Device, described
 from tfunet.swap.devices import DISK_BYTES_PER_SECOND
 from tfunet.swap.plan import WAYS, Plan, Way
-from tfunet.swap.show import text
-from tfunet.swap.tiers import Tiers
+from tfunet.swap.show import limits_line, text
+from tfunet.swap.tiers import Tiers, with_advice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ def forecast(
 
     Args:
         config: Of the run; its data set is opened for the shape of an image, and not read. Its
-            limits of host and disk hold for the replica.
+            limits of host and disk are shared by the replicas of a process.
         device: See `tfunet.swap.devices`.
         memory_bytes: Instead of the device's own.
         allowed: What may be done with a tensor beside keeping it.
@@ -97,13 +98,18 @@ def forecast(
     found, _ = trace.read(ops, graph.outputs)
     resident = resident_bytes(model) + trace.num_bytes(image) + trace.num_bytes(mask)
     usable = int((memory_bytes or device.memory_bytes) * (1 - MARGIN))
-    plan = planner.make_plan(
-        found,
-        budget_bytes=max(0, usable - resident),
-        costs=replace(described(found, device), tiers=_tiers(config)),
-        threshold_bytes=MIB,
-        allowed=allowed,
-    )
+    costs = described(found, device)
+
+    def planned(tiers: Tiers) -> Plan:
+        return planner.make_plan(
+            found,
+            budget_bytes=max(0, usable - resident),
+            costs=replace(costs, tiers=tiers),
+            threshold_bytes=MIB,
+            allowed=allowed,
+        )
+
+    plan = with_advice(planned, _tiers(config))
     return Forecast(
         plan=plan,
         resident_bytes=resident,
@@ -115,11 +121,12 @@ def forecast(
 def _tiers(config: RunConfig) -> Tiers:
     if config.swap_host is None:
         return Tiers()
+    num_replicas = max(1, config.num_replicas // num_processes(config))
     disk_bytes: int | None = 0 if config.swap_disk is None else None
     if config.swap_disk_size is not None:
-        disk_bytes = amount.in_bytes("swap_disk_size", config.swap_disk_size)
+        disk_bytes = amount.in_bytes("swap_disk_size", config.swap_disk_size) // num_replicas
     return Tiers(
-        host_bytes=amount.in_bytes("swap_host", config.swap_host),
+        host_bytes=amount.in_bytes("swap_host", config.swap_host) // num_replicas,
         disk_bytes=disk_bytes,
         disk_out_bytes_per_second=DISK_BYTES_PER_SECOND,
         disk_in_bytes_per_second=DISK_BYTES_PER_SECOND,
@@ -155,6 +162,8 @@ def forecast_text(found: Forecast) -> str:
         lines.append(f"It fits with swapping: a step takes {longer:.0%} longer.")
     else:
         lines.append(
-            "It does not fit. A smaller patch, fewer filters or mixed_bfloat16 would help."
+            f"It does not fit{limits_line(plan)}"
+            if plan.wanted_host_bytes
+            else "It does not fit. A smaller patch, fewer filters or mixed_bfloat16 would help."
         )
     return "\n".join(lines)

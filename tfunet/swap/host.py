@@ -1,6 +1,9 @@
 """Where swapped tensors go: host memory."""
 
+import itertools
+import threading
 import time
+import weakref
 from collections.abc import Sequence
 from math import prod
 from typing import Protocol
@@ -11,6 +14,26 @@ import tensorflow as tf
 from tfunet.stamps import Note, timed, unordered
 
 ALIGNMENT = 64  # bytes
+
+_functions: "weakref.WeakKeyDictionary[tf.Graph, int]" = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
+
+
+def function_of(graph: tf.Graph) -> int:
+    """Return a number of the function that a graph is traced for, the same for those within it.
+
+    Of a process, one runs at a time: the graphs of one (replicas) can run at once.
+    """
+    while hasattr(outer := getattr(graph, "outer_graph", None), "outer_graph"):
+        graph = outer
+    if graph not in _functions:
+        _functions[graph] = next(_numbers)
+    return _functions[graph]
+
+
+def key_of(graph: tf.Graph, name: str) -> str:
+    """Return a key of a tensor that no other has among the graphs of its function."""
+    return f"{id(graph)} {name}"
 
 
 class Tier(Protocol):
@@ -48,8 +71,9 @@ class Rows(Protocol):
 class NumpyMemory:
     """NumPy arrays, outside TensorFlow's own allocator: the host of a CPU that plays the device.
 
-    Each swapped tensor has an array of its own, which is used again in every step, and in a step
-    that is traced again for another batch.
+    Each swapped tensor has an array of its own, which is used again in every step. Where a step of
+    another function runs, which is traced for another batch, it takes over those that suit it, and
+    the others go.
 
     Args:
         note: Told of each copy in each step: "swap out" or "swap in", from when to when.
@@ -60,17 +84,41 @@ class NumpyMemory:
 
     def __init__(self, note: Note | None = None) -> None:
         self._arrays: dict[str, np.ndarray] = {}
+        self._spare: list[np.ndarray] = []  # of the function before
+        self._function: int | None = None
+        self._changes = threading.Lock()
         self._note = note
 
+    def array(self, function: int, key: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return the array of a tensor to write to; see `function_of` and `key_of`."""
+        with self._changes:
+            if function != self._function:
+                self._spare += self._arrays.values()
+                self._arrays.clear()
+                self._function = function
+            held = self._arrays.get(key)
+            if held is not None and (held.shape, held.dtype) == (shape, dtype):
+                self._spare.clear()  # Its step has begun again: it has all that it needs.
+            else:
+                self._arrays[key] = held = self._spared(shape, dtype)
+            return held
+
+    def _spared(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return an array of the function before, or a new one in the place of some of those."""
+        for index, one in enumerate(self._spare):
+            if (one.shape, one.dtype) == (shape, dtype):
+                return self._spare.pop(index)
+        wanted = prod(shape) * dtype.itemsize
+        while self._spare and wanted > 0:
+            wanted -= self._spare.pop().nbytes
+        return _aligned(shape, dtype)
+
     def out(self, tensor: tf.Tensor) -> tf.Operation:
-        key = tensor.name
+        key, function = key_of(tensor.graph, tensor.name), function_of(tensor.graph)
 
         def put(value: np.ndarray) -> np.ndarray:
             since = time.time()
-            held = self._arrays.get(key)
-            if held is None or (held.shape, held.dtype) != (value.shape, value.dtype):
-                self._arrays[key] = held = _aligned(value.shape, value.dtype)
-            np.copyto(held, value)
+            np.copyto(self.array(function, key, value.shape, value.dtype), value)
             if self._note is not None:
                 self._note("swap out", since, time.time())
             return np.zeros((), np.int32)
@@ -79,7 +127,7 @@ class NumpyMemory:
             return unordered(tf.numpy_function(put, [tensor], tf.int32, name="swap_out").op)
 
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
-        key = tensor.name
+        key = key_of(tensor.graph, tensor.name)
         with tf.device(_host(tensor)):
             value = tf.numpy_function(lambda: self._arrays[key], [], tensor.dtype, name="swap_in")
             value.set_shape(tensor.shape)
@@ -107,7 +155,7 @@ class NumpyRows:
 
     def __init__(self, memory: NumpyMemory, tensor: tf.Tensor) -> None:
         self._memory = memory
-        self._key = f"{tensor.name} rows"
+        self._key = f"{key_of(tensor.graph, tensor.name)} rows"
         self._like = tensor
         self._host = _host(tensor)
         # First row, row after the last, and what a read of them waits for: not control edges
@@ -116,12 +164,11 @@ class NumpyRows:
 
     def write(self, slab: tf.Tensor, first: int) -> tf.Operation:
         memory, key, shape = self._memory, self._key, tuple(self._like.shape)
+        function = function_of(self._like.graph)
 
         def put(value: np.ndarray) -> np.ndarray:
             since = time.time()
-            held = memory._arrays.get(key)
-            if held is None or (held.shape, held.dtype) != (shape, value.dtype):
-                memory._arrays[key] = held = _aligned(shape, value.dtype)
+            held = memory.array(function, key, shape, value.dtype)
             held[:, first : first + value.shape[1]] = value
             if memory._note is not None:
                 memory._note("swap out", since, time.time())
@@ -163,12 +210,12 @@ class HostMemory:
     def out(self, tensor: tf.Tensor) -> tf.Operation:
         with tf.device("CPU:0"):
             copy = tf.identity(tensor, name="swap_out")
-        self._copies[f"{id(tensor.graph)} {tensor.name}"] = copy
+        self._copies[key_of(tensor.graph, tensor.name)] = copy
         return copy.op
 
     def back(self, tensor: tf.Tensor) -> tf.Tensor:
         with tf.device(tensor.device):
-            return tf.identity(self._copies[f"{id(tensor.graph)} {tensor.name}"], name="swap_in")
+            return tf.identity(self._copies[key_of(tensor.graph, tensor.name)], name="swap_in")
 
     def rows(self, tensor: tf.Tensor) -> "TensorRows":
         return TensorRows(tensor)

@@ -1,7 +1,7 @@
 """Room for the swapped tensors of a process: host memory, and a disk beyond it."""
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -12,10 +12,12 @@ from tfunet.stamps import Note
 from tfunet.swap import amount
 from tfunet.swap.disk import DiskFile, check_folder
 from tfunet.swap.disk_tier import DiskTier, HostAndDisk
-from tfunet.swap.host import HostMemory, NumpyMemory, Tier
+from tfunet.swap.host import HostMemory, NumpyMemory, Tier, function_of, key_of
 from tfunet.swap.plan import Plan
 from tfunet.swap.steps import Trace
 from tfunet.swap.tiers import Tiers
+
+MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,47 +82,50 @@ class Room:
         self._taken: weakref.WeakKeyDictionary[tf.Graph, dict[str, tuple[int, int]]]
         self._taken = weakref.WeakKeyDictionary()
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether there is a limit that could stand in the way."""
-        return self._limits.host_bytes is not None
-
     def left(self, graph: tf.Graph, device: str) -> Tiers:
-        """Return what a step that is being traced may take, with the speed of the disk.
+        """Return what a step that is being traced may take; without the speed of the disk."""
+        host, disk = self._taken.get(graph, {}).get(device, (0, 0))
+        return Tiers(
+            host_bytes=self._share(self._limits.host_bytes, host),
+            disk_bytes=0 if self._file is None else self._share(self._limits.disk_bytes, disk),
+        )
+
+    def timed(self, tiers: Tiers) -> Tiers:
+        """Return them with the speed of the disk, if there is one.
 
         Raises WriteError where the disk has no room to measure it.
         """
-        host, disk = self._taken.get(graph, {}).get(device, (0, 0))
-        host_bytes = self._share(self._limits.host_bytes, host)
         if self._file is None:
-            return Tiers(host_bytes=host_bytes)
+            return tiers
         out, back = self._file.speed()
-        return Tiers(
-            host_bytes=host_bytes,
-            disk_bytes=self._share(self._limits.disk_bytes, disk),
-            disk_out_bytes_per_second=out,
-            disk_in_bytes_per_second=back,
-        )
+        return replace(tiers, disk_out_bytes_per_second=out, disk_in_bytes_per_second=back)
 
     def tier(self, plan: Plan, step: Trace, graph: tf.Graph, device: str) -> Tier:
         """Return where the swapped tensors of a plan go, and reserve the disk for them.
 
-        Raises ValueError where the plan needs a disk and none was given, and WriteError where that
-        is too full.
+        Raises ValueError where the plan needs a disk and none was given, or more than the limits,
+        and WriteError where the disk is too full.
         """
-        taken = self._taken.setdefault(graph, {})
-        host, disk = taken.get(device, (0, 0))
-        taken[device] = host + plan.host_bytes, disk + plan.disk_bytes
-        if not plan.on_disk:
-            return self.host
-        if self._file is None or self._disk is None:
+        if plan.on_disk and self._file is None:
             raise ValueError(
                 f"The plan has {len(plan.on_disk)} tensors on disk: give disk, a folder, too."
             )
+        left = self.left(graph, device)
+        _check_limit("of host memory", "host_budget", plan.host_bytes, left.host_bytes)
+        _check_limit("on disk", "disk_budget", plan.disk_bytes, left.disk_bytes)
+        taken = self._taken.setdefault(graph, {})
+        host, disk = taken.get(device, (0, 0))
+        taken[device] = host + plan.host_bytes, disk + plan.disk_bytes
+        if not plan.on_disk or self._file is None or self._disk is None:
+            return self.host
         # Of a batch whose size is not known a plan still knows the largest.
         sizes = {one.name: one.num_bytes for one in step.tensors}
         self._file.reserve(
-            {one: max(sizes.get(one, 0), plan.tensor_bytes.get(one, 0)) for one in plan.on_disk}
+            {
+                key_of(graph, one): max(sizes.get(one, 0), plan.tensor_bytes.get(one, 0))
+                for one in plan.on_disk
+            },
+            part=function_of(graph),
         )
         return HostAndDisk(self.host, self._disk, plan.on_disk)
 
@@ -135,6 +140,15 @@ class Room:
 
     def _share(self, limit: int | None, taken: int) -> int | None:
         return None if limit is None else max(0, limit // self._num_replicas - taken)
+
+
+def _check_limit(what: str, name: str, num_bytes: int, allowed: int | None) -> None:
+    if allowed is not None and num_bytes > allowed:
+        raise ValueError(
+            f"The plan takes {num_bytes / MIB:,.1f} MiB {what}, and {name} leaves "
+            f"{allowed / MIB:,.1f} MiB to this replica. Raise {name}, or leave plan out to have "
+            "one made within it."
+        )
 
 
 def local_replicas(model: tf.Module) -> int:

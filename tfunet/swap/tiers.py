@@ -1,8 +1,9 @@
 """What swapped tensors may take of host memory and of a disk, and which of them lie where. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from tfunet.swap.plan import Plan
 from tfunet.swap.steps import Trace
 
 
@@ -54,6 +55,22 @@ class Tiers:
     def has_room(self, trace: Trace, on_disk: Collection[int]) -> bool:
         """Whether the disk holds so many."""
         return self.disk_bytes is None or total_bytes(trace, on_disk) <= self.disk_bytes
+
+
+def with_advice(planned: Callable[[Tiers], Plan], tiers: Tiers) -> Plan:
+    """Return the plan for these; where they stand in its way, with what it would want of the host.
+
+    Args:
+        planned: Returns the plan for the room that it is given.
+        tiers: What room there is.
+    """
+    plan = planned(tiers)
+    if tiers.host_bytes is None or plan.peak_bytes <= plan.budget_bytes:
+        return plan
+    other = planned(replace(tiers, host_bytes=None))
+    if other.peak_bytes >= plan.peak_bytes:
+        return plan
+    return replace(plan, wanted_host_bytes=other.host_bytes, wanted_peak_bytes=other.peak_bytes)
 
 
 def total_bytes(trace: Trace, tensors: Collection[int]) -> int:
