@@ -3,11 +3,11 @@
     python benchmarks/swap_step.py '{"model": "unet3d", "size": 48, "runs": [
         {"way": "keep"}, {"way": "planner", "share": 0.5}]}'
 
-Each run is a model of its own with the same weights, and a way: "keep" (no support), "planner",
-"swap" or "recompute" (support, with both or one of its ways) or "remat" (keras.RematScope in its
-mode "full"). Support may use "budget_mib", or a "share" of what is needed with everything kept,
-at this size or at "base_size"; or it has no limit. The ways take steps in turn, in an order that is
-drawn anew for each round.
+Each run is a model of its own with the same weights, and a way: "keep" (no support), "planner"
+(support in all its ways), "whole" (without splitting), "swap" or "recompute" (with one way), or
+"remat" (keras.RematScope in its mode "full"). Support may use "budget_mib", or a "share" of what
+is needed with everything kept, at this size or at "base_size"; or it has no limit. The ways take
+steps in turn, in an order that is drawn anew for each round.
 
 Memory is what ops asked TensorFlow's allocator for, from its profiler. With "capped" the arena is
 the budget (TF_CPU_BFC_MEM_LIMIT_IN_MB=N), and "fits" says whether the steps went through.
@@ -49,7 +49,12 @@ MODELS = {
     "unet2d": ("unet", 2, {"filters": 16, "levels": 4, "normalization": "none"}),
 }
 # What a tensor may be replaced by.
-ALLOWED = {"swap": ("swap",), "recompute": ("recompute",), "planner": ("swap", "recompute")}
+ALLOWED = {
+    "swap": ("swap",),
+    "recompute": ("recompute",),
+    "whole": ("swap", "recompute"),
+    "planner": ("swap", "recompute", "split"),
+}
 
 
 def make(settings, way, size):

@@ -1,5 +1,6 @@
 """One suite for every backend, over real runs: what makes them interchangeable."""
 
+import re
 import shutil
 
 import checks
@@ -76,12 +77,16 @@ def resumed(backend, killed):
     )
 
 
-@pytest.fixture(scope="module")
-def swapped(backend, contract_folder):
-    """A run that gives up all tensors that it can."""
-    support = {"name": "tfunet.swap:LargeModelSupport", "budget": 0, "threshold_bytes": 1024}
+def supported(folder, backend, allowed):
+    """Return a run that gives up all tensors that it can."""
+    support = {
+        "name": "tfunet.swap:LargeModelSupport",
+        "budget": 0,
+        "threshold_bytes": 1024,
+        "allowed": allowed,
+    }
     return runs.train(
-        contract_folder / f"{backend}-swapped",
+        folder,
         backend=backend,
         num_replicas=replicas(backend),
         callbacks=[*kill_at(KILL_STEP)["callbacks"], support],
@@ -134,8 +139,8 @@ def test_only_the_chief_writes(whole, audit):
     checks.only_the_chief_wrote(audit, whole.folder)
 
 
-def test_large_model_support_changes_no_result(backend, whole, swapped):
-    run = swapped
+def test_large_model_support_changes_no_result(backend, whole, contract_folder):
+    run = supported(contract_folder / f"{backend}-swapped", backend, ["swap", "recompute"])
     assert run.exit_code == 0, run.output
     assert "tensors swapped" in run.output
     if backend == "mirrored":
@@ -145,6 +150,14 @@ def test_large_model_support_changes_no_result(backend, whole, swapped):
         checks.same_weights(run, whole)
     else:
         checks.bit_identical(run, whole)
+
+
+def test_ops_in_slabs_change_no_result(backend, whole, contract_folder):
+    run = supported(contract_folder / f"{backend}-split", backend, ["split"])
+    assert run.exit_code == 0, run.output
+    assert re.search(r"[1-9]\d* split", run.output), run.output
+    checks.same_weights(run, whole)
+    checks.same_scores(run, whole)
 
 
 def test_mpirun_gives_the_bits_of_our_own_supervisor(backend, whole, contract_folder):
