@@ -117,7 +117,8 @@ def test_every_kind_of_op_of_a_network_is_timed_and_no_bit_changes(kind, monkeyp
         model.fit(image, mask, batch_size=2, shuffle=False, verbose=0, callbacks=callbacks)
         return model.get_weights()
 
-    planned = trained([LargeModelSupport(0, threshold_bytes=256, verbose=0)])
+    ways = ["swap", "recompute"]  # Slabs would change the last bits.
+    planned = trained([LargeModelSupport(0, threshold_bytes=256, allowed=ways, verbose=0)])
     for one, other in zip(planned, trained([]), strict=True):
         np.testing.assert_array_equal(one, other)
     # What has a state may not be run for its time.
