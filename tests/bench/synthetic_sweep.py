@@ -98,7 +98,8 @@ def write_trial(
     `shared` is the standard deviation of what all trials of a repeat share.
     """
     config = trial.config
-    dice = random.Random(f"{trial.id}")
+    # Not of the settings' hash, which ends the name: a new setting would be another experiment.
+    dice = random.Random(trial.id.rsplit("-", 1)[0])
     block = 1 + shared * random.Random(trial.repeat).gauss(0, 1)
     scale = speed.get(config.backend, 1.0) if config.num_replicas > 1 else 1.0
     rate = 10.0 * config.num_replicas * scale * block * (1 + noise * dice.gauss(0, 1))
