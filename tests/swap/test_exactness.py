@@ -14,7 +14,7 @@ from tfunet.swap.schedule import schedule
 from tfunet.swap.search import Search
 from tfunet.swap.timeline import overlap
 
-# Slabs change the last bits: test_split.py.
+# Slabs change the last bits: test_in_slabs.py.
 WAYS = ("swap", "recompute")
 
 

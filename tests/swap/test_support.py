@@ -17,7 +17,7 @@ def compiled(**options):
 
 
 def support(**options):
-    # Slabs change the last bits: tests/swap/test_split.py.
+    # Slabs change the last bits: tests/swap/test_in_slabs.py.
     ways = ["swap", "recompute"]
     return LargeModelSupport(0, threshold_bytes=256, verbose=0, allowed=ways, **options)
 
