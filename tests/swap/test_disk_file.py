@@ -172,7 +172,7 @@ def test_name_of_a_folder_may_hold_variables(tmp_path, monkeypatch):
 def test_file_that_is_larger_than_it_may_be_is_refused_before_training(file, tmp_path):
     with no_file_beyond(2**20), pytest.raises(WriteError) as found:
         file.reserve({"one": 2**21})
-    assert f"2 MiB for swapped tensors do not fit in {tmp_path}" in str(found.value)
+    assert f"2.0 MiB for swapped tensors do not fit in {tmp_path}" in str(found.value)
     assert "a limit on file sizes stands in the way" in str(found.value)
     assert file.explained() is None
     # And what fits is still taken.

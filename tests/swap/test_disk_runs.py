@@ -27,6 +27,16 @@ RUN = {
     "cores_per_replica": 1,
 }
 DISK = {"swap": "18MiB", "swap_host": "0"}
+PLANNED = """
+from pathlib import Path
+
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.show import read_plans
+
+
+def support(run, disk):
+    return LargeModelSupport("18MiB", host_budget=0, disk=disk, plan=read_plans(Path(run))[0])
+"""
 CALLBACK = """
 import os
 import resource
@@ -66,44 +76,53 @@ def weights(folder):
     return keras.saving.load_model(folder / "model.keras", compile=False).get_weights()
 
 
-def test_run_with_a_disk_has_the_weights_of_one_without(tmp_path, cache):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    code, output = train(tmp_path / "upper", cache, **RUN, **DISK, swap_disk=str(disk))
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory, cache):
+    """A run that swapped to a disk, and that disk."""
+    folder, disk = tmp_path_factory.mktemp("on_disk") / "run", tmp_path_factory.mktemp("disk")
+    code, output = train(folder, cache, **RUN, **DISK, swap_disk=str(disk))
     assert code == exit_codes.OK, output
     assert "MiB on disk" in output
-    code, output = train(tmp_path / "lower", cache, **RUN)
+    return folder, disk
+
+
+def test_run_with_a_disk_has_the_weights_of_one_without(tmp_path, cache, on_disk):
+    folder, disk = on_disk
+    code, output = train(tmp_path / "plain", cache, **RUN)
     assert code == exit_codes.OK, output
-    (plan,) = read_plans(tmp_path / "upper")
+    (plan,) = read_plans(folder)
     assert plan.on_disk
     assert plan.host_bytes == 0
     assert Plan.from_json(plan.to_json()) == plan
-    for one, other in zip(weights(tmp_path / "upper"), weights(tmp_path / "lower"), strict=True):
+    for one, other in zip(weights(folder), weights(tmp_path / "plain"), strict=True):
         np.testing.assert_array_equal(one, other)
     assert not list(disk.iterdir())
 
 
-def test_disk_that_holds_the_share_of_one_process_is_too_small_for_two(tmp_path, cache):
+def test_disk_that_holds_the_share_of_one_process_is_too_small_for_two(tmp_path, cache, on_disk):
     disk = tmp_path / "disk"
     disk.mkdir()
-    # Two to five tensors of 1 MiB each, as the ops' times have it.
-    shell = f"mount -t tmpfs -o size=2900k none {disk} && exec " + '"$@"'
+    # What is swapped depends on how long ops took: both processes follow a plan that was made.
+    wanted_bytes = read_plans(on_disk[0])[0].disk_bytes
+    (tmp_path / "planned.py").write_text(PLANNED)
+    options = {"run": str(on_disk[0]), "disk": str(disk)}
+    shell = f"mount -t tmpfs -o size={wanted_bytes * 3 // 2} none {disk} && exec " + '"$@"'
     code, output = train(
         tmp_path / "run",
         cache,
         [*namespace(), "sh", "-c", shell, "sh"],
         **RUN,
-        **DISK,
-        swap_disk=str(disk),
+        callbacks=[{"name": "planned:support", **options}],
         backend="multiworker",
         num_replicas=2,
     )
     assert code == exit_codes.NOT_WRITTEN, output
     log = "".join(one.read_text() for one in (tmp_path / "run").glob("log-*.txt"))
+    found, *_ = re.findall(rf"([\d.]+) MiB for swapped .* in {disk}, where ([\d.]+) MiB are", log)
+    wanted, free = (float(one) * 2**20 for one in found)
+    assert wanted == pytest.approx(wanted_bytes, abs=2**20 / 10)
     # What the other one has is taken off.
-    found, *_ = re.findall(rf"(\d) MiB for swapped .* in {disk}, where (\d) MiB are free", log)
-    wanted, free = map(int, found)
-    assert free < wanted <= 5
+    assert free == pytest.approx(wanted_bytes / 2, abs=2**20 / 10)
     assert "epoch 1" not in output
 
 

@@ -239,7 +239,7 @@ class DiskFile:
         more = end - self._end
         state = os.fstatvfs(descriptor)
         free = state.f_bavail * state.f_frsize
-        what = f"{more / MIB:,.0f} MiB for swapped tensors"
+        what = f"{more / MIB:,.1f} MiB for swapped tensors"
         if error.errno not in NO_SPACE:
             return WriteError(
                 f"{what} could not be reserved in {self.folder}: {error.strerror}. Name another "
@@ -247,7 +247,7 @@ class DiskFile:
             )
         limit = " (a limit on file sizes stands in the way)" if error.errno == errno.EFBIG else ""
         return WriteError(
-            f"{what} do not fit in {self.folder}, where {free / MIB:,.0f} MiB are free{limit}, "
+            f"{what} do not fit in {self.folder}, where {free / MIB:,.1f} MiB are free{limit}, "
             "without what other processes of the run have reserved there. Free space there, name a "
             "folder on a larger disk, give more host memory, or limit what may go to the disk: "
             "the rest is computed again instead."
