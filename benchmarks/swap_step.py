@@ -4,10 +4,11 @@
         {"way": "keep"}, {"way": "planner", "share": 0.5}]}'
 
 Each run is a model of its own with the same weights, and a way: "keep" (no support), "planner"
-(support in all its ways), "whole" (without splitting), "swap" or "recompute" (with one way), or
-"remat" (keras.RematScope in its mode "full"). Support may use "budget_mib", or a "share" of what
-is needed with everything kept, at this size or at "base_size"; or it has no limit. The ways take
-steps in turn, in an order that is drawn anew for each round.
+(support in all its ways), "whole" (without splitting), "swap" or "recompute" (with one way), or a
+peer: "remat_" and a mode of keras.RematScope, or "grappler_" and a mode of TensorFlow's own memory
+optimizer. Support may use "budget_mib", or a "share" of what is needed with everything kept, at
+this size or at its "base_size"; or it has no limit. The ways take two steps in turn, in an order
+that is drawn anew for each round; the second is timed, as steps follow each other in training.
 
 Memory is what ops asked TensorFlow's allocator for, from its profiler. With "capped" the arena is
 the budget (TF_CPU_BFC_MEM_LIMIT_IN_MB=N), and "fits" says whether the steps went through.
@@ -32,6 +33,7 @@ os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(2**16))
 
 import keras
 import numpy as np
+import swap_peers as peers
 import tensorflow as tf
 
 from tfunet.models.make import make_model
@@ -58,18 +60,23 @@ ALLOWED = {
 
 
 def make(settings, way, size):
-    """Return the compiled model, and one batch on the device."""
+    """Return the compiled model, and one batch on the device.
+
+    `size` is a side of the image, or all of them.
+    """
     keras.backend.clear_session()
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(settings["precision"])
     name, rank, options = MODELS[settings["model"]]
-    scope = keras.RematScope("full") if way == "remat" else contextlib.nullcontext()
-    with scope:
-        model = make_model(name, image_shape=(*[size] * rank, 1), num_classes=3, options=options)
+    sides = [size] * rank if isinstance(size, int) else size
+    shape = (*sides, 1)
+    model = peers.made(
+        way, lambda: make_model(name, image_shape=shape, num_classes=3, options=options)
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer="adam", loss=loss, jit_compile=False)
     model.optimizer.build(model.trainable_variables)
-    image = np.random.default_rng(0).normal(size=(1, *[size] * rank, 1)).astype("float32")
+    image = np.random.default_rng(0).normal(size=(settings["batch"], *shape)).astype("float32")
     return model, (tf.constant(image), tf.constant((image[..., 0] > 0.5).astype("int32")))
 
 
@@ -115,6 +122,7 @@ def described(plan):
     return {
         "swap": plan.count("swap"),
         "recompute": plan.count("recompute"),
+        "split": len(plan.split),
         "budget_mib": plan.budget_bytes / MIB,
         "peak_mib": plan.peak_bytes / MIB,
         "floor_mib": plan.floor_bytes / MIB,
@@ -126,14 +134,15 @@ def described(plan):
 class Run:
     """One model, trained in one way."""
 
-    def __init__(self, settings, run, need_mib):
+    def __init__(self, settings, run, needs):
         self.way = run["way"]
         self.model, self.batch = make(settings, self.way, settings["size"])
         self.losses, self.seconds = [], []
         self.support = None
         if self.way in ALLOWED:
-            share = run.get("share")
-            budget_mib = run.get("budget_mib", share * need_mib if share else NO_LIMIT_MIB)
+            budget_mib = run.get("budget_mib", NO_LIMIT_MIB)
+            if "share" in run:
+                budget_mib = run["share"] * needs[run.get("base_size", settings["size"])]
             self.support = LargeModelSupport(
                 "auto" if settings["capped"] else int(budget_mib * MIB),
                 allowed=ALLOWED[self.way],
@@ -146,8 +155,12 @@ class Run:
         return self.support.on(self.model) if self.support else contextlib.nullcontext()
 
     def step(self):
+        with peers.active(self.way):
+            self.losses.append(float(self.model.train_on_batch(*self.batch)))
+
+    def timed_step(self):
         since = time.perf_counter()
-        self.losses.append(float(self.model.train_on_batch(*self.batch)))
+        self.step()
         self.seconds.append(time.perf_counter() - since)
 
     def found(self):
@@ -167,24 +180,33 @@ class Run:
 
 
 def main(settings):
-    defaults = {"precision": "float32", "threads": 1, "rounds": 5, "margin": 0.0, "capped": False}
+    defaults = {
+        "precision": "float32",
+        "batch": 1,
+        "threads": 1,
+        "rounds": 5,
+        "margin": 0.0,
+        "capped": False,
+    }
     settings = {**defaults, **settings}
     tf.config.threading.set_intra_op_parallelism_threads(settings["threads"])
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    need_mib = 0.0
-    if any("share" in run for run in settings["runs"]):
-        need_mib = need(settings, settings.get("base_size", settings["size"]))
+    sizes = {run.get("base_size", settings["size"]) for run in settings["runs"] if "share" in run}
+    needs = {size: need(settings, size) for size in sorted(sizes)}
     drawn = random.Random(0)
     runs = {run.get("name", run["way"]): run for run in settings["runs"]}
-    found = {"need_mib": need_mib, "fits": True, "runs": {}}
+    found = {"fits": True, "runs": {}}
     with contextlib.ExitStack() as stack:
-        made = {name: Run(settings, run, need_mib) for name, run in runs.items()}
+        made = {name: Run(settings, run, needs) for name, run in runs.items()}
         for run in made.values():
             stack.enter_context(run.context())
         try:
-            for _ in range(settings["rounds"] + 1):
+            for run in made.values():
+                run.timed_step()
+            for _ in range(settings["rounds"]):
                 for run in drawn.sample(list(made.values()), len(made)):
                     run.step()
+                    run.timed_step()
             if not settings["capped"]:
                 for name, run in made.items():
                     found["runs"][name] = run.found()

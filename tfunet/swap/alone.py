@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ OF_FORWARD = frozenset({"MaxPoolGrad", "MaxPool3DGrad"})
 AHEAD_BYTES = 3 * 2**23
 # So often nothing is timed, for what looking at the clock takes.
 NOTHINGS = 7
+# So many made-up numbers differ.
+NUMBERS = 2**20
 # A small op is timed so many times in a row.
 TINY_OPS = 100
 
@@ -57,6 +60,7 @@ class Kind(NamedTuple):
         times: How many there are in a step.
         fresh: Inputs, by position, that were made or read just before: caches may have them.
         slab: Own rows of a slab that is run in the place of the op; None for all of it.
+        stays: Whether the step, too, runs it in slabs, without what a forward op would hand on.
     """
 
     op: tf.Operation
@@ -64,6 +68,7 @@ class Kind(NamedTuple):
     times: int = 1
     fresh: frozenset[int] = frozenset()
     slab: tuple[Slabs, int, int] | None = None
+    stays: bool = False
 
     def shape(self, position: int) -> Sequence[int]:
         """Return the shape of an input, or of what a slab takes of it."""
@@ -284,7 +289,7 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
         with tf.control_dependencies([previous]):
             return tf.zeros(())
 
-    numbers = [tf.cast(0.5 if one.is_floating else 0, one) for one in dtypes]
+    numbers = [tf.cast(_random() if one.is_floating else tf.zeros([1]), one) for one in dtypes]
     with tempfile.TemporaryDirectory() as folder:
         # An allocator that keeps no account tells the profiler nothing either.
         watched = None if used_bytes() is None else _profiled(folder)
@@ -295,6 +300,12 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
         Taken(seconds=seconds[name] / kind.share, scratch_bytes=scratch[name])
         for name, kind in ((f"alone_{index}", kind) for index, kind in enumerate(kinds))
     ]
+
+
+def _random() -> tf.Tensor:
+    """Return numbers of both signs: where they decide what an op does, as an activation's in 16
+    bits do, it takes twice as long as with numbers all alike."""
+    return tf.random.stateless_normal([NUMBERS], seed=[0, 0])
 
 
 def _num_bytes(tensors: Sequence[tf.Tensor | None]) -> int:
@@ -314,7 +325,7 @@ def _made_ahead(
 ) -> tuple[list[tf.Tensor | None], tf.Operation]:
     """Return made-up inputs of an op, but for fresh ones, and the last op that makes them."""
     op = kind.op
-    if op.type in OF_FORWARD:
+    if op.type in OF_FORWARD and not kind.stays:
         inputs, previous = _completed(kind, [None] * len(op.inputs), number, previous)
         # oneDNN's needs what only its own forward op hands on.
         with tf.control_dependencies([previous]), tf.device(op.device or None):
@@ -350,7 +361,17 @@ def _made_up(
     with tf.device(op.device or None), tf.control_dependencies([previous]):
         if known is not None:
             return tf.constant(known, like.dtype)
-        return tf.fill(kind.shape(at), number[like.dtype])
+        return _repeated(number[like.dtype], kind.shape(at))
+
+
+def _repeated(numbers: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    """Return a tensor of a shape from these numbers, (n,), again and again."""
+    shape = [int(one) for one in shape]
+    cut = len(shape)
+    while cut > 0 and prod(shape[cut - 1 :]) <= numbers.shape[0]:
+        cut -= 1
+    some = tf.reshape(numbers[: prod(shape[cut:])], [1] * cut + shape[cut:])
+    return tf.tile(some, shape[:cut] + [1] * (len(shape) - cut))
 
 
 def _known(op: tf.Operation, tensor: tf.Tensor) -> Any:

@@ -226,7 +226,12 @@ class LargeModelSupport(keras.callbacks.Callback):
                 allowed=self.allowed,
             )
 
-        return with_advice(planned, costs.tiers)
+        plan = with_advice(planned, costs.tiers)
+        if plan.split:
+            with tf.init_scope():
+                costs = profile.with_slabs(step, cut(step, plan), ops, costs)
+            plan = with_advice(planned, costs.tiers)
+        return plan
 
     def _rewrite(
         self,

@@ -25,6 +25,8 @@ class Costs:
         out_bytes_per_second: From device to host.
         in_bytes_per_second: From host to device.
         copy_seconds: What any copy costs beside its bytes.
+        slab_seconds: Of ops in slabs, where it was measured: what all slabs take together.
+        bytes_per_second: What an op reads and writes that only moves numbers.
         copies_overlap: Whether copies run beside computation, one in each direction.
         tiers: Where swapped tensors have room.
         on_disk: Tensors that are copied on to the disk and back, by index; see `placed`.
@@ -34,6 +36,8 @@ class Costs:
     out_bytes_per_second: float
     in_bytes_per_second: float
     copy_seconds: float = COPY_START_SECONDS
+    slab_seconds: Mapping[int, float] = field(default_factory=dict)
+    bytes_per_second: float = float("inf")
     copies_overlap: bool = False
     tiers: Tiers = field(default_factory=Tiers)
     on_disk: frozenset[int] = frozenset()
@@ -51,6 +55,10 @@ class Costs:
         if tensor in self.on_disk:
             seconds += num_bytes / self.tiers.disk_in_bytes_per_second
         return seconds
+
+    def moved_seconds(self, num_bytes: int) -> float:
+        """Return the time of an op that reads and writes so much on the device, and no more."""
+        return num_bytes / self.bytes_per_second
 
     def placed(self, trace: Trace, decisions: Mapping[int, Decision]) -> "Costs":
         """Return the costs with the swapped tensors where the tiers have room for them."""
@@ -110,6 +118,7 @@ def described(trace: Trace, device: Device) -> Costs:
         op_seconds=[_estimate(trace, op, device) for op in trace.ops],
         out_bytes_per_second=device.link_bytes_per_second,
         in_bytes_per_second=device.link_bytes_per_second,
+        bytes_per_second=device.bytes_per_second * BYTES_SHARE,
         copies_overlap=True,
     )
 

@@ -4,6 +4,7 @@ import functools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -11,8 +12,10 @@ import tensorflow as tf
 
 from tfunet.swap.alone import Clock, Kind, Taken, take, tiny_seconds
 from tfunet.swap.budget import free_bytes
+from tfunet.swap.chains import slabs_of
 from tfunet.swap.costs import Costs
 from tfunet.swap.host import Tier
+from tfunet.swap.split import Cut
 from tfunet.swap.steps import ALIASES, IN_PLACE, Slabs, Trace, root
 from tfunet.swap.trace import FUSED_WITH_BIAS, SHAPE_READERS, num_bytes
 
@@ -22,6 +25,7 @@ SMALL_BYTES = 2**18
 SMALL_FLOPS = 1e6
 # A copy this large shows the speed of the link, one this small what it takes to start.
 LINK_BYTES = 2**25
+COPIES = 4
 TINY_BYTES = 2**12
 # What was in use so few bytes before may still be in a cache.
 NEAR = 2**22
@@ -74,10 +78,41 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Cost
         op_seconds=seconds,
         out_bytes_per_second=out,
         in_bytes_per_second=back,
+        bytes_per_second=rate,
         copy_seconds=start,
         copies_overlap=tier.copies_overlap,
     )
     return costs, scratch
+
+
+def with_slabs(trace: Trace, found: Cut, ops: Sequence[tf.Operation], costs: Costs) -> Costs:
+    """Return the costs with those of the ops that run in slabs, each timed on one slab here.
+
+    A slab takes more than its share of the op: it reaches rows of its neighbours, too, and small
+    ops are slower for what they do. Call it where ops run at once (`tf.init_scope`).
+    """
+    kinds: dict[Any, Kind] = {}
+    keys: dict[int, Any] = {}
+    counts: Counter[Any] = Counter()
+    for chain in found.chains.values():
+        # The second one has neighbours on both sides, if any has.
+        slab = chain.slabs[1 if len(chain.slabs) > 2 else 0]
+        for index in chain.ops:
+            op, slabs = ops[index], slabs_of(trace.ops[index])
+            is_small = _moved(op) < SMALL_BYTES and trace.ops[index].flops < SMALL_FLOPS
+            if is_small or _is_free(op):
+                continue
+            keys[index] = (*_signature(op), slab)
+            counts[keys[index]] += len(chain.slabs)
+            every = frozenset(range(len(op.inputs)))  # was copied or made right before
+            kind = Kind(op, fresh=every, slab=(slabs, *slab), stays=True)
+            kinds.setdefault(keys[index], kind)
+    timed = take([kind._replace(times=counts[key]) for key, kind in kinds.items()])
+    found_seconds = {
+        key: one.seconds for key, one in zip(kinds, timed, strict=True) if one is not None
+    }
+    seconds = {index: found_seconds[key] for index, key in keys.items() if key in found_seconds}
+    return replace(costs, slab_seconds=seconds)
 
 
 def _that_fits(kind: Kind, slabs: Slabs | None, free: int | None) -> Kind | None:
@@ -143,9 +178,10 @@ def _signature(op: tf.Operation) -> Any:
 
 
 def _large_bytes() -> int:
-    """Return the size of a copy that shows the speed of the link, and fits with two more."""
+    """Return the size of a copy that shows the speed of the link, and fits with the others."""
     free = free_bytes()
-    return LINK_BYTES if free is None else max(2 * TINY_BYTES, min(LINK_BYTES, free // 8))
+    most = LINK_BYTES if free is None else min(LINK_BYTES, free // (4 * COPIES))
+    return max(2 * TINY_BYTES, most)
 
 
 @functools.cache
@@ -174,18 +210,20 @@ def _link(kind: type[Tier]) -> tuple[float, float, float]:
     @tf.function(jit_compile=False, autograph=False)
     def both(*tensors: tf.Tensor) -> tf.Tensor:
         previous = clock.warm(tensors[0])
-        for name, one in zip(("tiny", "large"), tensors, strict=True):
-            out, back = functools.partial(tier.out, one), functools.partial(tier.back, one)
-            previous = clock.time(f"{name} out", [previous], out)
-            previous = clock.time(f"{name} back", [previous], back)
+        for way in ("out", "back"):
+            for at, one in enumerate(tensors):
+                copy = functools.partial(tier.out if way == "out" else tier.back, one)
+                previous = clock.time(f"{way} {at}", [previous], copy)
         with tf.control_dependencies([previous]):
             return tf.zeros(())
 
     large = _large_bytes()
-    tensors = [tf.fill([size // 4], 0.5) for size in (TINY_BYTES, large)]
+    # As in a step, what comes back went out a while ago, and is in no cache any more.
+    tensors = [tf.fill([size // 4], 0.5) for size in (TINY_BYTES, *[large] * COPIES)]
     found = clock.seconds(lambda: both(*tensors))
-    speeds = [
-        large / max(found[f"large {way}"] - found[f"tiny {way}"], found[f"large {way}"] / 10)
-        for way in ("out", "back")
-    ]
-    return statistics.mean((found["tiny out"], found["tiny back"])), speeds[0], speeds[1]
+    tiny = {way: found[f"{way} 0"] for way in ("out", "back")}
+    speeds = []
+    for way, start in tiny.items():
+        seconds = statistics.median(found[f"{way} {at}"] for at in range(1, COPIES + 1))
+        speeds.append(large / max(seconds - start, seconds / 10))
+    return statistics.mean(tiny.values()), speeds[0], speeds[1]

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from tfunet.swap import slab_ops
+from tfunet.swap.chains import Chain, slabs_of
 from tfunet.swap.host import Tier
-from tfunet.swap.split import Chain, Cut, kept_rows
-from tfunet.swap.steps import Reach, Slabs, Trace
+from tfunet.swap.split import Cut
+from tfunet.swap.steps import Reach, Trace
 from tfunet.swap.trace import SHAPE_READERS
 
 
@@ -53,7 +54,7 @@ class SlabGraph:
             given: Tensors that the chain reads, by index, where they are not those of the step.
             before: Ops that come first.
         """
-        rows_out = {one: self._rows[one] for one in kept_rows(self._whole, chain)}
+        rows_out = {one: self._rows[one] for one in self._cut.kept[chain.ops[-1]]}
         sums: dict[int, tf.Tensor] = {}
         after = list(before)
         for begin, end in chain.slabs:
@@ -99,7 +100,7 @@ class SlabGraph:
         read: dict[tuple[int, int, int], tf.Tensor] = {}
         for index in chain.ops:
             op, described = self._ops[index], self._whole.ops[index]
-            slabs = _slabs(described.slabs)
+            slabs = slabs_of(described)
             inputs = []
             for one, reach, handle in zip(described.inputs, slabs.inputs, op.inputs, strict=True):
                 if one in made:
@@ -139,7 +140,7 @@ class SlabGraph:
         for index in chain.ops:
             op = self._whole.ops[index]
             if tensor in op.outputs:
-                reach = _slabs(op.slabs).outputs[op.outputs.index(tensor)]
+                reach = slabs_of(op).outputs[op.outputs.index(tensor)]
                 if reach is not None:
                     return reach
         raise ValueError(f"{self._whole.tensors[tensor].name} has no rows.")
@@ -147,7 +148,7 @@ class SlabGraph:
     def _is_sum(self, tensor: int, chain: Chain) -> bool:
         ops = (self._whole.ops[index] for index in chain.ops)
         return any(
-            tensor in op.outputs and _slabs(op.slabs).outputs[op.outputs.index(tensor)] is None
+            tensor in op.outputs and slabs_of(op).outputs[op.outputs.index(tensor)] is None
             for op in ops
         )
 
@@ -158,12 +159,6 @@ class SlabGraph:
                 if handle is self._handles[one]:
                     reader._update_input(position, tensor)
         self._handles[one] = tensor
-
-
-def _slabs(slabs: Slabs | None) -> Slabs:
-    if slabs is None:
-        raise ValueError("An op of a chain cannot run in slabs.")
-    return slabs
 
 
 def _forget_shape_readers(tensor: tf.Tensor) -> None:

@@ -7,39 +7,24 @@ follow each other on the same rows form a chain, and pass a slab on without the 
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 
+from tfunet.swap.chains import (
+    Chain,
+    bytes_of_slab,
+    height_of,
+    kept_rows,
+    readers_of,
+    seconds_of,
+    slabs_of,
+)
 from tfunet.swap.costs import Costs
-from tfunet.swap.steps import IN_PLACE, Op, Reach, Slabs, Trace
+from tfunet.swap.steps import Op, Slabs, Trace
 from tfunet.swap.tiers import total_bytes
 
-# More slabs cost more copies of the rows that two of them share.
-MOST_SLABS = 64
 # Of the budget: what the slab of one chain may take.
 SLAB_SHARE = 1 / 8
 # How many sets of tensors are tried, from the largest tensors on.
 MOST_TRIALS = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chain:
-    """Ops that run in slabs together.
-
-    Args:
-        ops: Indices, in order; the chain runs where the last of them stands.
-        rows: Own rows of all of them.
-        height: Rows of a slab.
-    """
-
-    ops: tuple[int, ...]
-    rows: int
-    height: int
-
-    @property
-    def slabs(self) -> list[tuple[int, int]]:
-        """First row, and the row after the last, of each slab."""
-        starts = range(0, self.rows, self.height)
-        return [(one, min(self.rows, one + self.height)) for one in starts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +35,7 @@ class Cut:
         trace: The step in which each chain is one op, at the place of its last; the others of the
             chain do nothing. Split tensors, and those inside of a chain, take no memory.
         chains: By the index of their last op.
+        kept: The outputs of each that are put together on the host, by the index of the chain.
         split: Tensors that are never whole on the device, by index.
         on_host: Those, and others that are put together on the host from the slabs of a chain.
         scratch: What a slab takes on the device, by the index of the chain.
@@ -57,6 +43,7 @@ class Cut:
 
     trace: Trace
     chains: Mapping[int, Chain]
+    kept: Mapping[int, Sequence[int]]
     split: frozenset[int]
     on_host: frozenset[int]
     scratch: Mapping[int, int]
@@ -74,8 +61,7 @@ class Cut:
         """Return what the ops of the cut step cost, copies to and from the host included."""
         seconds = list(costs.op_seconds)
         for last, chain in self.chains.items():
-            seconds[last] = sum(_op_seconds(whole, one, chain, costs) for one in chain.ops)
-            seconds[last] += sum(_copies(whole, self, chain, costs))
+            seconds[last] = seconds_of(whole, chain, self.kept[last], self.split, costs)
             for one in chain.ops[:-1]:
                 seconds[one] = 0.0
         tiers = costs.tiers.without(total_bytes(whole, self.on_host))
@@ -85,7 +71,7 @@ class Cut:
 def splittable(trace: Trace) -> set[int]:
     """Return the tensors that may be split: all that make or read them can run in slabs."""
     found = set()
-    readers = _readers(trace)
+    readers = readers_of(trace)
     for index, tensor in enumerate(trace.tensors):
         slabs = _slabs_of(trace, tensor.producer)
         if slabs is None or not tensor.num_bytes or tensor.is_result:
@@ -161,31 +147,25 @@ def cut(
         heights: Rows of a slab of each chain, by its last op, instead.
     """
     split = frozenset(split)
-    chains, scratch = {}, {}
+    readers = readers_of(trace)
+    chains, kept, scratch = {}, {}, {}
     for ops in _chains(trace, split):
         last, rows = ops[-1], _rows(trace, ops[0])
         most = slab_bytes if isinstance(slab_bytes, int) else slab_bytes[last]
-        height = (heights or {}).get(last) or _height(trace, ops, most)
-        if {_rows(trace, one) for one in ops} != {rows} or height % _slabs(trace.ops[last]).unit:
+        height = (heights or {}).get(last) or height_of(trace, ops, most)
+        if {_rows(trace, one) for one in ops} != {rows} or height % slabs_of(trace.ops[last]).unit:
             raise ValueError(f"{trace.ops[last].name} cannot run in slabs of {height} rows.")
         chains[last] = Chain(ops=ops, rows=rows, height=height)
-        scratch[last] = _slab_bytes(trace, ops, height)
-    kept = {one for chain in chains.values() for one in kept_rows(trace, chain)}
+        kept[last] = kept_rows(trace, ops, readers)
+        scratch[last] = bytes_of_slab(trace, ops, height)
     return Cut(
         trace=_cut(trace, split, chains),
         chains=chains,
+        kept=kept,
         split=split,
-        on_host=split | kept,
+        on_host=split.union(*kept.values()),
         scratch=scratch,
     )
-
-
-def _readers(trace: Trace) -> dict[int, list[int]]:
-    readers: dict[int, list[int]] = {}
-    for index, op in enumerate(trace.ops):
-        for one in op.inputs:
-            readers.setdefault(one, []).append(index)
-    return readers
 
 
 def _slabs_of(trace: Trace, op: int) -> Slabs | None:
@@ -193,7 +173,7 @@ def _slabs_of(trace: Trace, op: int) -> Slabs | None:
 
 
 def _rows(trace: Trace, op: int) -> int:
-    return _slabs(trace.ops[op]).rows
+    return slabs_of(trace.ops[op]).rows
 
 
 def touched(trace: Trace, split: Collection[int]) -> set[int]:
@@ -257,88 +237,9 @@ def _gives_rows(trace: Trace, op: int, tensor: int) -> bool:
     return given is not None and given.is_same
 
 
-def _height(trace: Trace, ops: tuple[int, ...], slab_bytes: int) -> int:
-    """Return the rows of the fewest slabs that take no more than is allowed."""
-    slabs = _slabs(trace.ops[ops[0]])
-    units = ceil(slabs.rows / slabs.unit)
-    for count in range(2, min(units, MOST_SLABS) + 1):
-        height = ceil(units / count) * slabs.unit
-        if _slab_bytes(trace, ops, height) <= slab_bytes:
-            return height
-    return ceil(units / min(units, MOST_SLABS)) * slabs.unit
-
-
-def _slab_bytes(trace: Trace, ops: tuple[int, ...], height: int) -> int:
-    """Return what a slab takes at most: all that is read is there from its start on."""
-    last_use = {one: index for index in ops for one in trace.ops[index].inputs}
-    inside = {one for index in ops for one in trace.ops[index].outputs}
-    sizes: dict[int, int] = {}
-    for index in ops:
-        op = trace.ops[index]
-        for one, reach in zip(op.inputs, _slabs(op).inputs, strict=True):
-            if one not in inside and reach is not None:
-                sizes[one] = max(sizes.get(one, 0), _reach_bytes(reach, height))
-    most = 0
-    sums = 0
-    for index in ops:
-        op, slabs = trace.ops[index], _slabs(trace.ops[index])
-        copied = sum(
-            (reach.copies - 1) * (_reach_bytes(reach, height) + reach.more_rows * reach.row_bytes)
-            for reach in (*slabs.inputs, *slabs.outputs)
-            if reach is not None
-        )
-        taken_over = op.kind in IN_PLACE and any(
-            one in sizes and last_use[one] == index for one in op.inputs
-        )
-        for one, reach in zip(op.outputs, slabs.outputs, strict=True):
-            if reach is None:
-                # The sum so far, and what a slab adds to it.
-                sums += trace.tensors[one].num_bytes
-            else:
-                sizes[one] = _reach_bytes(reach, height)
-        made = sum(sizes.get(one, 0) for one in op.outputs) if taken_over else 0
-        most = max(most, sum(sizes.values()) + copied + sums - made)
-        for one in (*op.inputs, *op.outputs):
-            if last_use.get(one, index) == index:
-                sizes.pop(one, None)
-    return most
-
-
-def _slabs(op: Op) -> Slabs:
-    if op.slabs is None:
-        raise ValueError(f"{op.name} cannot run in slabs.")
-    return op.slabs
-
-
-def _reach_bytes(reach: Reach, height: int) -> int:
-    first, last = reach.wanted(0, height)
-    return reach.row_bytes * min(last - first, reach.extent)
-
-
-def kept_rows(whole: Trace, chain: Chain) -> list[int]:
-    """Return the outputs of a chain, other than sums, that are read outside of it."""
-    inside = set(chain.ops)
-    readers = _readers(whole)
-    return [
-        one
-        for index in chain.ops
-        for one in whole.ops[index].outputs
-        if _gives_any_rows(whole, index, one)
-        and (
-            whole.tensors[one].is_result
-            or any(reader not in inside for reader in readers.get(one, ()))
-        )
-    ]
-
-
-def _gives_any_rows(trace: Trace, op: int, tensor: int) -> bool:
-    slabs = _slabs_of(trace, op)
-    return slabs is not None and slabs.outputs[trace.ops[op].outputs.index(tensor)] is not None
-
-
 def _cut(trace: Trace, split: frozenset[int], chains: Mapping[int, Chain]) -> Trace:
     ops, tensors = list(trace.ops), list(trace.tensors)
-    readers = _readers(trace)
+    readers = readers_of(trace)
     for one in split:
         tensors[one] = replace(tensors[one], num_bytes=0)
     for last, chain in chains.items():
@@ -370,34 +271,3 @@ def _cut(trace: Trace, split: frozenset[int], chains: Mapping[int, Chain]) -> Tr
             slabs=None,
         )
     return Trace(ops=tuple(ops), tensors=tuple(tensors))
-
-
-def _op_seconds(trace: Trace, index: int, chain: Chain, costs: Costs) -> float:
-    """Return the time of an op in slabs: rows that two slabs reach are computed with twice."""
-    slabs = trace.ops[index].slabs
-    more = 1.0
-    if slabs is not None:
-        for reach in slabs.inputs:
-            if reach is not None and reach.transposed:
-                rows = [reach.rows(*one) for one in chain.slabs]
-                more = max(more, sum(last - first for first, last in rows) / reach.extent)
-    return costs.op_seconds[index] * more
-
-
-def _copies(trace: Trace, found: Cut, chain: Chain, costs: Costs) -> Iterator[float]:
-    """Yield the seconds of each copy of a chain to or from the host."""
-    inside = {one for index in chain.ops for one in trace.ops[index].outputs}
-    for index in chain.ops:
-        op = trace.ops[index]
-        if op.slabs is None:
-            continue
-        for one, reach in zip(op.inputs, op.slabs.inputs, strict=True):
-            if reach is not None and one in found.split and one not in inside:
-                for begin, end in chain.slabs:
-                    first, last = reach.rows(begin, end)
-                    yield costs.in_seconds((last - first) * reach.row_bytes)
-    for one in kept_rows(trace, chain):
-        num_bytes = trace.tensors[one].num_bytes
-        yield costs.out_seconds(num_bytes) + costs.copy_seconds * (len(chain.slabs) - 1)
-        if one not in found.split:
-            yield costs.in_seconds(num_bytes)

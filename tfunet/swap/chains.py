@@ -1,0 +1,182 @@
+"""Ops that follow each other in slabs: what they hold of the device, and what they cost. Pure."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from tfunet.swap.costs import Costs
+from tfunet.swap.steps import IN_PLACE, Op, Reach, Slabs, Trace
+
+# More slabs cost more copies of the rows that two of them share.
+MOST_SLABS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """Ops that run in slabs together.
+
+    Args:
+        ops: Indices, in order; the chain runs where the last of them stands.
+        rows: Own rows of all of them.
+        height: Rows of a slab.
+    """
+
+    ops: tuple[int, ...]
+    rows: int
+    height: int
+
+    @property
+    def slabs(self) -> list[tuple[int, int]]:
+        """First row, and the row after the last, of each slab."""
+        starts = range(0, self.rows, self.height)
+        return [(one, min(self.rows, one + self.height)) for one in starts]
+
+
+def slabs_of(op: Op) -> Slabs:
+    """Return how an op runs in slabs; ValueError if it cannot."""
+    if op.slabs is None:
+        raise ValueError(f"{op.name} cannot run in slabs.")
+    return op.slabs
+
+
+def readers_of(trace: Trace) -> dict[int, list[int]]:
+    """Return the ops that read each tensor."""
+    readers: dict[int, list[int]] = {}
+    for index, op in enumerate(trace.ops):
+        for one in op.inputs:
+            readers.setdefault(one, []).append(index)
+    return readers
+
+
+def height_of(trace: Trace, ops: tuple[int, ...], most_bytes: int) -> int:
+    """Return the rows of the fewest slabs that take no more than is allowed."""
+    slabs = slabs_of(trace.ops[ops[0]])
+    units = ceil(slabs.rows / slabs.unit)
+    for count in range(2, min(units, MOST_SLABS) + 1):
+        height = ceil(units / count) * slabs.unit
+        if bytes_of_slab(trace, ops, height) <= most_bytes:
+            return height
+    return ceil(units / min(units, MOST_SLABS)) * slabs.unit
+
+
+def bytes_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> int:
+    """Return what a slab takes at most: all that is read is there from its start on."""
+    last_use = {one: index for index in ops for one in trace.ops[index].inputs}
+    inside = {one for index in ops for one in trace.ops[index].outputs}
+    sizes: dict[int, int] = {}
+    for index in ops:
+        op = trace.ops[index]
+        for one, reach in zip(op.inputs, slabs_of(op).inputs, strict=True):
+            if one not in inside and reach is not None:
+                sizes[one] = max(sizes.get(one, 0), _reach_bytes(reach, height))
+    most = 0
+    sums = 0
+    for index in ops:
+        op, slabs = trace.ops[index], slabs_of(trace.ops[index])
+        copied = sum(
+            (reach.copies - 1) * (_reach_bytes(reach, height) + reach.more_rows * reach.row_bytes)
+            for reach in (*slabs.inputs, *slabs.outputs)
+            if reach is not None
+        )
+        taken_over = op.kind in IN_PLACE and any(
+            one in sizes and last_use[one] == index for one in op.inputs
+        )
+        for one, reach in zip(op.outputs, slabs.outputs, strict=True):
+            if reach is None:
+                # The sum so far, and what a slab adds to it.
+                sums += trace.tensors[one].num_bytes
+            else:
+                sizes[one] = _reach_bytes(reach, height)
+        made = sum(sizes.get(one, 0) for one in op.outputs) if taken_over else 0
+        most = max(most, sum(sizes.values()) + copied + sums - made)
+        for one in (*op.inputs, *op.outputs):
+            if last_use.get(one, index) == index:
+                sizes.pop(one, None)
+    return most
+
+
+def _reach_bytes(reach: Reach, height: int) -> int:
+    first, last = reach.wanted(0, height)
+    return reach.row_bytes * min(last - first, reach.extent)
+
+
+def kept_rows(trace: Trace, ops: Sequence[int], readers: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the outputs of a chain's ops, other than sums, that are read outside of it."""
+    return [
+        one
+        for index in ops
+        for one, reach in zip(
+            trace.ops[index].outputs, slabs_of(trace.ops[index]).outputs, strict=True
+        )
+        if reach is not None
+        and (
+            trace.tensors[one].is_result
+            or any(reader not in ops for reader in readers.get(one, ()))
+        )
+    ]
+
+
+def seconds_of(
+    trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int], costs: Costs
+) -> float:
+    """Return what a chain takes, with what it copies to the host, back, and on the device.
+
+    Args:
+        trace: The whole step.
+        chain: Of it.
+        kept: Of `kept_rows`.
+        split: Tensors that are never whole on the device.
+        costs: Of the ops of the step; in slabs where `slab_seconds` has them.
+    """
+    seconds = sum(_op_seconds(trace, one, chain, costs) for one in chain.ops)
+    seconds += sum(_reads(trace, chain, split, costs))
+    seconds += sum(_sums(trace, chain, costs))
+    for one in kept:
+        num_bytes = trace.tensors[one].num_bytes
+        seconds += costs.out_seconds(num_bytes) + costs.copy_seconds * (len(chain.slabs) - 1)
+        if one not in split:
+            seconds += costs.in_seconds(num_bytes)
+    return seconds
+
+
+def _op_seconds(trace: Trace, index: int, chain: Chain, costs: Costs) -> float:
+    """Return the time of an op in slabs: rows that two slabs reach are computed with twice."""
+    if index in costs.slab_seconds:
+        return costs.slab_seconds[index]
+    more = 1.0
+    for reach in slabs_of(trace.ops[index]).inputs:
+        if reach is not None and reach.transposed:
+            rows = [reach.rows(*one) for one in chain.slabs]
+            more = max(more, sum(last - first for first, last in rows) / reach.extent)
+    return costs.op_seconds[index] * more
+
+
+def _reads(trace: Trace, chain: Chain, split: Collection[int], costs: Costs) -> Iterator[float]:
+    """Yield the seconds of each slab that is read: from the host, or from a whole tensor."""
+    inside = {one for index in chain.ops for one in trace.ops[index].outputs}
+    seen = set()
+    for index in chain.ops:
+        op = trace.ops[index]
+        for one, reach in zip(op.inputs, slabs_of(op).inputs, strict=True):
+            if reach is None or one in inside:
+                continue
+            for slab in chain.slabs:
+                first, last = reach.rows(*slab)
+                if (one, first, last) in seen:
+                    continue
+                seen.add((one, first, last))
+                num_bytes = (last - first) * reach.row_bytes
+                if one in split:
+                    yield costs.in_seconds(num_bytes)
+                else:
+                    yield costs.moved_seconds(2 * num_bytes)
+
+
+def _sums(trace: Trace, chain: Chain, costs: Costs) -> Iterator[float]:
+    """Yield the seconds of adding up what the slabs give of each sum."""
+    for index in chain.ops:
+        op = trace.ops[index]
+        for one, reach in zip(op.outputs, slabs_of(op).outputs, strict=True):
+            if reach is None:
+                added = 3 * trace.tensors[one].num_bytes * (len(chain.slabs) - 1)
+                yield costs.moved_seconds(added)
