@@ -67,8 +67,8 @@ def test_each_op_runs_once_between_two_looks_at_the_clock(tmp_path):
     assert [times[f"alone_{index}"] for index in range(len(kinds))] == [runs] * len(kinds)
     assert all(one.seconds >= 0 for one in found)
     # Two inputs of each: the third of the last is what the forward op made.
-    fills = sum(count for name, count in times.items() if name.split("/")[-1].startswith("Fill"))
-    assert fills == runs * 2 * 5
+    made_up = sum(count for name, count in times.items() if name.split("/")[-1].startswith("Tile"))
+    assert made_up == runs * 2 * 5
 
 
 def test_tiny_ops_are_all_there(tmp_path):

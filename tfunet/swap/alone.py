@@ -34,6 +34,7 @@ AHEAD_BYTES = 3 * 2**23
 NOTHINGS = 7
 # So many made-up numbers differ.
 NUMBERS = 2**20
+MOST_TIMES = 2**10
 # A small op is timed so many times in a row.
 TINY_OPS = 100
 
@@ -365,13 +366,16 @@ def _made_up(
 
 
 def _repeated(numbers: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-    """Return a tensor of a shape from these numbers, (n,), again and again."""
-    shape = [int(one) for one in shape]
-    cut = len(shape)
-    while cut > 0 and prod(shape[cut - 1 :]) <= numbers.shape[0]:
-        cut -= 1
-    some = tf.reshape(numbers[: prod(shape[cut:])], [1] * cut + shape[cut:])
-    return tf.tile(some, shape[:cut] + [1] * (len(shape) - cut))
+    """Return a tensor of a shape from some of these numbers, (n,), twice or more often.
+
+    TensorFlow does not copy what is there once.
+    """
+    size = prod(shape)
+    least = max(2, -(-size // numbers.shape[0]))
+    times = next((one for one in range(least, least + MOST_TIMES) if size % one == 0), None)
+    if times is None or size < times:
+        return tf.fill(shape, numbers[0])
+    return tf.reshape(tf.tile(numbers[: size // times], [times]), shape)
 
 
 def _known(op: tf.Operation, tensor: tf.Tensor) -> Any:
