@@ -14,7 +14,7 @@ import tensorflow as tf
 from kinds import KINDS
 from test_exactness import trained
 
-from tfunet.swap import LargeModelSupport, planner, split
+from tfunet.swap import LargeModelSupport, chains, planner, split
 from tfunet.swap.plan import Plan
 
 # A step of hundreds of slabs takes long to trace.
@@ -33,7 +33,7 @@ WHOLE = {"1D"}
 
 @pytest.fixture(autouse=True)
 def few_slabs(monkeypatch):
-    monkeypatch.setattr(split, "MOST_SLABS", FEW_SLABS)
+    monkeypatch.setattr(chains, "MOST_SLABS", FEW_SLABS)
 
 
 def all_that_may_be_split(step, *, threshold_bytes, **_):
