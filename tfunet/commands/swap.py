@@ -23,7 +23,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     plan.add_argument("--memory", metavar="40GiB", help="by default the device's")
     plan.add_argument("--save", type=Path, help="file for the plan, as JSON")
     plan.add_argument("--json", action="store_true", help="print JSON")
-    show = add_command(plans, "show", _show, "draw the memory of a step under a plan")
+    show = add_command(plans, "show", _show, "the memory of a step under a plan, and as measured")
     show.add_argument("plan", type=Path, help="folder of a run, or a plan that was saved")
     show.add_argument("--out", type=Path, help="picture to write: .svg, .png or .pdf")
 
@@ -56,11 +56,11 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from tfunet.swap.show import draw, read_plans, text
+    from tfunet.swap.show import draw, read_measured, read_plans, text
 
-    plan = read_plans(options.plan)[-1]
-    print(text(plan))
+    plan, measured = read_plans(options.plan)[-1], read_measured(options.plan)
+    print(text(plan, measured))
     if options.out is not None:
-        draw(plan, options.out)
+        draw(plan, options.out, measured)
         print(f"Picture: {options.out}")
     return exit_codes.OK

@@ -29,6 +29,8 @@ class Plan:
         unlimited_peak_bytes: The same with every tensor kept, predicted.
         floor_bytes: The largest working set of one op, which no plan can pass.
         floor_op: That op's name.
+        peak_op: The op that runs, or the tensor that is copied, when most memory is in use.
+        peak_tensors: Bytes of the largest tensors that are held then, by name.
         host_bytes: Host memory that tensors take which are swapped or split.
         disk_bytes: What those on disk take there.
         host_budget_bytes: Host memory that the plan was made for; None for no limit.
@@ -57,6 +59,8 @@ class Plan:
     unlimited_peak_bytes: int = 0
     floor_bytes: int = 0
     floor_op: str = ""
+    peak_op: str = ""
+    peak_tensors: Mapping[str, int] = field(default_factory=dict)
     host_bytes: int = 0
     disk_bytes: int = 0
     host_budget_bytes: int | None = None

@@ -7,6 +7,7 @@ import numpy as np
 
 from tfunet.swap import split
 from tfunet.swap.costs import Costs
+from tfunet.swap.peak import at_peak
 from tfunet.swap.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.search import Search
@@ -306,7 +307,9 @@ def _described(
 ) -> Plan:
     trace = found.trace
     floor, floor_op = largest_op(trace, scratch)
-    moved = [*sorted(found.on_host), *sorted(best.decisions.keys() - found.on_host)]
+    actions = moved(schedule(trace, best.decisions), best.moves)
+    peak_op, peak_tensors = at_peak(trace, actions, best.in_use, scratch)
+    on_host = [*sorted(found.on_host), *sorted(best.decisions.keys() - found.on_host)]
 
     def named(places: Mapping[int, int]) -> dict[str, str]:
         return {trace.tensors[one].name: trace.ops[op].name for one, op in sorted(places.items())}
@@ -324,10 +327,12 @@ def _described(
         unlimited_peak_bytes=unlimited.peak_bytes,
         floor_bytes=floor,
         floor_op=floor_op,
+        peak_op=peak_op,
+        peak_tensors=peak_tensors,
         on_disk=tuple(trace.tensors[one].name for one in sorted(best.on_disk)),
         host_bytes=sum(
             whole.tensors[one].num_bytes
-            for one in moved
+            for one in on_host
             if best.decisions.get(one, "swap") == "swap" and one not in best.on_disk
         ),
         disk_bytes=total_bytes(trace, best.on_disk),
@@ -338,7 +343,7 @@ def _described(
         exposed_seconds=best.times.exposed_seconds,
         curve=curve(best.times.ends, best.in_use.tolist()),
         unlimited_curve=curve(unlimited.times.ends, unlimited.in_use.tolist()),
-        tensor_bytes={whole.tensors[one].name: whole.tensors[one].num_bytes for one in moved},
+        tensor_bytes={whole.tensors[one].name: whole.tensors[one].num_bytes for one in on_host},
     )
 
 

@@ -1,14 +1,17 @@
 """What a plan does, in words and as a picture of memory over the step. Imports no TensorFlow."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfunet.record import replacing
+from tfunet.swap.measured import NOT_TOLD, Measured
 from tfunet.swap.plan import Plan
 
 MIB = 2**20
 SHOWN_TENSORS = 20
+SHOWN_AT_PEAK = 8
+UNNAMED = "not named"
 
 
 def read_plans(path: Path) -> list[Plan]:
@@ -16,20 +19,31 @@ def read_plans(path: Path) -> list[Plan]:
 
     Raises ValueError where there are none.
     """
+    return _read(path)[0]
+
+
+def read_measured(path: Path) -> Measured | None:
+    """Return what a step of a run took, from the same; None for a plan that was saved."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[list[Plan], Measured | None]:
     file = path / "swap.json" if path.is_dir() else path
     try:
         table = json.loads(file.read_text(encoding="utf-8"))
-        tables = table.get("plans", [table])
-        plans = [Plan.from_table(one) for one in tables]
+        plans = [Plan.from_table(one) for one in table.get("plans", [table])]
+        measured = None
+        if "plans" in table:
+            measured = Measured.from_table(table.get("measured", {"why_not": NOT_TOLD}))
     except FileNotFoundError as error:
         raise ValueError(
             f"There is no {file}. A run with --swap writes it, and `tfunet swap plan --save`."
         ) from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{file} holds no plan of this version of tfunet: {error}.") from error
     if not plans:
         raise ValueError(f"{file} holds no plan: the run ended before its first step.")
-    return plans
+    return plans, measured
 
 
 def limits_line(plan: Plan) -> str:
@@ -44,24 +58,40 @@ def limits_line(plan: Plan) -> str:
     )
 
 
-def text(plan: Plan) -> str:
-    """Return a plan as a table: totals, then its largest tensors."""
+def text(plan: Plan, measured: Measured | None = None) -> str:
+    """Return a plan as a table: totals, with what was measured of them, then its tensors."""
+    peak, seconds = "", ""
+    if measured is not None:
+        peak = "not measured" if measured.peak_bytes is None else _mib(measured.peak_bytes)
+        seconds = "" if measured.step_seconds is None else _seconds(measured.step_seconds)
     rows = [
-        ("memory of a step", _mib(plan.unlimited_peak_bytes), _mib(plan.peak_bytes)),
-        ("time of a step", _seconds(plan.unlimited_step_seconds), _seconds(plan.step_seconds)),
-        ("- run again", "", _seconds(plan.repeat_seconds)),
-        ("- waiting for copies", "", _seconds(plan.exposed_seconds)),
-        ("all copies, hidden or not", "", _seconds(plan.copy_seconds)),
-        ("memory on the host", "", _mib(plan.host_bytes)),
+        ("memory of a step", _mib(plan.unlimited_peak_bytes), _mib(plan.peak_bytes), peak),
+        (
+            "time of a step",
+            _seconds(plan.unlimited_step_seconds),
+            _seconds(plan.step_seconds),
+            seconds,
+        ),
+        ("- run again", "", _seconds(plan.repeat_seconds), ""),
+        ("- waiting for copies", "", _seconds(plan.exposed_seconds), ""),
+        ("all copies, hidden or not", "", _seconds(plan.copy_seconds), ""),
+        ("memory on the host", "", _mib(plan.host_bytes), ""),
     ]
     if plan.on_disk:
-        rows.append(("on disk", "", _mib(plan.disk_bytes)))
-    lines = [f"{'':<26} {'all kept':>12} {'this plan':>12}"]
-    lines += [f"{name:<26} {one:>12} {other:>12}" for name, one, other in rows]
-    lines.append(f"{'budget of a step':<26} {'':>12} {_mib(plan.budget_bytes):>12}")
+        rows.append(("on disk", "", _mib(plan.disk_bytes), ""))
+    rows.append(("budget of a step", "", _mib(plan.budget_bytes), ""))
+    head = ("", "all kept", "this plan", "" if measured is None else "measured")
+    lines = [
+        f"{name:<26} {one:>12} {other:>12} {last:>12}".rstrip()
+        for name, one, other, last in [head, *rows]
+    ]
+    lines += _notes(measured)
     lines.append(
         f"The largest single op needs {_mib(plan.floor_bytes)}: {plan.floor_op or 'none'}."
     )
+    lines += _peak_lines("planned", plan.peak_op, plan.peak_tensors)
+    if measured is not None:
+        lines += _peak_lines("measured", measured.peak_op, measured.peak_tensors)
     done = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
     given_up = sorted(done, key=lambda one: -plan.tensor_bytes.get(one, 0))
     if given_up:
@@ -69,10 +99,33 @@ def text(plan: Plan) -> str:
     for name in given_up[:SHOWN_TENSORS]:
         num_bytes = plan.tensor_bytes.get(name, 0)
         where = " (disk)" if name in plan.on_disk else ""
-        lines.append(f"  {done[name]:<9} {_mib(num_bytes):>12}  {name}{where}")
+        lines.append(f"  {done[name]:<9} {_size(num_bytes):>12}  {name}{where}")
     if len(given_up) > SHOWN_TENSORS:
         lines.append(f"  ... and {len(given_up) - SHOWN_TENSORS} more.")
     return "\n".join(lines)
+
+
+def _notes(measured: Measured | None) -> list[str]:
+    """Return what must be known of the measured memory."""
+    if measured is None:
+        return []
+    if measured.peak_bytes is None:
+        return [f"Memory was not measured: {measured.why_not}."]
+    if measured.num_replicas > 1:
+        return [
+            f"The measured memory is that of the {measured.num_replicas} replicas of one process "
+            "together, the planned of each."
+        ]
+    return []
+
+
+def _peak_lines(which: str, op: str, tensors: Mapping[str, int]) -> list[str]:
+    """Return what is held at a peak, the largest first."""
+    if not tensors:
+        return []
+    shown = sorted(tensors.items(), key=lambda one: (-one[1], one[0]))[:SHOWN_AT_PEAK]
+    lines = [f"At the {which} peak ({op or UNNAMED}) there are, of the largest:"]
+    return lines + [f"  {_size(num_bytes):>12}  {name or UNNAMED}" for name, num_bytes in shown]
 
 
 def _counts(plan: Plan) -> str:
@@ -80,8 +133,10 @@ def _counts(plan: Plan) -> str:
     return f"{in_slabs}{plan.count('swap')} are swapped and {plan.count('recompute')} recomputed"
 
 
-def draw(plan: Plan, path: Path) -> None:
-    """Draw the memory in use over the step, as planned and with everything kept.
+def draw(plan: Plan, path: Path, measured: Measured | None = None) -> None:
+    """Draw the memory in use over the step, as planned, with everything kept, and as measured.
+
+    With what was measured, each curve is drawn over its own step's time: they differ.
 
     Raises ValueError without matplotlib, WriteError where the file cannot be written.
     """
@@ -94,25 +149,44 @@ def draw(plan: Plan, path: Path) -> None:
     with mpl.rc_context({"font.size": 9.5, "svg.fonttype": "none", "svg.hashsalt": "tfunet"}):
         figure = Figure(figsize=(9, 4.5), layout="constrained")
         axes = figure.subplots()
+        has_measured = measured is not None and bool(measured.curve)
         for curve, label, colour, style in (
             (plan.unlimited_curve, "everything kept", "#4d4d4d", "--"),
             (plan.curve, "this plan", "#0072B2", "-"),
         ):
             times, use = _steps(curve)
+            if has_measured:
+                # Of a plan that was made without measured times, all are 0.
+                last = times[-1] if times else 0.0
+                times = [
+                    100 * (one / last if last else at / len(times)) for at, one in enumerate(times)
+                ]
             axes.step(times, use, where="post", label=label, color=colour, linestyle=style)
             if curve is plan.curve:
                 axes.fill_between(times, use, step="post", color=colour, alpha=0.15)
+        if measured is not None and has_measured:
+            shares, use = _steps(measured.curve)
+            axes.step(
+                [100 * one for one in shares], use, where="post", label="measured", color="#009E73"
+            )
         axes.axhline(plan.budget_bytes / MIB, color="#D55E00", linestyle=":", label="budget")
-        axes.set_xlabel("predicted time in the step (s)")
+        axes.set_xlabel(
+            "share of the step (%)" if has_measured else "predicted time in the step (s)"
+        )
         axes.set_ylabel("memory of the step (MiB)")
         axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
+        axes.set_xlim(left=0, right=100 if has_measured else None)
         axes.legend(frameon=False)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         axes.set_title(
             f"Tensors: {_counts(plan)}. "
-            f"{_mib(plan.peak_bytes)} instead of {_mib(plan.unlimited_peak_bytes)}",
+            f"{_mib(plan.peak_bytes)} instead of {_mib(plan.unlimited_peak_bytes)}"
+            + (
+                f", {_mib(measured.peak_bytes)} measured"
+                if measured and measured.peak_bytes
+                else ""
+            ),
             loc="left",
         )
         with replacing(path) as partial:
@@ -127,6 +201,11 @@ def _steps(curve: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
 
 def _mib(num_bytes: float) -> str:
     return f"{num_bytes / MIB:,.0f} MiB"
+
+
+def _size(num_bytes: float) -> str:
+    """Return the size of a tensor, which may be small."""
+    return f"{num_bytes / MIB:,.1f} MiB" if num_bytes < 10 * MIB else _mib(num_bytes)
 
 
 def _seconds(seconds: float) -> str:
