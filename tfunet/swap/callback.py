@@ -18,8 +18,9 @@ from tfunet.swap.costs import Costs
 from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.room import Room, local_replicas, read_limits
 from tfunet.swap.schedule import Action, memory, schedule
-from tfunet.swap.show import limits_line
+from tfunet.swap.show import end_line, limits_line
 from tfunet.swap.steps import Trace
+from tfunet.swap.stopwatch import Stopwatch
 from tfunet.swap.tiers import Tiers, with_advice
 from tfunet.swap.timeline import Moves, moved
 
@@ -107,22 +108,30 @@ class LargeModelSupport(keras.callbacks.Callback):
         self.plans: list[Plan] = []
         self._undo: Callable[[], None] | None = None
         self._room: Room | None = None
+        self._stopwatch = Stopwatch()
         self._told_of_unknown = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._install(self.model)
 
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._stopwatch.begin(len(self.plans))
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._stopwatch.end(len(self.plans), steps=self.model.steps_per_execution)
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._remove()
         # A CPU without a cap is no device that tensors could be moved out of.
         used = budgets.used_bytes() if budgets.device_bytes() is not None else None
-        if self.verbose and self.plans and used is not None:
-            predicted = resident_bytes(self.model) + self.plans[-1].peak_bytes
-            print(
-                f"Large-model support: {used[1] / MIB:.0f} MiB at the peak, "
-                f"{predicted / MIB:.0f} MiB predicted.",
-                flush=True,
-            )
+        line = self.plans and end_line(
+            self.plans[-1],
+            resident_bytes=resident_bytes(self.model),
+            used_bytes=None if used is None else used[1],
+            seconds=self._stopwatch.median_seconds(),
+        )
+        if self.verbose and line:
+            print(line, flush=True)
 
     @contextmanager
     def on(self, model: keras.Model) -> Iterator["LargeModelSupport"]:
@@ -158,6 +167,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         _check(model)
         _build_optimizer(model)
         self.plans = []
+        self._stopwatch = Stopwatch()
         self._told_of_unknown = False
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
         room = self._room = Room(

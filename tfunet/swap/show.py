@@ -58,6 +58,36 @@ def limits_line(plan: Plan) -> str:
     )
 
 
+def end_line(
+    plan: Plan,
+    *,
+    resident_bytes: int,
+    used_bytes: int | None,
+    seconds: tuple[float, int] | None,
+) -> str:
+    """Return what a step of training took beside what was predicted; "" where nothing is known.
+
+    Args:
+        plan: Of the step.
+        resident_bytes: What the device held before it.
+        used_bytes: Of the device, at the peak; None where that is not known.
+        seconds: Median of the steady steps, and how many those are; None without any.
+    """
+    parts = []
+    if used_bytes is not None:
+        predicted = (resident_bytes + plan.peak_bytes) / MIB
+        parts.append(f"{used_bytes / MIB:.0f} MiB at the peak, {predicted:.0f} MiB predicted")
+    if seconds is not None:
+        median, count = seconds
+        of = f"the median of {count}" if count > 1 else "one"
+        told = f"{_seconds(median)} a step ({of})"
+        # Of a plan that changes nothing, no op was timed.
+        if plan.step_seconds:
+            told += f", {_seconds(plan.step_seconds)} predicted"
+        parts.append(told)
+    return f"Large-model support: {'; '.join(parts)}." if parts else ""
+
+
 def text(plan: Plan, measured: Measured | None = None) -> str:
     """Return a plan as a table: totals, with what was measured of them, then its tensors."""
     peak, seconds = "", ""
