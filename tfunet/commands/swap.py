@@ -56,10 +56,12 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
+    from tfunet.bench.traces import copied_seconds
     from tfunet.swap.show import draw, read_measured, read_plans, text
 
     plan, measured = read_plans(options.plan)[-1], read_measured(options.plan)
-    print(text(plan, measured))
+    copied = copied_seconds(options.plan) if options.plan.is_dir() else None
+    print(text(plan, measured, copied))
     if options.out is not None:
         draw(plan, options.out, measured)
         print(f"Picture: {options.out}")

@@ -32,7 +32,9 @@ class Plan:
         peak_op: The op that runs, or the tensor that is copied, when most memory is in use.
         peak_tensors: Bytes of the largest tensors that are held then, by name.
         host_bytes: Host memory that tensors take which are swapped or split.
-        disk_bytes: What those on disk take there.
+        disk_bytes: What those on disk take there; so much is written to it, and read, in a step.
+        out_bytes: Copied from device to host in a step, also what goes on to the disk.
+        in_bytes: Copied from host to device in a step.
         host_budget_bytes: Host memory that the plan was made for; None for no limit.
         disk_budget_bytes: The same of the disk; 0 where there was none.
         wanted_host_bytes: Room, in host memory or on disk, with which `peak_bytes` would be
@@ -63,6 +65,8 @@ class Plan:
     peak_tensors: Mapping[str, int] = field(default_factory=dict)
     host_bytes: int = 0
     disk_bytes: int = 0
+    out_bytes: int = 0
+    in_bytes: int = 0
     host_budget_bytes: int | None = None
     disk_budget_bytes: int | None = 0
     wanted_host_bytes: int = 0
@@ -93,7 +97,16 @@ class Plan:
             for name in ("curve", "unlimited_curve")
         }
         names = {name: tuple(table.get(name, ())) for name in ("split", "on_disk")}
-        return cls(**{**table, **curves, **names})
+        # Plans of earlier versions do not tell, and split tensors are not in this.
+        sizes = table.get("tensor_bytes", {})
+        decisions = table.get("decisions", {}).items()
+        swapped = sum(sizes.get(one, 0) for one, what in decisions if what == "swap")
+        return cls(**{"out_bytes": swapped, "in_bytes": swapped, **table, **curves, **names})
+
+    @property
+    def hidden_seconds(self) -> float:
+        """Of `copy_seconds`, what runs beside computation."""
+        return max(0.0, self.copy_seconds - self.exposed_seconds)
 
     def count(self, decision: Decision) -> int:
         return sum(one == decision for one in self.decisions.values())

@@ -14,6 +14,7 @@ from tfunet.swap.search import Search
 from tfunet.swap.steps import ALIASES, Op, Trace, without_small
 from tfunet.swap.tiers import total_bytes
 from tfunet.swap.timeline import Moves, Timeline, curve, moved, overlap, timeline
+from tfunet.swap.traffic import Traffic, traffic
 
 # A step of thousands of ops is not searched to the end: so many actions are weighed at the most.
 SEARCHED_ACTIONS = 300_000
@@ -84,7 +85,8 @@ def make_plan(
         if found.chains:
             found, best = _taller(trace, found, best, costs, scratch or {}, budget_bytes)
         own = found.scratch_with(scratch or {})
-        plan = _described(trace, found, best, unlimited, budget_bytes, own)
+        copied = traffic(trace, found, best.decisions, costs)
+        plan = _described(trace, found, best, unlimited, budget_bytes, own, copied)
         tiers = costs.tiers
         return replace(plan, host_budget_bytes=tiers.host_bytes, disk_budget_bytes=tiers.disk_bytes)
 
@@ -304,6 +306,7 @@ def _described(
     unlimited: Candidate,
     budget_bytes: int,
     scratch: Mapping[int, int],
+    copied: Traffic,
 ) -> Plan:
     trace = found.trace
     floor, floor_op = largest_op(trace, scratch)
@@ -336,11 +339,13 @@ def _described(
             if best.decisions.get(one, "swap") == "swap" and one not in best.on_disk
         ),
         disk_bytes=total_bytes(trace, best.on_disk),
+        out_bytes=copied.out_bytes,
+        in_bytes=copied.in_bytes,
         step_seconds=best.times.step_seconds,
         unlimited_step_seconds=unlimited.times.step_seconds,
         repeat_seconds=best.times.repeat_seconds,
-        copy_seconds=best.times.copy_seconds,
-        exposed_seconds=best.times.exposed_seconds,
+        copy_seconds=best.times.copy_seconds + copied.slab_seconds,
+        exposed_seconds=best.times.exposed_seconds + copied.slab_seconds,
         curve=curve(best.times.ends, best.in_use.tolist()),
         unlimited_curve=curve(unlimited.times.ends, unlimited.in_use.tolist()),
         tensor_bytes={whole.tensors[one].name: whole.tensors[one].num_bytes for one in on_host},

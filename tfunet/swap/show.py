@@ -88,9 +88,13 @@ def end_line(
     return f"Large-model support: {'; '.join(parts)}." if parts else ""
 
 
-def text(plan: Plan, measured: Measured | None = None) -> str:
-    """Return a plan as a table: totals, with what was measured of them, then its tensors."""
+def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | None = None) -> str:
+    """Return a plan as a table: totals, with what was measured of them, then its tensors.
+
+    `copied_seconds` is the time of all copies of a step, as measured.
+    """
     peak, seconds = "", ""
+    copied = "" if copied_seconds is None else _seconds(copied_seconds)
     if measured is not None:
         peak = "not measured" if measured.peak_bytes is None else _mib(measured.peak_bytes)
         seconds = "" if measured.step_seconds is None else _seconds(measured.step_seconds)
@@ -104,11 +108,13 @@ def text(plan: Plan, measured: Measured | None = None) -> str:
         ),
         ("- run again", "", _seconds(plan.repeat_seconds), ""),
         ("- waiting for copies", "", _seconds(plan.exposed_seconds), ""),
-        ("all copies, hidden or not", "", _seconds(plan.copy_seconds), ""),
+        ("all copies, hidden or not", "", _seconds(plan.copy_seconds), copied),
+        ("copied to the host", "", _mib(plan.out_bytes), ""),
+        ("copied back", "", _mib(plan.in_bytes), ""),
         ("memory on the host", "", _mib(plan.host_bytes), ""),
     ]
     if plan.on_disk:
-        rows.append(("on disk", "", _mib(plan.disk_bytes), ""))
+        rows.append(("on disk, there and back", "", _mib(plan.disk_bytes), ""))
     rows.append(("budget of a step", "", _mib(plan.budget_bytes), ""))
     head = ("", "all kept", "this plan", "" if measured is None else "measured")
     lines = [

@@ -75,7 +75,8 @@ class Cut:
         seconds = list(costs.op_seconds)
         for last, chain in self.chains.items():
             seconds[last] = sum(_op_seconds(whole, one, chain, costs) for one in chain.ops)
-            seconds[last] += sum(_copies(whole, self, chain, costs))
+            moved = copies(whole, self, chain)
+            seconds[last] += sum(copy_seconds(*one, costs) for one in moved)
             for one in chain.ops[:-1]:
                 seconds[one] = 0.0
         tiers = costs.tiers.without(total_bytes(whole, self.on_host))
@@ -384,8 +385,8 @@ def _op_seconds(trace: Trace, index: int, chain: Chain, costs: Costs) -> float:
     return costs.op_seconds[index] * more
 
 
-def _copies(trace: Trace, found: Cut, chain: Chain, costs: Costs) -> Iterator[float]:
-    """Yield the seconds of each copy of a chain to or from the host."""
+def copies(trace: Trace, found: Cut, chain: Chain) -> Iterator[tuple[bool, int, int]]:
+    """Yield what a chain copies: whether to the host, the bytes, and in how many parts."""
     inside = {one for index in chain.ops for one in trace.ops[index].outputs}
     for index in chain.ops:
         op = trace.ops[index]
@@ -395,9 +396,15 @@ def _copies(trace: Trace, found: Cut, chain: Chain, costs: Costs) -> Iterator[fl
             if reach is not None and one in found.split and one not in inside:
                 for begin, end in chain.slabs:
                     first, last = reach.rows(begin, end)
-                    yield costs.in_seconds((last - first) * reach.row_bytes)
+                    yield False, (last - first) * reach.row_bytes, 1
     for one in kept_rows(trace, chain):
         num_bytes = trace.tensors[one].num_bytes
-        yield costs.out_seconds(num_bytes) + costs.copy_seconds * (len(chain.slabs) - 1)
+        yield True, num_bytes, len(chain.slabs)
         if one not in found.split:
-            yield costs.in_seconds(num_bytes)
+            yield False, num_bytes, 1
+
+
+def copy_seconds(is_out: bool, num_bytes: int, parts: int, costs: Costs) -> float:
+    """Return the time of what `copies` yields."""
+    seconds = costs.out_seconds(num_bytes) if is_out else costs.in_seconds(num_bytes)
+    return seconds + costs.copy_seconds * (parts - 1)
