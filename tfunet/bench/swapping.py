@@ -1,7 +1,6 @@
 """Compares runs of a sweep under large-model support with the same runs without it. Pure."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from tfunet.bench.verdict import interval_text, p_text
 from tfunet.bench.ways import way_of
 from tfunet.config import SWAP_KEYS, RunConfig
 from tfunet.swap.measured import Measured
-from tfunet.swap.plan import Plan
+from tfunet.swap.plan import Plan, of_one_replica
 from tfunet.swap.show import read_measured, read_plans
 
 MIB = 2**20
@@ -27,8 +26,6 @@ MEDIANS = (
     *("out_bytes", "in_bytes", "step_seconds", "unlimited_step_seconds", "repeat_seconds"),
     *("copy_seconds", "exposed_seconds"),
 )
-# What names a replica in the graph of a process that has several.
-REPLICA = re.compile(r"replica_\d+/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +230,7 @@ def tensor_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
     columns: dict[str, list[Plan]] = {}
     for one in found:
         plans = columns.setdefault(f"batch {one.replica_batch}, {one.budget}", [])
-        plans += [_of_one_replica(plan) for plan in one.plans]
+        plans += [of_one_replica(plan) for plan in one.plans]
     num_bytes: dict[str, int] = {}
     for plan in (plan for plans in columns.values() for plan in plans):
         for name in plan.decisions:
@@ -312,15 +309,6 @@ def _names(one: Swapped) -> dict[str, str]:
         "batch of each": str(one.replica_batch),
         "budget": one.budget,
     }
-
-
-def _of_one_replica(plan: Plan) -> Plan:
-    """Return the plan with the names of a process that has one replica."""
-    return replace(
-        plan,
-        decisions={REPLICA.sub("", name): what for name, what in plan.decisions.items()},
-        tensor_bytes={REPLICA.sub("", name): size for name, size in plan.tensor_bytes.items()},
-    )
 
 
 def _decided(name: str, plans: Sequence[Plan]) -> str:

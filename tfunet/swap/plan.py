@@ -1,14 +1,17 @@
 """What large-model support does with each tensor that the backward pass needs. Pure."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 Decision = Literal["keep", "recompute", "swap"]
 # What may be done with a tensor beside keeping it.
 Way = Literal["recompute", "split", "swap"]
 WAYS: tuple[Way, ...] = ("swap", "recompute", "split")
+# What names a replica in the graph of a process that has several.
+REPLICA = re.compile(r"replica_\d+/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,3 +113,19 @@ class Plan:
 
     def count(self, decision: Decision) -> int:
         return sum(one == decision for one in self.decisions.values())
+
+
+def of_one_replica(plan: Plan) -> Plan:
+    """Return the plan with the names of a process that has one replica."""
+
+    def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            REPLICA.sub("", name): REPLICA.sub("", one) if isinstance(one, str) else one
+            for name, one in values.items()
+        }
+
+    mappings = ("decisions", "awaited", "fetched", "slab_rows", "peak_tensors", "tensor_bytes")
+    changes: dict[str, Any] = {name: renamed(vars(plan)[name]) for name in mappings}
+    for name in ("split", "on_disk"):
+        changes[name] = tuple(REPLICA.sub("", one) for one in vars(plan)[name])
+    return replace(plan, **changes)

@@ -53,8 +53,8 @@ def limits_line(plan: Plan) -> str:
     has_disk = plan.disk_budget_bytes != 0
     which = "budgets of host and disk stand" if has_disk else "host budget stands"
     return (
-        f". The {which} in the way: with {_mib(plan.wanted_host_bytes)} for the swapped tensors "
-        f"of each replica it would be {_mib(plan.wanted_peak_bytes)}."
+        f". The {which} in the way: with {mib(plan.wanted_host_bytes)} for the swapped tensors "
+        f"of each replica it would be {mib(plan.wanted_peak_bytes)}."
     )
 
 
@@ -80,10 +80,10 @@ def end_line(
     if seconds is not None:
         median, count = seconds
         of = f"the median of {count}" if count > 1 else "one"
-        told = f"{_seconds(median)} a step ({of})"
+        told = f"{seconds_text(median)} a step ({of})"
         # Of a plan that changes nothing, no op was timed.
         if plan.step_seconds:
-            told += f", {_seconds(plan.step_seconds)} predicted"
+            told += f", {seconds_text(plan.step_seconds)} predicted"
         parts.append(told)
     return f"Large-model support: {'; '.join(parts)}." if parts else ""
 
@@ -94,37 +94,35 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
     `copied_seconds` is the time of all copies of a step, as measured.
     """
     peak, seconds = "", ""
-    copied = "" if copied_seconds is None else _seconds(copied_seconds)
+    copied = "" if copied_seconds is None else seconds_text(copied_seconds)
     if measured is not None:
-        peak = "not measured" if measured.peak_bytes is None else _mib(measured.peak_bytes)
-        seconds = "" if measured.step_seconds is None else _seconds(measured.step_seconds)
+        peak = "not measured" if measured.peak_bytes is None else mib(measured.peak_bytes)
+        seconds = "" if measured.step_seconds is None else seconds_text(measured.step_seconds)
     rows = [
-        ("memory of a step", _mib(plan.unlimited_peak_bytes), _mib(plan.peak_bytes), peak),
+        ("memory of a step", mib(plan.unlimited_peak_bytes), mib(plan.peak_bytes), peak),
         (
             "time of a step",
-            _seconds(plan.unlimited_step_seconds),
-            _seconds(plan.step_seconds),
+            seconds_text(plan.unlimited_step_seconds),
+            seconds_text(plan.step_seconds),
             seconds,
         ),
-        ("- run again", "", _seconds(plan.repeat_seconds), ""),
-        ("- waiting for copies", "", _seconds(plan.exposed_seconds), ""),
-        ("all copies, hidden or not", "", _seconds(plan.copy_seconds), copied),
-        ("copied to the host", "", _mib(plan.out_bytes), ""),
-        ("copied back", "", _mib(plan.in_bytes), ""),
-        ("memory on the host", "", _mib(plan.host_bytes), ""),
+        ("- run again", "", seconds_text(plan.repeat_seconds), ""),
+        ("- waiting for copies", "", seconds_text(plan.exposed_seconds), ""),
+        ("all copies, hidden or not", "", seconds_text(plan.copy_seconds), copied),
+        ("copied to the host", "", mib(plan.out_bytes), ""),
+        ("copied back", "", mib(plan.in_bytes), ""),
+        ("memory on the host", "", mib(plan.host_bytes), ""),
     ]
     if plan.on_disk:
-        rows.append(("on disk, there and back", "", _mib(plan.disk_bytes), ""))
-    rows.append(("budget of a step", "", _mib(plan.budget_bytes), ""))
+        rows.append(("on disk, there and back", "", mib(plan.disk_bytes), ""))
+    rows.append(("budget of a step", "", mib(plan.budget_bytes), ""))
     head = ("", "all kept", "this plan", "" if measured is None else "measured")
     lines = [
         f"{name:<26} {one:>12} {other:>12} {last:>12}".rstrip()
         for name, one, other, last in [head, *rows]
     ]
     lines += _notes(measured)
-    lines.append(
-        f"The largest single op needs {_mib(plan.floor_bytes)}: {plan.floor_op or 'none'}."
-    )
+    lines.append(f"The largest single op needs {mib(plan.floor_bytes)}: {plan.floor_op or 'none'}.")
     lines += _peak_lines("planned", plan.peak_op, plan.peak_tensors)
     if measured is not None:
         lines += _peak_lines("measured", measured.peak_op, measured.peak_tensors)
@@ -135,7 +133,7 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
     for name in given_up[:SHOWN_TENSORS]:
         num_bytes = plan.tensor_bytes.get(name, 0)
         where = " (disk)" if name in plan.on_disk else ""
-        lines.append(f"  {done[name]:<9} {_size(num_bytes):>12}  {name}{where}")
+        lines.append(f"  {done[name]:<9} {size_text(num_bytes):>12}  {name}{where}")
     if len(given_up) > SHOWN_TENSORS:
         lines.append(f"  ... and {len(given_up) - SHOWN_TENSORS} more.")
     return "\n".join(lines)
@@ -161,7 +159,7 @@ def _peak_lines(which: str, op: str, tensors: Mapping[str, int]) -> list[str]:
         return []
     shown = sorted(tensors.items(), key=lambda one: (-one[1], one[0]))[:SHOWN_AT_PEAK]
     lines = [f"At the {which} peak ({op or UNNAMED}) there are, of the largest:"]
-    return lines + [f"  {_size(num_bytes):>12}  {name or UNNAMED}" for name, num_bytes in shown]
+    return lines + [f"  {size_text(num_bytes):>12}  {name or UNNAMED}" for name, num_bytes in shown]
 
 
 def _counts(plan: Plan) -> str:
@@ -217,11 +215,9 @@ def draw(plan: Plan, path: Path, measured: Measured | None = None) -> None:
             axes.spines[side].set_visible(False)
         axes.set_title(
             f"Tensors: {_counts(plan)}. "
-            f"{_mib(plan.peak_bytes)} instead of {_mib(plan.unlimited_peak_bytes)}"
+            f"{mib(plan.peak_bytes)} instead of {mib(plan.unlimited_peak_bytes)}"
             + (
-                f", {_mib(measured.peak_bytes)} measured"
-                if measured and measured.peak_bytes
-                else ""
+                f", {mib(measured.peak_bytes)} measured" if measured and measured.peak_bytes else ""
             ),
             loc="left",
         )
@@ -235,14 +231,16 @@ def _steps(curve: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
     return [point[0] for point in curve], [point[1] / MIB for point in curve]
 
 
-def _mib(num_bytes: float) -> str:
+def mib(num_bytes: float) -> str:
+    """Return an amount of memory as people read it."""
     return f"{num_bytes / MIB:,.0f} MiB"
 
 
-def _size(num_bytes: float) -> str:
+def size_text(num_bytes: float) -> str:
     """Return the size of a tensor, which may be small."""
-    return f"{num_bytes / MIB:,.1f} MiB" if num_bytes < 10 * MIB else _mib(num_bytes)
+    return f"{num_bytes / MIB:,.1f} MiB" if num_bytes < 10 * MIB else mib(num_bytes)
 
 
-def _seconds(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
+    """Return a time as people read it."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
