@@ -18,7 +18,7 @@ from tfunet.swap.costs import Costs
 from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.room import Room, local_replicas, read_limits
 from tfunet.swap.schedule import Action, memory, schedule
-from tfunet.swap.show import end_line, limits_line
+from tfunet.swap.show import end_line, out_of_memory_line, over_line
 from tfunet.swap.steps import Trace
 from tfunet.swap.stopwatch import Stopwatch
 from tfunet.swap.tiers import Tiers, with_advice
@@ -154,6 +154,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             except (StopIteration, tf.errors.OutOfRangeError):
                 raise  # The data of an epoch has ended; another may follow.
             except BaseException as error:
+                if isinstance(error, tf.errors.ResourceExhaustedError) and self.plans:
+                    error.add_note(out_of_memory_line(self.plans[-1]))
                 explained = self._room and self._room.explained()
                 self._remove()
                 if explained is not None:
@@ -390,13 +392,8 @@ def _line(plan: Plan, everything: str) -> str:
         f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."
     )
-    if plan.peak_bytes > plan.budget_bytes:
-        text += f" That is more than the {plan.budget_bytes / MIB:.0f} MiB that a step may use"
-        text += limits_line(plan) or (
-            f"; the largest single op needs {plan.floor_bytes / MIB:.0f} MiB ({plan.floor_op}). A "
-            "smaller patch, fewer filters or mixed_bfloat16 would help."
-        )
-    return text
+    over = over_line(plan)
+    return f"{text} {over}" if over else text
 
 
 def _of_this_replica(ops: Sequence[tf.Operation]) -> list[tf.Operation]:

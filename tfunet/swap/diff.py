@@ -94,7 +94,9 @@ def difference(
         name: (vars(first)[name], vars(second)[name]) for name in (*BYTES, *SECONDS)
     }
     for name in ("peak_bytes", "step_seconds"):
-        values = [one and vars(one)[name] for one in (first_measured, second_measured)]
+        values = [
+            None if one is None else vars(one)[name] for one in (first_measured, second_measured)
+        ]
         figures[f"measured_{name}"] = values[0], values[1]
     return Difference(
         changes=tuple(changes),

@@ -18,7 +18,7 @@ from tfunet.synthetic import unchanged
 from tfunet.xplane import read_allocations
 
 NO_ACCOUNT = (
-    "the device's allocator keeps no account; a GPU's does, and a CPU's with "
+    "the device's allocator keeps no account; a GPU's does, and a CPU's with oneDNN or with "
     "TF_CPU_ALLOCATOR_USE_BFC=true"
 )
 OPTIONS = tf.profiler.experimental.ProfilerOptions(

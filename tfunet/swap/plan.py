@@ -34,6 +34,8 @@ class Plan:
         floor_op: That op's name.
         peak_op: The op that runs, or the tensor that is copied, when most memory is in use.
         peak_tensors: Bytes of the largest tensors that are held then, by name.
+        obstacles: Where the budget is not met: the ops that alone need more, with their bytes.
+        advice: What would help then.
         host_bytes: Host memory that tensors take which are swapped or split.
         disk_bytes: What those on disk take there; so much is written to it, and read, in a step.
         out_bytes: Copied from device to host in a step, also what goes on to the disk.
@@ -66,6 +68,8 @@ class Plan:
     floor_op: str = ""
     peak_op: str = ""
     peak_tensors: Mapping[str, int] = field(default_factory=dict)
+    obstacles: Mapping[str, int] = field(default_factory=dict)
+    advice: Sequence[str] = ()
     host_bytes: int = 0
     disk_bytes: int = 0
     out_bytes: int = 0
@@ -99,7 +103,7 @@ class Plan:
             name: tuple(tuple(point) for point in table.get(name, ()))
             for name in ("curve", "unlimited_curve")
         }
-        names = {name: tuple(table.get(name, ())) for name in ("split", "on_disk")}
+        names = {name: tuple(table.get(name, ())) for name in ("split", "on_disk", "advice")}
         # Plans of earlier versions do not tell, and split tensors are not in this.
         sizes = table.get("tensor_bytes", {})
         decisions = table.get("decisions", {}).items()

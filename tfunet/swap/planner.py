@@ -7,11 +7,12 @@ import numpy as np
 
 from tfunet.swap import split
 from tfunet.swap.costs import Costs
+from tfunet.swap.obstacles import in_the_way, working_sets
 from tfunet.swap.peak import at_peak
 from tfunet.swap.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.search import Search
-from tfunet.swap.steps import ALIASES, Op, Trace, without_small
+from tfunet.swap.steps import Trace, without_small
 from tfunet.swap.tiers import total_bytes
 from tfunet.swap.timeline import Moves, Timeline, curve, moved, overlap, timeline
 from tfunet.swap.traffic import Traffic, traffic
@@ -87,6 +88,15 @@ def make_plan(
         own = found.scratch_with(scratch or {})
         copied = traffic(trace, found, best.decisions, costs)
         plan = _described(trace, found, best, unlimited, budget_bytes, own, copied)
+        if plan.peak_bytes > budget_bytes:
+            ops, advice = in_the_way(
+                found.trace,
+                budget_bytes=budget_bytes,
+                scratch=own,
+                held=plan.peak_tensors,
+                allowed=allowed,
+            )
+            plan = replace(plan, obstacles=ops, advice=advice)
         tiers = costs.tiers
         return replace(plan, host_budget_bytes=tiers.host_bytes, disk_budget_bytes=tiers.disk_bytes)
 
@@ -354,17 +364,9 @@ def _described(
 
 def largest_op(trace: Trace, scratch: Mapping[int, int]) -> tuple[int, str]:
     """Return the bytes that a single op reads and writes at once, at most, and that op's name."""
-    sizes = {
-        op.name: sum(trace.tensors[one].num_bytes for one in {*op.inputs, *_own_outputs(op)})
-        + scratch.get(index, 0)
-        for index, op in enumerate(trace.ops)
-    }
+    sizes = working_sets(trace, scratch)
     name = max(sizes, key=lambda one: sizes[one], default="")
     return sizes.get(name, 0), name
-
-
-def _own_outputs(op: Op) -> tuple[int, ...]:
-    return () if op.kind in ALIASES else op.outputs
 
 
 def _excess(actions: Sequence[Action], in_use: np.ndarray, budget_bytes: int) -> int:

@@ -11,6 +11,7 @@ from tfunet.swap.plan import Plan
 MIB = 2**20
 SHOWN_TENSORS = 20
 SHOWN_AT_PEAK = 8
+SHOWN_IN_LINE = 3
 UNNAMED = "not named"
 
 
@@ -56,6 +57,49 @@ def limits_line(plan: Plan) -> str:
         f". The {which} in the way: with {mib(plan.wanted_host_bytes)} for the swapped tensors "
         f"of each replica it would be {mib(plan.wanted_peak_bytes)}."
     )
+
+
+def over_line(plan: Plan) -> str:
+    """Return that a plan does not meet its budget, what is in the way and what helps; or ""."""
+    if plan.peak_bytes <= plan.budget_bytes:
+        return ""
+    text = f"That is more than the {mib(plan.budget_bytes)} that a step may use"
+    if limits := limits_line(plan):
+        return text + limits
+    if plan.peak_tensors:
+        text += f". In the way at once, at {plan.peak_op}: {_listed(plan.peak_tensors)}"
+    if plan.obstacles:
+        text += f"; ops that alone need more: {_listed(plan.obstacles)}"
+    elif not plan.peak_tensors:  # Of an earlier version.
+        text += f"; the largest single op needs {mib(plan.floor_bytes)} ({plan.floor_op})"
+    *others, last = plan.advice or ("a smaller patch", "fewer filters", "mixed_bfloat16")
+    return f"{text}. What would help: {', '.join(others)} or {last}."
+
+
+def out_of_memory_line(plan: Plan) -> str:
+    """Return what to do when a device has no memory left in a step of this plan."""
+    over = over_line(plan)
+    if over:
+        return (
+            f"Large-model support: out of device memory. The plan needs {mib(plan.peak_bytes)} for "
+            f"a step. {over}"
+        )
+    return (
+        f"Large-model support: out of device memory, though {mib(plan.peak_bytes)} of the "
+        f"{mib(plan.budget_bytes)} that a step may use were predicted: the allocator lost more "
+        "than was set aside. A smaller budget or a larger margin would help. At the peak, in "
+        f"{plan.peak_op}, there are {_listed(plan.peak_tensors)}."
+    )
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    """Return the few largest of some ops or tensors."""
+    names = sorted(sizes, key=lambda one: (-sizes[one], one))
+    shown = [f"{one} ({size_text(sizes[one])})" for one in names[:SHOWN_IN_LINE]]
+    if len(names) > SHOWN_IN_LINE:
+        shown.append(f"{len(names) - SHOWN_IN_LINE} more")
+    *others, last = shown or ["nothing large"]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def end_line(
@@ -122,6 +166,8 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
         for name, one, other, last in [head, *rows]
     ]
     lines += _notes(measured)
+    if over := over_line(plan):
+        lines.append(over)
     lines.append(f"The largest single op needs {mib(plan.floor_bytes)}: {plan.floor_op or 'none'}.")
     lines += _peak_lines("planned", plan.peak_op, plan.peak_tensors)
     if measured is not None:
