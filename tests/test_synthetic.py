@@ -11,8 +11,17 @@ from tfunet.data.augmentation import KINDS, read_augmentation
 from tfunet.data.cache import build_cache
 from tfunet.data.phantoms import cells
 from tfunet.data.pipeline import TrainingPipeline
+from tfunet.record import WriteError
 from tfunet.single import SingleDevice
-from tfunet.synthetic import BLOCK_STEPS, MAX_PAIRS, num_pairs, paired_seconds, share, share_line
+from tfunet.synthetic import (
+    BLOCK_STEPS,
+    MAX_PAIRS,
+    NoRoomError,
+    num_pairs,
+    paired_seconds,
+    share,
+    share_line,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,3 +87,25 @@ def test_steps_that_wait_for_their_data_are_far_from_the_bound(pipeline):
     pairs = paired_seconds(timed_step, SingleDevice(Launch()), pipeline, [], steps=steps)
     assert len(pairs) == 5
     assert share(pairs) < 0.7
+
+
+def test_steps_that_find_no_room_are_left_out_and_the_model_is_put_back(pipeline):
+    variable = keras.Variable(np.arange(3.0))
+
+    def alone_step(iterator):
+        variable.assign(variable + 1)
+        raise WriteError("no room")
+
+    def timed_step(iterator):
+        raise RuntimeError("No step is made where not all can be.")
+
+    with pytest.raises(NoRoomError, match="no room"):
+        paired_seconds(
+            timed_step,
+            SingleDevice(Launch()),
+            pipeline,
+            [variable],
+            steps=pipeline.last_step,
+            alone_step=alone_step,
+        )
+    np.testing.assert_array_equal(variable.numpy(), np.arange(3.0))

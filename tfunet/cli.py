@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Train Keras segmentation models on many devices, and compare the ways.",
         epilog="Exit codes: 0 done, 2 bad usage, configuration or data, 3 a process died, 4 a "
         "check of correctness failed, 5 a file could not be written, 6 compare: a cell is slower, "
-        "7 compare: it cannot tell, 130 Ctrl-C, 143 terminated.",
+        "7 compare: it cannot tell, 8 swap diff: the plans differ, 130 Ctrl-C, 143 terminated.",
     )
     parser.add_argument("--version", action="version", version=f"tfunet {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

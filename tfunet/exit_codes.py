@@ -9,6 +9,8 @@ CHECK_FAILED = 4  # The run finished, but a check of its correctness did not hol
 NOT_WRITTEN = 5  # No permission, or a full disk.
 SLOWER = 6  # tfunet compare: a cell of the second sweep is slower, beyond the tolerance.
 CANNOT_TELL = 7  # tfunet compare: none is, but a cell has too few good repeats for a verdict.
+# Not 1, as of diff: with that Python ends where nobody foresaw an error.
+DIFFERENT = 8  # tfunet swap diff: the plans do not do the same.
 STOPPED = 75  # sysexits' "try again": a signal of SLURM's; the checkpoint has all that was done.
 INTERRUPTED = 130  # Ctrl-C.
 TERMINATED = 143  # SIGTERM, or the terminal went away.

@@ -314,9 +314,17 @@ class RunFolder:
         with writing(path):
             return path.open("ab", buffering=0)
 
-    def write_plans(self, plans: Sequence[Mapping[str, Any]]) -> None:
-        """Write swap.json: what large-model support did with each tensor, a plan a traced step."""
-        self._write_json("swap.json", {"schema_version": SCHEMA_VERSION, "plans": list(plans)})
+    def write_plans(
+        self, plans: Sequence[Mapping[str, Any]], measured: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write swap.json: what large-model support did with each tensor, a plan a traced step.
+
+        `measured` is what a step took of what they foretell (`tfunet.swap.measured`).
+        """
+        table: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "plans": list(plans)}
+        if measured is not None:
+            table["measured"] = measured
+        self._write_json("swap.json", table)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write result.json, by which the run is done, and take away an earlier failure."""

@@ -8,10 +8,11 @@ To say where efficiency is lost, steps that do not average gradients take turns 
 process at its own pace, and the average is timed alone.
 """
 
+import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.data.pipeline import PREFETCHED_BATCHES, TrainingPipeline
+from tfunet.record import WriteError
 
 TIMED_STEPS = 4
 # The first steps of a block take what was made ahead, or run beside the making of it.
@@ -33,6 +35,10 @@ NO_WAIT = 0.98
 # Who asks for the parts of a step asks for more than one turn.
 PARTS_TURNS = 3
 AVERAGES = 10
+
+
+class NoRoomError(WriteError):
+    """Large-model support has no room on the disk for a step of its own; all processes know."""
 
 
 def num_pairs(steps: int) -> int:
@@ -76,6 +82,8 @@ def paired_seconds(
         variables: What the steps change; they have their values again afterwards.
         steps: Optimizer steps of the run.
         alone_step: As `timed_step`, without waiting for other replicas.
+
+    Raises NoRoomError, in all processes alike, where `alone_step` cannot be traced in one of them.
     """
     pairs = num_pairs(steps) if alone_step is None else max(PARTS_TURNS, num_pairs(steps))
     last = pipeline.last_step
@@ -86,18 +94,40 @@ def paired_seconds(
 
     blocks = [(timed_step, fed(more)), (timed_step, fed(replace(more, synthetic=True)))]
     if alone_step is not None:
-        blocks.append((alone_step, fed(replace(more, synthetic=True))))
-    values = [keras.ops.convert_to_numpy(one.value) for one in variables]
+        blocks.append(
+            (alone_step, fed(replace(more, synthetic=True, last_step=more.last_step + 1)))
+        )
 
     def median_seconds(step: Callable[[Any], float], iterator: Any) -> float:
         seconds = [step(iterator) for _ in range(BLOCK_STEPS)]
         return statistics.median(seconds[PREFETCHED_BATCHES:])
 
-    try:
+    with unchanged(variables):
+        if alone_step is not None:
+            _trace(*blocks[-1], backend)
         return [tuple(median_seconds(*block) for block in blocks) for _ in range(pairs)]
+
+
+@contextlib.contextmanager
+def unchanged(variables: Sequence[Any]) -> Iterator[None]:
+    """Give variables their values again, whatever steps of the block made of them."""
+    values = [keras.ops.convert_to_numpy(one.value) for one in variables]
+    try:
+        yield
     finally:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
+
+
+def _trace(step: Callable[[Any], float], iterator: Any, backend: Backend) -> None:
+    """Make the first of some steps, or raise NoRoomError in all processes."""
+    refusal: WriteError | None = None
+    try:
+        step(iterator)
+    except WriteError as error:
+        refusal = error
+    if backend.sum(np.array([float(refusal is not None)])).any():
+        raise NoRoomError(refusal or "Another process has no room for it.") from refusal
 
 
 def parts(

@@ -4,7 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,11 +38,13 @@ from tfunet.models.make import make_model
 from tfunet.optimizer import Switch, averaging
 from tfunet.profiling import Profile
 from tfunet.progress import decoding_bar, shows_progress
-from tfunet.record import RunFolder
+from tfunet.record import RunFolder, WriteError
 from tfunet.shared_split import shared_split
 from tfunet.spans import Spans
 from tfunet.summary import epoch_row, peak_bytes, summarise
 from tfunet.swap import LargeModelSupport
+from tfunet.swap.measure import NO_ACCOUNT, step_memory
+from tfunet.swap.measured import Measured
 from tfunet.training_step import make_step
 from tfunet.watchdog import nobody_asks
 
@@ -452,17 +454,32 @@ def run(
     peaks = peak_bytes(backend, topology)
     turns: list[tuple[float, ...]] = []
     has_parts = config.time_parts and topology.num_replicas > 1 and not config.synthetic
+    has_room = True
     if not config.synthetic:
-        turns = synthetic.paired_seconds(
-            functools.partial(timed, take_step),
-            backend,
-            training_pipeline,
-            variables,
-            steps=progress.step,
-            alone_step=alone_step if has_parts else None,
-        )
+        try:
+            turns = synthetic.paired_seconds(
+                functools.partial(timed, take_step),
+                backend,
+                training_pipeline,
+                variables,
+                steps=progress.step,
+                alone_step=alone_step if has_parts else None,
+            )
+            line = synthetic.share_line(turns)
+        except WriteError as error:
+            # Others may wait for this process, where not all of them know.
+            if topology.process_count > 1 and not isinstance(error, synthetic.NoRoomError):
+                raise
+            has_parts = has_room = False
+            line = f"Left out, what more steps would have told: {error}"
         if topology.is_chief:
-            print(synthetic.share_line(turns), flush=True)
+            print(line, flush=True)
+    measured = Measured(why_not="the disk for swapped tensors had no room for more steps")
+    if support is not None and has_room:
+        step_again = functools.partial(timed, take_step)
+        measured = step_memory(step_again, backend, topology, training_pipeline, variables)
+        if measured.why_not not in ("", NO_ACCOUNT) and topology.is_chief:
+            print(f"The memory of a step was not measured: {measured.why_not}", flush=True)
     step_parts: dict[str, Any] = {}
     if has_parts:
         alone_seconds = [one[-1] for one in turns]
@@ -491,7 +508,8 @@ def run(
         with folder.replacing("model.keras") as model_path:
             model.save(model_path)
         if support is not None:
-            folder.write_plans([asdict(one) for one in support.plans])
+            measured = replace(measured, step_seconds=result["median_step_seconds"])
+            folder.write_plans([asdict(one) for one in support.plans], asdict(measured))
         progress.spend("saving", since)
         for table in (steps_table, epochs_table):
             if table is not None:

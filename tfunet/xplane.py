@@ -1,6 +1,6 @@
 """Reads what TensorFlow's profiler wrote: ops and when they ran. Imports TensorFlow."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,12 +23,19 @@ class Allocation:
         address: Of the block.
         num_bytes: As asked for; 0 where it is given back.
         begins: Whether it was asked for.
+        allocator: Name of the allocator, such as "GPU_0_bfc".
+        call: A number of the function call that asked for it, those of tf.data included; 0 where
+            that is not known.
+        seconds: When, from somewhere on.
     """
 
     op: str
     address: int
     num_bytes: int
     begins: bool
+    allocator: str = ""
+    call: int = 0
+    seconds: float = 0.0
 
 
 def read_allocations(path: Path) -> list[Allocation]:
@@ -48,15 +55,21 @@ def read_allocations(path: Path) -> list[Allocation]:
                     continue
                 when = line.timestamp_ns * 1000 + event.offset_ps
                 stats = {names[one.metadata_id]: one for one in event.stats}
-                text = stats.get("tf_op")
                 one = Allocation(
-                    op="" if text is None else text.str_value or names.get(text.ref_value, ""),
+                    op=_text(stats.get("tf_op"), names),
                     address=_number(stats.get("addr")),
                     num_bytes=_number(stats.get("requested_bytes")),
                     begins=kind == "MemoryAllocation",
+                    allocator=_text(stats.get("allocator_name"), names),
+                    call=_number(stats.get("id")),
+                    seconds=when * 1e-12,
                 )
                 found.append((when, one))
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _text(stat: xplane_pb2.XStat | None, names: Mapping[int, str]) -> str:
+    return "" if stat is None else stat.str_value or names.get(stat.ref_value, "")
 
 
 def _number(stat: xplane_pb2.XStat | None) -> int:

@@ -13,6 +13,7 @@ from tfunet.bench.plan import Trial, plan, plan_json
 from tfunet.bench.study import Study, study_from_dict
 from tfunet.bench.toml_writer import study_toml
 from tfunet.record import CASE_COLUMNS, RunFolder, write_atomic
+from tfunet.swap.measured import Measured
 from tfunet.swap.plan import Plan
 
 MIB = 2**20
@@ -188,7 +189,7 @@ def write_swap_sweep(folder: Path, swaps: tuple[str, ...] = ("none", "24MiB")) -
     """Write a sweep with and without large-model support, which takes a fifth of the speed.
 
     Plans save 30 of 50 MiB, with one tensor swapped and one computed again; single counts its
-    device memory, horovod does not.
+    device memory and has measured the memory of a step, horovod neither.
     """
     cells = [("single", 1), ("horovod", 2)]
     cases = [
@@ -213,7 +214,11 @@ def write_swap_sweep(folder: Path, swaps: tuple[str, ...] = ("none", "24MiB")) -
             # Of a process with two replicas the second one's plan, and a smaller one before it.
             scope = "replica_1/" if config.num_replicas > 1 else ""
             plans = [made_up_plan(scope=scope, scale=1), made_up_plan(scope=scope, scale=2)]
-            RunFolder(folder / trial.id).write_plans([asdict(plan) for plan in plans])
+            measured = Measured(why_not="made up")
+            if config.backend == "single":
+                measured = Measured(peak_bytes=21 * MIB, step_seconds=0.6)
+            run = RunFolder(folder / trial.id)
+            run.write_plans([asdict(plan) for plan in plans], asdict(measured))
     return trials
 
 
@@ -227,7 +232,11 @@ def made_up_plan(*, scope: str = "", scale: int = 2) -> Plan:
         peak_bytes=10 * scale * MIB,
         unlimited_peak_bytes=25 * scale * MIB,
         host_bytes=20 * MIB,
+        out_bytes=20 * MIB,
+        in_bytes=25 * MIB,
         step_seconds=0.5,
+        copy_seconds=0.05,
+        exposed_seconds=0.02,
         unlimited_step_seconds=0.45,
         curve=((0.0, 0), (0.1, 10 * scale * MIB), (0.5, 0)),
         unlimited_curve=((0.0, 0), (0.1, 25 * scale * MIB), (0.45, 0)),

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -6,15 +7,21 @@ from synthetic_sweep import make_study, write_swap_sweep, write_sweep
 from tfunet.bench.collect import read_sweep
 from tfunet.bench.comparison import summarise
 from tfunet.bench.plot_style import styles_of
+from tfunet.bench.report import summary_json, summary_table, write_report
 from tfunet.bench.swap_plots import memory_curves, predicted_and_measured
 from tfunet.bench.swapping import (
     memory_rows,
     plan_rows,
     read_swapped,
+    swapped_facts,
     tensor_rows,
     time_rows,
+    traffic_rows,
     verdicts,
 )
+from tfunet.swap.plan import Plan
+
+MIB = 2**20
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +80,76 @@ def test_memory_is_told_where_it_was_counted(found):
     assert (horovod["device"], horovod["device without"]) == ("-", "-")
     assert horovod["processes"].startswith("950.0")
     assert horovod["processes without"].startswith("900.0")
+
+
+def test_measured_memory_of_a_step_stands_beside_the_planned(found):
+    single, horovod = plan_rows(found)
+    assert single["measured"] == "21.0 [21.0, 21.0]"
+    assert horovod["measured"] == "-"
+    assert all("measured" not in row for row in plan_rows([found[1]]))
+
+
+def test_what_a_step_copies_is_told_and_whether_it_waits_for_it(found):
+    for row in traffic_rows(found):
+        assert row["to the host (MiB a step)"] == "20.0 [20.0, 20.0]"
+        assert row["and back"] == "25.0 [25.0, 25.0]"
+        assert row["copies (ms a step)"] == "50.0 [50.0, 50.0]"
+        assert row["hidden"] == "30.0 [30.0, 30.0]"
+        assert row["exposed"] == "20.0 [20.0, 20.0]"
+        assert not {"to the disk, and back", "copies, measured (ms)"} & row.keys()
+
+
+def test_copies_of_traced_runs_were_measured(tmp_path):
+    write_swap_sweep(tmp_path)
+    run = next(tmp_path.glob("single-*24mib*-r1-*"))
+    # Of the steps 2 and 3; the first one traces, and what comes after the last is no step's.
+    lines = ["step,name,begin_seconds,seconds", "0,start,90,9", "1,step,100,5", "1,swap out,101,4"]
+    for step, begin in ((2, 110), (3, 120)):
+        lines += [f"{step},step,{begin},5", f"{step},swap out,{begin + 1},0.03"]
+        lines += [f"{step},swap out,{begin + 2},0.01", f"{step},swap in,{begin + 3},0.02"]
+    lines += ["3,timing steps,130,5", "3,swap in,131,4"]
+    (run / "spans-0.csv").write_text("".join(f"{line}\n" for line in lines))
+    single, horovod = traffic_rows(read_swapped(read_sweep(tmp_path)))
+    assert single["copies, measured (ms)"] == "60.0"
+    assert horovod["copies, measured (ms)"] == "-"
+
+
+def test_programs_get_the_numbers_unrounded(found):
+    single, horovod = (json.loads(json.dumps(swapped_facts(one), allow_nan=False)) for one in found)
+    assert (single["out_bytes"], single["in_bytes"]) == (20 * MIB, 25 * MIB)
+    assert single["hidden_seconds"] == pytest.approx(0.03)
+    assert (single["tensors_swapped"], single["tensors_recomputed"]) == (1, 1)
+    assert single["measured_peak_bytes"] == 21 * MIB
+    assert horovod["measured_peak_bytes"] is None
+    assert single["ratio"] == pytest.approx(0.8)
+    assert (single["verdict"], horovod["num_replicas"]) == ("slower", 2)
+
+
+def test_plans_of_earlier_records_tell_what_is_swapped():
+    table = {"decisions": {"a": "swap", "b": "recompute"}, "tensor_bytes": {"a": 5, "b": 3}}
+    plan = Plan.from_table(table)
+    assert (plan.out_bytes, plan.in_bytes) == (5, 5)
+
+
+def test_the_report_has_a_section(tmp_path, sweep):
+    report = write_report(sweep.folder, tmp_path)
+    for text in (report.html.read_text(), report.markdown.read_text(), summary_table(sweep.folder)):
+        assert "Large-model support" in text
+        assert "to the host (MiB a step)" in text
+        assert "24MiB: 0.80 times as fast as without" in text
+    assert len(summary_json(sweep.folder)["swapping"]) == 2
+
+
+def test_a_record_without_its_plan_does_not_end_the_report(tmp_path):
+    write_swap_sweep(tmp_path)
+    next(tmp_path.glob("single-*24mib*/swap.json")).unlink()
+    assert "A run with --swap writes it" in summary_table(tmp_path)
+    assert summary_json(tmp_path)["swapping"] == []
+
+
+def test_a_sweep_without_support_has_no_section(tmp_path):
+    write_sweep(tmp_path, make_study(repeats=1))
+    assert "Large-model support" not in summary_table(tmp_path)
 
 
 def test_replicas_of_one_process_count_as_one_and_the_largest_tensor_comes_first(found):

@@ -104,6 +104,21 @@ def test_floor_is_the_largest_working_set_of_one_op():
     assert largest_op(trace, {5: 50}) == (350, "op5")
 
 
+@pytest.mark.parametrize("budget", [0, 300, 320, 350, 400])
+@pytest.mark.parametrize("rows", [CHAIN, UNET])
+def test_what_is_held_at_the_peak_is_told_by_name(rows, budget):
+    plan = plan_for(rows, budget, {"copies_overlap": True})
+    assert sum(plan.peak_tensors.values()) == plan.peak_bytes
+    assert plan.peak_op
+
+
+def test_scratch_at_the_peak_is_told_apart():
+    plan = plan_for(CHAIN, 1000, scratch={4: 350})
+    assert plan.peak_op == "op4"
+    # The op's input c is not needed any more, L, b and a are; B is what it makes.
+    assert plan.peak_tensors == {"scratch of op4": 350, "L": 100, "a": 100, "b": 100, "B": 100}
+
+
 def test_stateful_op_is_never_repeated():
     rows = (("Stateful", "x", "a", 100), *CHAIN[1:])
     assert "recompute" not in plan_for(rows, 0, allowed=["recompute"]).decisions.values() or (

@@ -10,6 +10,16 @@ from typing import Any
 from tfunet.bench.collect import read_sweep
 from tfunet.bench.comparison import Summary, summarise
 from tfunet.bench.settings import show
+from tfunet.bench.swapping import (
+    Swapped,
+    memory_rows,
+    plan_rows,
+    read_swapped,
+    swapped_facts,
+    time_rows,
+    traffic_rows,
+    verdicts,
+)
 from tfunet.bench.tables import (
     cell_facts,
     comparison_facts,
@@ -97,6 +107,10 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
         blocks.append("\n".join(plain_text(cost_rows(family, target_dice))))
         if parts := lost_rows(family):
             blocks.append("\n".join(plain_text(parts)))
+    if swapping := _swapping(summary):
+        blocks.append("Large-model support")
+        blocks += ["\n".join(plain_text(rows)) for rows in swapping["tables"]]
+        blocks[-1] += "".join(f"\n- {one}" for one in swapping["sentences"])
     found = findings(summary)
     for heading, sentences in found.items():
         if not heading.startswith("Scaling"):
@@ -121,9 +135,31 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
             for family in summary.families
             for one in family.comparisons
         ],
+        "swapping": [swapped_facts(one) for one in _read_swapped(summary)[0]],
         "findings": findings(summary),
         "doubts": doubts(summary),
     }
+
+
+def _read_swapped(summary: Summary) -> tuple[tuple[Swapped, ...], str]:
+    """Return what ran under large-model support, and why that cannot be read, if it cannot."""
+    if not any(one.result is not None and one.config.swap for one in summary.sweep.trials):
+        return (), ""
+    try:
+        return read_swapped(summary.sweep), ""
+    except ValueError as error:
+        return (), str(error)
+
+
+def _swapping(summary: Summary) -> dict[str, Any] | None:
+    """Return the section on large-model support; None where no trial had it."""
+    found, fault = _read_swapped(summary)
+    if fault:
+        return {"tables": [], "sentences": [fault]}
+    if not found:
+        return None
+    tables = [rows(found) for rows in (plan_rows, time_rows, traffic_rows, memory_rows)]
+    return {"tables": tables, "sentences": verdicts(found)}
 
 
 def _cells(summary: Summary, target_dice: float | None) -> list[dict[str, Any]]:
@@ -155,6 +191,7 @@ def _values(summary: Summary, target: Path, target_dice: float | None) -> dict[s
             }
             for family in summary.families
         ],
+        "swapping": _swapping(summary),
         "varying": {key: ", ".join(values) for key, values in summary.varying.items()},
         "fixed": {key: show(value) for key, value in summary.fixed.items()},
         "num_comparisons": summary.num_comparisons,

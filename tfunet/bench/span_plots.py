@@ -1,14 +1,13 @@
 """Where the time of a traced run went, in numbers and as a picture. Needs matplotlib."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 from matplotlib.figure import Figure
 
 from tfunet.bench.plot_style import legend_above, make_panels
-from tfunet.bench.traces import INSIDE, read_spans
+from tfunet.bench.traces import INSIDE, inside_seconds, read_spans
 from tfunet.spans import Span
 
 STARTING = ("start", "opening the data", "decoding", "setting up the model")
@@ -46,7 +45,7 @@ def time_rows(run: str | Path) -> list[dict[str, str]]:
                 phases[name] = phases.get(name, 0.0) + span.seconds
         row = {"process": str(process)}
         row |= {f"{name} (s)": f"{seconds:.2f}" for name, seconds in phases.items()}
-        inside = _inside_seconds(spans)
+        inside = inside_seconds(spans)
         row |= {f"{name} of a step (ms)": f"{1000 * one:.1f}" for name, one in inside.items()}
         rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -105,19 +104,3 @@ def _phase(name: str) -> str:
     if name in STARTING:
         return "start"
     return "callbacks" if name.startswith("callbacks") else name
-
-
-def _inside_seconds(spans: Sequence[Span]) -> Mapping[str, float]:
-    steady = {one.step: one for one in spans if one.name == "step"}
-    totals: dict[str, dict[int, float]] = {}
-    for span in spans:
-        step = steady.get(span.step)
-        if span.name in INSIDE and step and _within(span, step):
-            of_step = totals.setdefault(span.name, {})
-            of_step[span.step] = of_step.get(span.step, 0.0) + span.seconds
-    whole = {"all": median(one.seconds for one in steady.values())} if steady else {}
-    return {**whole, **{name: median(of.values()) for name, of in totals.items()}}
-
-
-def _within(span: Span, step: Span) -> bool:
-    return step.begin_seconds <= span.begin_seconds <= step.begin_seconds + step.seconds

@@ -1,23 +1,31 @@
 """Compares runs of a sweep under large-model support with the same runs without it. Pure."""
 
-import re
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
 
 from tfunet.bench.cells import speed_ratio, speed_ratios
 from tfunet.bench.collect import SweepRecord, TrialRecord
 from tfunet.bench.stats import Estimate, Spread, adjusted_p_values, speed_verdict, spread
 from tfunet.bench.tables import NONE, estimate_text, spread_text
+from tfunet.bench.traces import copied_seconds
 from tfunet.bench.verdict import interval_text, p_text
 from tfunet.bench.ways import way_of
 from tfunet.config import SWAP_KEYS, RunConfig
-from tfunet.swap.plan import Plan
-from tfunet.swap.show import read_plans
+from tfunet.swap.measured import Measured
+from tfunet.swap.plan import Plan, of_one_replica
+from tfunet.swap.show import read_measured, read_plans
 
 MIB = 2**20
-# What names a replica in the graph of a process that has several.
-REPLICA = re.compile(r"replica_\d+/")
+# Of the plans, what programs get the medians of.
+MEDIANS = (
+    *("unlimited_peak_bytes", "peak_bytes", "budget_bytes", "host_bytes", "disk_bytes"),
+    *("out_bytes", "in_bytes", "step_seconds", "unlimited_step_seconds", "repeat_seconds"),
+    *("copy_seconds", "exposed_seconds"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +38,8 @@ class Swapped:
         upper: The finished runs with the budget.
         lower: Those without; empty where the sweep has none.
         plans: A plan for each of `upper`: of the replica and step that need most.
+        measured: What a step took, for each of `upper`.
+        copied_seconds: Time of the copies of a step, of those of `upper` that were traced.
         ratio: How many times as fast as without; None without runs on both sides.
         ratio_repeats: The same of every repeat.
         adjusted_p: p-value of `ratio`, adjusted for all those of the sweep.
@@ -42,6 +52,8 @@ class Swapped:
     upper: tuple[TrialRecord, ...]
     lower: tuple[TrialRecord, ...]
     plans: tuple[Plan, ...]
+    measured: tuple[Measured, ...]
+    copied_seconds: tuple[float, ...]
     ratio: Estimate | None
     ratio_repeats: tuple[float, ...]
     adjusted_p: float | None = None
@@ -99,11 +111,13 @@ def read_swapped(sweep: SweepRecord) -> tuple[Swapped, ...]:
 def plan_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
     """Return a row for each: what the plans predict of a step's memory, and how they reach it."""
     has_disk = any(plan.on_disk for one in found for plan in one.plans)
+    is_measured = any(_peaks(one) for one in found)
     return [
         {
             **_names(one),
             "all kept (MiB)": _mib(plan.unlimited_peak_bytes for plan in one.plans),
             "under the plan": _mib(plan.peak_bytes for plan in one.plans),
+            **({"measured": _mib(_peaks(one))} if is_measured else {}),
             "a step may use": _mib(plan.budget_bytes for plan in one.plans),
             "on the host": _mib(plan.host_bytes for plan in one.plans),
             **({"on disk": _mib(plan.disk_bytes for plan in one.plans)} if has_disk else {}),
@@ -153,6 +167,61 @@ def memory_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
     ]
 
 
+def traffic_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
+    """Return a row for each: what a step copies, and in which time, as the plans predict it.
+
+    Copies are hidden that run beside computation, and exposed where a step waits for them. Those
+    of runs with `trace` were measured, on a CPU.
+    """
+    has_disk = any(plan.on_disk for one in found for plan in one.plans)
+    is_traced = any(one.copied_seconds for one in found)
+    return [
+        {
+            **_names(one),
+            "to the host (MiB a step)": _mib(plan.out_bytes for plan in one.plans),
+            "and back": _mib(plan.in_bytes for plan in one.plans),
+            **(
+                {"to the disk, and back": _mib(plan.disk_bytes for plan in one.plans)}
+                if has_disk
+                else {}
+            ),
+            "copies (ms a step)": _tenths(plan.copy_seconds for plan in one.plans),
+            "hidden": _tenths(plan.hidden_seconds for plan in one.plans),
+            "exposed": _tenths(plan.exposed_seconds for plan in one.plans),
+            "run again (ms a step)": _tenths(plan.repeat_seconds for plan in one.plans),
+            **({"copies, measured (ms)": _tenths(one.copied_seconds)} if is_traced else {}),
+        }
+        for one in found
+    ]
+
+
+def swapped_facts(one: Swapped) -> dict[str, Any]:
+    """Return the same for programs: medians over the runs, unrounded; None where nothing is."""
+    ratio = one.ratio
+    return {
+        "backend": one.way,
+        "num_replicas": one.num_replicas,
+        "replica_batch": one.replica_batch,
+        "budget": one.budget,
+        "runs": len(one.upper),
+        "runs_without": len(one.lower),
+        **{name: median(vars(plan)[name] for plan in one.plans) for name in MEDIANS},
+        "hidden_seconds": median(plan.hidden_seconds for plan in one.plans),
+        "tensors_swapped": median(plan.count("swap") for plan in one.plans),
+        "tensors_recomputed": median(plan.count("recompute") for plan in one.plans),
+        "tensors_split": median(len(plan.split) for plan in one.plans),
+        "measured_peak_bytes": _median(_peaks(one)),
+        "measured_step_seconds": _median(_step_seconds(one.upper)),
+        "measured_step_seconds_without": _median(_step_seconds(one.lower)),
+        "measured_copy_seconds": _median(one.copied_seconds),
+        "ratio": None if ratio is None else ratio.value,
+        "ratio_low": None if ratio is None else _finite(ratio.low),
+        "ratio_high": None if ratio is None else _finite(ratio.high),
+        "adjusted_p": one.adjusted_p,
+        "verdict": None if ratio is None else speed_verdict(ratio, one.adjusted_p),
+    }
+
+
 def tensor_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
     """Return a row for each tensor that any plan gives up, the largest first.
 
@@ -161,7 +230,7 @@ def tensor_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
     columns: dict[str, list[Plan]] = {}
     for one in found:
         plans = columns.setdefault(f"batch {one.replica_batch}, {one.budget}", [])
-        plans += [_of_one_replica(plan) for plan in one.plans]
+        plans += [of_one_replica(plan) for plan in one.plans]
     num_bytes: dict[str, int] = {}
     for plan in (plan for plans in columns.values() for plan in plans):
         for name in plan.decisions:
@@ -200,6 +269,8 @@ def _verdict(one: Swapped, ratio: Estimate) -> str:
 
 def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) -> Swapped:
     config = upper[0].config
+    measured = [read_measured(trial.folder) for trial in upper]
+    copied = [copied_seconds(trial.folder) for trial in upper]
     return Swapped(
         way=way_of(upper[0]),
         num_replicas=config.num_replicas,
@@ -211,6 +282,8 @@ def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) ->
             max(read_plans(trial.folder), key=lambda plan: plan.unlimited_peak_bytes)
             for trial in upper
         ),
+        measured=tuple(one for one in measured if one is not None),
+        copied_seconds=tuple(one for one in copied if one is not None),
         ratio=speed_ratio(upper, lower),
         ratio_repeats=speed_ratios(upper, lower),
     )
@@ -238,15 +311,6 @@ def _names(one: Swapped) -> dict[str, str]:
     }
 
 
-def _of_one_replica(plan: Plan) -> Plan:
-    """Return the plan with the names of a process that has one replica."""
-    return replace(
-        plan,
-        decisions={REPLICA.sub("", name): what for name, what in plan.decisions.items()},
-        tensor_bytes={REPLICA.sub("", name): size for name, size in plan.tensor_bytes.items()},
-    )
-
-
 def _decided(name: str, plans: Sequence[Plan]) -> str:
     counts = Counter(plan.decisions.get(name, "keep") for plan in plans)
     return ", ".join(f"{what} {count}" for what, count in counts.most_common())
@@ -269,6 +333,27 @@ def _whole(values: Iterable[float]) -> str:
     return f"{known[0]:.0f}" if min(known) == max(known) else spread_text(spread(known), 0)
 
 
+def _tenths(values: Iterable[float]) -> str:
+    known = [1000 * one for one in values]
+    return spread_text(spread(known), 1) if known else NONE
+
+
 def _milliseconds(trials: Iterable[TrialRecord]) -> str:
+    return _whole(1000 * one for one in _step_seconds(trials))
+
+
+def _step_seconds(trials: Iterable[TrialRecord]) -> list[float]:
     seconds = [one.result.median_step_seconds for one in trials if one.result is not None]
-    return _whole(1000 * one for one in seconds if one is not None)
+    return [one for one in seconds if one is not None]
+
+
+def _peaks(one: Swapped) -> list[int]:
+    return [found.peak_bytes for found in one.measured if found.peak_bytes is not None]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tfunet.record import RunFolder
@@ -46,6 +47,33 @@ def read_spans(run: str | Path) -> dict[int, list[Span]]:
             "with trace = true in [base]."
         )
     return found
+
+
+def inside_seconds(spans: Sequence[Span]) -> dict[str, float]:
+    """Return what a step is made of, by name: medians over the steady steps, summed over each.
+
+    "all" is the whole of a step.
+    """
+    steady = {one.step: one for one in spans if one.name == "step"}
+    totals: dict[str, dict[int, float]] = {}
+    for span in spans:
+        step = steady.get(span.step)
+        if span.name in INSIDE and step and _within(span, step):
+            of_step = totals.setdefault(span.name, {})
+            of_step[span.step] = of_step.get(span.step, 0.0) + span.seconds
+    whole = {"all": median(one.seconds for one in steady.values())} if steady else {}
+    return {**whole, **{name: median(of.values()) for name, of in totals.items()}}
+
+
+def copied_seconds(run: str | Path) -> float | None:
+    """Return the time of all copies of large-model support in a steady step of process 0.
+
+    None where the run was not traced, or copied nothing that the host knows of.
+    """
+    rows = RunFolder(Path(run)).read_spans().get(0, [])
+    found = inside_seconds(list(_first_steps_named([_span(row) for row in rows])))
+    copies = [found[name] for name in ("swap out", "swap in") if name in found]
+    return sum(copies) if copies else None
 
 
 def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) -> dict[str, Any]:
@@ -103,6 +131,10 @@ def _first_steps_named(spans: Sequence[Span]) -> Iterator[Span]:
             yield replace(span, name="first step")
         else:
             yield span
+
+
+def _within(span: Span, step: Span) -> bool:
+    return step.begin_seconds <= span.begin_seconds <= step.begin_seconds + step.seconds
 
 
 def _lanes(spans: Sequence[Span]) -> list[list[Span]]:

@@ -1,4 +1,4 @@
-"""`tfunet swap`: plan what large-model support would do on any device, and draw a plan."""
+"""`tfunet swap`: plan what large-model support would do on any device, show and compare plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tfunet.commands.parsers import add_command, add_config, config_of
 
 def add(commands: argparse._SubParsersAction) -> None:
     """Add the commands of this module."""
-    swap = commands.add_parser("swap", help="plan what to swap, for any device; show a plan")
+    swap = commands.add_parser(
+        "swap", help="plan what to swap, for any device; show and compare plans"
+    )
     plans = swap.add_subparsers(metavar="ACTION", required=True)
     plan = add_command(
         plans, "plan", _plan, "say what a step needs and takes on a device", takes_keys=True
@@ -23,9 +25,13 @@ def add(commands: argparse._SubParsersAction) -> None:
     plan.add_argument("--memory", metavar="40GiB", help="by default the device's")
     plan.add_argument("--save", type=Path, help="file for the plan, as JSON")
     plan.add_argument("--json", action="store_true", help="print JSON")
-    show = add_command(plans, "show", _show, "draw the memory of a step under a plan")
+    show = add_command(plans, "show", _show, "the memory of a step under a plan, and as measured")
     show.add_argument("plan", type=Path, help="folder of a run, or a plan that was saved")
     show.add_argument("--out", type=Path, help="picture to write: .svg, .png or .pdf")
+    diff = add_command(plans, "diff", _diff, "say in what two plans differ; exit code 8 if they do")
+    diff.add_argument("first", type=Path, help="folder of a run, or a plan that was saved")
+    diff.add_argument("second", type=Path, help="the same of the other")
+    diff.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -56,11 +62,24 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from tfunet.swap.show import draw, read_plans, text
+    from tfunet.bench.traces import copied_seconds
+    from tfunet.swap.show import draw, read_measured, read_plans, text
 
-    plan = read_plans(options.plan)[-1]
-    print(text(plan))
+    plan, measured = read_plans(options.plan)[-1], read_measured(options.plan)
+    copied = copied_seconds(options.plan) if options.plan.is_dir() else None
+    print(text(plan, measured, copied))
     if options.out is not None:
-        draw(plan, options.out)
+        draw(plan, options.out, measured)
         print(f"Picture: {options.out}")
     return exit_codes.OK
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from tfunet.swap.diff import difference, difference_json, difference_text
+    from tfunet.swap.show import read_measured, read_plans
+
+    both = options.first, options.second
+    first, second = (read_plans(path)[-1] for path in both)
+    found = difference(first, second, *(read_measured(path) for path in both))
+    print(json.dumps(difference_json(found), indent=1) if options.json else difference_text(found))
+    return exit_codes.OK if found.is_same else exit_codes.DIFFERENT

@@ -18,8 +18,9 @@ from tfunet.swap.costs import Costs
 from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.room import Room, local_replicas, read_limits
 from tfunet.swap.schedule import Action, memory, schedule
-from tfunet.swap.show import limits_line
+from tfunet.swap.show import end_line, out_of_memory_line, over_line
 from tfunet.swap.steps import Trace
+from tfunet.swap.stopwatch import Stopwatch
 from tfunet.swap.tiers import Tiers, with_advice
 from tfunet.swap.timeline import Moves, moved
 
@@ -107,22 +108,30 @@ class LargeModelSupport(keras.callbacks.Callback):
         self.plans: list[Plan] = []
         self._undo: Callable[[], None] | None = None
         self._room: Room | None = None
+        self._stopwatch = Stopwatch()
         self._told_of_unknown = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._install(self.model)
 
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._stopwatch.begin(len(self.plans))
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._stopwatch.end(len(self.plans), steps=self.model.steps_per_execution)
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._remove()
         # A CPU without a cap is no device that tensors could be moved out of.
         used = budgets.used_bytes() if budgets.device_bytes() is not None else None
-        if self.verbose and self.plans and used is not None:
-            predicted = resident_bytes(self.model) + self.plans[-1].peak_bytes
-            print(
-                f"Large-model support: {used[1] / MIB:.0f} MiB at the peak, "
-                f"{predicted / MIB:.0f} MiB predicted.",
-                flush=True,
-            )
+        line = self.plans and end_line(
+            self.plans[-1],
+            resident_bytes=resident_bytes(self.model),
+            used_bytes=None if used is None else used[1],
+            seconds=self._stopwatch.median_seconds(),
+        )
+        if self.verbose and line:
+            print(line, flush=True)
 
     @contextmanager
     def on(self, model: keras.Model) -> Iterator["LargeModelSupport"]:
@@ -145,6 +154,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             except (StopIteration, tf.errors.OutOfRangeError):
                 raise  # The data of an epoch has ended; another may follow.
             except BaseException as error:
+                if isinstance(error, tf.errors.ResourceExhaustedError) and self.plans:
+                    error.add_note(out_of_memory_line(self.plans[-1]))
                 explained = self._room and self._room.explained()
                 self._remove()
                 if explained is not None:
@@ -158,6 +169,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         _check(model)
         _build_optimizer(model)
         self.plans = []
+        self._stopwatch = Stopwatch()
         self._told_of_unknown = False
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
         room = self._room = Room(
@@ -385,13 +397,8 @@ def _line(plan: Plan, everything: str) -> str:
         f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."
     )
-    if plan.peak_bytes > plan.budget_bytes:
-        text += f" That is more than the {plan.budget_bytes / MIB:.0f} MiB that a step may use"
-        text += limits_line(plan) or (
-            f"; the largest single op needs {plan.floor_bytes / MIB:.0f} MiB ({plan.floor_op}). A "
-            "smaller patch, fewer filters or mixed_bfloat16 would help."
-        )
-    return text
+    over = over_line(plan)
+    return f"{text} {over}" if over else text
 
 
 def _of_this_replica(ops: Sequence[tf.Operation]) -> list[tf.Operation]:

@@ -129,14 +129,31 @@ def seconds_of(
         costs: Of the ops of the step; in slabs where `slab_seconds` has them.
     """
     seconds = sum(_op_seconds(trace, one, chain, costs) for one in chain.ops)
-    seconds += sum(_reads(trace, chain, split, costs))
-    seconds += sum(_sums(trace, chain, costs))
+    seconds += sum(copy_seconds(*one, costs) for one in copies(trace, chain, kept, split))
+    return seconds + costs.moved_seconds(_moved_bytes(trace, chain, split))
+
+
+def copies(
+    trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int]
+) -> Iterator[tuple[bool, int, int]]:
+    """Yield what a chain copies: whether to the host, the bytes, and in how many parts.
+
+    See `seconds_of` for the arguments.
+    """
+    for one, num_bytes in _reads(trace, chain):
+        if one in split:
+            yield False, num_bytes, 1
     for one in kept:
         num_bytes = trace.tensors[one].num_bytes
-        seconds += costs.out_seconds(num_bytes) + costs.copy_seconds * (len(chain.slabs) - 1)
+        yield True, num_bytes, len(chain.slabs)
         if one not in split:
-            seconds += costs.in_seconds(num_bytes)
-    return seconds
+            yield False, num_bytes, 1
+
+
+def copy_seconds(is_out: bool, num_bytes: int, parts: int, costs: Costs) -> float:
+    """Return the time of what `copies` yields."""
+    seconds = costs.out_seconds(num_bytes) if is_out else costs.in_seconds(num_bytes)
+    return seconds + costs.copy_seconds * (parts - 1)
 
 
 def _op_seconds(trace: Trace, index: int, chain: Chain, costs: Costs) -> float:
@@ -151,8 +168,8 @@ def _op_seconds(trace: Trace, index: int, chain: Chain, costs: Costs) -> float:
     return costs.op_seconds[index] * more
 
 
-def _reads(trace: Trace, chain: Chain, split: Collection[int], costs: Costs) -> Iterator[float]:
-    """Yield the seconds of each slab that is read: from the host, or from a whole tensor."""
+def _reads(trace: Trace, chain: Chain) -> Iterator[tuple[int, int]]:
+    """Yield the tensor and the bytes of each slab that is read of what lies outside of a chain."""
     inside = {one for index in chain.ops for one in trace.ops[index].outputs}
     seen = set()
     for index in chain.ops:
@@ -162,21 +179,20 @@ def _reads(trace: Trace, chain: Chain, split: Collection[int], costs: Costs) -> 
                 continue
             for slab in chain.slabs:
                 first, last = reach.rows(*slab)
-                if (one, first, last) in seen:
-                    continue
-                seen.add((one, first, last))
-                num_bytes = (last - first) * reach.row_bytes
-                if one in split:
-                    yield costs.in_seconds(num_bytes)
-                else:
-                    yield costs.moved_seconds(2 * num_bytes)
+                if (one, first, last) not in seen:
+                    seen.add((one, first, last))
+                    yield one, (last - first) * reach.row_bytes
 
 
-def _sums(trace: Trace, chain: Chain, costs: Costs) -> Iterator[float]:
-    """Yield the seconds of adding up what the slabs give of each sum."""
-    for index in chain.ops:
-        op = trace.ops[index]
-        for one, reach in zip(op.outputs, slabs_of(op).outputs, strict=True):
-            if reach is None:
-                added = 3 * trace.tensors[one].num_bytes * (len(chain.slabs) - 1)
-                yield costs.moved_seconds(added)
+def _moved_bytes(trace: Trace, chain: Chain, split: Collection[int]) -> int:
+    """Return what is read and written on the device to take slabs and to add up their sums."""
+    taken = sum(2 * num_bytes for one, num_bytes in _reads(trace, chain) if one not in split)
+    sums = sum(
+        trace.tensors[one].num_bytes
+        for index in chain.ops
+        for one, reach in zip(
+            trace.ops[index].outputs, slabs_of(trace.ops[index]).outputs, strict=True
+        )
+        if reach is None
+    )
+    return taken + 3 * sums * (len(chain.slabs) - 1)

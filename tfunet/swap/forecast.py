@@ -17,7 +17,7 @@ from tfunet.swap.callback import MARGIN, MIB, resident_bytes
 from tfunet.swap.costs import Device, described
 from tfunet.swap.devices import DISK_BYTES_PER_SECOND
 from tfunet.swap.plan import WAYS, Plan, Way
-from tfunet.swap.show import limits_line, text
+from tfunet.swap.show import text
 from tfunet.swap.tiers import Tiers, with_advice
 
 
@@ -161,9 +161,5 @@ def forecast_text(found: Forecast) -> str:
         longer = plan.step_seconds / plan.unlimited_step_seconds - 1
         lines.append(f"It fits with swapping: a step takes {longer:.0%} longer.")
     else:
-        lines.append(
-            f"It does not fit{limits_line(plan)}"
-            if plan.wanted_host_bytes
-            else "It does not fit. A smaller patch, fewer filters or mixed_bfloat16 would help."
-        )
+        lines.append("It does not fit.")
     return "\n".join(lines)

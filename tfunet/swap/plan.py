@@ -1,14 +1,17 @@
 """What large-model support does with each tensor that the backward pass needs. Pure."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 Decision = Literal["keep", "recompute", "swap"]
 # What may be done with a tensor beside keeping it.
 Way = Literal["recompute", "split", "swap"]
 WAYS: tuple[Way, ...] = ("swap", "recompute", "split")
+# What names a replica in the graph of a process that has several.
+REPLICA = re.compile(r"replica_\d+/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +32,14 @@ class Plan:
         unlimited_peak_bytes: The same with every tensor kept, predicted.
         floor_bytes: The largest working set of one op, which no plan can pass.
         floor_op: That op's name.
+        peak_op: The op that runs, or the tensor that is copied, when most memory is in use.
+        peak_tensors: Bytes of the largest tensors that are held then, by name.
+        obstacles: Where the budget is not met: the ops that alone need more, with their bytes.
+        advice: What would help then.
         host_bytes: Host memory that tensors take which are swapped or split.
-        disk_bytes: What those on disk take there.
+        disk_bytes: What those on disk take there; so much is written to it, and read, in a step.
+        out_bytes: Copied from device to host in a step, also what goes on to the disk.
+        in_bytes: Copied from host to device in a step.
         host_budget_bytes: Host memory that the plan was made for; None for no limit.
         disk_budget_bytes: The same of the disk; 0 where there was none.
         wanted_host_bytes: Room, in host memory or on disk, with which `peak_bytes` would be
@@ -57,8 +66,14 @@ class Plan:
     unlimited_peak_bytes: int = 0
     floor_bytes: int = 0
     floor_op: str = ""
+    peak_op: str = ""
+    peak_tensors: Mapping[str, int] = field(default_factory=dict)
+    obstacles: Mapping[str, int] = field(default_factory=dict)
+    advice: Sequence[str] = ()
     host_bytes: int = 0
     disk_bytes: int = 0
+    out_bytes: int = 0
+    in_bytes: int = 0
     host_budget_bytes: int | None = None
     disk_budget_bytes: int | None = 0
     wanted_host_bytes: int = 0
@@ -88,8 +103,33 @@ class Plan:
             name: tuple(tuple(point) for point in table.get(name, ()))
             for name in ("curve", "unlimited_curve")
         }
-        names = {name: tuple(table.get(name, ())) for name in ("split", "on_disk")}
-        return cls(**{**table, **curves, **names})
+        names = {name: tuple(table.get(name, ())) for name in ("split", "on_disk", "advice")}
+        # Plans of earlier versions do not tell, and split tensors are not in this.
+        sizes = table.get("tensor_bytes", {})
+        decisions = table.get("decisions", {}).items()
+        swapped = sum(sizes.get(one, 0) for one, what in decisions if what == "swap")
+        return cls(**{"out_bytes": swapped, "in_bytes": swapped, **table, **curves, **names})
+
+    @property
+    def hidden_seconds(self) -> float:
+        """Of `copy_seconds`, what runs beside computation."""
+        return max(0.0, self.copy_seconds - self.exposed_seconds)
 
     def count(self, decision: Decision) -> int:
         return sum(one == decision for one in self.decisions.values())
+
+
+def of_one_replica(plan: Plan) -> Plan:
+    """Return the plan with the names of a process that has one replica."""
+
+    def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            REPLICA.sub("", name): REPLICA.sub("", one) if isinstance(one, str) else one
+            for name, one in values.items()
+        }
+
+    mappings = ("decisions", "awaited", "fetched", "slab_rows", "peak_tensors", "tensor_bytes")
+    changes: dict[str, Any] = {name: renamed(vars(plan)[name]) for name in mappings}
+    for name in ("split", "on_disk"):
+        changes[name] = tuple(REPLICA.sub("", one) for one in vars(plan)[name])
+    return replace(plan, **changes)

@@ -7,12 +7,15 @@ import numpy as np
 
 from tfunet.swap import split
 from tfunet.swap.costs import Costs
+from tfunet.swap.obstacles import in_the_way, working_sets
+from tfunet.swap.peak import at_peak
 from tfunet.swap.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.search import Search
-from tfunet.swap.steps import ALIASES, Op, Trace, without_small
+from tfunet.swap.steps import Trace, without_small
 from tfunet.swap.tiers import total_bytes
 from tfunet.swap.timeline import Moves, Timeline, curve, moved, overlap, timeline
+from tfunet.swap.traffic import Traffic, traffic
 
 # A step of thousands of ops is not searched to the end: so many actions are weighed at the most.
 SEARCHED_ACTIONS = 300_000
@@ -83,7 +86,17 @@ def make_plan(
         if found.chains:
             found, best = _taller(trace, found, best, costs, scratch or {}, budget_bytes)
         own = found.scratch_with(scratch or {})
-        plan = _described(trace, found, best, unlimited, budget_bytes, own)
+        copied = traffic(trace, found, best.decisions, costs)
+        plan = _described(trace, found, best, unlimited, budget_bytes, own, copied)
+        if plan.peak_bytes > budget_bytes:
+            ops, advice = in_the_way(
+                found.trace,
+                budget_bytes=budget_bytes,
+                scratch=own,
+                held=plan.peak_tensors,
+                allowed=allowed,
+            )
+            plan = replace(plan, obstacles=ops, advice=advice)
         tiers = costs.tiers
         return replace(plan, host_budget_bytes=tiers.host_bytes, disk_budget_bytes=tiers.disk_bytes)
 
@@ -303,10 +316,13 @@ def _described(
     unlimited: Candidate,
     budget_bytes: int,
     scratch: Mapping[int, int],
+    copied: Traffic,
 ) -> Plan:
     trace = found.trace
     floor, floor_op = largest_op(trace, scratch)
-    moved = [*sorted(found.on_host), *sorted(best.decisions.keys() - found.on_host)]
+    actions = moved(schedule(trace, best.decisions), best.moves)
+    peak_op, peak_tensors = at_peak(trace, actions, best.in_use, scratch)
+    on_host = [*sorted(found.on_host), *sorted(best.decisions.keys() - found.on_host)]
 
     def named(places: Mapping[int, int]) -> dict[str, str]:
         return {trace.tensors[one].name: trace.ops[op].name for one, op in sorted(places.items())}
@@ -324,37 +340,33 @@ def _described(
         unlimited_peak_bytes=unlimited.peak_bytes,
         floor_bytes=floor,
         floor_op=floor_op,
+        peak_op=peak_op,
+        peak_tensors=peak_tensors,
         on_disk=tuple(trace.tensors[one].name for one in sorted(best.on_disk)),
         host_bytes=sum(
             whole.tensors[one].num_bytes
-            for one in moved
+            for one in on_host
             if best.decisions.get(one, "swap") == "swap" and one not in best.on_disk
         ),
         disk_bytes=total_bytes(trace, best.on_disk),
+        out_bytes=copied.out_bytes,
+        in_bytes=copied.in_bytes,
         step_seconds=best.times.step_seconds,
         unlimited_step_seconds=unlimited.times.step_seconds,
         repeat_seconds=best.times.repeat_seconds,
-        copy_seconds=best.times.copy_seconds,
-        exposed_seconds=best.times.exposed_seconds,
+        copy_seconds=best.times.copy_seconds + copied.slab_seconds,
+        exposed_seconds=best.times.exposed_seconds + copied.slab_seconds,
         curve=curve(best.times.ends, best.in_use.tolist()),
         unlimited_curve=curve(unlimited.times.ends, unlimited.in_use.tolist()),
-        tensor_bytes={whole.tensors[one].name: whole.tensors[one].num_bytes for one in moved},
+        tensor_bytes={whole.tensors[one].name: whole.tensors[one].num_bytes for one in on_host},
     )
 
 
 def largest_op(trace: Trace, scratch: Mapping[int, int]) -> tuple[int, str]:
     """Return the bytes that a single op reads and writes at once, at most, and that op's name."""
-    sizes = {
-        op.name: sum(trace.tensors[one].num_bytes for one in {*op.inputs, *_own_outputs(op)})
-        + scratch.get(index, 0)
-        for index, op in enumerate(trace.ops)
-    }
+    sizes = working_sets(trace, scratch)
     name = max(sizes, key=lambda one: sizes[one], default="")
     return sizes.get(name, 0), name
-
-
-def _own_outputs(op: Op) -> tuple[int, ...]:
-    return () if op.kind in ALIASES else op.outputs
 
 
 def _excess(actions: Sequence[Action], in_use: np.ndarray, budget_bytes: int) -> int:

@@ -59,7 +59,9 @@ def follow(
                 copies[action.index] = handle.op if slabs.has(action.index) else tier.out(handle)
             leaving.append((last_forward[action.index], copies[action.index]))
         elif action.kind == "in":
-            with tf.control_dependencies([copies[action.index], *after]):
+            # So that whoever looks into a profile sees what came back.
+            name = f"back/{handles[action.index].op.name}/"
+            with tf.control_dependencies([copies[action.index], *after]), tf.name_scope(name):
                 restored[action.index] = (
                     slabs.back(action.index)
                     if slabs.has(action.index)

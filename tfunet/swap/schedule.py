@@ -3,7 +3,7 @@
 The planner predicts with it, and `tfunet.swap.rewrite` makes the graph follow it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -108,12 +108,36 @@ def memory(
         scratch: Bytes that an op needs while it runs and that no tensor of the trace shows.
     """
     scratch = scratch or {}
+    in_use = np.zeros(len(actions), np.int64)
+    for position, live, _, _ in _buffers(trace, actions):
+        op = actions[position].kind in ("op", "again")
+        in_use[position] = live + (scratch.get(actions[position].index, 0) if op else 0)
+    return in_use
+
+
+def held(trace: Trace, actions: Sequence[Action], at: int) -> dict[int, int]:
+    """Return the bytes of each tensor that is held while an action runs, by the tensor whose
+    memory it was first; copies of a tensor count together."""
+    found: dict[int, int] = {}
+    for position, _, sizes, firsts in _buffers(trace, actions):
+        if position == at:
+            for buffer, tensor in enumerate(firsts):
+                found[tensor] = found.get(tensor, 0) + sizes[buffer]
+            break
+    return found
+
+
+def _buffers(
+    trace: Trace, actions: Sequence[Action]
+) -> Iterator[tuple[int, int, Mapping[int, int], Sequence[int]]]:
+    """Yield, while each action runs: its position, the bytes in use, the bytes of each buffer (of
+    one that is free, 0), and the tensor that was the first in each."""
     last_use = _last_uses(trace, actions)
     live = 0
-    in_use = np.zeros(len(actions), np.int64)
     buffers: dict[tuple[int, bool], int] = {}  # of a copy: which buffer holds it
     readers: dict[int, int] = {}  # of a buffer: the last action that reads it
     sizes: dict[int, int] = {}
+    firsts: list[int] = []
     ends: dict[int, list[int]] = {}
     for position, action in enumerate(actions):
         op = trace.ops[action.index] if action.kind in ("op", "again") else None
@@ -124,16 +148,16 @@ def memory(
             if taken is None:
                 taken = len(sizes)
                 sizes[taken] = size
+                firsts.append(copy[0])
                 live += size
             buffers[copy] = taken
             readers[taken] = max(readers.get(taken, -1), end)
             ends.setdefault(readers[taken], []).append(taken)
-        in_use[position] = live + (scratch.get(action.index, 0) if op is not None else 0)
+        yield position, live, sizes, firsts
         for buffer in set(ends.pop(position, ())):
             if readers[buffer] == position:
                 live -= sizes[buffer]
                 sizes[buffer] = 0
-    return in_use
 
 
 def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[tuple[int, bool], int]:

@@ -1,14 +1,18 @@
 """What a plan does, in words and as a picture of memory over the step. Imports no TensorFlow."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfunet.record import replacing
+from tfunet.swap.measured import NOT_TOLD, Measured
 from tfunet.swap.plan import Plan
 
 MIB = 2**20
 SHOWN_TENSORS = 20
+SHOWN_AT_PEAK = 8
+SHOWN_IN_LINE = 3
+UNNAMED = "not named"
 
 
 def read_plans(path: Path) -> list[Plan]:
@@ -16,20 +20,31 @@ def read_plans(path: Path) -> list[Plan]:
 
     Raises ValueError where there are none.
     """
+    return _read(path)[0]
+
+
+def read_measured(path: Path) -> Measured | None:
+    """Return what a step of a run took, from the same; None for a plan that was saved."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[list[Plan], Measured | None]:
     file = path / "swap.json" if path.is_dir() else path
     try:
         table = json.loads(file.read_text(encoding="utf-8"))
-        tables = table.get("plans", [table])
-        plans = [Plan.from_table(one) for one in tables]
+        plans = [Plan.from_table(one) for one in table.get("plans", [table])]
+        measured = None
+        if "plans" in table:
+            measured = Measured.from_table(table.get("measured", {"why_not": NOT_TOLD}))
     except FileNotFoundError as error:
         raise ValueError(
             f"There is no {file}. A run with --swap writes it, and `tfunet swap plan --save`."
         ) from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{file} holds no plan of this version of tfunet: {error}.") from error
     if not plans:
         raise ValueError(f"{file} holds no plan: the run ended before its first step.")
-    return plans
+    return plans, measured
 
 
 def limits_line(plan: Plan) -> str:
@@ -39,29 +54,124 @@ def limits_line(plan: Plan) -> str:
     has_disk = plan.disk_budget_bytes != 0
     which = "budgets of host and disk stand" if has_disk else "host budget stands"
     return (
-        f". The {which} in the way: with {_mib(plan.wanted_host_bytes)} for the swapped tensors "
-        f"of each replica it would be {_mib(plan.wanted_peak_bytes)}."
+        f". The {which} in the way: with {mib(plan.wanted_host_bytes)} for the swapped tensors "
+        f"of each replica it would be {mib(plan.wanted_peak_bytes)}."
     )
 
 
-def text(plan: Plan) -> str:
-    """Return a plan as a table: totals, then its largest tensors."""
+def over_line(plan: Plan) -> str:
+    """Return that a plan does not meet its budget, what is in the way and what helps; or ""."""
+    if plan.peak_bytes <= plan.budget_bytes:
+        return ""
+    text = f"That is more than the {mib(plan.budget_bytes)} that a step may use"
+    if limits := limits_line(plan):
+        return text + limits
+    if plan.peak_tensors:
+        text += f". In the way at once, at {plan.peak_op}: {_listed(plan.peak_tensors)}"
+    if plan.obstacles:
+        text += f"; ops that alone need more: {_listed(plan.obstacles)}"
+    elif not plan.peak_tensors:  # Of an earlier version.
+        text += f"; the largest single op needs {mib(plan.floor_bytes)} ({plan.floor_op})"
+    *others, last = plan.advice or ("a smaller patch", "fewer filters", "mixed_bfloat16")
+    return f"{text}. What would help: {', '.join(others)} or {last}."
+
+
+def out_of_memory_line(plan: Plan) -> str:
+    """Return what to do when a device has no memory left in a step of this plan."""
+    over = over_line(plan)
+    if over:
+        return (
+            f"Large-model support: out of device memory. The plan needs {mib(plan.peak_bytes)} for "
+            f"a step. {over}"
+        )
+    return (
+        f"Large-model support: out of device memory, though {mib(plan.peak_bytes)} of the "
+        f"{mib(plan.budget_bytes)} that a step may use were predicted: the allocator lost more "
+        "than was set aside. A smaller budget or a larger margin would help. At the peak, in "
+        f"{plan.peak_op}, there are {_listed(plan.peak_tensors)}."
+    )
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    """Return the few largest of some ops or tensors."""
+    names = sorted(sizes, key=lambda one: (-sizes[one], one))
+    shown = [f"{one} ({size_text(sizes[one])})" for one in names[:SHOWN_IN_LINE]]
+    if len(names) > SHOWN_IN_LINE:
+        shown.append(f"{len(names) - SHOWN_IN_LINE} more")
+    *others, last = shown or ["nothing large"]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def end_line(
+    plan: Plan,
+    *,
+    resident_bytes: int,
+    used_bytes: int | None,
+    seconds: tuple[float, int] | None,
+) -> str:
+    """Return what a step of training took beside what was predicted; "" where nothing is known.
+
+    Args:
+        plan: Of the step.
+        resident_bytes: What the device held before it.
+        used_bytes: Of the device, at the peak; None where that is not known.
+        seconds: Median of the steady steps, and how many those are; None without any.
+    """
+    parts = []
+    if used_bytes is not None:
+        predicted = (resident_bytes + plan.peak_bytes) / MIB
+        parts.append(f"{used_bytes / MIB:.0f} MiB at the peak, {predicted:.0f} MiB predicted")
+    if seconds is not None:
+        median, count = seconds
+        of = f"the median of {count}" if count > 1 else "one"
+        told = f"{seconds_text(median)} a step ({of})"
+        # Of a plan that changes nothing, no op was timed.
+        if plan.step_seconds:
+            told += f", {seconds_text(plan.step_seconds)} predicted"
+        parts.append(told)
+    return f"Large-model support: {'; '.join(parts)}." if parts else ""
+
+
+def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | None = None) -> str:
+    """Return a plan as a table: totals, with what was measured of them, then its tensors.
+
+    `copied_seconds` is the time of all copies of a step, as measured.
+    """
+    peak, seconds = "", ""
+    copied = "" if copied_seconds is None else seconds_text(copied_seconds)
+    if measured is not None:
+        peak = "not measured" if measured.peak_bytes is None else mib(measured.peak_bytes)
+        seconds = "" if measured.step_seconds is None else seconds_text(measured.step_seconds)
     rows = [
-        ("memory of a step", _mib(plan.unlimited_peak_bytes), _mib(plan.peak_bytes)),
-        ("time of a step", _seconds(plan.unlimited_step_seconds), _seconds(plan.step_seconds)),
-        ("- run again", "", _seconds(plan.repeat_seconds)),
-        ("- waiting for copies", "", _seconds(plan.exposed_seconds)),
-        ("all copies, hidden or not", "", _seconds(plan.copy_seconds)),
-        ("memory on the host", "", _mib(plan.host_bytes)),
+        ("memory of a step", mib(plan.unlimited_peak_bytes), mib(plan.peak_bytes), peak),
+        (
+            "time of a step",
+            seconds_text(plan.unlimited_step_seconds),
+            seconds_text(plan.step_seconds),
+            seconds,
+        ),
+        ("- run again", "", seconds_text(plan.repeat_seconds), ""),
+        ("- waiting for copies", "", seconds_text(plan.exposed_seconds), ""),
+        ("all copies, hidden or not", "", seconds_text(plan.copy_seconds), copied),
+        ("copied to the host", "", mib(plan.out_bytes), ""),
+        ("copied back", "", mib(plan.in_bytes), ""),
+        ("memory on the host", "", mib(plan.host_bytes), ""),
     ]
     if plan.on_disk:
-        rows.append(("on disk", "", _mib(plan.disk_bytes)))
-    lines = [f"{'':<26} {'all kept':>12} {'this plan':>12}"]
-    lines += [f"{name:<26} {one:>12} {other:>12}" for name, one, other in rows]
-    lines.append(f"{'budget of a step':<26} {'':>12} {_mib(plan.budget_bytes):>12}")
-    lines.append(
-        f"The largest single op needs {_mib(plan.floor_bytes)}: {plan.floor_op or 'none'}."
-    )
+        rows.append(("on disk, there and back", "", mib(plan.disk_bytes), ""))
+    rows.append(("budget of a step", "", mib(plan.budget_bytes), ""))
+    head = ("", "all kept", "this plan", "" if measured is None else "measured")
+    lines = [
+        f"{name:<26} {one:>12} {other:>12} {last:>12}".rstrip()
+        for name, one, other, last in [head, *rows]
+    ]
+    lines += _notes(measured)
+    if over := over_line(plan):
+        lines.append(over)
+    lines.append(f"The largest single op needs {mib(plan.floor_bytes)}: {plan.floor_op or 'none'}.")
+    lines += _peak_lines("planned", plan.peak_op, plan.peak_tensors)
+    if measured is not None:
+        lines += _peak_lines("measured", measured.peak_op, measured.peak_tensors)
     done = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
     given_up = sorted(done, key=lambda one: -plan.tensor_bytes.get(one, 0))
     if given_up:
@@ -69,10 +179,33 @@ def text(plan: Plan) -> str:
     for name in given_up[:SHOWN_TENSORS]:
         num_bytes = plan.tensor_bytes.get(name, 0)
         where = " (disk)" if name in plan.on_disk else ""
-        lines.append(f"  {done[name]:<9} {_mib(num_bytes):>12}  {name}{where}")
+        lines.append(f"  {done[name]:<9} {size_text(num_bytes):>12}  {name}{where}")
     if len(given_up) > SHOWN_TENSORS:
         lines.append(f"  ... and {len(given_up) - SHOWN_TENSORS} more.")
     return "\n".join(lines)
+
+
+def _notes(measured: Measured | None) -> list[str]:
+    """Return what must be known of the measured memory."""
+    if measured is None:
+        return []
+    if measured.peak_bytes is None:
+        return [f"Memory was not measured: {measured.why_not}."]
+    if measured.num_replicas > 1:
+        return [
+            f"The measured memory is that of the {measured.num_replicas} replicas of one process "
+            "together, the planned of each."
+        ]
+    return []
+
+
+def _peak_lines(which: str, op: str, tensors: Mapping[str, int]) -> list[str]:
+    """Return what is held at a peak, the largest first."""
+    if not tensors:
+        return []
+    shown = sorted(tensors.items(), key=lambda one: (-one[1], one[0]))[:SHOWN_AT_PEAK]
+    lines = [f"At the {which} peak ({op or UNNAMED}) there are, of the largest:"]
+    return lines + [f"  {size_text(num_bytes):>12}  {name or UNNAMED}" for name, num_bytes in shown]
 
 
 def _counts(plan: Plan) -> str:
@@ -80,8 +213,10 @@ def _counts(plan: Plan) -> str:
     return f"{in_slabs}{plan.count('swap')} are swapped and {plan.count('recompute')} recomputed"
 
 
-def draw(plan: Plan, path: Path) -> None:
-    """Draw the memory in use over the step, as planned and with everything kept.
+def draw(plan: Plan, path: Path, measured: Measured | None = None) -> None:
+    """Draw the memory in use over the step, as planned, with everything kept, and as measured.
+
+    With what was measured, each curve is drawn over its own step's time: they differ.
 
     Raises ValueError without matplotlib, WriteError where the file cannot be written.
     """
@@ -94,25 +229,42 @@ def draw(plan: Plan, path: Path) -> None:
     with mpl.rc_context({"font.size": 9.5, "svg.fonttype": "none", "svg.hashsalt": "tfunet"}):
         figure = Figure(figsize=(9, 4.5), layout="constrained")
         axes = figure.subplots()
+        has_measured = measured is not None and bool(measured.curve)
         for curve, label, colour, style in (
             (plan.unlimited_curve, "everything kept", "#4d4d4d", "--"),
             (plan.curve, "this plan", "#0072B2", "-"),
         ):
             times, use = _steps(curve)
+            if has_measured:
+                # Of a plan that was made without measured times, all are 0.
+                last = times[-1] if times else 0.0
+                times = [
+                    100 * (one / last if last else at / len(times)) for at, one in enumerate(times)
+                ]
             axes.step(times, use, where="post", label=label, color=colour, linestyle=style)
             if curve is plan.curve:
                 axes.fill_between(times, use, step="post", color=colour, alpha=0.15)
+        if measured is not None and has_measured:
+            shares, use = _steps(measured.curve)
+            axes.step(
+                [100 * one for one in shares], use, where="post", label="measured", color="#009E73"
+            )
         axes.axhline(plan.budget_bytes / MIB, color="#D55E00", linestyle=":", label="budget")
-        axes.set_xlabel("predicted time in the step (s)")
+        axes.set_xlabel(
+            "share of the step (%)" if has_measured else "predicted time in the step (s)"
+        )
         axes.set_ylabel("memory of the step (MiB)")
         axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
+        axes.set_xlim(left=0, right=100 if has_measured else None)
         axes.legend(frameon=False)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         axes.set_title(
             f"Tensors: {_counts(plan)}. "
-            f"{_mib(plan.peak_bytes)} instead of {_mib(plan.unlimited_peak_bytes)}",
+            f"{mib(plan.peak_bytes)} instead of {mib(plan.unlimited_peak_bytes)}"
+            + (
+                f", {mib(measured.peak_bytes)} measured" if measured and measured.peak_bytes else ""
+            ),
             loc="left",
         )
         with replacing(path) as partial:
@@ -125,9 +277,16 @@ def _steps(curve: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
     return [point[0] for point in curve], [point[1] / MIB for point in curve]
 
 
-def _mib(num_bytes: float) -> str:
+def mib(num_bytes: float) -> str:
+    """Return an amount of memory as people read it."""
     return f"{num_bytes / MIB:,.0f} MiB"
 
 
-def _seconds(seconds: float) -> str:
+def size_text(num_bytes: float) -> str:
+    """Return the size of a tensor, which may be small."""
+    return f"{num_bytes / MIB:,.1f} MiB" if num_bytes < 10 * MIB else mib(num_bytes)
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time as people read it."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
