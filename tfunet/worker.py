@@ -131,11 +131,15 @@ def out_of_memory(error: BaseException) -> str | None:
     if type(error).__name__ != "ResourceExhaustedError":
         return None
     # Of many lines of nodes and hints.
-    if not (tensor := OOM.search(str(error))):
+    if tensor := OOM.search(str(error)):
+        what = f"no room for a tensor of {tensor[1]}, {tensor[2]}"
+    elif "allocate memory" in str(error):
+        what = "no room for a batch"
+    else:
         return None
     return (
-        f"out of memory: no room for a tensor of {tensor[1]}, {tensor[2]}. Try swap = 'auto', or "
-        "with it a smaller share, swap = '0.5'; a smaller patch or replica_batch takes less too."
+        f"out of memory: {what}. Try swap = 'auto', or with it a smaller share, swap = '0.5'; a "
+        "smaller patch or replica_batch takes less too."
     )
 
 
