@@ -24,6 +24,7 @@ from tfunet.bench.campaign import WARNINGS
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 from synthetic_sweep import write_swap_sweep  # of a folder that is not a package
 from test_campaign import GPUS, ONE_GPU, PUBLISHED, write_log
+from test_growth import write_growth_sweep
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -91,8 +92,8 @@ def titles(notebook):
     return [html.unescape(re.match("<h4>(.*?)</h4>", page)[1]) for page in pages]
 
 
-def test_there_are_four():
-    assert NAMES == ["scaling", "segmentation", "swapping", "traces"]
+def test_there_are_five():
+    assert NAMES == ["large-models", "scaling", "segmentation", "swapping", "traces"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -181,6 +182,31 @@ def test_swapping_as_it_is_kept(tmp_path):
     for way in ("single", "mirrored", "multiworker", "horovod"):
         assert f"- {way} x" in page
     assert "swap " in page
+
+
+@pytest.mark.multiprocess
+def test_large_models_as_it_is_kept(tmp_path):
+    notebook = executed("large-models", tmp_path)
+    assert titles(notebook) == [
+        "What trains under the cap",
+        "Dice of every case at two resolutions",
+    ]
+    page = "\n".join(shown(notebook, "text/markdown"))
+    assert "In 200MiB the largest size that trains without support is 48 x 48 x 48." in page
+    assert "With swap 0.5 it is 80 x 80 x 80, 4.63 times the voxels; a step takes" in page
+    assert "out of memory" in page
+    for region in ("msd_hippocampus, anterior", "tumours, whole"):
+        assert f"{region}: Dice 0." in page
+
+
+@pytest.mark.multiprocess
+def test_large_models_goes_without_resolutions(tmp_path):
+    write_growth_sweep(tmp_path / "sweep")
+    own = {"sweep": str(tmp_path / "sweep"), "resolutions": None}
+    notebook = executed("large-models", tmp_path, **own)
+    assert titles(notebook) == ["What trains under the cap"]
+    assert "1.25 [1.25, 1.25] times" in "\n".join(shown(notebook, "text/markdown"))
+    assert "set resolutions to the folder" in printed(notebook)
 
 
 @pytest.mark.multiprocess

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -95,3 +99,41 @@ def test_saved_model_is_loaded_and_code_in_it_is_not_run(tmp_path):
         make_model("missing.keras", **known)
     with pytest.raises(ValueError, match="no options"):
         make_model("net.keras", **{**known, "options": {"filters": 2}})
+
+
+# Of a CPU, TensorFlow counts memory under a cap only, which a process has from its start.
+PEAK = """
+import numpy as np, tensorflow as tf, keras
+from tfunet import losses, preflight
+size, channels, depth = 64, 16, 12
+image = keras.Input((size, size, 1))
+x = image
+for _ in range(depth):
+    x = keras.layers.Conv2D(channels, 1)(x)
+model = keras.Model(image, keras.layers.Conv2D(2, 1)(x))
+begun = tf.config.experimental.get_memory_info("CPU:0")["current"]
+preflight.inspect(
+    model,
+    losses.make("dice", {}),
+    image=np.random.default_rng(0).normal(size=(8, size, size, 1)).astype("float32"),
+    mask=np.zeros((8, size, size), "int32"),
+    num_classes=2,
+)
+peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - begun
+print(peak / (8 * size * size * channels * 4))
+"""
+
+
+@pytest.mark.multiprocess
+def test_outputs_of_layers_are_not_all_held_at_once():
+    capped = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "1024"}
+    ended = subprocess.run(
+        [sys.executable, "-c", PEAK],
+        env={**os.environ, **capped},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stderr
+    # In units of the output of one of its twelve layers.
+    assert float(ended.stdout) < 6

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     "README.md",
     "docs/backends.md",
+    "docs/choosing.md",
     "docs/data.md",
     "docs/large-models.md",
     "docs/training.md",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from tfunet.cpu_memory import whole_mib
 from tfunet.data.augmentation import read_augmentation
 from tfunet.data.dali_limits import check_kinds
 from tfunet.refs import near_match
@@ -88,6 +89,9 @@ class RunConfig:
             are gone with the process. `~` and `$VARIABLES` are those of each process.
         swap_disk_size: What each process may take there, "500GiB". By default there is no limit,
             and a disk without room ends the run before its first step.
+        cpu_memory: What TensorFlow may take of a CPU's memory in each process, "400MiB": the CPU
+            then plays a device that is too small, for trying large-model support without one. By
+            default there is no cap.
         deterministic: Use only deterministic ops (slower on GPUs).
         checkpoint_steps: Optimizer steps between checkpoints; one is also written after every
             epoch.
@@ -149,6 +153,7 @@ class RunConfig:
     swap_host: str | None = None
     swap_disk: str | None = None
     swap_disk_size: str | None = None
+    cpu_memory: str | None = None
     deterministic: bool = False
     checkpoint_steps: int | None = None
     elastic: bool = False
@@ -198,6 +203,8 @@ class RunConfig:
         if self.profile:
             object.__setattr__(self, "trace", True)
         self._check_swap()
+        if self.cpu_memory is not None:
+            whole_mib(self.cpu_memory)
         if self.elastic and self.scale_learning_rate:
             raise ValueError(
                 "elastic changes the number of replicas, by which scale_learning_rate multiplies "

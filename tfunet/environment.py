@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tfunet.cpu_memory import VARIABLES
+
 PACKAGES = (
     "tfunet",
     "tensorflow",
@@ -38,13 +40,15 @@ SLURM_VARIABLES = (
     "SLURM_CPUS_PER_TASK",
     "SLURM_CLUSTER_NAME",
 )
-# Switches of the libraries below that change the speed, and a little the arithmetic, of a step.
+# Switches of the libraries below that change the speed, the memory, and a little the arithmetic, of
+# a step.
 SWITCHES = (
     "TF_ENABLE_ONEDNN_OPTS",
     "TF_GPU_ALLOCATOR",
     "TF_XLA_FLAGS",
     "XLA_FLAGS",
     "NVIDIA_TF32_OVERRIDE",
+    *VARIABLES,
 )
 # What a process of a run has where the user says nothing.
 DEFAULTS = {

@@ -64,8 +64,13 @@ def inspect(
 
 def _forward(model: keras.Model, image: np.ndarray) -> np.ndarray:
     wanted = getattr(model, "input_shape", None)
+    # In a graph, each output is freed after its last reader. Keras's eager call holds those of all
+    # layers at once: with large-model support more than a whole step takes.
+    look = tf.function(lambda one: model(one, training=False), autograph=False)
     try:
-        output = model(tf.constant(image), training=False)
+        output = look(tf.constant(image))
+    except tf.errors.ResourceExhaustedError:
+        raise  # It could take the batch, but for the memory.
     except Exception as error:
         raise ValueError(
             f"The model cannot take a batch of shape {image.shape} (it expects {wanted}): "

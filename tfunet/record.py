@@ -36,8 +36,9 @@ PLACEMENT = (
     "elastic",
     "hang_seconds",
     "trace",
-    # So that one whose disk was full goes on with another.
+    # So that one whose disk or memory was full goes on with another.
     *SWAP_KEYS[1:],
+    "cpu_memory",
 )
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
 

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +26,7 @@ from tfunet.checks import (
     weights_hash,
 )
 from tfunet.config import RunConfig
+from tfunet.cpu_memory import check_cap
 from tfunet.data import dali_limits, order
 from tfunet.data.augmentation import read_augmentation
 from tfunet.data.cache import build_cache, default_folder
@@ -120,6 +122,8 @@ def run(
         folder.write_env(environment())
 
     # Before the data, which can take long: what it cannot use is refused here.
+    has_gpus = bool(tf.config.list_logical_devices("GPU"))
+    check_cap(config.cpu_memory, os.environ, on_gpu=has_gpus)
     support = _support(config, is_chief=topology.is_chief)
 
     # --- Data: the same split and order in every process ---------------------------------------
@@ -352,7 +356,6 @@ def run(
     if progress.step < last_step and not model.stop_training:
         progress.traced_steps.append(progress.step + 1)
     saving_in_rows = progress.seconds.get("saving", 0.0)
-    has_gpus = bool(tf.config.list_logical_devices("GPU"))
     energy = RunEnergy(backend, topology, before=progress.energy, with_gpus=has_gpus)
     while progress.step < last_step and not model.stop_training:
         epoch, begun = divmod(progress.step, steps_per_epoch)

@@ -6,6 +6,7 @@ or srun comes here too.
 
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -20,6 +21,7 @@ from tfunet.cluster import Place, find_place
 from tfunet.code_version import code_hash
 from tfunet.config import RunConfig
 from tfunet.cores import num_threads, pin_and_limit
+from tfunet.cpu_memory import cap_variables
 from tfunet.environment import DEFAULTS
 from tfunet.meeting import SIGNALS, Meeting
 from tfunet.record import RunFolder
@@ -27,6 +29,7 @@ from tfunet.refs import call, resolve
 from tfunet.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 
 LAUNCH_VARIABLE = "TFUNET_LAUNCH"
+OOM = re.compile(r"OOM when allocating tensor with shape(\S+) and type (\w+)")
 
 
 def launch_from(environment: Mapping[str, str]) -> Launch:
@@ -85,6 +88,7 @@ def work(config: RunConfig, path: Path) -> None:
         )
     if config.profile:
         launch = replace(launch, is_profiled=True)
+    os.environ.update(cap_variables(config.cpu_memory))
     import tensorflow as tf
 
     # The variables of tfunet.cores reach only a part of TensorFlow's pools.
@@ -121,6 +125,24 @@ def _is_ours(error: BaseException) -> bool:
     return module.split(".")[0] in ("tfunet", "tf_native", "hvd")
 
 
+def out_of_memory(error: BaseException) -> str | None:
+    """Return what to say where TensorFlow's memory is full; None of any other error."""
+    # By its name: a process that fails early has not loaded TensorFlow.
+    if type(error).__name__ != "ResourceExhaustedError":
+        return None
+    # Of many lines of nodes and hints.
+    if tensor := OOM.search(str(error)):
+        what = f"no room for a tensor of {tensor[1]}, {tensor[2]}"
+    elif "allocate memory" in str(error):
+        what = "no room for a batch"
+    else:
+        return None
+    return (
+        f"out of memory: {what}. Try swap = 'auto', or with it a smaller share, swap = '0.5'; a "
+        "smaller patch or replica_batch takes less too."
+    )
+
+
 def _end_with(work: Callable[[], None]) -> NoReturn:
     """Do the work, and end the process with a documented exit code."""
     dump_stacks_when_asked()
@@ -135,7 +157,9 @@ def _end_with(work: Callable[[], None]) -> NoReturn:
         explained = _is_ours(error) and isinstance(error, ConnectionError)
         if not explained and (code == exit_codes.PROCESS_DIED or not _is_ours(error)):
             traceback.print_exc()
-        if explained or code != exit_codes.PROCESS_DIED:
+        if full := out_of_memory(error):
+            print(f"error: {full}", file=sys.stderr)
+        elif explained or code != exit_codes.PROCESS_DIED:
             print(f"error: {error}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,0 +1,107 @@
+"""Dice of every case at two resolutions, read from made-up sweeps whose truth is known."""
+
+import pytest
+from synthetic_sweep import make_study, write_sweep, write_trial
+
+from tfunet.bench.collect import read_sweep
+from tfunet.bench.growth_plots import BOXES, resolution_figure
+from tfunet.bench.plots import drawn
+from tfunet.bench.resolution import read_resolutions, resolution_rows, resolution_sentences
+from tfunet.record import RunFolder
+
+REGIONS = {"whole": 0.9, "core": 0.7}
+LOSS = 0.04  # of Dice at half the resolution
+
+
+def write_resolution_sweep(folder, *, regions=REGIONS, coarser=(1, 2), repeats=3, loss=LOSS):
+    """Write runs whose Dice falls by `loss`, but in one case, where the voxels are coarser."""
+    cases = [{"cpu_memory": "200MiB", "swap": "none"}, {"cpu_memory": "200MiB", "swap": "auto"}]
+    study = make_study(
+        repeats=repeats,
+        base={"data": "tumours", "replica_batch": 1},
+        grid={"model_options.coarser": list(coarser)},
+        case=cases,
+        skip=[],
+    )
+    for trial in write_sweep(folder, study, write=lambda trial: False):
+        run, config = RunFolder(folder / trial.id), trial.config
+        step = config.model_options["coarser"]
+        if step == 1 and config.swap is None:
+            run.create()
+            run.write_config(config)
+            run.write_failure("error: out of memory: no room", 3, 0)
+        elif step == 2 and config.swap is not None:
+            continue
+        else:
+            lost = loss if step == 2 else 0.0
+            noise = 0.01 * trial.repeat
+            dice = {region: value - lost + noise for region, value in regions.items()}
+            write_trial(folder, trial, dice=dice)
+            run.write_cases(_cases(dice, lost))
+        run.write_data({"name": "tumours", "patch": (48, 48, 48)})
+
+
+def _cases(dice, lost):
+    for region, mean in dice.items():
+        for at in range(4):
+            # The last case does not mind.
+            value = mean + 0.01 * at + (lost if at == 3 else 0.0)
+            hit = round(1000 * value)
+            counts = {"true_positive": hit, "false_positive": 0, "false_negative": 2 * (1000 - hit)}
+            yield {"epoch": 1, "case": f"case{at}", "region": region, **counts}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("resolution")
+    write_resolution_sweep(folder)
+    return read_resolutions(read_sweep(folder))
+
+
+def test_what_the_network_sees_tells_resolutions_apart(compared):
+    (one,) = compared
+    assert (one.data, one.regions) == ("tumours", ("whole", "core"))
+    assert [resolution.label for resolution in one.resolutions] == ["48 x 48 x 48", "24 x 24 x 24"]
+    assert [len(resolution.trained) for resolution in one.resolutions] == [3, 3]
+
+
+def test_a_case_counts_once_with_its_mean_over_the_runs(compared):
+    full, half = compared[0].resolutions
+    assert full.case_dice("whole") == pytest.approx(
+        {f"case{at}": 0.92 + 0.01 * at for at in range(4)}
+    )
+    assert half.case_dice("whole")["case3"] == pytest.approx(full.case_dice("whole")["case3"])
+    rows = resolution_rows(compared)
+    assert [row["cases"] for row in rows] == ["4"] * 4
+    assert [row["mean Dice"] for row in rows] == ["0.935", "0.905", "0.735", "0.705"]
+    assert rows[0]["lowest"] == "0.920"
+
+
+def test_the_planted_difference_is_told_and_what_did_not_train(compared):
+    lines = resolution_sentences(compared)
+    assert len(lines) == 3
+    assert lines[0].startswith("tumours, whole: Dice 0.935 at 48 x 48 x 48 and 0.905 at 24 x 24")
+    assert "+0.040 (95 % interval 0.040 to 0.040, 3 repeats; adjusted p" in lines[0]
+    assert lines[0].endswith("better in 3 of 4 cases: the higher resolution is better.")
+    assert lines[2] == "tumours at 48 x 48 x 48 without support in 200MiB: out of memory."
+
+
+def test_no_difference_is_not_distinguishable_and_two_runs_say_nothing(tmp_path):
+    write_resolution_sweep(tmp_path / "same", loss=0.0)
+    lines = resolution_sentences(read_resolutions(read_sweep(tmp_path / "same")))
+    assert lines[0].endswith("better in 0 of 4 cases: not distinguishable.")
+    write_resolution_sweep(tmp_path / "few", repeats=2)
+    lines = resolution_sentences(read_resolutions(read_sweep(tmp_path / "few")))
+    assert lines[0].endswith("more repeats are needed to tell.")
+
+
+def test_one_resolution_is_refused_with_what_to_do(tmp_path):
+    write_resolution_sweep(tmp_path, coarser=(2,))
+    with pytest.raises(ValueError, match=r'Give the study "model_options.coarser" = \[1, 2\]'):
+        read_resolutions(read_sweep(tmp_path))
+
+
+def test_the_figure_has_a_panel_for_each_region(compared):
+    svg = drawn("resolution", *BOXES, lambda: resolution_figure(compared)).svg
+    for words in ("tumours, whole", "tumours, core", "48 x 48 x 48", "24 x 24 x 24"):
+        assert f">{words}<" in svg

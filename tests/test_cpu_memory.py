@@ -1,0 +1,92 @@
+"""The cap on what TensorFlow takes of a CPU's memory."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfunet.config import RunConfig
+from tfunet.cpu_memory import cap_variables, check_cap, whole_mib
+from tfunet.worker import out_of_memory
+
+ROOT = Path(__file__).parents[1]
+CAPPED = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "400"}
+LARGE = ["--data_options.num_cases", "5", "--data_options.size", "256"]
+LARGE += ["--model_options.filters", "64", "--model_options.levels", "1"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "mib"), [("400MiB", 400), ("2GiB", 2048), (str(2**20), 1), ("0.5GiB", 512)]
+)
+def test_an_amount_is_told_in_whole_mib(amount, mib):
+    assert whole_mib(amount) == mib
+    assert RunConfig(cpu_memory=amount).cpu_memory == amount
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        ("1000KB", "must be a whole number of MiB, at least 1, got '1000KB'"),
+        ("0", "must be a whole number of MiB"),
+        ("0.5", "must be an amount such as"),  # A share, but of what?
+        ("auto", "must be an amount such as"),
+    ],
+)
+def test_what_tensorflow_cannot_be_told_is_refused(amount, words):
+    with pytest.raises(ValueError, match=words):
+        RunConfig(cpu_memory=amount)
+
+
+def test_no_cap_changes_nothing():
+    assert cap_variables(None) == {}
+    assert cap_variables("400MiB") == CAPPED
+    check_cap(None, {}, on_gpu=True)
+    check_cap("400MiB", CAPPED, on_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "on_gpu", "words"),
+    [
+        (CAPPED, True, "this run trains on a GPU"),
+        ({}, False, "must be known when the process starts"),
+        ({**CAPPED, "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300"}, False, "TF_CPU_BFC_MEM_LIMIT_IN_MB=400"),
+    ],
+)
+def test_a_cap_that_a_process_does_not_have_is_refused(environment, on_gpu, words):
+    with pytest.raises(ValueError, match=words):
+        check_cap("400MiB", environment, on_gpu=on_gpu)
+
+
+@pytest.mark.multiprocess
+def test_a_run_that_is_too_large_for_its_cap_says_so(tmp_path):
+    command = [sys.executable, "-m", "tfunet", "train", *LARGE, "--out", str(tmp_path / "run")]
+    own = {"PYTHONPATH": str(ROOT), "TFUNET_CACHE": str(tmp_path / "cache")}
+    ended = subprocess.run(
+        # Half of the output of the first layer.
+        [*command, "--cpu_memory", "8MiB"],
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    reason = json.loads((tmp_path / "run/failure.json").read_text())["reason"]
+    assert "error: out of memory: no room for a tensor of [" in reason
+    assert "Try swap = 'auto'" in reason
+    switches = json.loads((tmp_path / "run/env.json").read_text())["switches"]
+    assert switches["TF_CPU_BFC_MEM_LIMIT_IN_MB"] == "8"
+
+
+def test_only_full_memory_is_called_so():
+    class ResourceExhaustedError(Exception):
+        """Named as TensorFlow's."""
+
+    text = "Graph execution error:\n\nOOM when allocating tensor with shape[1,72,32] and type float"
+    assert "tensor of [1,72,32], float. Try swap" in out_of_memory(ResourceExhaustedError(text))
+    text = "Failed to allocate memory for the batch of component 3"
+    assert "no room for a batch. Try swap" in out_of_memory(ResourceExhaustedError(text))
+    assert out_of_memory(ResourceExhaustedError("message larger than max")) is None
+    assert out_of_memory(ValueError(text)) is None
