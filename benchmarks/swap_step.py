@@ -9,6 +9,9 @@ Each run is a model of its own with the same weights, and a way: "keep" (no supp
 is needed with everything kept, at this size or at "base_size"; or it has no limit. The ways take
 steps in turn, in an order that is drawn anew for each round.
 
+The way "tflms" plans by the rule of IBM's TFLMS v2, with its parameters found for the budget as its
+autotune did; a run's own are its "rule", such as {"swapout_threshold": 40, "swapin_ahead": 3}.
+
 Memory is what ops asked TensorFlow's allocator for, from its profiler. With "capped" the arena is
 the budget (TF_CPU_BFC_MEM_LIMIT_IN_MB=N), and "fits" says whether the steps went through.
 """
@@ -54,7 +57,10 @@ ALLOWED = {
     "recompute": ("recompute",),
     "whole": ("swap", "recompute"),
     "planner": ("swap", "recompute", "split"),
+    "tflms": ("swap",),
 }
+# As TFLMS v2 is used: its threshold and the rest are found for the budget. (Of LargeModelSupport.)
+RULES = {"tflms": {"swapout_threshold": -1, "sync_mode": 0}}
 
 
 def make(settings, way, size):
@@ -120,6 +126,7 @@ def described(plan):
         "floor_mib": plan.floor_bytes / MIB,
         "step_seconds": plan.step_seconds,
         "unlimited_step_seconds": plan.unlimited_step_seconds,
+        "rule": plan.rule,
     }
 
 
@@ -139,6 +146,7 @@ class Run:
                 allowed=ALLOWED[self.way],
                 margin=settings["margin"],
                 verbose=0,
+                **run.get("rule", RULES.get(self.way, {})),
             )
 
     def context(self):

@@ -83,7 +83,7 @@ def make_plan(
         if found.chains:
             found, best = _taller(trace, found, best, costs, scratch or {}, budget_bytes)
         own = found.scratch_with(scratch or {})
-        plan = _described(trace, found, best, unlimited, budget_bytes, own)
+        plan = described(trace, found, best, unlimited, budget_bytes, own)
         tiers = costs.tiers
         return replace(plan, host_budget_bytes=tiers.host_bytes, disk_budget_bytes=tiers.disk_bytes)
 
@@ -296,7 +296,7 @@ def _enough(
     return decisions
 
 
-def _described(
+def described(
     whole: Trace,
     found: split.Cut,
     best: Candidate,
@@ -304,6 +304,7 @@ def _described(
     budget_bytes: int,
     scratch: Mapping[int, int],
 ) -> Plan:
+    """Return what is done in a cut step as a plan."""
     trace = found.trace
     floor, floor_op = largest_op(trace, scratch)
     moved = [*sorted(found.on_host), *sorted(best.decisions.keys() - found.on_host)]

@@ -63,6 +63,8 @@ def text(plan: Plan) -> str:
         f"The largest single op needs {_mib(plan.floor_bytes)}: {plan.floor_op or 'none'}."
     )
     done = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
+    if plan.rule:
+        lines.append(f"Made by the rule of TFLMS v2: {plan.rule}.")
     given_up = sorted(done, key=lambda one: -plan.tensor_bytes.get(one, 0))
     if given_up:
         lines.append(f"Of the tensors, {_counts(plan)}:")
