@@ -1,8 +1,10 @@
 """Plans by the rule of TFLMS v2, and training under them."""
 
+import dataclasses
+
 import keras
-import numpy as np
 import pytest
+from kinds import KINDS
 from test_exactness import assert_same, trained
 from traces import CHAIN, make_trace
 
@@ -286,7 +288,7 @@ def copied(kind, **rule):
     ("kind", "rule"),
     [
         # Each reader has a copy of its own, long before it runs.
-        ("unet, instance, residual, dropout", {"swapin_ahead": 3, "swapin_groupby": 0}),
+        ("shared layers", {"swapin_ahead": 3, "swapin_groupby": 0}),
         ("unet 3D", {"swapout_threshold": 12, "swapin_groupby": 4, "sync_mode": 3}),
         ("own train_step", {"swapout_threshold": 1, "sync_mode": 1}),
         ("two outputs", {"swapout_threshold": 1, "serialization": ["0:"]}),
@@ -308,42 +310,72 @@ def test_same_bits_under_the_rule(kind, rule):
         assert plan.serialized
 
 
-def test_serialized_branches_wait_for_each_other(monkeypatch):
-    traced = []
+def branches():
+    image = keras.Input((16, 16, 1))
+    found = [
+        keras.layers.Conv2D(4, 3, padding="same", activation="elu", name=name)(image)
+        for name in ("one", "two")
+    ]
+    return keras.Model(image, keras.layers.Conv2D(3, 1)(keras.layers.Concatenate()(found)))
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The trace and the ops of each step that was made to follow a plan."""
+    found = []
     follow = rewrite.follow
 
-    def spied(found, whole, ops, *rest, **options):
-        follow(found, whole, ops, *rest, **options)
-        traced.append(ops)
-
-    def waits(ops):
-        """Return whether the second convolution waits for what follows the first."""
-        (first,) = (one for one in ops if one.name.endswith("one_1/Relu"))
-        (second,) = (one for one in ops if one.name.endswith("two_1/convolution"))
-        seen, following = set(), [second]
-        while following:
-            one = following.pop()
-            if one.name not in seen:
-                seen.add(one.name)
-                following += [*(tensor.op for tensor in one.inputs), *one.control_inputs]
-        return first.name in seen
-
-    def step(**rule):
-        keras.backend.clear_session()
-        image = keras.Input((16, 16, 1))
-        branches = [
-            keras.layers.Conv2D(4, 3, padding="same", activation="relu", name=name)(image)
-            for name in ("one", "two")
-        ]
-        model = keras.Model(image, keras.layers.Add()(branches))
-        model.compile(loss="mse", jit_compile=False)
-        with LargeModelSupport(0, threshold_bytes=256, verbose=0, **rule).on(model):
-            model.train_on_batch(np.zeros((2, 16, 16, 1)), np.zeros((2, 16, 16, 4)))
-        return traced[-1]
+    def spied(cut, whole, ops, *rest, **options):
+        follow(cut, whole, ops, *rest, **options)
+        found.append((whole, {one.name: one for one in ops}))
 
     monkeypatch.setattr(rewrite, "follow", spied)
-    assert not waits(step(swapout_threshold=1000))
-    assert waits(step(swapout_threshold=1000, serialization=["0:"]))
+    monkeypatch.setitem(KINDS, "branches", branches)
+    return found
+
+
+def waits_for(op):
+    """Return the names of all ops that run before one."""
+    seen, following = set(), [op]
+    while following:
+        one = following.pop()
+        if one.name not in seen:
+            seen.add(one.name)
+            following += [*(tensor.op for tensor in one.inputs), *one.control_inputs]
+    return seen
+
+
+def test_serialized_branches_wait_for_each_other(steps):
+    for rule, expected in (({}, False), ({"serialization": ["0:"]}, True)):
+        # Two convolutions, their biases and activations: parted, they round differently.
+        copied("branches", swapout_threshold=1000, **rule)
+        _, ops = steps[-1]
+        (second,) = (one for name, one in ops.items() if "two" in name and one.type == "Conv2D")
+        assert any("one" in name and "Elu" in name for name in waits_for(second)) == expected
+
+
+def test_each_reader_has_the_copy_that_the_plan_says(steps):
+    plan, _ = copied("shared layers", swapout_threshold=1, swapin_groupby=0)
+    assert {max(read.values()) for read in plan.copies.values()} == {2}
+    nearer = {
+        name: {op: number - 1 for op, number in read.items()} for name, read in plan.copies.items()
+    }
+    for one in (plan, dataclasses.replace(plan, copies=nearer, fetched={}, fetched_again={})):
+        copied("shared layers", plan=one)
+        step, ops = steps[-1]
+        for name, read in one.copies.items():
+            found = {}
+            for op in step.ops:
+                inputs = [step.tensors[index].name for index in op.inputs]
+                if op.name in read and name in inputs:
+                    held = ops[op.name].inputs[inputs.index(name)]
+                    found.setdefault(read[op.name], set()).add(held.name)
+            # Each number is one tensor, and 0 the one that its op made.
+            assert {number: len(held) for number, held in found.items()} == dict.fromkeys(found, 1)
+            assert len(found) == len(set.union(*found.values())) == 2
+            assert [number for number, held in found.items() if held == {name}] == (
+                [0] if one is not plan else []
+            )
 
 
 def test_line_at_the_start_tells_the_rule(capsys):
