@@ -8,7 +8,7 @@ from kinds import KINDS
 from test_exactness import assert_same, trained
 from traces import CHAIN, make_trace
 
-from tfunet.swap import LargeModelSupport, rewrite
+from tfunet.swap import LargeModelSupport, rewrite, show
 from tfunet.swap.costs import Costs
 from tfunet.swap.plan import Plan
 from tfunet.swap.tflms import Levels, Rule, make_plan
@@ -133,6 +133,7 @@ def test_further_copies_begin_ahead_too():
     assert plan.fetched == {"a": "op1"}
     assert plan.fetched_again == {"a": {"2": "op4"}}
     assert Plan.from_json(plan.to_json()) == plan
+    assert f"Made by the rule of TFLMS v2: {plan.rule}." in show.text(plan)
 
 
 @pytest.mark.parametrize(

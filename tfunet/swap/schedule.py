@@ -59,7 +59,7 @@ def schedule(
         if decision == "keep":
             return 0
         # A view is one of the copy that the op reads of the tensor itself.
-        number = (copies or {}).get(root(trace, tensor), {}).get(reader, 1)
+        number = copies.get(root(trace, tensor), {}).get(reader, 1) if copies else 1
         if number == 0 or (tensor, number) in restored:
             return number
         if decision == "swap":
