@@ -311,6 +311,13 @@ def test_same_bits_under_the_rule(kind, rule):
         assert plan.serialized
 
 
+def test_several_copies_come_back_from_disk(tmp_path):
+    rule = {"swapout_threshold": 1, "swapin_groupby": 0}
+    plan, told = copied("shared layers", **rule, host_budget=0, disk=tmp_path)
+    assert sorted(plan.on_disk) == sorted(plan.decisions)
+    assert told.count("swap in") > told.count("swap out") == 3 * plan.count("swap")
+
+
 def branches():
     image = keras.Input((16, 16, 1))
     found = [
