@@ -10,6 +10,9 @@ optimizer. Support may use "budget_mib", or a "share" of what is needed with eve
 this size or at its "base_size"; or it has no limit. The ways take two steps in turn, in an order
 that is drawn anew for each round; the second is timed, as steps follow each other in training.
 
+The way "tflms" plans by the rule of IBM's TFLMS v2, with its parameters found for the budget as its
+autotune did; a run's own are its "rule", such as {"swapout_threshold": 40, "swapin_ahead": 3}.
+
 Memory is what ops asked TensorFlow's allocator for, from its profiler. With "capped" the arena is
 the budget (TF_CPU_BFC_MEM_LIMIT_IN_MB=N), and "fits" says whether the steps went through.
 """
@@ -56,7 +59,10 @@ ALLOWED = {
     "recompute": ("recompute",),
     "whole": ("swap", "recompute"),
     "planner": ("swap", "recompute", "split"),
+    "tflms": ("swap",),
 }
+# As TFLMS v2 is used: its threshold and the rest are found for the budget. (Of LargeModelSupport.)
+RULES = {"tflms": {"swapout_threshold": -1, "sync_mode": 0}}
 
 
 def make(settings, way, size):
@@ -128,6 +134,7 @@ def described(plan):
         "floor_mib": plan.floor_bytes / MIB,
         "step_seconds": plan.step_seconds,
         "unlimited_step_seconds": plan.unlimited_step_seconds,
+        "rule": plan.rule,
     }
 
 
@@ -148,6 +155,7 @@ class Run:
                 allowed=ALLOWED[self.way],
                 margin=settings["margin"],
                 verbose=0,
+                **run.get("rule", RULES.get(self.way, {})),
             )
 
     def context(self):

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.stamps import Note
-from tfunet.swap import amount, planner, profile, rewrite, split, trace
+from tfunet.swap import amount, planner, profile, rewrite, split, tflms, trace
 from tfunet.swap import budget as budgets
 from tfunet.swap.costs import Costs
 from tfunet.swap.plan import WAYS, Plan, Way
@@ -62,6 +62,16 @@ class LargeModelSupport(keras.callbacks.Callback):
         margin: Share of the budget that is left to what TensorFlow's allocator loses, and to
             memory that no tensor shows.
         plan: A plan to follow instead of making one, for the same model and batch; see `plans`.
+        swapout_threshold: This and the next five are the parameters of TFLMS v2. With any of them
+            the plan is made by its rule, of swapping alone, whatever the budget; what is left out
+            of the first three, or is -1, is found for the budget. `tfunet.swap.tflms.Rule` and
+            docs/large-models.md have more. A tensor is swapped for its readers in the backward
+            pass that are more than so many levels of the graph from the op that made it.
+        swapin_ahead: A copy back begins so many levels before it is read.
+        swapin_groupby: Readers with at most so many levels from one to the next share a copy back.
+        sync_mode: 1 has the step wait for copies to the host, 2 for those back, 3 for both.
+        serialization: Levels whose ops run one after the other: [1, "3:5"].
+        serialization_by_size: So do those of levels that read and make more than so many GiB.
         verbose: 0 prints nothing, 1 a line when the plan is made and one after training.
         note: Told of each copy in each step: "swap out" or "swap in", and between which Unix
             times. On a CPU only: of a GPU's copies the host does not know.
@@ -86,6 +96,12 @@ class LargeModelSupport(keras.callbacks.Callback):
         allowed: Sequence[Way] = WAYS,
         margin: float = MARGIN,
         plan: Plan | None = None,
+        swapout_threshold: int | None = None,
+        swapin_ahead: int | None = None,
+        swapin_groupby: int | None = None,
+        sync_mode: int | None = None,
+        serialization: Sequence[int | str] = (),
+        serialization_by_size: float = 0.0,
         verbose: int = 1,
         note: Note | None = None,
     ) -> None:
@@ -103,6 +119,15 @@ class LargeModelSupport(keras.callbacks.Callback):
         self.threshold_bytes = threshold_bytes
         self.allowed = tuple(allowed)
         self.plan = plan
+        rule = tflms.Rule(
+            swapout_threshold=swapout_threshold,
+            swapin_ahead=swapin_ahead,
+            swapin_groupby=swapin_groupby,
+            sync_mode=sync_mode,
+            serialization=serialization,
+            serialization_by_size=serialization_by_size,
+        )
+        self.rule = tflms.checked(rule, plan=plan, allowed=allowed)
         self.verbose = verbose
         self.note = note
         self.plans: list[Plan] = []
@@ -223,12 +248,21 @@ class LargeModelSupport(keras.callbacks.Callback):
             tiers=tiers,
         )
         scratch: dict[int, int] = {}
-        if memory(step, schedule(step, {})).max(initial=0) > FAR * step_bytes:
+        if self.rule or memory(step, schedule(step, {})).max(initial=0) > FAR * step_bytes:
             with tf.init_scope():
                 costs, scratch = profile.measure(step, ops, room.host)
             costs = replace(costs, tiers=room.timed(tiers))
 
         def planned(tiers: Tiers) -> Plan:
+            if self.rule is not None:
+                return tflms.make_plan(
+                    step,
+                    self.rule,
+                    budget_bytes=step_bytes,
+                    costs=replace(costs, tiers=tiers),
+                    threshold_bytes=self.threshold_bytes,
+                    scratch=scratch,
+                )
             return planner.make_plan(
                 step,
                 budget_bytes=step_bytes,
@@ -263,7 +297,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         budgets.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
-        if plan.decisions or plan.split or plan.peak_bytes > FAR * step_bytes:
+        changes = plan.decisions or plan.split or plan.serialized
+        if changes or plan.peak_bytes > FAR * step_bytes:
             found = cut(step, plan)
             rewrite.follow(
                 found,
@@ -273,9 +308,11 @@ class LargeModelSupport(keras.callbacks.Callback):
                 scheduled(found.trace, plan),
                 tier=room.tier(plan, step, ops[0].graph, ops[0].device),
                 threshold_bytes=self.threshold_bytes,
+                serialized=frozenset(plan.serialized),
             )
         if self.verbose:
             line = _line(plan, "all of known size" if unknown else "all")
+            line += f" By the rule of TFLMS v2: {plan.rule}." if plan.rule else ""
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
     def _tell_of_unknown(self, unknown: Sequence[str]) -> None:
@@ -325,13 +362,27 @@ def scheduled(step: Trace, plan: Plan) -> list[Action]:
     """
     tensors = {one.name: index for index, one in enumerate(step.tensors)}
     ops = {one.name: index for index, one in enumerate(step.ops)}
-    places = {**plan.awaited, **plan.fetched}
-    _check_names({*plan.decisions, *places}, tensors)
-    _check_names({*places.values()}, ops)
-    actions = schedule(step, {tensors[name]: what for name, what in plan.decisions.items()})
+    places = [*plan.awaited.items(), *plan.fetched.items()]
+    places += [(one, op) for one, others in plan.fetched_again.items() for op in others.values()]
+    reads = [(one, op) for one, numbers in plan.copies.items() for op in numbers]
+    _check_names({*plan.decisions, *(one for one, _ in places + reads)}, tensors)
+    _check_names({*plan.serialized, *(op for _, op in places + reads)}, ops)
+    actions = schedule(
+        step,
+        {tensors[name]: what for name, what in plan.decisions.items()},
+        {
+            tensors[one]: {ops[op]: number for op, number in numbers.items()}
+            for one, numbers in plan.copies.items()
+        },
+    )
     moves = Moves(
         awaited={tensors[one]: ops[op] for one, op in plan.awaited.items()},
         fetched={tensors[one]: ops[op] for one, op in plan.fetched.items()},
+        fetched_again={
+            (tensors[one], int(number)): ops[op]
+            for one, others in plan.fetched_again.items()
+            for number, op in others.items()
+        },
     )
     return moved(actions, moves)
 

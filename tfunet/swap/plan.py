@@ -24,6 +24,13 @@ class Plan:
             not named, right after the op that made it.
         fetched: Tensor to the op after which its copy to the device begins; where it is not
             named, right before it is read.
+        copies: Of tensors that come back several times, the number of the copy that each op of the
+            backward pass reads: 0 for the one that was copied out, 1 for the first that comes back.
+            Where it is not named, the first.
+        fetched_again: As `fetched`, of the second copy on: tensor to its numbers, as text, to ops.
+        rule: How the plan was made, where not by the planner's search.
+        serialized: Ops of the forward pass that run one after the other, as all large ones of the
+            backward pass do.
         split: Tensors that are never whole on the device: the ops around them run in slabs.
         slab_rows: Rows of a slab, by the last op of each chain of ops that run in slabs.
         on_disk: Of the swapped tensors, those that lie on disk; the others are in host memory.
@@ -58,6 +65,10 @@ class Plan:
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     awaited: Mapping[str, str] = field(default_factory=dict)
     fetched: Mapping[str, str] = field(default_factory=dict)
+    copies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    fetched_again: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    rule: str = ""
+    serialized: Sequence[str] = ()
     split: Sequence[str] = ()
     slab_rows: Mapping[str, int] = field(default_factory=dict)
     on_disk: Sequence[str] = ()
@@ -103,7 +114,8 @@ class Plan:
             name: tuple(tuple(point) for point in table.get(name, ()))
             for name in ("curve", "unlimited_curve")
         }
-        names = {name: tuple(table.get(name, ())) for name in ("split", "on_disk", "advice")}
+        listed = ("split", "on_disk", "advice", "serialized")
+        names = {name: tuple(table.get(name, ())) for name in listed}
         # Plans of earlier versions do not tell, and split tensors are not in this.
         sizes = table.get("tensor_bytes", {})
         decisions = table.get("decisions", {}).items()

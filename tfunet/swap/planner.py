@@ -87,7 +87,7 @@ def make_plan(
             found, best = _taller(trace, found, best, costs, scratch or {}, budget_bytes)
         own = found.scratch_with(scratch or {})
         copied = traffic(trace, found, best.decisions, costs)
-        plan = _described(trace, found, best, unlimited, budget_bytes, own, copied)
+        plan = described(trace, found, best, unlimited, budget_bytes, own, copied)
         if plan.peak_bytes > budget_bytes:
             ops, advice = in_the_way(
                 found.trace,
@@ -309,7 +309,7 @@ def _enough(
     return decisions
 
 
-def _described(
+def described(
     whole: Trace,
     found: split.Cut,
     best: Candidate,
@@ -317,10 +317,13 @@ def _described(
     budget_bytes: int,
     scratch: Mapping[int, int],
     copied: Traffic,
+    actions: Sequence[Action] | None = None,
 ) -> Plan:
+    """Return what is done in a cut step as a plan; its actions, where decisions are not enough."""
     trace = found.trace
     floor, floor_op = largest_op(trace, scratch)
-    actions = moved(schedule(trace, best.decisions), best.moves)
+    if actions is None:
+        actions = moved(schedule(trace, best.decisions), best.moves)
     peak_op, peak_tensors = at_peak(trace, actions, best.in_use, scratch)
     on_host = [*sorted(found.on_host), *sorted(best.decisions.keys() - found.on_host)]
 

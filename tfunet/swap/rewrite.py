@@ -1,14 +1,14 @@
 """Makes the graph of a traced step follow a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
 from tfunet.swap.host import Tier
-from tfunet.swap.schedule import Action
+from tfunet.swap.schedule import Action, Copy
 from tfunet.swap.slab_graph import SlabGraph
 from tfunet.swap.split import Cut
-from tfunet.swap.steps import ALIASES, Op, Trace, root
+from tfunet.swap.steps import ALIASES, Op, Trace, fused, root
 from tfunet.swap.trace import FUSED_WITH_BIAS, READS
 
 # A control edge to one of these keeps TensorFlow from fusing it with its neighbour.
@@ -27,6 +27,7 @@ def follow(
     *,
     tier: Tier,
     threshold_bytes: int,
+    serialized: Collection[str] = (),
 ) -> None:
     """Change the step's graph in place so that it runs as the schedule says.
 
@@ -43,14 +44,17 @@ def follow(
         actions: Of the cut step, in order.
         tier: Where swapped tensors go.
         threshold_bytes: An op is large if it reads or writes a tensor of this size.
+        serialized: Ops of the forward pass that run one after the other too.
     """
     trace, handles = found.trace, list(handles)
     slabs = SlabGraph(whole, found, ops, handles, tier)
-    restored: dict[int, tf.Tensor] = {}
+    restored: dict[Copy, tf.Tensor] = {}
     copies: dict[int, tf.Operation] = {}
     leaving: list[tuple[int, tf.Operation]] = []  # (last op that reads the tensor, its copy out)
     last_forward = _last_forward_reads(trace)
     previous: tf.Operation | None = None
+    turn: list[tf.Operation] = []  # the last of those that are serialized
+    parts = fused(trace) if serialized else {}
     for action in actions:
         after = [] if previous is None else [previous]
         if action.kind == "out":
@@ -62,42 +66,47 @@ def follow(
             # So that whoever looks into a profile sees what came back.
             name = f"back/{handles[action.index].op.name}/"
             with tf.control_dependencies([copies[action.index], *after]), tf.name_scope(name):
-                restored[action.index] = (
+                restored[action.outputs[0]] = (
                     slabs.back(action.index)
                     if slabs.has(action.index)
                     else tier.back(handles[action.index])
                 )
         elif action.kind == "again":
             inputs = [
-                restored[one] if back else _delayed(handles[one], after)
-                for one, back in action.inputs
+                restored[one] if one[1] else _delayed(handles[one[0]], after)
+                for one in action.inputs
             ]
             if all(one.op.type in READS for one in inputs):
                 # Of the batch: nothing else says when it is wanted.
                 inputs[0] = _identity(inputs[0], after)
             again = _repeat(ops[action.index], inputs)
-            for (index, _), output in zip(action.outputs, again.outputs, strict=True):
-                restored[index] = output
+            restored.update(zip(action.outputs, again.outputs, strict=True))
         elif action.index in found.chains:
-            given = {one: restored[one] for one, back in action.inputs if back}
+            given = {one[0]: restored[one] for one in action.inputs if one[1]}
             copied = [copy for last, copy in leaving if last < action.index]
             leaving = [one for one in leaving if one[0] >= action.index]
             previous = slabs.run(found.chains[action.index], given, [*after, *copied])
         else:
             op, described = ops[action.index], trace.ops[action.index]
-            for position, (index, back) in enumerate(action.inputs):
-                if back:
-                    op._update_input(position, restored[index])
+            for position, copy in enumerate(action.inputs):
+                if copy[1]:
+                    op._update_input(position, restored[copy])
             least = (
                 min(threshold_bytes, ORDERED_BYTES) if described.is_backward else threshold_bytes
             )
             # TensorFlow takes out ops that only rename a tensor, and the order with them.
-            if described.kind in ALIASES or not _is_large(trace, described, least):
+            takes_turn = described.name in serialized
+            if described.kind in ALIASES or not (takes_turn or _is_large(trace, described, least)):
                 continue
             gone: list[tf.Operation] = []
             if described.kind != "BiasAdd":
                 gone = [copy for last, copy in leaving if last < action.index]
                 leaving = [one for one in leaving if one[0] >= action.index]
+            if takes_turn:
+                # What runs as one op begins with its first and ends with its last.
+                gone += [] if action.index in parts.values() else turn
+                if action.index not in parts:
+                    turn = [_done(op)]
             # Slabs come after one another, and after what stands before them.
             in_turn = bool(found.chains) and described.kind not in FUSED
             before = list(after) if described.is_backward or in_turn else []
@@ -123,6 +132,14 @@ def _identity(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
         return tensor
     with tf.control_dependencies(None), tf.control_dependencies(after), tf.device(tensor.device):
         return tf.identity(tensor)
+
+
+def _done(op: tf.Operation) -> tf.Operation:
+    """Return an op that runs after another, to wait for: edges from it keep no two from fusing."""
+    if not op.outputs:
+        return op
+    with tf.control_dependencies(None), tf.device(op.device):
+        return tf.identity(op.outputs[0]).op
 
 
 def _repeat(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:

@@ -9,11 +9,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tfunet.swap.plan import Decision
-from tfunet.swap.steps import ALIASES, IN_PLACE, Trace
+from tfunet.swap.steps import ALIASES, IN_PLACE, Trace, root
 
 # "op": an op of the trace. "out": a tensor is copied to the host. "in": it is copied back.
 # "again": an op of the forward pass is repeated for the backward pass.
 Kind = Literal["op", "out", "in", "again"]
+Copy = tuple[int, int]
 
 
 class Action(NamedTuple):
@@ -22,19 +23,23 @@ class Action(NamedTuple):
     Args:
         kind: What.
         index: Of the op, or of the tensor that is copied.
-        inputs: Copies of tensors that are read: (tensor, restored), where restored is whether it
-            is the one that the backward pass got back.
+        inputs: Copies of tensors that are read: (tensor, number), where 0 is the one that its op
+            made, 1 the one that the backward pass got back, and so on if it gets back several.
         outputs: Copies that come into being.
     """
 
     kind: Kind
     # It hides the tuple's own method, which nobody calls here.
     index: int  # type: ignore[assignment]
-    inputs: tuple[tuple[int, bool], ...]
-    outputs: tuple[tuple[int, bool], ...]
+    inputs: tuple[Copy, ...]
+    outputs: tuple[Copy, ...]
 
 
-def schedule(trace: Trace, decisions: Mapping[int, Decision]) -> list[Action]:
+def schedule(
+    trace: Trace,
+    decisions: Mapping[int, Decision],
+    copies: Mapping[int, Mapping[int, int]] | None = None,
+) -> list[Action]:
     """Return the actions of a step in order.
 
     Args:
@@ -42,38 +47,42 @@ def schedule(trace: Trace, decisions: Mapping[int, Decision]) -> list[Action]:
         decisions: For tensors of the forward pass, by index; what is not named is kept. A tensor
             that a repeated op reads, and that is named nowhere, is repeated itself where it can
             be, and kept where not.
+        copies: For swapped tensors that come back several times, by index: the number of the copy
+            that each op of the backward pass reads, by its index; see `Action`.
     """
     actions: list[Action] = []
-    restored: set[int] = set()
+    restored: set[Copy] = set()
 
-    def restore(tensor: int) -> bool:
-        """Append what brings a tensor back; return whether it is not the kept one."""
+    def restore(tensor: int, reader: int) -> int:
+        """Append what brings a tensor back for an op; return the number of the copy it reads."""
         decision = _decision(trace, decisions, tensor)
         if decision == "keep":
-            return False
-        if tensor in restored:
-            return True
+            return 0
+        # A view is one of the copy that the op reads of the tensor itself.
+        number = copies.get(root(trace, tensor), {}).get(reader, 1) if copies else 1
+        if number == 0 or (tensor, number) in restored:
+            return number
         if decision == "swap":
-            actions.append(Action(kind="in", index=tensor, inputs=(), outputs=((tensor, True),)))
-            restored.add(tensor)
-            return True
+            actions.append(Action(kind="in", index=tensor, inputs=(), outputs=((tensor, number),)))
+            restored.add((tensor, number))
+            return number
         producer = trace.tensors[tensor].producer
         op = trace.ops[producer]
-        inputs = tuple((one, restore(one)) for one in op.inputs)
-        outputs = tuple((one, True) for one in op.outputs)
+        inputs = tuple((one, restore(one, reader)) for one in op.inputs)
+        outputs = tuple((one, number) for one in op.outputs)
         actions.append(Action(kind="again", index=producer, inputs=inputs, outputs=outputs))
-        restored.update(op.outputs)
-        return True
+        restored.update(outputs)
+        return number
 
     for position, op in enumerate(trace.ops):
         if op.is_backward:
-            inputs = tuple((one, restore(one)) for one in op.inputs)
+            inputs = tuple((one, restore(one, position)) for one in op.inputs)
         else:
-            inputs = tuple((one, False) for one in op.inputs)
-        outputs = tuple((one, False) for one in op.outputs)
+            inputs = tuple((one, 0) for one in op.inputs)
+        outputs = tuple((one, 0) for one in op.outputs)
         actions.append(Action(kind="op", index=position, inputs=inputs, outputs=outputs))
         actions += [
-            Action(kind="out", index=one, inputs=((one, False),), outputs=())
+            Action(kind="out", index=one, inputs=((one, 0),), outputs=())
             for one in op.outputs
             if decisions.get(one) == "swap"
         ]
@@ -134,7 +143,7 @@ def _buffers(
     one that is free, 0), and the tensor that was the first in each."""
     last_use = _last_uses(trace, actions)
     live = 0
-    buffers: dict[tuple[int, bool], int] = {}  # of a copy: which buffer holds it
+    buffers: dict[Copy, int] = {}  # of a copy: which buffer holds it
     readers: dict[int, int] = {}  # of a buffer: the last action that reads it
     sizes: dict[int, int] = {}
     firsts: list[int] = []
@@ -160,8 +169,8 @@ def _buffers(
                 sizes[buffer] = 0
 
 
-def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[tuple[int, bool], int]:
-    last: dict[tuple[int, bool], int] = {}
+def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
+    last: dict[Copy, int] = {}
     for position, action in enumerate(actions):
         for copy in (*action.inputs, *action.outputs):
             last[copy] = position

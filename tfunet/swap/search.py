@@ -15,6 +15,16 @@ MAX_CHAIN = 12
 SHARE_AT_ONCE = 0.05
 
 
+def may_go(trace: Trace, tensor: int, threshold_bytes: int) -> bool:
+    """Whether a tensor of the forward pass may be given up if the backward pass reads it."""
+    one = trace.tensors[tensor]
+    # A tensor of unknown shape, whose bytes are 0, is kept under any threshold.
+    if one.producer < 0 or one.num_bytes < max(1, threshold_bytes):
+        return False
+    op = trace.ops[one.producer]
+    return not op.is_backward and op.kind not in ALIASES and not one.is_inner
+
+
 class Search:
     """Candidates of one trace, and what giving each of them up costs."""
 
@@ -122,16 +132,10 @@ class Search:
         return {
             tensor: (last_forward[tensor], first)
             for tensor, first in first_backward.items()
-            if tensor in last_forward and tensor not in decisions and self._may_go(tensor)
+            if tensor in last_forward
+            and tensor not in decisions
+            and may_go(self.trace, tensor, self.threshold_bytes)
         }
-
-    def _may_go(self, tensor):
-        one = self.trace.tensors[tensor]
-        # A tensor of unknown shape, whose bytes are 0, is kept under any threshold.
-        if one.producer < 0 or one.num_bytes < max(1, self.threshold_bytes):
-            return False
-        op = self.trace.ops[one.producer]
-        return not op.is_backward and op.kind not in ALIASES and not one.is_inner
 
     def cost(
         self, tensor: int, decision: Decision, decisions: Mapping[int, Decision]

@@ -173,6 +173,8 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
     if measured is not None:
         lines += _peak_lines("measured", measured.peak_op, measured.peak_tensors)
     done = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
+    if plan.rule:
+        lines.append(f"Made by the rule of TFLMS v2: {plan.rule}.")
     given_up = sorted(done, key=lambda one: -plan.tensor_bytes.get(one, 0))
     if given_up:
         lines.append(f"Of the tensors, {_counts(plan)}:")

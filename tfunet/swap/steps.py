@@ -56,6 +56,8 @@ IN_PLACE = frozenset(
         "TanhGrad",
     }
 )
+# What TensorFlow may compute in one go with a convolution and its bias.
+ACTIVATIONS = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +187,26 @@ def root(trace: Trace, tensor: int) -> int:
     if producer < 0 or trace.ops[producer].kind not in ALIASES:
         return tensor
     return root(trace, trace.ops[producer].inputs[0])
+
+
+def fused(trace: Trace) -> dict[int, int]:
+    """Return the ops that TensorFlow may run as one with the op that reads them, and that one.
+
+    A convolution with its bias, and that with an activation, where nothing else reads it.
+    """
+    readers: dict[int, list[int]] = {}
+    for position, op in enumerate(trace.ops):
+        for one in op.inputs:
+            readers.setdefault(one, []).append(position)
+    found = {}
+    for position, op in enumerate(trace.ops):
+        ours = [reader for one in op.outputs for reader in readers.get(one, ())]
+        if len(ours) == 1 and not trace.ops[ours[0]].is_backward:
+            is_bias = op.kind == "BiasAdd" and trace.tensors[op.inputs[0]].is_inner
+            activates = is_bias and trace.ops[ours[0]].kind in ACTIVATIONS
+            if activates or trace.tensors[op.outputs[0]].is_inner:
+                found[position] = ours[0]
+    return found
 
 
 def without_small(

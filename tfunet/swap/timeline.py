@@ -1,13 +1,13 @@
 """When ops and copies of a step happen: one copy at a time in each direction. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
 
 from tfunet.swap.costs import Costs
-from tfunet.swap.schedule import Action, memory
+from tfunet.swap.schedule import Action, Copy, memory
 from tfunet.swap.steps import Trace
 
 
@@ -40,7 +40,7 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
     out_free = in_free = 0.0
     ends: list[float] = []
     leaving: dict[int, float] = {}
-    arriving: dict[int, float] = {}
+    arriving: dict[Copy, float] = {}
     swapped = {action.index for action in actions if action.kind == "out"}
     for action in actions:
         if action.kind in ("out", "in"):
@@ -60,10 +60,10 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
                 exposed += waited
             else:
                 begin = max(now, in_free, leaving[action.index])
-                in_free = arriving[action.index] = begin + seconds
+                in_free = arriving[action.outputs[0]] = begin + seconds
             ends.append(now)
             continue
-        ready = max((arriving.get(one, 0.0) for one, back in action.inputs if back), default=0.0)
+        ready = max((arriving.get(one, 0.0) for one in action.inputs), default=0.0)
         waited = max(0.0, ready - now)
         seconds = costs.op_seconds[action.index]
         now += waited + seconds
@@ -90,11 +90,13 @@ class Moves:
 
     Args:
         awaited: Where the step waits for a tensor's copy to the host.
-        fetched: Where its copy to the device begins.
+        fetched: Where its copy to the device begins, the first if there are several.
+        fetched_again: The same of the others, by tensor and number.
     """
 
     awaited: Mapping[int, int]
     fetched: Mapping[int, int]
+    fetched_again: Mapping[Copy, int] = field(default_factory=dict)
 
 
 def overlap(
@@ -165,14 +167,19 @@ def overlap(
 
 def moved(actions: Sequence[Action], moves: Moves) -> list[Action]:
     """Return the actions with the copies where `moves` puts them."""
+    fetched = {**{(one, 1): op for one, op in moves.fetched.items()}, **moves.fetched_again}
     wanted: dict[int, list[Action]] = {}
     rest = []
     for action in actions:
-        places = {"out": moves.awaited, "in": moves.fetched}.get(action.kind, {})
-        if action.index in places:
-            wanted.setdefault(places[action.index], []).append(action)
-        else:
+        place = None
+        if action.kind == "out":
+            place = moves.awaited.get(action.index)
+        elif action.kind == "in":
+            place = fetched.get(action.outputs[0])
+        if place is None:
             rest.append(action)
+        else:
+            wanted.setdefault(place, []).append(action)
     found = []
     for action in rest:
         found.append(action)
