@@ -73,7 +73,8 @@ def over_line(plan: Plan) -> str:
     elif not plan.peak_tensors:  # Of an earlier version.
         text += f"; the largest single op needs {mib(plan.floor_bytes)} ({plan.floor_op})"
     *others, last = plan.advice or ("a smaller patch", "fewer filters", "mixed_bfloat16")
-    return f"{text}. What would help: {', '.join(others)} or {last}."
+    ways = f"{', '.join(others)} or {last}" if others else last
+    return f"{text}. What would help: {ways}."
 
 
 def out_of_memory_line(plan: Plan) -> str:
