@@ -6,9 +6,11 @@ import pytest
 from synthetic_sweep import MIB, made_up_plan, make_study, write_sweep, write_trial
 
 from tfunet.bench.collect import read_sweep
+from tfunet.bench.comparison import shared_environment
 from tfunet.bench.growth import cost_rows, ended, growth_sentences, read_growth, size_rows
 from tfunet.bench.growth_plots import GROWTH, growth_figure
 from tfunet.bench.plots import drawn
+from tfunet.cpu_memory import LIMIT
 from tfunet.record import RunFolder
 
 CAP = "200MiB"
@@ -139,6 +141,21 @@ def test_a_sweep_without_support_is_refused_with_what_to_do(tmp_path):
         RunFolder(trial.folder).write_data({"name": "cells", "patch": (64, 64)})
     with pytest.raises(ValueError, match=r'swap = \["none", "auto"\] in its \[grid\]'):
         read_growth(read_sweep(tmp_path))
+
+
+def test_caps_of_a_study_are_no_different_machines(tmp_path):
+    write_growth_sweep(tmp_path, repeats=1)
+    sweep = read_sweep(tmp_path)
+    limits = {"200MiB": "200", "8GiB": "8192"}
+    trials = [
+        replace(one, environment={**one.environment, f"switches.{LIMIT}": limits[cap]})
+        for one in sweep.trials
+        if one.result is not None and (cap := one.config.cpu_memory)
+    ]
+    assert shared_environment(trials)[1] == {}
+    # Of a cap that somebody set beside the study, nothing but the environment tells.
+    by_hand = [replace(one, config=replace(one.config, cpu_memory=None)) for one in trials]
+    assert list(shared_environment(by_hand)[1]) == [f"switches.{LIMIT}"]
 
 
 def test_records_that_tell_no_size_are_refused(tmp_path):

@@ -1,6 +1,7 @@
 """The measured records under logs/reference/: complete, readable, and as good as they must be."""
 
 import json
+import re
 from pathlib import Path
 from statistics import fmean
 
@@ -8,7 +9,10 @@ import browser
 import pytest
 
 from tfunet.bench.collect import read_sweep
+from tfunet.bench.growth import ended, read_growth
 from tfunet.bench.report import write_report
+from tfunet.bench.resolution import read_resolutions
+from tfunet.swap.show import read_plans
 
 REFERENCE = Path(__file__).parents[2] / "logs/reference"
 # Dice reached by others in the same number of steps (README.md there), less 0.02.
@@ -83,6 +87,43 @@ def test_large_model_support_gave_tensors_up_and_changed_no_bit(study):
         plans = json.loads((trial.folder / "swap.json").read_text())["plans"]
         assert all(plan["decisions"] for plan in plans)
         assert trial.result.weights_hash == kept[_but_swap(trial)].result.weights_hash
+
+
+def test_volumes_that_do_not_fit_train_with_support_to_the_same_weights():
+    sweep = read_sweep(REFERENCE / "large-models-sizes")
+    # What is there to fail did so for want of memory, and nothing else did.
+    failed = [one for one in sweep.trials if one.result is None]
+    assert {one.state for one in failed} == {"failed"}
+    assert {ended([one]) for one in failed} <= {
+        "out of memory",
+        *(f"killed, {name}" for name in ("SIGABRT", "SIGSEGV")),
+    }
+    assert {one.config.cpu_memory for one in failed} == {"200MiB"}
+    growth = read_growth(sweep)
+    assert growth.largest("without").shape == (48,) * 3
+    assert growth.largest("swap 0.5").shape == (80,) * 3
+    weights = {}
+    for trial in sweep.trials:
+        if trial.result is not None:
+            plans = read_plans(trial.folder) if trial.config.swap else []
+            # What is split is summed in another order.
+            if not any(one.split for one in plans):
+                key = trial.config.data_options["size"], trial.config.seed
+                weights.setdefault(key, set()).add(trial.result.weights_hash)
+    assert {len(found) for found in weights.values()} == {1}
+
+
+def test_both_data_sets_were_trained_on_at_both_resolutions():
+    sweep = read_sweep(REFERENCE / "large-models-resolution")
+    compared = read_resolutions(sweep)
+    assert [one.data for one in compared] == ["msd_hippocampus", "tumours"]
+    for one in compared:
+        full, half = one.resolutions
+        assert [size // 2 for size in full.shape] == list(half.shape)
+        assert (len(full.trained), len(half.trained)) == (3, 3)
+        assert all(trial.config.swap for trial in full.trained)
+        (words,) = full.failed
+        assert re.fullmatch(r"without support in \d+MiB: (out of memory|killed, SIG.*)", words)
 
 
 def _but_swap(trial):

@@ -16,7 +16,10 @@ from tfunet.bench.collect import SweepRecord, TrialRecord
 from tfunet.bench.settings import describe, flat, show
 from tfunet.bench.stats import Estimate, Verdict, adjusted_p_values, speed_verdict
 from tfunet.bench.ways import BASELINE, WAY, way_of
+from tfunet.cpu_memory import VARIABLES
 
+# A cap that is set by hand is of the place, but one of `cpu_memory` is a setting.
+CAP_SWITCHES = tuple(f"switches.{name}" for name in VARIABLES)
 # What only scales with the ways of training that are compared.
 SCALED = ("num_replicas", "replica_batch", "global_batch", "seed")
 # With more ways than this, each is compared with the fastest only, not each with each.
@@ -280,13 +283,8 @@ def shared_environment(
     trials: Iterable[TrialRecord],
 ) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
     """Return facts that all trials share, and those that differ with their numbers of trials."""
-    # The cores of a run follow from its settings; job numbers differ always.
     known = [
-        {
-            key: value
-            for key, value in trial.environment.items()
-            if key != "cores" and not key.startswith("slurm.")
-        }
+        {key: value for key, value in trial.environment.items() if _is_fact(key, trial)}
         for trial in trials
         if trial.environment
     ]
@@ -302,3 +300,10 @@ def shared_environment(
         else:
             same[key] = known[0].get(key)
     return same, different
+
+
+def _is_fact(key: str, trial: TrialRecord) -> bool:
+    """Whether it tells the place of a trial; not its settings, and not its number there."""
+    if trial.config.cpu_memory is not None and key in CAP_SWITCHES:
+        return False
+    return key != "cores" and not key.startswith("slurm.")
