@@ -19,6 +19,7 @@ from tfunet.bench.swapping import (
     traffic_rows,
     verdicts,
 )
+from tfunet.swap.measured import Measured
 from tfunet.swap.plan import Plan
 
 MIB = 2**20
@@ -87,6 +88,10 @@ def test_measured_memory_of_a_step_stands_beside_the_planned(found):
     assert single["measured"] == "21.0 [21.0, 21.0]"
     assert horovod["measured"] == "-"
     assert all("measured" not in row for row in plan_rows([found[1]]))
+    # Of replicas that share an allocator nobody knows how much is of which.
+    together = Measured(peak_bytes=42 * MIB, num_replicas=2)
+    (row,) = plan_rows([replace(found[1], measured=(together,))])
+    assert "measured" not in row
 
 
 def test_what_a_step_copies_is_told_and_whether_it_waits_for_it(found):

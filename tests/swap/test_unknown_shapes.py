@@ -43,6 +43,27 @@ def with_unknown(kind):
     return model, data
 
 
+class Told(layers.Layer):
+    """Multiplies by what a function in Python says, of which no trace knows even the rank."""
+
+    def call(self, x):
+        return x * tf.reshape(tf.numpy_function(lambda: np.float32(2), [], tf.float32), ())
+
+
+def test_tensor_of_unknown_rank_is_in_nobodys_way():
+    losses = []
+    for callbacks in ([LargeModelSupport(0, threshold_bytes=256, verbose=0)], []):
+        keras.utils.set_random_seed(1)
+        image = keras.Input((32, 32, 1))
+        x = Told()(layers.Conv2D(8, 3, padding="same", activation="tanh")(image))
+        model = keras.Model(image, layers.Conv2D(2, 1)(x))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer="sgd", loss=loss, jit_compile=False)
+        history = model.fit(*batches(4), batch_size=2, verbose=0, callbacks=callbacks)
+        losses += history.history["loss"]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 @pytest.mark.parametrize("threshold_bytes", [0, 256])
 @pytest.mark.parametrize("kind", ["shape", "batch", "mask"])
 def test_tensor_of_unknown_shape_is_kept_and_said_once(kind, threshold_bytes, capsys, tmp_path):

@@ -348,7 +348,9 @@ def _step_seconds(trials: Iterable[TrialRecord]) -> list[float]:
 
 
 def _peaks(one: Swapped) -> list[int]:
-    return [found.peak_bytes for found in one.measured if found.peak_bytes is not None]
+    """Return the measured memory of a replica's step, of runs that could tell it from others'."""
+    alone = [found.peak_bytes for found in one.measured if found.num_replicas == 1]
+    return [peak_bytes for peak_bytes in alone if peak_bytes is not None]
 
 
 def _median(values: Sequence[float]) -> float | None:

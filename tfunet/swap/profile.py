@@ -173,7 +173,8 @@ def _signature(op: tf.Operation) -> Any:
         for name, value in op.node_def.attr.items()
         if not name.startswith("_")
     }
-    inputs = [(one.dtype, tuple(one.shape)) for one in op.inputs]
+    # Of some, such as the time at which something was done, not even the rank is known.
+    inputs = [(one.dtype, str(one.shape)) for one in op.inputs]
     return op.type, tuple(sorted(attributes.items())), tuple(inputs)
 
 
