@@ -123,7 +123,7 @@ def test_a_size_that_trains_only_sometimes_does_not(tmp_path):
     write_growth_sweep(tmp_path, killed={(48, None, 2)})
     found = read_growth(read_sweep(tmp_path))
     assert found.largest("without").label == "32 x 32 x 32"
-    assert size_rows(found)[1]["without, in 200MiB"] == "1 of 2: killed, SIGSEGV"
+    assert size_rows(found)[1]["without, in 200MiB"] == "1 of 2: killed by SIGSEGV"
 
 
 def test_without_runs_with_everything_kept_there_is_no_cost(tmp_path):

@@ -13,8 +13,13 @@ REGIONS = {"whole": 0.9, "core": 0.7}
 LOSS = 0.04  # of Dice at half the resolution
 
 
-def write_resolution_sweep(folder, *, regions=REGIONS, coarser=(1, 2), repeats=3, loss=LOSS):
-    """Write runs whose Dice falls by `loss`, but in one case, where the voxels are coarser."""
+def write_resolution_sweep(
+    folder, *, regions=REGIONS, coarser=(1, 2), repeats=3, loss=LOSS, contrary=0.0
+):
+    """Write runs whose Dice falls by `loss`, but in one case, where the voxels are coarser.
+
+    By `contrary` the whole first repeat differs the other way.
+    """
     cases = [{"cpu_memory": "200MiB", "swap": "none"}, {"cpu_memory": "200MiB", "swap": "auto"}]
     study = make_study(
         repeats=repeats,
@@ -33,7 +38,7 @@ def write_resolution_sweep(folder, *, regions=REGIONS, coarser=(1, 2), repeats=3
         elif step == 2 and config.swap is not None:
             continue
         else:
-            lost = loss if step == 2 else 0.0
+            lost = (loss - contrary * (trial.repeat == 1)) if step == 2 else 0.0
             noise = 0.01 * trial.repeat
             dice = {region: value - lost + noise for region, value in regions.items()}
             write_trial(folder, trial, dice=dice)
@@ -43,9 +48,9 @@ def write_resolution_sweep(folder, *, regions=REGIONS, coarser=(1, 2), repeats=3
 
 def _cases(dice, lost):
     for region, mean in dice.items():
-        for at in range(4):
+        for at in range(8):
             # The last case does not mind.
-            value = mean + 0.01 * at + (lost if at == 3 else 0.0)
+            value = mean + 0.01 * at + (lost if at == 7 else 0.0)
             hit = round(1000 * value)
             counts = {"true_positive": hit, "false_positive": 0, "false_negative": 2 * (1000 - hit)}
             yield {"epoch": 1, "case": f"case{at}", "region": region, **counts}
@@ -68,31 +73,39 @@ def test_what_the_network_sees_tells_resolutions_apart(compared):
 def test_a_case_counts_once_with_its_mean_over_the_runs(compared):
     full, half = compared[0].resolutions
     assert full.case_dice("whole") == pytest.approx(
-        {f"case{at}": 0.92 + 0.01 * at for at in range(4)}
+        {f"case{at}": 0.92 + 0.01 * at for at in range(8)}
     )
-    assert half.case_dice("whole")["case3"] == pytest.approx(full.case_dice("whole")["case3"])
+    assert half.case_dice("whole")["case7"] == pytest.approx(full.case_dice("whole")["case7"])
     rows = resolution_rows(compared)
-    assert [row["cases"] for row in rows] == ["4"] * 4
-    assert [row["mean Dice"] for row in rows] == ["0.935", "0.905", "0.735", "0.705"]
+    assert [row["cases"] for row in rows] == ["8"] * 4
+    assert [row["mean Dice"] for row in rows] == ["0.955", "0.920", "0.755", "0.720"]
     assert rows[0]["lowest"] == "0.920"
 
 
 def test_the_planted_difference_is_told_and_what_did_not_train(compared):
     lines = resolution_sentences(compared)
     assert len(lines) == 3
-    assert lines[0].startswith("tumours, whole: Dice 0.935 at 48 x 48 x 48 and 0.905 at 24 x 24")
-    assert "+0.040 (95 % interval 0.040 to 0.040, 3 repeats; adjusted p" in lines[0]
-    assert lines[0].endswith("better in 3 of 4 cases: the higher resolution is better.")
+    assert lines[0].startswith("tumours, whole: Dice 0.955 at 48 x 48 x 48 and 0.920 at 24 x 24")
+    assert "+0.035 (95 % interval over cases 0.023 to 0.047; adjusted p" in lines[0]
+    assert "by seed +0.040, +0.040, +0.040)" in lines[0]
+    assert lines[0].endswith("better in 7 of 8 cases: the higher resolution is better.")
     assert lines[2] == "tumours at 48 x 48 x 48 without support in 200MiB: out of memory."
 
 
-def test_no_difference_is_not_distinguishable_and_two_runs_say_nothing(tmp_path):
-    write_resolution_sweep(tmp_path / "same", loss=0.0)
-    lines = resolution_sentences(read_resolutions(read_sweep(tmp_path / "same")))
-    assert lines[0].endswith("better in 0 of 4 cases: not distinguishable.")
-    write_resolution_sweep(tmp_path / "few", repeats=2)
-    lines = resolution_sentences(read_resolutions(read_sweep(tmp_path / "few")))
-    assert lines[0].endswith("more repeats are needed to tell.")
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"loss": 0.0}, "better in 0 of 8 cases: not distinguishable."),
+        ({"loss": -LOSS}, "better in 0 of 8 cases: the lower one is better."),
+        # The cases agree, but not the seeds.
+        ({"contrary": LOSS + 0.01}, "better in 7 of 8 cases: not distinguishable."),
+        ({"repeats": 2}, "better in 7 of 8 cases: more cases or repeats are needed to tell."),
+    ],
+)
+def test_nothing_is_said_that_could_be_chance(changes, words, tmp_path):
+    write_resolution_sweep(tmp_path, **changes)
+    lines = resolution_sentences(read_resolutions(read_sweep(tmp_path)))
+    assert lines[0].endswith(words)
 
 
 def test_one_resolution_is_refused_with_what_to_do(tmp_path):

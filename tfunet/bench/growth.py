@@ -58,6 +58,12 @@ class Size:
         common = sorted(upper.keys() & lower.keys())
         return spread([upper[one] / lower[one] for one in common]) if common else None
 
+    def predicted(self, way: str) -> Spread | None:
+        """Return the same as the plans predict it; None where none was made with times."""
+        plans = [one for one in self.plans(way) if one.unlimited_step_seconds]
+        ratios = [one.step_seconds / one.unlimited_step_seconds for one in plans]
+        return spread(ratios) if ratios else None
+
     def plans(self, way: str) -> list[Plan]:
         """Return the plan of each trial that trained with support."""
         trained = [one for one in self.ways.get(way, ()) if one.result is not None]
@@ -149,12 +155,7 @@ def cost_rows(growth: Growth) -> list[dict[str, str]]:
             "step (ms)": _milliseconds(size.ways[way]),
             "all kept (ms)": _milliseconds(size.kept),
             "times as long": spread_text(size.over_kept(way), 2),
-            "predicted": spread_text(
-                spread([one.step_seconds / one.unlimited_step_seconds for one in plans])
-                if all(one.unlimited_step_seconds for one in plans)
-                else None,
-                2,
-            ),
+            "predicted": spread_text(size.predicted(way), 2),
             "swapped, recomputed, split": ", ".join(
                 f"{median(counts):.0f}"
                 for counts in (
@@ -205,7 +206,7 @@ def _failure(trial: TrialRecord) -> str:
         return "out of memory"
     # In a capped arena oneDNN ends the process where its own scratch does not fit.
     killed = KILLED.search(trial.reason)
-    return f"killed, {killed[1]}" if killed else trial.state
+    return f"killed by {killed[1]}" if killed else trial.state
 
 
 def _cost(size: Size, way: str) -> str:

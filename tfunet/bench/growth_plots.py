@@ -67,19 +67,32 @@ def growth_figure(growth: Growth) -> Figure:
             right.plot([one for one, _ in timed], [over.median for _, over in timed], **line)
             for voxels, over in timed:
                 repeat_dots(right, [voxels] * len(over.values), over.values, colour)
-    left.set(ylabel="device memory (MiB)", title="Memory", yscale="log")
-    right.set(ylabel="times as long as with everything kept", title="Time of a step")
+        foretold = [(one.voxels, ratio) for one in trained if (ratio := one.predicted(way))]
+        if way != WITHOUT and foretold:
+            right.plot(
+                [one for one, _ in foretold],
+                [ratio.median for _, ratio in foretold],
+                color=colour,
+                linestyle=":",
+                label=f"predicted, {way}",
+            )
+    left.set(ylabel="device memory (MiB)", title="Memory")
+    left.set_ylim(bottom=0)
+    right.set(ylabel="step / step with everything kept", title="Time of a step")
     right.set_ylim(bottom=0)
     for axes in (left, right):
         axes.set_xscale("log", base=2)
-        axes.set_xticks(
-            [one.voxels for one in sizes], [one.label.replace(" x ", "\n") for one in sizes]
-        )
+        axes.set_xticks([one.voxels for one in sizes], [_short(one.shape) for one in sizes])
         axes.minorticks_off()
         axes.set_xlim(0.8 * sizes[0].voxels, 1.25 * sizes[-1].voxels)
         axes.set_xlabel("size of a sample")
     legend_above(figure, left, right)
     return figure
+
+
+def _short(shape: Sequence[int]) -> str:
+    """Return "48^3", or the lengths below each other."""
+    return f"{shape[0]}^{len(shape)}" if len(set(shape)) == 1 else "\n".join(map(str, shape))
 
 
 def _crosses(axes: Any, growth: Growth, way: str, colour: str, at: int) -> None:

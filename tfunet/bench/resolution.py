@@ -15,8 +15,14 @@ from tfunet.bench.cases import dice_by_case
 from tfunet.bench.collect import SweepRecord, TrialRecord
 from tfunet.bench.growth import ended
 from tfunet.bench.settings import flat
-from tfunet.bench.stats import CONFIDENCE, Estimate, adjusted_p_values, difference
-from tfunet.bench.verdict import interval_text, p_text
+from tfunet.bench.stats import (
+    CONFIDENCE,
+    MIN_INTERVAL,
+    Estimate,
+    adjusted_p_values,
+    difference,
+)
+from tfunet.bench.verdict import p_text
 from tfunet.record import RunFolder
 
 # Of the model: how many voxels of the image, along each axis, it sees as one.
@@ -124,7 +130,11 @@ def resolution_rows(compared: Sequence[Compared]) -> list[dict[str, str]]:
 
 
 def resolution_sentences(compared: Sequence[Compared]) -> list[str]:
-    """Return what each pair of resolutions says: the difference of Dice, and what did not train."""
+    """Return what each pair of resolutions says: the difference of Dice, and what did not train.
+
+    One is called better where the difference over the cases, each with its mean over the runs, is
+    no chance (p-values adjusted for all pairs), and the runs of every seed agree on its sign.
+    """
     pairs = [
         (one, region, one.resolutions[0], lower)
         for one in compared
@@ -132,10 +142,7 @@ def resolution_sentences(compared: Sequence[Compared]) -> list[str]:
         for lower in one.resolutions[1:]
         if one.resolutions[0].mean_dice(region) and lower.mean_dice(region)
     ]
-    estimates = [
-        difference(full.mean_dice(region), lower.mean_dice(region))
-        for _, region, full, lower in pairs
-    ]
+    estimates = [_over_cases(region, full, lower) for _, region, full, lower in pairs]
     adjusted = adjusted_p_values(estimates)
     lines = [
         _sentence(*pair, estimate, p)
@@ -146,6 +153,15 @@ def resolution_sentences(compared: Sequence[Compared]) -> list[str]:
             for words in resolution.failed:
                 lines.append(f"{one.data} at {resolution.label} {words}.")
     return lines
+
+
+def _over_cases(region: str, full: Resolution, lower: Resolution) -> Estimate:
+    upper, other = full.case_dice(region), lower.case_dice(region)
+    cases = sorted(upper.keys() & other.keys())
+    return difference(
+        {at: upper[case] for at, case in enumerate(cases)},
+        {at: other[case] for at, case in enumerate(cases)},
+    )
 
 
 def _sentence(
@@ -159,18 +175,31 @@ def _sentence(
     upper, other = full.case_dice(region), lower.case_dice(region)
     common = upper.keys() & other.keys()
     better = sum(upper[case] > other[case] for case in common)
+    runs = _by_seed(region, full, lower)
+    seeds = ", ".join(f"{value:+.3f}" for value in runs) or "none in common"
+    interval = (
+        f"95 % interval over cases {estimate.low:.3f} to {estimate.high:.3f}{p_text(adjusted_p)}"
+        if estimate.has_interval
+        else "too few cases for an interval"
+    )
     return (
         f"{one.data}, {region}: Dice {fmean(upper.values()):.3f} at {full.label} and "
-        f"{fmean(other.values()):.3f} at {lower.label}, {estimate.value:+.3f} "
-        f"({interval_text(estimate, 3)}{p_text(adjusted_p)}), better in {better} of {len(common)} "
-        f"cases: {_verdict(estimate, adjusted_p)}."
+        f"{fmean(other.values()):.3f} at {lower.label}, {estimate.value:+.3f} ({interval}; by seed "
+        f"{seeds}), better in {better} of {len(common)} cases: "
+        f"{_verdict(estimate, adjusted_p, runs)}."
     )
 
 
-def _verdict(estimate: Estimate, adjusted_p: float | None) -> str:
-    if adjusted_p is None:
-        return "more repeats are needed to tell"
-    if adjusted_p >= 1 - CONFIDENCE:
+def _by_seed(region: str, full: Resolution, lower: Resolution) -> list[float]:
+    upper, other = full.mean_dice(region), lower.mean_dice(region)
+    return [upper[repeat] - other[repeat] for repeat in sorted(upper.keys() & other.keys())]
+
+
+def _verdict(estimate: Estimate, adjusted_p: float | None, runs: Sequence[float]) -> str:
+    if adjusted_p is None or len(runs) < MIN_INTERVAL:
+        return "more cases or repeats are needed to tell"
+    agree = all(one * estimate.value > 0 for one in runs)
+    if adjusted_p >= 1 - CONFIDENCE or not agree:
         return "not distinguishable"
     return "the higher resolution is better" if estimate.value > 0 else "the lower one is better"
 
