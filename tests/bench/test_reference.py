@@ -129,6 +129,25 @@ def test_both_data_sets_were_trained_on_at_both_resolutions():
         assert re.fullmatch(rf"without support in \d+MiB: ({ways})+", words)
 
 
+def test_the_page_on_choosing_has_the_scores_of_the_records():
+    page = (REFERENCE.parents[1] / "docs/choosing.md").read_text()
+    number = r"(\d\.\d{3})"
+    rows = re.findall(
+        rf"^\| (\w+), (\w+) \| (\d+) \| {number} \| {number} \| .*? \| (\d+) of \3 \|$",
+        page,
+        re.MULTILINE,
+    )
+    found = []
+    for one in read_resolutions(read_sweep(REFERENCE / "large-models-resolution")):
+        for region in one.regions:
+            full, half = (size.case_dice(region) for size in one.resolutions)
+            means = [f"{fmean(dice.values()):.3f}" for dice in (full, half)]
+            better = sum(full[case] > half[case] for case in full)
+            name = one.data.removeprefix("msd_")
+            found.append((name, region, str(len(full)), *means, str(better)))
+    assert rows == found
+
+
 def _but_swap(trial):
     config = trial.config
     return config.backend, config.num_replicas, config.global_samples, config.seed
