@@ -193,7 +193,7 @@ def test_large_models_as_it_is_kept(tmp_path):
     ]
     page = "\n".join(shown(notebook, "text/markdown"))
     assert "In 200MiB the largest size that trains without support is 48 x 48 x 48." in page
-    assert "With swap 0.5 it is 80 x 80 x 80, 4.63 times the voxels; a step takes" in page
+    assert "With swap 0.5 it is 64 x 64 x 64, 2.37 times the voxels; a step takes" in page
     assert "out of memory" in page
     for region in ("msd_hippocampus, anterior", "tumours, whole"):
         assert f"{region}: Dice 0." in page
