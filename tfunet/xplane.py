@@ -19,7 +19,7 @@ class Allocation:
     """A block of memory that an op asked its device's allocator for, or gave back.
 
     Args:
-        op: Name of the op.
+        op: Name of the op; "" where it is not known.
         address: Of the block.
         num_bytes: As asked for; 0 where it is given back.
         begins: Whether it was asked for.
@@ -69,7 +69,8 @@ def read_allocations(path: Path) -> list[Allocation]:
 
 
 def _text(stat: xplane_pb2.XStat | None, names: Mapping[int, str]) -> str:
-    return "" if stat is None else stat.str_value or names.get(stat.ref_value, "")
+    text = "" if stat is None else stat.str_value or names.get(stat.ref_value, "")
+    return "" if text == "(null)" else text
 
 
 def _number(stat: xplane_pb2.XStat | None) -> int:
