@@ -7,11 +7,12 @@ import numpy as np
 
 from tfunet.swap import split
 from tfunet.swap.costs import Costs
+from tfunet.swap.exact import compared, uncompressed, without_compared
 from tfunet.swap.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.search import Search
 from tfunet.swap.steps import ALIASES, Op, Trace, without_small
-from tfunet.swap.tiers import total_bytes
+from tfunet.swap.tiers import swapped_bytes, total_bytes
 from tfunet.swap.timeline import Moves, Timeline, curve, moved, overlap, timeline
 
 # A step of thousands of ops is not searched to the end: so many actions are weighed at the most.
@@ -69,21 +70,29 @@ def make_plan(
         scratch: See `tfunet.swap.schedule.memory`.
         allowed: What may be done beside keeping.
     """
+    trace = without_compared(trace)
     unlimited = weigh(trace, {}, costs, budget_bytes=budget_bytes, scratch=scratch)
 
     def planned(found: split.Cut) -> Plan:
-        best = _planned(
-            found.trace,
-            budget_bytes=budget_bytes,
-            costs=found.costs(trace, costs),
-            threshold_bytes=threshold_bytes,
-            scratch=found.scratch_with(scratch or {}),
-            allowed=[one for one in allowed if one != "split"],
-        )
+        whole = trace
+        while True:
+            best = _planned(
+                found.trace,
+                budget_bytes=budget_bytes,
+                costs=found.costs(whole, costs),
+                threshold_bytes=threshold_bytes,
+                scratch=found.scratch_with(scratch or {}),
+                allowed=[one for one in allowed if one != "split"],
+            )
+            as_they_are = compared(whole, found, best.decisions)
+            if not as_they_are:
+                break
+            whole = uncompressed(whole, as_they_are)
+            found = replace(found, trace=uncompressed(found.trace, as_they_are))
         if found.chains:
-            found, best = _taller(trace, found, best, costs, scratch or {}, budget_bytes)
+            found, best = _taller(whole, found, best, costs, scratch or {}, budget_bytes)
         own = found.scratch_with(scratch or {})
-        plan = _described(trace, found, best, unlimited, budget_bytes, own)
+        plan = _described(whole, found, best, unlimited, budget_bytes, own)
         tiers = costs.tiers
         return replace(plan, host_budget_bytes=tiers.host_bytes, disk_budget_bytes=tiers.disk_bytes)
 
@@ -307,6 +316,9 @@ def _described(
     trace = found.trace
     floor, floor_op = largest_op(trace, scratch)
     moved = [*sorted(found.on_host), *sorted(best.decisions.keys() - found.on_host)]
+    away = {one for one in moved if best.decisions.get(one, "swap") == "swap"}
+    compressed = [one for one in sorted(away) if trace.tensors[one].compressed_bytes]
+    on_host = away - best.on_disk
 
     def named(places: Mapping[int, int]) -> dict[str, str]:
         return {trace.tensors[one].name: trace.ops[op].name for one, op in sorted(places.items())}
@@ -325,12 +337,13 @@ def _described(
         floor_bytes=floor,
         floor_op=floor_op,
         on_disk=tuple(trace.tensors[one].name for one in sorted(best.on_disk)),
-        host_bytes=sum(
-            whole.tensors[one].num_bytes
-            for one in moved
-            if best.decisions.get(one, "swap") == "swap" and one not in best.on_disk
-        ),
-        disk_bytes=total_bytes(trace, best.on_disk),
+        compression=whole.compression if compressed else None,
+        compressed_bytes={
+            trace.tensors[one].name: trace.tensors[one].compressed_bytes for one in compressed
+        },
+        host_bytes=total_bytes(whole, on_host & found.on_host)
+        + swapped_bytes(trace, on_host - found.on_host),
+        disk_bytes=swapped_bytes(trace, best.on_disk),
         step_seconds=best.times.step_seconds,
         unlimited_step_seconds=unlimited.times.step_seconds,
         repeat_seconds=best.times.repeat_seconds,

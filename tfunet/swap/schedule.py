@@ -100,7 +100,9 @@ def memory(
 ) -> np.ndarray:
     """Return the bytes in use while each action runs, (actions,): what the step itself holds.
 
-    Memory that was there before the step (variables, the batch) is not in it.
+    Memory that was there before the step (variables, the batch) is not in it. A tensor that is
+    compressed is there in both forms from its copy to the device until it is read, and where its
+    copy to the host begins; in the compressed one until that has ended.
 
     Args:
         trace: The step.
@@ -133,14 +135,39 @@ def memory(
             if readers[buffer] == position:
                 live -= sizes[buffer]
                 sizes[buffer] = 0
-    return in_use
+    return in_use + _compressed(trace, actions)
+
+
+def _compressed(trace: Trace, actions: Sequence[Action]) -> np.ndarray:
+    """Return the bytes that compressed forms of tensors take while each action runs, (actions,)."""
+    more = np.zeros(len(actions), np.int64)
+    made: dict[int, int] = {}
+    arrived: dict[int, int] = {}
+    for position, action in enumerate(actions):
+        for tensor, restored in action.inputs:
+            if restored and tensor in arrived:
+                more[arrived.pop(tensor) : position] += trace.tensors[tensor].compressed_bytes
+        if action.kind == "out":
+            begin = made[action.index] + 1
+            more[begin : position + 1] += trace.tensors[action.index].compressed_bytes
+        elif action.kind == "in":
+            arrived[action.index] = position
+        else:
+            made.update((tensor, position) for tensor, restored in action.outputs if not restored)
+    return more
 
 
 def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[tuple[int, bool], int]:
     last: dict[tuple[int, bool], int] = {}
+    made: dict[int, int] = {}
     for position, action in enumerate(actions):
+        if action.kind == "out" and trace.tensors[action.index].compressed_bytes:
+            # Compressed right after its op, it may go before its copy has ended.
+            last[action.index, False] = max(last[action.index, False], made[action.index] + 1)
+            continue
         for copy in (*action.inputs, *action.outputs):
             last[copy] = position
+        made.update((tensor, position) for tensor, restored in action.outputs if not restored)
     return last
 
 

@@ -172,7 +172,7 @@ def cut(
         scratch[last] = _slab_bytes(trace, ops, height)
     kept = {one for chain in chains.values() for one in kept_rows(trace, chain)}
     return Cut(
-        trace=_cut(trace, split, chains),
+        trace=_cut(trace, split, chains, split | kept),
         chains=chains,
         split=split,
         on_host=split | kept,
@@ -336,9 +336,13 @@ def _gives_any_rows(trace: Trace, op: int, tensor: int) -> bool:
     return slabs is not None and slabs.outputs[trace.ops[op].outputs.index(tensor)] is not None
 
 
-def _cut(trace: Trace, split: frozenset[int], chains: Mapping[int, Chain]) -> Trace:
+def _cut(
+    trace: Trace, split: frozenset[int], chains: Mapping[int, Chain], on_host: Collection[int]
+) -> Trace:
     ops, tensors = list(trace.ops), list(trace.tensors)
     readers = _readers(trace)
+    for one in on_host:
+        tensors[one] = replace(tensors[one], compressed_bytes=0)
     for one in split:
         tensors[one] = replace(tensors[one], num_bytes=0)
     for last, chain in chains.items():
@@ -369,7 +373,7 @@ def _cut(trace: Trace, split: frozenset[int], chains: Mapping[int, Chain]) -> Tr
             is_repeatable=False,
             slabs=None,
         )
-    return Trace(ops=tuple(ops), tensors=tuple(tensors))
+    return replace(trace, ops=tuple(ops), tensors=tuple(tensors))
 
 
 def _op_seconds(trace: Trace, index: int, chain: Chain, costs: Costs) -> float:
