@@ -9,13 +9,13 @@ from tfunet.cpu_memory import whole_mib
 from tfunet.data.augmentation import read_augmentation
 from tfunet.data.dali_limits import check_kinds
 from tfunet.refs import near_match
-from tfunet.swap import amount
+from tfunet.swap import amount, compression
 
 SCHEMA_VERSION = 1
 BAD_SAMPLES = ("refuse", "skip")
 PIPELINES = ("tf", "device", "dali")
 # What large-model support may use; the first one asks for it.
-SWAP_KEYS = ("swap", "swap_host", "swap_disk", "swap_disk_size")
+SWAP_KEYS = ("swap", "swap_host", "swap_disk", "swap_disk_size", "swap_compression")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -92,6 +92,9 @@ class RunConfig:
         cpu_memory: What TensorFlow may take of a CPU's memory in each process, "400MiB": the CPU
             then plays a device that is too small, for trying large-model support without one. By
             default there is no cap.
+        swap_compression: "bfloat16" rounds swapped tensors to 16 bits: they take half of host
+            memory, disk and copies, and losses and weights are not those without support. "none",
+            the default, swaps them as they are.
         deterministic: Use only deterministic ops (slower on GPUs).
         checkpoint_steps: Optimizer steps between checkpoints; one is also written after every
             epoch.
@@ -154,6 +157,7 @@ class RunConfig:
     swap_disk: str | None = None
     swap_disk_size: str | None = None
     cpu_memory: str | None = None
+    swap_compression: str | None = None
     deterministic: bool = False
     checkpoint_steps: int | None = None
     elastic: bool = False
@@ -225,6 +229,8 @@ class RunConfig:
             # Also the rest: in a grid with and without support, the latter are runs like any other.
             for name in SWAP_KEYS:
                 object.__setattr__(self, name, None)
+        if self.swap_compression == "none":
+            object.__setattr__(self, "swap_compression", None)
         for name in SWAP_KEYS[1:]:
             if getattr(self, name) is not None and self.swap is None:
                 raise ValueError(f"{name} is for swapped tensors: give swap too, such as 'auto'.")
@@ -240,6 +246,7 @@ class RunConfig:
             raise ValueError("swap_disk is an empty name. Write '.' for the current folder.")
         if self.swap_disk_size is not None and self.swap_disk is None:
             raise ValueError("swap_disk_size is of no disk. Give swap_disk, a folder, too.")
+        compression.check("swap_compression", self.swap_compression)
         if self.swap is not None:
             amount.parse(self.swap)
         if self.swap is not None and self.xla:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, final
 
-from tfunet.config import SCHEMA_VERSION, SWAP_KEYS, RunConfig, from_json
+from tfunet.config import SCHEMA_VERSION, RunConfig, from_json
 
 PARTIAL = ".partial-"
 LOCK = ".lock"
@@ -37,7 +37,9 @@ PLACEMENT = (
     "hang_seconds",
     "trace",
     # So that one whose disk or memory was full goes on with another.
-    *SWAP_KEYS[1:],
+    "swap_host",
+    "swap_disk",
+    "swap_disk_size",
     "cpu_memory",
 )
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")

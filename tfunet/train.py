@@ -530,6 +530,7 @@ def _support(config: RunConfig, *, is_chief: bool) -> LargeModelSupport | None:
         host_budget=config.swap_host,
         disk=config.swap_disk,
         disk_budget=config.swap_disk_size,
+        compression=config.swap_compression,
         verbose=int(is_chief),
     )
 

@@ -188,6 +188,7 @@ def test_limits_of_host_and_disk_are_part_of_the_budget(sweep):
         ({}, "24MiB"),
         ({"swap_host": "0"}, "24MiB, host 0"),
         ({"swap_host": 0, "swap_disk": "/nvme"}, "24MiB, host 0, on disk"),
+        ({"swap_compression": "bfloat16"}, "24MiB, compressed to bfloat16"),
     ],
 )
 def test_limits_of_nothing_are_limits_and_folders_are_none(limits, expected, sweep):
@@ -202,6 +203,37 @@ def test_the_disk_has_a_column_where_a_plan_uses_one(found):
     plan = replace(found[0].plans[0], on_disk=("unet/large:0",), disk_bytes=20 * 2**20)
     rows = plan_rows([replace(found[0], plans=(plan,)), found[1]])
     assert [row["on disk"] for row in rows] == ["20.0", "0.0 [0.0, 0.0]"]
+
+
+def test_rounded_tensors_are_another_budget_with_a_column_of_their_own(sweep, found):
+    assert all("compressed" not in row for row in plan_rows(found))
+    one, *others = (trial for trial in sweep.trials if trial.config.swap is not None)
+    rounded = replace(one, config=replace(one.config, swap_compression="bfloat16"))
+    without = [trial for trial in sweep.trials if trial.config.swap is None]
+    swapped = read_swapped(replace(sweep, trials=(*without, rounded, *others)))
+    assert [(one.budget, len(one.upper), len(one.lower)) for one in swapped] == [
+        ("24MiB", 2, 3),
+        ("24MiB, compressed to bfloat16", 1, 3),
+        ("24MiB", 3, 3),
+    ]
+    plan = replace(
+        found[0].plans[0], compression="bfloat16", compressed_bytes={"unet/large:0": 10 * 2**20}
+    )
+    rows = plan_rows([replace(found[0], plans=(plan,)), found[1]])
+    assert [row["compressed"] for row in rows] == ["1", "0"]
+
+
+def test_rounded_runs_are_compared_with_none_that_are_not(sweep):
+    trials = [one for one in sweep.trials if one.config.swap is not None]
+    rounded = [
+        replace(one, config=replace(one.config, swap_compression="bfloat16")) for one in trials
+    ]
+    families = summarise(replace(sweep, trials=(*trials, *rounded))).families
+    assert len(families) == 2 * len(summarise(replace(sweep, trials=tuple(trials))).families)
+    for family in families:
+        kinds = {trial.config.swap_compression for cell in family.cells for trial in cell.trials}
+        assert len(kinds) == 1
+        assert ("bfloat16" in family.title) == ("bfloat16" in kinds)
 
 
 def test_without_the_same_runs_without_a_budget_nothing_is_compared(tmp_path):

@@ -34,7 +34,8 @@ class Swapped:
 
     Args:
         way: Backend with its options.
-        budget: What `swap` was, such as "24MiB", with the limits of host and disk.
+        budget: What `swap` was, such as "24MiB", with the limits of host and disk, and with what
+            swapped tensors are compressed to.
         upper: The finished runs with the budget.
         lower: Those without; empty where the sweep has none.
         plans: A plan for each of `upper`: of the replica and step that need most.
@@ -112,6 +113,7 @@ def plan_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
     """Return a row for each: what the plans predict of a step's memory, and how they reach it."""
     has_disk = any(plan.on_disk for one in found for plan in one.plans)
     is_measured = any(_peaks(one) for one in found)
+    compresses = any(plan.compressed_bytes for one in found for plan in one.plans)
     return [
         {
             **_names(one),
@@ -122,6 +124,11 @@ def plan_rows(found: Sequence[Swapped]) -> list[dict[str, str]]:
             "on the host": _mib(plan.host_bytes for plan in one.plans),
             **({"on disk": _mib(plan.disk_bytes for plan in one.plans)} if has_disk else {}),
             "tensors swapped": _whole(plan.count("swap") for plan in one.plans),
+            **(
+                {"compressed": _whole(len(plan.compressed_bytes) for plan in one.plans)}
+                if compresses
+                else {}
+            ),
             "recomputed": _whole(plan.count("recompute") for plan in one.plans),
         }
         for one in found
@@ -299,6 +306,8 @@ def _budget(config: RunConfig) -> str | None:
         # Which folder it was is no setting: each machine has its own.
         size = config.swap_disk_size
         limits.append("on disk" if size is None else f"disk up to {size}")
+    if config.swap_compression is not None:
+        limits.append(f"compressed to {config.swap_compression}")
     return ", ".join(map(str, limits))
 
 

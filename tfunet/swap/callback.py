@@ -12,13 +12,14 @@ import keras
 import tensorflow as tf
 
 from tfunet.stamps import Note
-from tfunet.swap import amount, planner, profile, rewrite, split, tflms, trace
+from tfunet.swap import amount, exact, planner, profile, rewrite, split, tflms, trace
 from tfunet.swap import budget as budgets
+from tfunet.swap import compression as compressions
 from tfunet.swap.costs import Costs
 from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.room import Room, local_replicas, read_limits
 from tfunet.swap.schedule import Action, memory, schedule
-from tfunet.swap.show import end_line, out_of_memory_line, over_line
+from tfunet.swap.show import compressed, end_line, out_of_memory_line, over_line
 from tfunet.swap.steps import Trace
 from tfunet.swap.stopwatch import Stopwatch
 from tfunet.swap.tiers import Tiers, with_advice
@@ -41,9 +42,10 @@ class LargeModelSupport(keras.callbacks.Callback):
     model.fit(data, callbacks=[LargeModelSupport()])
     ```
 
-    It changes nothing in what is computed: losses and weights are those without it, bit for bit
-    where TensorFlow's ops are deterministic. Before training it changes the model's `train_step`
-    and `jit_compile`, and afterwards, also after an exception in a step, they are as they were.
+    It changes nothing in what is computed (but with `compression`): losses and weights are those
+    without it, bit for bit where TensorFlow's ops are deterministic. Before training it changes the
+    model's `train_step` and `jit_compile`, and afterwards, also after an exception in a step, they
+    are as they were.
 
     Args:
         budget: Device memory for training on each device, variables and batch included: "auto"
@@ -54,6 +56,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             lie in a file without a name, which goes with the process, however that ends.
         disk_budget: What this process may take there: bytes or "500GiB". By default there is no
             limit; a disk that has no room ends training before its first step.
+        compression: "bfloat16" rounds what is swapped to 16 bits: copies, host memory and disk take
+            half, and losses and weights are other ones. By default it is swapped as it is.
         threshold_bytes: Smaller tensors stay on the device.
         allowed: What may be done with a tensor beside keeping it: "swap", "recompute", and
             "split" where nothing else is enough: the ops around it run in slabs, and the
@@ -92,6 +96,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         host_budget: str | int | None = None,
         disk: str | Path | None = None,
         disk_budget: str | int | None = None,
+        compression: str | None = None,
         threshold_bytes: int = MIB,
         allowed: Sequence[Way] = WAYS,
         margin: float = MARGIN,
@@ -108,6 +113,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         super().__init__()
         amount.parse(budget)
         self.limits = read_limits(host_budget, disk, disk_budget)
+        compressions.check("compression", compression)
         unknown = sorted(set(allowed) - set(WAYS))
         if unknown:
             known = ", ".join(map(repr, WAYS))
@@ -115,6 +121,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         if not 0 <= margin < 1:
             raise ValueError(f"margin must be at least 0 and less than 1, got {margin}.")
         self.budget = budget
+        self.compression = compression
         self.margin = margin
         self.threshold_bytes = threshold_bytes
         self.allowed = tuple(allowed)
@@ -127,7 +134,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             serialization=serialization,
             serialization_by_size=serialization_by_size,
         )
-        self.rule = tflms.checked(rule, plan=plan, allowed=allowed)
+        self.rule = tflms.checked(rule, plan=plan, allowed=allowed, compression=compression)
         self.verbose = verbose
         self.note = note
         self.plans: list[Plan] = []
@@ -288,12 +295,14 @@ class LargeModelSupport(keras.callbacks.Callback):
     ) -> None:
         """Plan a step of one device and make its graph follow the plan."""
         since = time.perf_counter()
-        step, handles = trace.read(ops, results)
+        step, handles = trace.read(ops, results, compression=self.compression)
         if not step.ops:
             return
         unknown = trace.of_unknown_size(step, handles)
         self._tell_of_unknown(unknown)
         plan = self.plan or self._make_plan(step, ops, room, max(0, step_bytes))
+        compressions.check_plan(plan, self.compression)
+        step = exact.as_planned(step, plan)
         budgets.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
@@ -442,12 +451,14 @@ def _line(plan: Plan, everything: str) -> str:
     on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
     in_slabs = f", {len(plan.split)} split" if plan.split else ""
     text = (
-        f"Large-model support: {plan.count('swap')} tensors swapped{in_slabs} "
+        f"Large-model support: {plan.count('swap')} tensors swapped{compressed(plan)}{in_slabs} "
         f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
         f"recomputed; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
         f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."
     )
+    if plan.compression is not None:
+        text += " Losses are not those without support."
     over = over_line(plan)
     return f"{text} {over}" if over else text
 

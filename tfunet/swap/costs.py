@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
+from math import inf
 
 from tfunet.swap.plan import Decision
-from tfunet.swap.steps import ALIASES, Op, Trace
-from tfunet.swap.tiers import Tiers, total_bytes
+from tfunet.swap.steps import ALIASES, Op, Tensor, Trace
+from tfunet.swap.tiers import Tiers, swapped_bytes
 
 # Of what a device could do at best: what a large convolution, and an op that only moves bytes,
 # reach of it.
@@ -14,6 +15,8 @@ CONVOLUTION_SHARE = 0.5
 BYTES_SHARE = 0.8
 COPY_START_SECONDS = 2e-5
 OP_START_SECONDS = 5e-6
+# For each byte of a tensor that is cast to half its size, or from it, so many are moved.
+CAST_BYTES = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,8 @@ class Costs:
         slab_seconds: Of ops in slabs, where it was measured: what all slabs take together.
         bytes_per_second: What an op reads and writes that only moves numbers.
         copies_overlap: Whether copies run beside computation, one in each direction.
+        cast_bytes_per_second: Of tensors that are compressed before a copy, or after one no more:
+            of what they are on the device.
         tiers: Where swapped tensors have room.
         on_disk: Tensors that are copied on to the disk and back, by index; see `placed`.
     """
@@ -39,6 +44,7 @@ class Costs:
     slab_seconds: Mapping[int, float] = field(default_factory=dict)
     bytes_per_second: float = float("inf")
     copies_overlap: bool = False
+    cast_bytes_per_second: float = inf
     tiers: Tiers = field(default_factory=Tiers)
     on_disk: frozenset[int] = frozenset()
 
@@ -60,6 +66,19 @@ class Costs:
         """Return the time of an op that reads and writes so much on the device, and no more."""
         return num_bytes / self.bytes_per_second
 
+    def leaving_seconds(self, trace: Trace, tensor: int) -> float:
+        """Return the time from when a swapped tensor is there to when it may go."""
+        one = trace.tensors[tensor]
+        return self._cast_seconds(one) + self.out_seconds(one.swapped_bytes, tensor)
+
+    def arriving_seconds(self, trace: Trace, tensor: int) -> float:
+        """Return the time from when a swapped tensor is called to when it is there again."""
+        one = trace.tensors[tensor]
+        return self.in_seconds(one.swapped_bytes, tensor) + self._cast_seconds(one)
+
+    def _cast_seconds(self, tensor: Tensor) -> float:
+        return tensor.num_bytes / self.cast_bytes_per_second if tensor.compressed_bytes else 0.0
+
     def placed(self, trace: Trace, decisions: Mapping[int, Decision]) -> "Costs":
         """Return the costs with the swapped tensors where the tiers have room for them."""
         return replace(self, on_disk=self.tiers.on_disk(trace, _swapped(decisions)))
@@ -71,8 +90,9 @@ class Costs:
 
         Where it takes room from others, it is their way to the disk that is counted.
         """
-        num_bytes = trace.tensors[tensor].num_bytes
-        seconds = self.out_seconds(num_bytes) + self.in_seconds(num_bytes)
+        one = trace.tensors[tensor]
+        seconds = self.out_seconds(one.swapped_bytes) + self.in_seconds(one.swapped_bytes)
+        seconds += 2 * self._cast_seconds(one)
         if self.tiers.host_bytes is None:
             return seconds
         others = _swapped(decisions) - {tensor}
@@ -80,7 +100,7 @@ class Costs:
         after = self.tiers.on_disk(trace, others | {tensor})
         if not self.tiers.has_room(trace, after):
             return None
-        more = total_bytes(trace, after) - total_bytes(trace, before)
+        more = swapped_bytes(trace, after) - swapped_bytes(trace, before)
         return seconds + max(0.0, self.tiers.disk_seconds(more))
 
     def of(self, ops: Sequence[int]) -> "Costs":
@@ -120,6 +140,7 @@ def described(trace: Trace, device: Device) -> Costs:
         in_bytes_per_second=device.link_bytes_per_second,
         bytes_per_second=device.bytes_per_second * BYTES_SHARE,
         copies_overlap=True,
+        cast_bytes_per_second=device.bytes_per_second * BYTES_SHARE / CAST_BYTES,
     )
 
 

@@ -32,8 +32,8 @@ class DiskTier:
         self._note = note
         self._written: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
 
-    def out(self, tensor: tf.Tensor) -> tf.Operation:
-        key, part = key_of(tensor.graph, tensor.name), function_of(tensor.graph)
+    def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
+        key, part = key_of(tensor.graph, name or tensor.name), function_of(tensor.graph)
 
         def put(value: np.ndarray) -> np.ndarray:
             since = time.time()
@@ -47,8 +47,8 @@ class DiskTier:
         with tf.device(self._host(tensor)):
             return unordered(tf.numpy_function(put, [tensor], tf.int32, name="swap_out").op)
 
-    def back(self, tensor: tf.Tensor) -> tf.Tensor:
-        key, part = key_of(tensor.graph, tensor.name), function_of(tensor.graph)
+    def back(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
+        key, part = key_of(tensor.graph, name or tensor.name), function_of(tensor.graph)
 
         def get() -> np.ndarray:
             shape, dtype = self._written[key]
@@ -84,14 +84,14 @@ class HostAndDisk:
         self._disk = disk
         self._on_disk = frozenset(on_disk)
 
-    def out(self, tensor: tf.Tensor) -> tf.Operation:
-        return self._of(tensor).out(tensor)
+    def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
+        return self._of(name or tensor.name).out(tensor, name=name)
 
-    def back(self, tensor: tf.Tensor) -> tf.Tensor:
-        return self._of(tensor).back(tensor)
+    def back(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
+        return self._of(name or tensor.name).back(tensor, name=name)
 
     def rows(self, tensor: tf.Tensor) -> Rows:
         return self._host.rows(tensor)
 
-    def _of(self, tensor: tf.Tensor) -> Tier | DiskTier:
-        return self._disk if tensor.name in self._on_disk else self._host
+    def _of(self, name: str) -> Tier | DiskTier:
+        return self._disk if name in self._on_disk else self._host

@@ -95,7 +95,7 @@ def forecast(
 
     graph = step.get_concrete_function(image, mask).graph
     ops = trace.in_order(graph.get_operations(), graph.outputs)
-    found, _ = trace.read(ops, graph.outputs)
+    found, _ = trace.read(ops, graph.outputs, compression=config.swap_compression)
     resident = resident_bytes(model) + trace.num_bytes(image) + trace.num_bytes(mask)
     usable = int((memory_bytes or device.memory_bytes) * (1 - MARGIN))
     costs = described(found, device)

@@ -45,10 +45,13 @@ class Tier(Protocol):
 
     copies_overlap: bool
 
-    def out(self, tensor: tf.Tensor) -> tf.Operation:
-        """Return the op after which the device's copy is no longer needed."""
+    def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
+        """Return the op after which the device's copy is no longer needed.
 
-    def back(self, tensor: tf.Tensor) -> tf.Tensor:
+        `name` is what it is known by where that is not its own.
+        """
+
+    def back(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
         """Return the tensor, in new device memory; made under the caller's control edges."""
 
     def rows(self, tensor: tf.Tensor) -> "Rows":
@@ -113,8 +116,8 @@ class NumpyMemory:
             wanted -= self._spare.pop().nbytes
         return _aligned(shape, dtype)
 
-    def out(self, tensor: tf.Tensor) -> tf.Operation:
-        key, function = key_of(tensor.graph, tensor.name), function_of(tensor.graph)
+    def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
+        key, function = key_of(tensor.graph, name or tensor.name), function_of(tensor.graph)
 
         def put(value: np.ndarray) -> np.ndarray:
             since = time.time()
@@ -126,8 +129,8 @@ class NumpyMemory:
         with tf.device(_host(tensor)):
             return unordered(tf.numpy_function(put, [tensor], tf.int32, name="swap_out").op)
 
-    def back(self, tensor: tf.Tensor) -> tf.Tensor:
-        key = key_of(tensor.graph, tensor.name)
+    def back(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
+        key = key_of(tensor.graph, name or tensor.name)
         with tf.device(_host(tensor)):
             value = tf.numpy_function(lambda: self._arrays[key], [], tensor.dtype, name="swap_in")
             value.set_shape(tensor.shape)
@@ -207,15 +210,16 @@ class HostMemory:
     def __init__(self) -> None:
         self._copies: dict[str, tf.Tensor] = {}
 
-    def out(self, tensor: tf.Tensor) -> tf.Operation:
+    def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
         with tf.device("CPU:0"):
             copy = tf.identity(tensor, name="swap_out")
-        self._copies[key_of(tensor.graph, tensor.name)] = copy
+        self._copies[key_of(tensor.graph, name or tensor.name)] = copy
         return copy.op
 
-    def back(self, tensor: tf.Tensor) -> tf.Tensor:
+    def back(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
+        copy = self._copies[key_of(tensor.graph, name or tensor.name)]
         with tf.device(tensor.device):
-            return tf.identity(self._copies[key_of(tensor.graph, tensor.name)], name="swap_in")
+            return tf.identity(copy, name="swap_in")
 
     def rows(self, tensor: tf.Tensor) -> "TensorRows":
         return TensorRows(tensor)

@@ -34,6 +34,9 @@ class Plan:
         split: Tensors that are never whole on the device: the ops around them run in slabs.
         slab_rows: Rows of a slab, by the last op of each chain of ops that run in slabs.
         on_disk: Of the swapped tensors, those that lie on disk; the others are in host memory.
+        compression: How tensors are rounded before they are copied out; None where none is.
+        compressed_bytes: What each swapped tensor that is rounded takes elsewhere; the others are
+            swapped as they are.
         budget_bytes: Device memory that the plan was made for.
         peak_bytes: Most device memory in use at once, predicted.
         unlimited_peak_bytes: The same with every tensor kept, predicted.
@@ -72,6 +75,8 @@ class Plan:
     split: Sequence[str] = ()
     slab_rows: Mapping[str, int] = field(default_factory=dict)
     on_disk: Sequence[str] = ()
+    compression: str | None = None
+    compressed_bytes: Mapping[str, int] = field(default_factory=dict)
     budget_bytes: int = 0
     peak_bytes: int = 0
     unlimited_peak_bytes: int = 0

@@ -7,13 +7,14 @@ import numpy as np
 
 from tfunet.swap import split
 from tfunet.swap.costs import Costs
+from tfunet.swap.exact import compared, uncompressed, without_compared
 from tfunet.swap.obstacles import in_the_way, working_sets
 from tfunet.swap.peak import at_peak
 from tfunet.swap.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.search import Search
 from tfunet.swap.steps import Trace, without_small
-from tfunet.swap.tiers import total_bytes
+from tfunet.swap.tiers import swapped_bytes, total_bytes
 from tfunet.swap.timeline import Moves, Timeline, curve, moved, overlap, timeline
 from tfunet.swap.traffic import Traffic, traffic
 
@@ -72,22 +73,30 @@ def make_plan(
         scratch: See `tfunet.swap.schedule.memory`.
         allowed: What may be done beside keeping.
     """
+    trace = without_compared(trace)
     unlimited = weigh(trace, {}, costs, budget_bytes=budget_bytes, scratch=scratch)
 
     def planned(found: split.Cut) -> Plan:
-        best = _planned(
-            found.trace,
-            budget_bytes=budget_bytes,
-            costs=found.costs(trace, costs),
-            threshold_bytes=threshold_bytes,
-            scratch=found.scratch_with(scratch or {}),
-            allowed=[one for one in allowed if one != "split"],
-        )
+        whole = trace
+        while True:
+            best = _planned(
+                found.trace,
+                budget_bytes=budget_bytes,
+                costs=found.costs(whole, costs),
+                threshold_bytes=threshold_bytes,
+                scratch=found.scratch_with(scratch or {}),
+                allowed=[one for one in allowed if one != "split"],
+            )
+            as_they_are = compared(whole, found, best.decisions)
+            if not as_they_are:
+                break
+            whole = uncompressed(whole, as_they_are)
+            found = replace(found, trace=uncompressed(found.trace, as_they_are))
         if found.chains:
-            found, best = _taller(trace, found, best, costs, scratch or {}, budget_bytes)
+            found, best = _taller(whole, found, best, costs, scratch or {}, budget_bytes)
         own = found.scratch_with(scratch or {})
-        copied = traffic(trace, found, best.decisions, costs)
-        plan = described(trace, found, best, unlimited, budget_bytes, own, copied)
+        copied = traffic(whole, found, best.decisions, costs)
+        plan = described(whole, found, best, unlimited, budget_bytes, own, copied)
         if plan.peak_bytes > budget_bytes:
             ops, advice = in_the_way(
                 found.trace,
@@ -325,7 +334,10 @@ def described(
     if actions is None:
         actions = moved(schedule(trace, best.decisions), best.moves)
     peak_op, peak_tensors = at_peak(trace, actions, best.in_use, scratch)
-    on_host = [*sorted(found.on_host), *sorted(best.decisions.keys() - found.on_host)]
+    given_up = [*sorted(found.on_host), *sorted(best.decisions.keys() - found.on_host)]
+    away = {one for one in given_up if best.decisions.get(one, "swap") == "swap"}
+    compressed = [one for one in sorted(away) if trace.tensors[one].compressed_bytes]
+    on_host = away - best.on_disk
 
     def named(places: Mapping[int, int]) -> dict[str, str]:
         return {trace.tensors[one].name: trace.ops[op].name for one, op in sorted(places.items())}
@@ -346,12 +358,13 @@ def described(
         peak_op=peak_op,
         peak_tensors=peak_tensors,
         on_disk=tuple(trace.tensors[one].name for one in sorted(best.on_disk)),
-        host_bytes=sum(
-            whole.tensors[one].num_bytes
-            for one in on_host
-            if best.decisions.get(one, "swap") == "swap" and one not in best.on_disk
-        ),
-        disk_bytes=total_bytes(trace, best.on_disk),
+        compression=whole.compression if compressed else None,
+        compressed_bytes={
+            trace.tensors[one].name: trace.tensors[one].compressed_bytes for one in compressed
+        },
+        host_bytes=total_bytes(whole, on_host & found.on_host)
+        + swapped_bytes(trace, on_host - found.on_host),
+        disk_bytes=swapped_bytes(trace, best.on_disk),
         out_bytes=copied.out_bytes,
         in_bytes=copied.in_bytes,
         step_seconds=best.times.step_seconds,
@@ -361,7 +374,7 @@ def described(
         exposed_seconds=best.times.exposed_seconds + copied.slab_seconds,
         curve=curve(best.times.ends, best.in_use.tolist()),
         unlimited_curve=curve(unlimited.times.ends, unlimited.in_use.tolist()),
-        tensor_bytes={whole.tensors[one].name: whole.tensors[one].num_bytes for one in on_host},
+        tensor_bytes={whole.tensors[one].name: whole.tensors[one].num_bytes for one in given_up},
     )
 
 

@@ -50,7 +50,7 @@ def follow(
     slabs = SlabGraph(whole, found, ops, handles, tier)
     restored: dict[Copy, tf.Tensor] = {}
     copies: dict[int, tf.Operation] = {}
-    leaving: list[tuple[int, tf.Operation]] = []  # (last op that reads the tensor, its copy out)
+    leaving: list[tuple[int, tf.Operation]] = []  # (op after which its copy is awaited, that)
     last_forward = _last_forward_reads(trace)
     previous: tf.Operation | None = None
     turn: list[tf.Operation] = []  # the last of those that are serialized
@@ -61,7 +61,10 @@ def follow(
             with tf.control_dependencies(None):
                 handle = handles[action.index]
                 copies[action.index] = handle.op if slabs.has(action.index) else tier.out(handle)
-            leaving.append((last_forward[action.index], copies[action.index]))
+            # In both forms it would wait for its copy beside what reads it.
+            is_compressed = trace.tensors[action.index].compressed_bytes > 0
+            last = -1 if is_compressed else last_forward[action.index]
+            leaving.append((last, copies[action.index]))
         elif action.kind == "in":
             # So that whoever looks into a profile sees what came back.
             name = f"back/{handles[action.index].op.name}/"

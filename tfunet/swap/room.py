@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfunet.record import WriteError
 from tfunet.stamps import Note
 from tfunet.swap import amount
+from tfunet.swap.compressed_tier import CompressedTier
 from tfunet.swap.disk import DiskFile, check_folder
 from tfunet.swap.disk_tier import DiskTier, HostAndDisk
 from tfunet.swap.host import HostMemory, NumpyMemory, Tier, function_of, key_of
@@ -116,18 +117,13 @@ class Room:
         taken = self._taken.setdefault(graph, {})
         host, disk = taken.get(device, (0, 0))
         taken[device] = host + plan.host_bytes, disk + plan.disk_bytes
-        if not plan.on_disk or self._file is None or self._disk is None:
-            return self.host
-        # Of a batch whose size is not known a plan still knows the largest.
-        sizes = {one.name: one.num_bytes for one in step.tensors}
-        self._file.reserve(
-            {
-                key_of(graph, one): max(sizes.get(one, 0), plan.tensor_bytes.get(one, 0))
-                for one in plan.on_disk
-            },
-            part=function_of(graph),
-        )
-        return HostAndDisk(self.host, self._disk, plan.on_disk)
+        found: Tier = self.host
+        if plan.on_disk and self._file is not None and self._disk is not None:
+            self._file.reserve(_sizes(plan, step, graph), part=function_of(graph))
+            found = HostAndDisk(self.host, self._disk, plan.on_disk)
+        if plan.compression is None:
+            return found
+        return CompressedTier(found, plan.compression, plan.compressed_bytes)
 
     def explained(self) -> WriteError | None:
         """Return what went wrong with the disk in the middle of a step; None where nothing did."""
@@ -140,6 +136,14 @@ class Room:
 
     def _share(self, limit: int | None, taken: int) -> int | None:
         return None if limit is None else max(0, limit // self._num_replicas - taken)
+
+
+def _sizes(plan: Plan, step: Trace, graph: tf.Graph) -> dict[str, int]:
+    """Return what the tensors take that a plan has on disk, by their keys."""
+    # Of a batch whose size is not known a plan still knows the largest.
+    sizes = {one.name: one.swapped_bytes for one in step.tensors}
+    planned = {**plan.tensor_bytes, **plan.compressed_bytes}
+    return {key_of(graph, one): max(sizes.get(one, 0), planned.get(one, 0)) for one in plan.on_disk}
 
 
 def _check_limit(what: str, name: str, num_bytes: int, allowed: int | None) -> None:

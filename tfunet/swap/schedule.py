@@ -109,7 +109,9 @@ def memory(
 ) -> np.ndarray:
     """Return the bytes in use while each action runs, (actions,): what the step itself holds.
 
-    Memory that was there before the step (variables, the batch) is not in it.
+    Memory that was there before the step (variables, the batch) is not in it. A tensor that is
+    compressed is there in both forms from its copy to the device until it is read, and where its
+    copy to the host begins; in the compressed one until that has ended.
 
     Args:
         trace: The step.
@@ -121,7 +123,7 @@ def memory(
     for position, live, _, _ in _buffers(trace, actions):
         op = actions[position].kind in ("op", "again")
         in_use[position] = live + (scratch.get(actions[position].index, 0) if op else 0)
-    return in_use
+    return in_use + _compressed(trace, actions)
 
 
 def held(trace: Trace, actions: Sequence[Action], at: int) -> dict[int, int]:
@@ -169,11 +171,36 @@ def _buffers(
                 sizes[buffer] = 0
 
 
+def _compressed(trace: Trace, actions: Sequence[Action]) -> np.ndarray:
+    """Return the bytes that compressed forms of tensors take while each action runs, (actions,)."""
+    more = np.zeros(len(actions), np.int64)
+    made: dict[int, int] = {}
+    arrived: dict[Copy, int] = {}
+    for position, action in enumerate(actions):
+        for copy in action.inputs:
+            if copy in arrived:
+                more[arrived.pop(copy) : position] += trace.tensors[copy[0]].compressed_bytes
+        if action.kind == "out":
+            begin = made[action.index] + 1
+            more[begin : position + 1] += trace.tensors[action.index].compressed_bytes
+        elif action.kind == "in":
+            arrived[action.outputs[0]] = position
+        else:
+            made.update((tensor, position) for tensor, number in action.outputs if not number)
+    return more
+
+
 def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
     last: dict[Copy, int] = {}
+    made: dict[int, int] = {}
     for position, action in enumerate(actions):
+        if action.kind == "out" and trace.tensors[action.index].compressed_bytes:
+            # Compressed right after its op, it may go before its copy has ended.
+            last[action.index, 0] = max(last[action.index, 0], made[action.index] + 1)
+            continue
         for copy in (*action.inputs, *action.outputs):
             last[copy] = position
+        made.update((tensor, position) for tensor, number in action.outputs if not number)
     return last
 
 

@@ -59,6 +59,15 @@ def limits_line(plan: Plan) -> str:
     )
 
 
+def compressed(plan: Plan) -> str:
+    """Return how swapped tensors are compressed, to follow "swapped"; "" where none is."""
+    if plan.compression is None:
+        return ""
+    num = len(plan.compressed_bytes)
+    some = "" if num == plan.count("swap") else f"{num} of them "
+    return f", {some}compressed to {plan.compression}"
+
+
 def over_line(plan: Plan) -> str:
     """Return that a plan does not meet its budget, what is in the way and what helps; or ""."""
     if plan.peak_bytes <= plan.budget_bytes:
@@ -181,7 +190,9 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
         lines.append(f"Of the tensors, {_counts(plan)}:")
     for name in given_up[:SHOWN_TENSORS]:
         num_bytes = plan.tensor_bytes.get(name, 0)
-        where = " (disk)" if name in plan.on_disk else ""
+        facts = ["disk"] if name in plan.on_disk else []
+        facts += [plan.compression or ""] if name in plan.compressed_bytes else []
+        where = f" ({', '.join(facts)})" if facts else ""
         lines.append(f"  {done[name]:<9} {size_text(num_bytes):>12}  {name}{where}")
     if len(given_up) > SHOWN_TENSORS:
         lines.append(f"  ... and {len(given_up) - SHOWN_TENSORS} more.")
@@ -213,7 +224,8 @@ def _peak_lines(which: str, op: str, tensors: Mapping[str, int]) -> list[str]:
 
 def _counts(plan: Plan) -> str:
     in_slabs = f"{len(plan.split)} are split, " if plan.split else ""
-    return f"{in_slabs}{plan.count('swap')} are swapped and {plan.count('recompute')} recomputed"
+    swapped = f"{plan.count('swap')} are swapped{compressed(plan)}"
+    return f"{in_slabs}{swapped} and {plan.count('recompute')} recomputed"
 
 
 def draw(plan: Plan, path: Path, measured: Measured | None = None) -> None:

@@ -158,12 +158,13 @@ def cut(
         chains[last] = Chain(ops=ops, rows=rows, height=height)
         kept[last] = kept_rows(trace, ops, readers)
         scratch[last] = bytes_of_slab(trace, ops, height)
+    on_host = split.union(*kept.values())
     return Cut(
-        trace=_cut(trace, split, chains),
+        trace=_cut(trace, split, chains, on_host),
         chains=chains,
         kept=kept,
         split=split,
-        on_host=split.union(*kept.values()),
+        on_host=on_host,
         scratch=scratch,
     )
 
@@ -237,9 +238,13 @@ def _gives_rows(trace: Trace, op: int, tensor: int) -> bool:
     return given is not None and given.is_same
 
 
-def _cut(trace: Trace, split: frozenset[int], chains: Mapping[int, Chain]) -> Trace:
+def _cut(
+    trace: Trace, split: frozenset[int], chains: Mapping[int, Chain], on_host: Collection[int]
+) -> Trace:
     ops, tensors = list(trace.ops), list(trace.tensors)
     readers = readers_of(trace)
+    for one in on_host:
+        tensors[one] = replace(tensors[one], compressed_bytes=0)
     for one in split:
         tensors[one] = replace(tensors[one], num_bytes=0)
     for last, chain in chains.items():
@@ -270,4 +275,4 @@ def _cut(trace: Trace, split: frozenset[int], chains: Mapping[int, Chain]) -> Tr
             is_repeatable=False,
             slabs=None,
         )
-    return Trace(ops=tuple(ops), tensors=tuple(tensors))
+    return replace(trace, ops=tuple(ops), tensors=tuple(tensors))

@@ -73,6 +73,7 @@ class Tensor:
             its bias: it never comes to be, and giving it another reader would part the two, which
             changes the last bit of what they compute.
         is_result: Whether the step returns it, or something that is no op of it reads it.
+        compressed_bytes: What it takes where it is swapped, if in fewer bits; 0 if as it is.
     """
 
     name: str
@@ -80,6 +81,12 @@ class Tensor:
     producer: int
     is_inner: bool = False
     is_result: bool = False
+    compressed_bytes: int = 0
+
+    @property
+    def swapped_bytes(self) -> int:
+        """What is copied of it, and takes room where it is swapped."""
+        return self.compressed_bytes or self.num_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +182,17 @@ class Op:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """The ops of a step in the order in which they were traced, which is one they can run in."""
+    """The ops of a step in the order in which they were traced, which is one they can run in.
+
+    Args:
+        ops: See above.
+        tensors: That they make and read.
+        compression: What those become that have `compressed_bytes`, where they are swapped.
+    """
 
     ops: tuple[Op, ...]
     tensors: tuple[Tensor, ...]
+    compression: str | None = None
 
 
 def root(trace: Trace, tensor: int) -> int:
@@ -227,4 +241,4 @@ def without_small(
     ]
     place = {index: position for position, index in enumerate(stays)}
     tensors = tuple(replace(one, producer=place.get(one.producer, -1)) for one in trace.tensors)
-    return Trace(ops=tuple(trace.ops[index] for index in stays), tensors=tensors), stays
+    return replace(trace, ops=tuple(trace.ops[index] for index in stays), tensors=tensors), stays

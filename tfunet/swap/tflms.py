@@ -95,10 +95,13 @@ class Rule:
         )
 
 
-def checked(rule: Rule, *, plan: Plan | None, allowed: Sequence[Way]) -> Rule | None:
+def checked(
+    rule: Rule, *, plan: Plan | None, allowed: Sequence[Way], compression: str | None = None
+) -> Rule | None:
     """Return the rule, or None where nothing of it is given.
 
-    Raises ValueError where a plan is given too, or where its one way is not allowed.
+    Raises ValueError where a plan or a compression is given too, or where its one way is not
+    allowed.
     """
     if not rule.is_given:
         return None
@@ -112,6 +115,11 @@ def checked(rule: Rule, *, plan: Plan | None, allowed: Sequence[Way]) -> Rule | 
             f"By the rule of TFLMS v2 tensors are swapped and nothing else, and allowed is "
             f"{tuple(allowed)}. Leave it out beside swapout_threshold and the like, or leave those "
             "out."
+        )
+    if compression is not None:
+        raise ValueError(
+            f"compression={compression!r} is for the planner, and swapout_threshold and the like "
+            "are in its place. Leave out one of the two: TFLMS swapped tensors as they are."
         )
     return rule
 

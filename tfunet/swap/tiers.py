@@ -39,7 +39,7 @@ class Tiers:
             return frozenset()
         found = []
         for tensor in sorted(swapped, key=lambda one: (-trace.tensors[one].producer, one)):
-            num_bytes = trace.tensors[tensor].num_bytes
+            num_bytes = trace.tensors[tensor].swapped_bytes
             if num_bytes <= left:
                 left -= num_bytes
             else:
@@ -54,7 +54,7 @@ class Tiers:
 
     def has_room(self, trace: Trace, on_disk: Collection[int]) -> bool:
         """Whether the disk holds so many."""
-        return self.disk_bytes is None or total_bytes(trace, on_disk) <= self.disk_bytes
+        return self.disk_bytes is None or swapped_bytes(trace, on_disk) <= self.disk_bytes
 
 
 def with_advice(planned: Callable[[Tiers], Plan], tiers: Tiers) -> Plan:
@@ -74,5 +74,10 @@ def with_advice(planned: Callable[[Tiers], Plan], tiers: Tiers) -> Plan:
 
 
 def total_bytes(trace: Trace, tensors: Collection[int]) -> int:
-    """Return what tensors take together."""
+    """Return what tensors take together, as they are."""
     return sum(trace.tensors[one].num_bytes for one in tensors)
+
+
+def swapped_bytes(trace: Trace, tensors: Collection[int]) -> int:
+    """Return what tensors take together where they are swapped."""
+    return sum(trace.tensors[one].swapped_bytes for one in tensors)

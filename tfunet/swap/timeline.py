@@ -44,11 +44,10 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
     swapped = {action.index for action in actions if action.kind == "out"}
     for action in actions:
         if action.kind in ("out", "in"):
-            num_bytes = trace.tensors[action.index].num_bytes
             seconds = (
-                costs.out_seconds(num_bytes, action.index)
+                costs.leaving_seconds(trace, action.index)
                 if action.kind == "out"
-                else costs.in_seconds(num_bytes, action.index)
+                else costs.arriving_seconds(trace, action.index)
             )
             copies += seconds
             if not costs.copies_overlap:
@@ -73,7 +72,7 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
         for tensor, back in action.outputs:
             if not back and tensor in swapped:
                 begin = max(now, out_free)
-                out_free = begin + costs.out_seconds(trace.tensors[tensor].num_bytes, tensor)
+                out_free = begin + costs.leaving_seconds(trace, tensor)
                 leaving[tensor] = out_free
     return Timeline(
         step_seconds=now,
@@ -136,8 +135,9 @@ def overlap(
     awaited = {}
     free = 0.0
     for tensor, first in made.items():
-        num_bytes = trace.tensors[tensor].num_bytes
-        free = max(free, ends[first]) + costs.out_seconds(num_bytes, tensor)
+        # Compressed, it is that form which waits on the device for its copy.
+        num_bytes = trace.tensors[tensor].swapped_bytes
+        free = max(free, ends[first]) + costs.leaving_seconds(trace, tensor)
         last = first
         while last + 1 < read.get(tensor, len(ops)) - 1 and ends[last] < free:
             if room[last + 1] < num_bytes:
@@ -151,9 +151,9 @@ def overlap(
     fetched = {}
     begin = ends[-1]
     for tensor, wanted in reversed(read.items()):
-        num_bytes = trace.tensors[tensor].num_bytes
+        num_bytes = trace.tensors[tensor].num_bytes + trace.tensors[tensor].compressed_bytes
         computed = ends[wanted - 1] if wanted else 0.0
-        begin = min(begin, computed) - costs.in_seconds(num_bytes, tensor)
+        begin = min(begin, computed) - costs.arriving_seconds(trace, tensor)
         after = wanted - 1
         limit = at[awaited[tensor]] if tensor in awaited else made[tensor]
         while after > limit and ends[after] > begin and room[after] >= num_bytes:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 import tensorflow as tf
 
 from tfunet.swap import slab_ops
+from tfunet.swap.compression import COMPRESSIONS
 from tfunet.swap.steps import Op, Tensor, Trace, root
 
 # Their memory is not the step's own: a variable's, the batch's, the graph's.
@@ -72,13 +73,17 @@ def _needed(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[t
 
 
 def read(
-    ops: Sequence[tf.Operation], results: Sequence[tf.Tensor] = ()
+    ops: Sequence[tf.Operation],
+    results: Sequence[tf.Tensor] = (),
+    *,
+    compression: str | None = None,
 ) -> tuple[Trace, list[tf.Tensor]]:
     """Return what the ops of one replica's step compute, and the tensors behind its indices.
 
     Args:
         ops: Those that were created while the model's train_step was traced, from `in_order`.
         results: What the step returns.
+        compression: Of swapped tensors: one of `tfunet.swap.compression.COMPRESSIONS`.
     """
     of_step = {op.name for op in ops}
     returned = {one.name for one in results}
@@ -99,6 +104,7 @@ def read(
                     producer=producer,
                     is_inner=inner,
                     is_result=handle.name in returned or _is_read_whole(handle, of_step, last),
+                    compressed_bytes=_compressed_bytes(handle, compression) if own else 0,
                 )
             )
             handles.append(handle)
@@ -121,7 +127,8 @@ def read(
                 slabs=slab_ops.describe(op),
             )
         )
-    return Trace(ops=tuple(found), tensors=tuple(tensors)), handles
+    step = Trace(ops=tuple(found), tensors=tuple(tensors), compression=compression)
+    return step, handles
 
 
 def _is_read_whole(tensor: tf.Tensor, own: Collection[str], last: Collection[str]) -> bool:
@@ -152,6 +159,15 @@ def num_bytes(tensor: tf.Tensor) -> int:
     if not tensor.shape.is_fully_defined() or tensor.dtype in NO_SIZE:
         return 0
     return int(tensor.shape.num_elements()) * tensor.dtype.size
+
+
+def _compressed_bytes(tensor: tf.Tensor, compression: str | None) -> int:
+    """Return what a tensor takes in fewer bits; 0 where it has no wider numbers, or no size."""
+    if compression is None or not tensor.dtype.is_floating:
+        return 0
+    item_bytes = COMPRESSIONS[compression]
+    found = num_bytes(tensor) // tensor.dtype.size * item_bytes
+    return found if item_bytes < tensor.dtype.size else 0
 
 
 def of_unknown_size(step: Trace, handles: Sequence[tf.Tensor]) -> list[str]:

@@ -8,7 +8,7 @@ from tfunet.swap.costs import Costs
 from tfunet.swap.plan import Decision
 from tfunet.swap.split import Cut
 from tfunet.swap.steps import Trace
-from tfunet.swap.tiers import total_bytes
+from tfunet.swap.tiers import swapped_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,9 @@ def traffic(trace: Trace, found: Cut, decisions: Mapping[int, Decision], costs: 
     swapped = {one for one, what in decisions.items() if what == "swap"}
     return Traffic(
         # What slabs have put together on the host is there already.
-        out_bytes=total_bytes(trace, swapped - found.on_host)
+        out_bytes=swapped_bytes(found.trace, swapped - found.on_host)
         + sum(num_bytes for is_out, num_bytes, _ in slabs if is_out),
-        in_bytes=total_bytes(trace, swapped)
+        in_bytes=swapped_bytes(found.trace, swapped)
         + sum(num_bytes for is_out, num_bytes, _ in slabs if not is_out),
         slab_seconds=sum(copy_seconds(*one, costs) for one in slabs),
     )

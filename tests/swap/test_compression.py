@@ -1,0 +1,342 @@
+"""Swapped tensors that are rounded to bfloat16."""
+
+import dataclasses
+import json
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_faults import fitted, support
+
+from tfunet.config import RunConfig
+from tfunet.record import RunFolder
+from tfunet.swap import LargeModelSupport, planner, profile, split
+from tfunet.swap.compressed_tier import CompressedTier
+from tfunet.swap.costs import Costs
+from tfunet.swap.disk import DiskFile
+from tfunet.swap.disk_tier import DiskTier, HostAndDisk
+from tfunet.swap.exact import without_compared
+from tfunet.swap.host import NumpyMemory, function_of, key_of
+from tfunet.swap.plan import Plan
+from tfunet.swap.schedule import schedule
+from tfunet.swap.search import Search
+from tfunet.swap.show import text
+from tfunet.swap.trace import read
+
+NUMBERS = [0.0, -0.0, 1.0, 1 / 3, -1e-30, 3e38, 1 + 2**-8, 1 + 3 * 2**-8, np.inf, -np.inf, np.nan]
+
+
+@pytest.fixture(autouse=True)
+def same_costs(monkeypatch):
+    """What is swapped depends on no clock: convolutions take a millisecond, and the others less."""
+
+    def measured(step, ops, tier):
+        seconds = [1e-3 if "Conv" in op.kind else 1e-5 for op in step.ops]
+        return Costs(op_seconds=seconds, out_bytes_per_second=1e9, in_bytes_per_second=1e9), {}
+
+    monkeypatch.setattr(profile, "measure", measured)
+
+
+def second_activation(step, **_):
+    """Return a plan that swaps one tensor."""
+    name = [step.tensors[op.outputs[0]].name for op in step.ops if op.kind in ("Relu", "Tanh")][1]
+    (tensor,) = (one for one in step.tensors if one.name == name)
+    has = tensor.compressed_bytes > 0
+    return Plan(
+        decisions={name: "swap"},
+        tensor_bytes={name: tensor.num_bytes},
+        compression=step.compression if has else None,
+        compressed_bytes={name: tensor.compressed_bytes} if has else {},
+    )
+
+
+def test_losses_are_near_those_without_and_host_memory_is_half():
+    found = {}
+    for compression in (None, "bfloat16"):
+        keras.backend.clear_session()
+        held = []
+        one = support(compression=compression)
+        watch = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs, one=one, held=held: held.append(
+                [array.nbytes for array in one._room.host._arrays.values()]
+            )
+        )
+        model, losses = fitted([one, watch], epochs=3)
+        (plan,) = one.plans
+        assert sum(held[-1]) == plan.host_bytes > 0
+        found[compression] = plan, losses, model.get_weights()
+    (plain, losses, weights), (plan, rounded_losses, rounded) = found.values()
+    assert plan.decisions.keys() == plan.compressed_bytes.keys() == plain.decisions.keys()
+    assert (plan.compression, plain.compression, plain.compressed_bytes) == ("bfloat16", None, {})
+    assert 2 * plan.host_bytes == plain.host_bytes == sum(plain.tensor_bytes.values())
+    assert plan.tensor_bytes == plain.tensor_bytes
+    assert rounded_losses != losses
+    np.testing.assert_allclose(rounded_losses, losses, rtol=1e-4)
+    changed = [np.abs(a - b).max() for a, b in zip(weights, rounded, strict=True)]
+    assert 0 < max(changed) < 1e-4
+
+
+def test_the_disk_holds_half(tmp_path):
+    held = {}
+    for compression in (None, "bfloat16"):
+        keras.backend.clear_session()
+        one = support(tmp_path, compression=compression)
+        sizes = []
+        watch = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs, one=one, sizes=sizes: sizes.append(
+                one._room._file._end
+            )
+        )
+        held[compression] = one, sizes, fitted([one, watch])[1]
+    (plain, whole, _), (rounded, half, losses) = held.values()
+    assert rounded.plans[-1].on_disk == plain.plans[-1].on_disk
+    assert 2 * rounded.plans[-1].disk_bytes == plain.plans[-1].disk_bytes == whole[-1]
+    assert 2 * half[-1] == whole[-1]
+    # Rounded once: as in host memory.
+    assert losses == fitted([support(compression="bfloat16")])[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("where", ["host", "disk"])
+def test_what_comes_back_is_the_nearest_bfloat16(where, dtype, tmp_path):
+    host, file = NumpyMemory(), DiskFile(tmp_path)
+    numbers = np.array([NUMBERS, np.random.default_rng(0).normal(size=len(NUMBERS))], dtype)
+
+    @tf.function(jit_compile=False, autograph=False)
+    def there_and_back(given):
+        tensor, other = given + 0, given * 1
+        names = [tensor.name]
+        graph = tensor.graph
+        on_disk = names if where == "disk" else []
+        file.reserve({key_of(graph, tensor.name): 2 * numbers.size}, part=function_of(graph))
+        tier = HostAndDisk(host, DiskTier(file, on_gpu=False), on_disk)
+        tier = CompressedTier(tier, "bfloat16", names)
+        copies = [tier.out(one) for one in (tensor, other)]
+        with tf.control_dependencies(copies):
+            return tier.back(tensor), tier.back(other)
+
+    rounded, same = (one.numpy() for one in there_and_back(numbers))
+    assert (rounded.dtype, rounded.shape) == (numbers.dtype, numbers.shape)
+    np.testing.assert_array_equal(rounded, numbers.astype(ml_dtypes.bfloat16).astype(dtype))
+    assert rounded[0, 3] != numbers[0, 3]
+    np.testing.assert_array_equal(same, numbers)
+    sizes = sorted(array.itemsize for array in host._arrays.values())
+    assert sizes == [one for one in (2, numbers.itemsize) if where == "host" or one > 2]
+
+
+def test_only_gradients_that_read_a_rounded_tensor_change(monkeypatch):
+    monkeypatch.setattr(planner, "make_plan", second_activation)
+    found = []
+    for compression in (None, "bfloat16"):
+        keras.backend.clear_session()
+        model, image, mask = _shared_free()
+        before = model.get_weights()
+        one = LargeModelSupport(0, threshold_bytes=256, verbose=0, compression=compression)
+        model.fit(image, mask, batch_size=4, verbose=0, callbacks=[one])
+        assert bool(one.plans[-1].compressed_bytes) == (compression is not None)
+        found.append([a - b for a, b in zip(model.get_weights(), before, strict=True)])
+    differ = [not np.array_equal(a, b) for a, b in zip(*found, strict=True)]
+    # The second of four convolutions feeds it; ReLU's gradient reads its sign; the kernel of the
+    # third reads its numbers. Each has a kernel and a bias.
+    assert differ == [False, False, False, False, True, False, False, False]
+    (steps,) = [(a, b) for a, b, other in zip(*found, differ, strict=True) if other]
+    # A sum of products with numbers that are off by 2**-9 at the most.
+    assert np.abs(steps[0] - steps[1]).max() < 2**-8 * np.abs(steps[0]).max()
+
+
+def _shared_free():
+    keras.utils.set_random_seed(1)
+    image = x = keras.Input((16, 16, 1))
+    for _ in range(3):
+        x = keras.layers.Conv2D(8, 3, padding="same", activation="relu")(x)
+    model = keras.Model(image, keras.layers.Conv2D(2, 1)(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer="sgd", loss=loss, jit_compile=False)
+    numbers = np.random.default_rng(0).normal(size=(4, 16, 16, 1)).astype("float32")
+    return model, numbers, (numbers[..., 0] > 0).astype("int32")
+
+
+def searching():
+    """A model whose gradients look for maxima: poolings in 3D and over all voxels."""
+    image = keras.Input((8, 8, 8, 1))
+    skip = keras.layers.Conv3D(4, 3, padding="same", activation="relu")(image)
+    skip = keras.layers.Conv3D(4, 3, padding="same", activation="tanh")(skip)
+    x = keras.layers.MaxPooling3D()(skip)
+    x = keras.layers.Conv3D(8, 3, padding="same", activation="relu")(x)
+    x = keras.layers.Concatenate()([skip, keras.layers.UpSampling3D()(x)])
+    x = keras.layers.Conv3D(4, 3, padding="same", activation="relu")(x)
+    x = keras.layers.Multiply()([x, keras.layers.GlobalMaxPooling3D(keepdims=True)(x)])
+    return keras.Model(image, keras.layers.Conv3D(2, 1)(x))
+
+
+def steps_of(make, callbacks, policy="float32"):
+    """Return by how much three steps change the weights of a model, in one array."""
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = make()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss, jit_compile=False)
+        before = model.get_weights()
+        image = np.random.default_rng(0).normal(size=(3, *model.input_shape[1:]))
+        mask = (image[..., 0] > 0.3).astype("int32")
+        model.fit(image, mask, batch_size=1, shuffle=False, verbose=0, callbacks=callbacks)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    ends = zip(model.get_weights(), before, strict=True)
+    return np.concatenate([(a - b).ravel() for a, b in ends])
+
+
+def all_swapped(step, *, costs, threshold_bytes, **_):
+    """Return a plan that swaps whatever it may, whether or not that lowers the peak."""
+    step = without_compared(step)
+    search = Search(step, costs, ("swap",), threshold_bytes)
+    tensors = [step.tensors[one] for one in search.idle(schedule(step, {}), {})]
+    return Plan(
+        decisions={one.name: "swap" for one in tensors},
+        compression=step.compression,
+        compressed_bytes={
+            one.name: one.compressed_bytes for one in tensors if one.compressed_bytes
+        },
+    )
+
+
+def test_gradients_find_what_they_look_for(monkeypatch):
+    monkeypatch.setattr(planner, "make_plan", all_swapped)
+    one = LargeModelSupport(0, threshold_bytes=256, verbose=0, compression="bfloat16")
+    rounded, plain = steps_of(searching, [one]), steps_of(searching, [])
+    # Of a number that equals none, the gradient of a maximum is a division by zero.
+    assert 0 < np.linalg.norm(rounded - plain) < 0.01 * np.linalg.norm(plain)
+    plan = one.plans[-1]
+    assert 0 < len(plan.compressed_bytes) < len(plan.decisions)
+
+
+def test_planner_rounds_nothing_that_is_looked_for():
+    one = LargeModelSupport(
+        0, threshold_bytes=256, verbose=0, allowed=["swap", "recompute"], compression="bfloat16"
+    )
+    rounded, plain = steps_of(searching, [one]), steps_of(searching, [])
+    plan = one.plans[-1]
+    swapped = {name for name, what in plan.decisions.items() if what == "swap"}
+    assert 0 < len(swapped) < len(plan.decisions)
+    assert 0 < len(plan.compressed_bytes) < len(swapped)
+    assert 0 < np.linalg.norm(rounded - plain) < 0.01 * np.linalg.norm(plain)
+
+
+def test_tensors_of_16_bits_are_swapped_as_they_are():
+    options = {"threshold_bytes": 256, "verbose": 0, "allowed": ["swap"]}
+    one = LargeModelSupport(0, **options, compression="bfloat16")
+    rounded = steps_of(searching, [one], "mixed_bfloat16")
+    (plan,) = one.plans
+    assert plan.decisions
+    assert (plan.compressed_bytes, plan.compression) == ({}, None)
+    np.testing.assert_array_equal(rounded, steps_of(searching, [], "mixed_bfloat16"))
+
+
+def test_whole_numbers_and_narrow_ones_are_no_candidates():
+    with tf.Graph().as_default():
+        like = tf.compat.v1.placeholder(tf.float32, (4, 2))
+        types = ("float64", "float32", "float16", "bfloat16", "int32", "bool")
+        made = {one: tf.cast(tf.sqrt(like), one) for one in types}
+        ops = tf.compat.v1.get_default_graph().get_operations()[1:]
+        step, handles = read(ops, compression="bfloat16")
+        sizes = {handle.name: one for handle, one in zip(handles, step.tensors, strict=True)}
+        found = {name: sizes[one.name].compressed_bytes for name, one in made.items()}
+        assert not any(one.compressed_bytes for one in read(ops)[0].tensors)
+    assert found == {
+        "float64": 16,
+        "float32": 16,
+        **dict.fromkeys(("float16", "bfloat16", "int32", "bool"), 0),
+    }
+
+
+def test_split_tensors_stay_as_they_are(monkeypatch):
+    monkeypatch.setattr(split, "MOST_SLABS", 2)
+    # With less, all is split that may be.
+    one = LargeModelSupport(
+        40_000, margin=0.0, threshold_bytes=256, verbose=0, compression="bfloat16"
+    )
+    rounded, plain = steps_of(searching, [one]), steps_of(searching, [])
+    plan = one.plans[-1]
+    assert plan.split
+    assert plan.compressed_bytes
+    assert not plan.compressed_bytes.keys() & set(plan.split)
+    assert np.linalg.norm(rounded - plain) < 0.01 * np.linalg.norm(plain)
+
+
+def test_plan_that_rounds_is_followed_again_and_asks_for_leave():
+    keras.backend.clear_session()
+    first = support(compression="bfloat16")
+    losses = fitted([first])[1]
+    plan = Plan.from_json(first.plans[-1].to_json())
+    assert plan == first.plans[-1]
+    assert plan.compressed_bytes
+    keras.backend.clear_session()
+    again = LargeModelSupport("8GiB", plan=plan, verbose=0, compression="bfloat16")
+    assert fitted([again])[1] == losses
+    keras.backend.clear_session()
+    with pytest.raises(ValueError, match="give compression='bfloat16' too"):
+        fitted([LargeModelSupport("8GiB", plan=plan, verbose=0)])
+
+
+def test_plan_from_before_there_was_compression_is_read():
+    first = support()
+    fitted([first])
+    table = json.loads(first.plans[-1].to_json())
+    del table["compression"], table["compressed_bytes"]
+    assert Plan.from_table(table) == first.plans[-1]
+
+
+def test_given_plan_rounds_no_more_than_it_names(monkeypatch):
+    keras.backend.clear_session()
+    plain = support()
+    losses = fitted([plain])[1]
+    keras.backend.clear_session()
+    again = support(plan=plain.plans[-1], compression="bfloat16")
+    assert fitted([again])[1] == losses
+
+
+def test_it_is_said_that_tensors_are_rounded(capsys):
+    one = support(compression="bfloat16", verbose=1)
+    fitted([one])
+    shown = capsys.readouterr().out
+    assert "tensors swapped, compressed to bfloat16 (" in shown
+    assert "Losses are not those without support." in shown
+    plan = one.plans[-1]
+    assert "compressed to bfloat16" in text(plan)
+    assert "(bfloat16)" in text(plan)
+    some = dataclasses.replace(plan, decisions={**plan.decisions, "other:0": "swap"})
+    assert f"{len(plan.compressed_bytes)} of them compressed to bfloat16" in text(some)
+    fitted([support(verbose=1)])
+    assert "Losses" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: support(compression="bfloat"), "Unknown compression 'bfloat'. Did you mean"),
+        (lambda: support(compression="float16"), "Known: 'bfloat16'"),
+        (lambda: RunConfig(swap="auto", swap_compression="zip"), "Unknown swap_compression 'zip'"),
+        (lambda: RunConfig(swap_compression="bfloat16"), "give swap too"),
+    ],
+)
+def test_unknown_compression_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_none_is_the_default():
+    assert RunConfig(swap="auto", swap_compression="none") == RunConfig(swap="auto")
+    assert RunConfig(swap="none", swap_compression="bfloat16") == RunConfig()
+    assert RunConfig(swap_compression="none") == RunConfig()
+
+
+def test_unfinished_run_does_not_go_on_rounded(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    folder.write_config(RunConfig(swap="auto"))
+    with pytest.raises(ValueError, match="swap_compression='bfloat16'"):
+        folder.write_config(RunConfig(swap="auto", swap_compression="bfloat16"))
