@@ -82,6 +82,14 @@ def write_sweep(
     return list(planned.trials)
 
 
+def drawn(trial: Trial) -> random.Random:
+    """Return random numbers of a trial's own.
+
+    Not of the settings' hash, which ends its name: a new setting would be another experiment.
+    """
+    return random.Random(trial.id.rsplit("-", 1)[0])
+
+
 # Made-up records may get lost in a power cut, and a sync for each of thousands takes minutes.
 @patch("os.fsync", lambda descriptor: None)
 def write_trial(
@@ -99,8 +107,7 @@ def write_trial(
     `shared` is the standard deviation of what all trials of a repeat share.
     """
     config = trial.config
-    # Not of the settings' hash, which ends the name: a new setting would be another experiment.
-    dice = random.Random(trial.id.rsplit("-", 1)[0])
+    dice = drawn(trial)
     block = 1 + shared * random.Random(trial.repeat).gauss(0, 1)
     scale = speed.get(config.backend, 1.0) if config.num_replicas > 1 else 1.0
     rate = 10.0 * config.num_replicas * scale * block * (1 + noise * dice.gauss(0, 1))

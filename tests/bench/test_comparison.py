@@ -1,9 +1,8 @@
-import random
 import re
 import shutil
 
 import pytest
-from synthetic_sweep import EFFICIENCY, ENVIRONMENT, make_study, write_sweep, write_trial
+from synthetic_sweep import EFFICIENCY, ENVIRONMENT, drawn, make_study, write_sweep, write_trial
 
 from tfunet.bench.collect import read_sweep
 from tfunet.bench.comparison import summarise
@@ -346,7 +345,7 @@ def test_scores_are_judged_against_the_single_device(tmp_path):
     dice = {"single": 0.80, "horovod": 0.70, "mirrored": 0.8001}
     for trial in trials:
         value = dice[trial.config.backend] + 0.001 * trial.repeat
-        noise = 0.001 * random.Random(trial.id).gauss(0, 1)
+        noise = 0.001 * drawn(trial).gauss(0, 1)
         write_trial(tmp_path, trial, dice={"cell": value + noise}, steps=40)
     first, second = findings(summarise(read_sweep(tmp_path)))["Scores"]
     assert first.startswith("Different from the mean Dice of single x1 (0.80")
