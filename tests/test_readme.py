@@ -95,9 +95,9 @@ def test_keras_model_trains_with_large_model_support(place):
 def test_parameters_of_tflms_are_taken(place):
     ended = run([sys.executable, "train_as_tflms.py"], place)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    shown = ended.stdout.splitlines()
-    assert ": 1 tensors swapped" in shown[-1]
-    assert "By the rule of TFLMS v2: swapout_threshold=6, swapin_ahead=2," in shown[-1]
+    (planned,) = (line for line in ended.stdout.splitlines() if "tensors swapped" in line)
+    assert ": 1 tensors swapped" in planned
+    assert "By the rule of TFLMS v2: swapout_threshold=6, swapin_ahead=2," in planned
 
 
 @pytest.mark.parametrize("page", PAGES)

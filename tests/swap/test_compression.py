@@ -12,7 +12,7 @@ from test_faults import fitted, support
 
 from tfunet.config import RunConfig
 from tfunet.record import RunFolder
-from tfunet.swap import LargeModelSupport, planner, profile, split
+from tfunet.swap import LargeModelSupport, chains, planner, profile
 from tfunet.swap.compressed_tier import CompressedTier
 from tfunet.swap.costs import Costs
 from tfunet.swap.disk import DiskFile
@@ -254,7 +254,7 @@ def test_whole_numbers_and_narrow_ones_are_no_candidates():
 
 
 def test_split_tensors_stay_as_they_are(monkeypatch):
-    monkeypatch.setattr(split, "MOST_SLABS", 2)
+    monkeypatch.setattr(chains, "MOST_SLABS", 2)
     # With less, all is split that may be.
     one = LargeModelSupport(
         40_000, margin=0.0, threshold_bytes=256, verbose=0, compression="bfloat16"
