@@ -469,15 +469,16 @@ def run(
                 alone_step=alone_step if has_parts else None,
             )
             line = synthetic.share_line(turns)
-        except WriteError as error:
+        except (WriteError, tf.errors.ResourceExhaustedError) as error:
             # Others may wait for this process, where not all of them know.
             if topology.process_count > 1 and not isinstance(error, synthetic.NoRoomError):
                 raise
             has_parts = has_room = False
-            line = f"Left out, what more steps would have told: {error}"
+            why = error if isinstance(error, WriteError) else "no memory is left for them."
+            line = f"Left out, what more steps would have told: {why}"
         if topology.is_chief:
             print(line, flush=True)
-    measured = Measured(why_not="the disk for swapped tensors had no room for more steps")
+    measured = Measured(why_not="there was no room for more steps")
     if support is not None and has_room:
         step_again = functools.partial(timed, take_step)
         measured = step_memory(step_again, backend, topology, training_pipeline, variables)
@@ -511,7 +512,10 @@ def run(
         with folder.replacing("model.keras") as model_path:
             model.save(model_path)
         if support is not None:
-            measured = replace(measured, step_seconds=result["median_step_seconds"])
+            # A plan is of one pass.
+            seconds = result["median_step_seconds"]
+            seconds = None if seconds is None else seconds / config.accumulation
+            measured = replace(measured, step_seconds=seconds)
             folder.write_plans([asdict(one) for one in support.plans], asdict(measured))
         progress.spend("saving", since)
         for table in (steps_table, epochs_table):

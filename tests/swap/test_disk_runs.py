@@ -37,6 +37,24 @@ from tfunet.swap.show import read_plans
 def support(run, disk):
     return LargeModelSupport("18MiB", host_budget=0, disk=disk, plan=read_plans(Path(run))[0])
 """
+# However busy the disk is, nothing is cheaper to compute again.
+DEAR = """
+from dataclasses import replace
+
+import keras
+from tfunet.swap import profile
+
+measured = profile.measure
+
+
+def measure(*args):
+    costs, scratch = measured(*args)
+    return replace(costs, op_seconds=[1.0] * len(costs.op_seconds)), scratch
+
+
+profile.measure = measure
+Callback = keras.callbacks.Callback
+"""
 CALLBACK = """
 import os
 import resource
@@ -53,6 +71,12 @@ class Limiting(keras.callbacks.Callback):
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
+
+
+def dear(folder):
+    """Return the callback of DEAR, for runs in this folder."""
+    (folder / "dear.py").write_text(DEAR)
+    return {"name": "dear:Callback"}
 
 
 def train(folder, cache, prefix=(), variables=None, **values):
@@ -80,7 +104,8 @@ def weights(folder):
 def on_disk(tmp_path_factory, cache):
     """A run that swapped to a disk, and that disk."""
     folder, disk = tmp_path_factory.mktemp("on_disk") / "run", tmp_path_factory.mktemp("disk")
-    code, output = train(folder, cache, **RUN, **DISK, swap_disk=str(disk))
+    callbacks = [dear(folder.parent)]
+    code, output = train(folder, cache, **RUN, **DISK, swap_disk=str(disk), callbacks=callbacks)
     assert code == exit_codes.OK, output
     assert "MiB on disk" in output
     return folder, disk
@@ -128,9 +153,8 @@ def test_disk_that_holds_the_share_of_one_process_is_too_small_for_two(tmp_path,
 
 def test_replicas_of_a_process_share_what_the_host_has(tmp_path, cache):
     folder = tmp_path / "run"
-    code, output = train(
-        folder, cache, **RUN, swap="18MiB", swap_host="4MiB", backend="mirrored", num_replicas=2
-    )
+    swap = {"swap": "18MiB", "swap_host": "4MiB", "callbacks": [dear(tmp_path)]}
+    code, output = train(folder, cache, **RUN, **swap, backend="mirrored", num_replicas=2)
     assert code == exit_codes.OK, output
     plans = read_plans(folder)
     assert len(plans) == 2
@@ -143,7 +167,8 @@ def test_disk_that_fails_in_the_middle_of_a_run_ends_it_and_another_goes_on(tmp_
     disk.mkdir()
     other.mkdir()
     (tmp_path / "limiting.py").write_text(CALLBACK)
-    settings = {**RUN, **DISK, "callbacks": [{"name": "limiting:Limiting"}], "checkpoint_steps": 2}
+    callbacks = [{"name": "limiting:Limiting"}, dear(tmp_path)]
+    settings = {**RUN, **DISK, "callbacks": callbacks, "checkpoint_steps": 2}
     limit = {"TFUNET_TEST_LIMIT": "yes"}
     code, output = train(tmp_path / "run", cache, (), limit, **settings, swap_disk=str(disk))
     assert code == exit_codes.NOT_WRITTEN, output

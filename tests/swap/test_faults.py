@@ -19,7 +19,8 @@ from test_disk_file import no_file_beyond
 from test_exactness import assert_same, trained
 
 from tfunet.config import RunConfig
-from tfunet.swap import LargeModelSupport
+from tfunet.swap import LargeModelSupport, profile
+from tfunet.swap.costs import Costs
 from tfunet.swap.host import NumpyMemory
 from tfunet.swap.plan import Plan
 from tfunet.swap.show import limits_line
@@ -258,7 +259,13 @@ def test_host_budget_that_is_too_small_is_what_the_line_names(capsys):
     assert losses == fitted([])[1]
 
 
-def test_without_room_on_the_host_it_recomputes_instead():
+def test_without_room_on_the_host_it_recomputes_instead(monkeypatch):
+    def measure(step, ops, tier):
+        # Nothing is cheaper to compute again, whatever the clock says.
+        seconds = [1.0] * len(step.ops)
+        return Costs(op_seconds=seconds, out_bytes_per_second=1e9, in_bytes_per_second=1e9), {}
+
+    monkeypatch.setattr(profile, "measure", measure)
     found = []
     for limits in ({}, {"host_budget": 0}):
         ways = ["swap", "recompute"]  # Slabs would change the last bits.

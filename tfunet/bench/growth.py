@@ -12,7 +12,7 @@ from statistics import median
 
 from tfunet.bench.collect import SweepRecord, TrialRecord
 from tfunet.bench.stats import Spread, spread
-from tfunet.bench.swapping import MIB, device_bytes
+from tfunet.bench.swapping import MIB, budget_text, device_bytes
 from tfunet.bench.tables import NONE, spread_text
 from tfunet.cpu_memory import whole_mib
 from tfunet.record import RunFolder
@@ -109,7 +109,7 @@ def read_growth(sweep: SweepRecord) -> Growth:
     for trial in trials:
         config = trial.config
         # Of one that failed the plan is not known, but its budget is.
-        way = WITHOUT if config.swap is None else f"swap {config.swap}"
+        way = WITHOUT if config.swap is None else f"swap {budget_text(config)}"
         key = way if config.cpu_memory == cap else None
         if key is not None or config.swap is None:
             found.setdefault(_shape(trial), {}).setdefault(key, []).append(trial)

@@ -91,7 +91,7 @@ def read_swapped(sweep: SweepRecord) -> tuple[Swapped, ...]:
         if trial.result is not None:
             settings = {**vars(trial.config), "seed": None, **dict.fromkeys(SWAP_KEYS)}
             budgets = groups.setdefault(repr((trial.scaling, settings)), {})
-            budgets.setdefault(_budget(trial.config), []).append(trial)
+            budgets.setdefault(budget_text(trial.config), []).append(trial)
     found = [
         _swapped(budget, upper, budgets.get(None, []))
         for budgets in groups.values()
@@ -296,7 +296,7 @@ def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) ->
     )
 
 
-def _budget(config: RunConfig) -> str | None:
+def budget_text(config: RunConfig) -> str | None:
     if config.swap is None:
         return None
     limits = [config.swap]

@@ -157,7 +157,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         # A CPU without a cap is no device that tensors could be moved out of.
         used = budgets.used_bytes() if budgets.device_bytes() is not None else None
         line = self.plans and end_line(
-            self.plans[-1],
+            max(self.plans, key=lambda one: one.unlimited_peak_bytes),
             resident_bytes=resident_bytes(self.model),
             used_bytes=None if used is None else used[1],
             seconds=self._stopwatch.median_seconds(),

@@ -1,6 +1,6 @@
 """Says in what two plans differ. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,9 @@ SECONDS = {
 PLACES = {
     "awaited": "copies out that are awaited elsewhere",
     "fetched": "copies back that begin elsewhere",
+    "copies": "tensors whose readers share copies back otherwise",
+    "fetched_again": "tensors whose further copies back begin elsewhere",
+    "serialized": "ops that run one after the other under one of them only",
     "slab_rows": "ops that run in slabs of another height, or not in slabs",
 }
 
@@ -38,7 +41,8 @@ class Change:
     Args:
         name: In the graph; of several replicas in one process, without the replica's.
         num_bytes: Of the tensor; 0 where neither plan tells.
-        first: "keep", "swap", "swap to disk", "recompute" or "split".
+        first: "keep", "swap", "swap to disk", "recompute" or "split"; of a tensor that is swapped
+            in fewer bits with these, "swap as bfloat16".
         second: The same of the second plan.
     """
 
@@ -101,7 +105,11 @@ def difference(
     return Difference(
         changes=tuple(changes),
         moved={
-            name: _num_moved(vars(first)[name], vars(second)[name], {one.name for one in changes})
+            name: _num_moved(
+                _by_name(vars(first)[name]),
+                _by_name(vars(second)[name]),
+                {one.name for one in changes},
+            )
             for name in PLACES
         },
         figures=figures,
@@ -146,12 +154,17 @@ def difference_text(found: Difference) -> str:
 def _done(plan: Plan) -> dict[str, str]:
     """Return what is done with each tensor that is not kept."""
     on_disk = {*plan.on_disk}
+
+    def described(name: str, what: str) -> str:
+        place = "swap to disk" if name in on_disk else what
+        return f"{place} as {plan.compression}" if name in plan.compressed_bytes else place
+
     found = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
-    return {
-        name: "swap to disk" if name in on_disk else what
-        for name, what in found.items()
-        if what != "keep"
-    }
+    return {name: described(name, what) for name, what in found.items() if what != "keep"}
+
+
+def _by_name(places: Mapping[str, Any] | Sequence[str]) -> Mapping[str, Any]:
+    return places if isinstance(places, Mapping) else dict.fromkeys(places, True)
 
 
 def _num_moved(first: Mapping[str, Any], second: Mapping[str, Any], told: Collection[str]) -> int:

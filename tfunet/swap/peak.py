@@ -27,8 +27,10 @@ def at_peak(
     at = int(in_use.argmax())
     action = actions[at]
     sizes = {trace.tensors[one].name: size for one, size in held(trace, actions, at).items()}
-    if action.kind not in ("op", "again"):
-        return trace.tensors[action.index].name, largest(sizes)
-    op = trace.ops[action.index]
-    sizes[f"scratch of {op.name}"] = scratch.get(action.index, 0)
-    return op.name, largest(sizes)
+    is_op = action.kind in ("op", "again")
+    name = (trace.ops if is_op else trace.tensors)[action.index].name
+    if is_op:
+        sizes[f"scratch of {name}"] = scratch.get(action.index, 0)
+    # Beside it, those that are swapped in fewer bits have that form.
+    sizes["tensors in fewer bits"] = int(in_use[at]) - sum(sizes.values())
+    return name, largest(sizes)

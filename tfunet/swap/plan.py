@@ -14,6 +14,26 @@ WAYS: tuple[Way, ...] = ("swap", "recompute", "split")
 REPLICA = re.compile(r"replica_\d+/")
 
 
+# What of a plan has names of the graph.
+NAMED = (
+    "decisions",
+    "awaited",
+    "fetched",
+    "copies",
+    "fetched_again",
+    "serialized",
+    "split",
+    "slab_rows",
+    "on_disk",
+    "compressed_bytes",
+    "peak_op",
+    "peak_tensors",
+    "floor_op",
+    "obstacles",
+    "tensor_bytes",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What is done with each tensor, by its name in the graph; what is not named is kept.
@@ -139,14 +159,13 @@ class Plan:
 def of_one_replica(plan: Plan) -> Plan:
     """Return the plan with the names of a process that has one replica."""
 
-    def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            REPLICA.sub("", name): REPLICA.sub("", one) if isinstance(one, str) else one
-            for name, one in values.items()
-        }
+    def renamed(value: Any) -> Any:
+        if isinstance(value, str):
+            return REPLICA.sub("", value)
+        if isinstance(value, Mapping):
+            return {renamed(key): renamed(one) for key, one in value.items()}
+        if isinstance(value, tuple | list):
+            return tuple(renamed(one) for one in value)
+        return value
 
-    mappings = ("decisions", "awaited", "fetched", "slab_rows", "peak_tensors", "tensor_bytes")
-    changes: dict[str, Any] = {name: renamed(vars(plan)[name]) for name in mappings}
-    for name in ("split", "on_disk"):
-        changes[name] = tuple(REPLICA.sub("", one) for one in vars(plan)[name])
-    return replace(plan, **changes)
+    return replace(plan, **{name: renamed(vars(plan)[name]) for name in NAMED})

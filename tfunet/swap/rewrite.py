@@ -60,7 +60,12 @@ def follow(
         if action.kind == "out":
             with tf.control_dependencies(None):
                 handle = handles[action.index]
-                copies[action.index] = handle.op if slabs.has(action.index) else tier.out(handle)
+                copies[action.index] = (
+                    handle.op
+                    if slabs.has(action.index)
+                    # A chain in slabs may have made it anew; the plan knows its first name.
+                    else tier.out(handle, name=trace.tensors[action.index].name)
+                )
             # In both forms it would wait for its copy beside what reads it.
             is_compressed = trace.tensors[action.index].compressed_bytes > 0
             last = -1 if is_compressed else last_forward[action.index]
@@ -72,7 +77,7 @@ def follow(
                 restored[action.outputs[0]] = (
                     slabs.back(action.index)
                     if slabs.has(action.index)
-                    else tier.back(handles[action.index])
+                    else tier.back(handles[action.index], name=trace.tensors[action.index].name)
                 )
         elif action.kind == "again":
             inputs = [

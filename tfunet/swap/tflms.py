@@ -169,7 +169,11 @@ def make_plan(
     )
     unlimited = planner.weigh(trace, {}, costs, budget_bytes=budget_bytes, scratch=scratch)
     cut = split.cut(trace, ())
-    again_bytes = sum(trace.tensors[one].num_bytes for one, _ in found.moves.fetched_again)
+    again_bytes = sum(
+        trace.tensors[one.index].num_bytes
+        for one in actions
+        if one.kind == "in" and one.outputs[0][1] > 1
+    )
     copied = traffic(trace, cut, found.decisions, costs)
     copied = replace(copied, in_bytes=copied.in_bytes + again_bytes)
     plan = planner.described(
