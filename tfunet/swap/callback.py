@@ -1,8 +1,7 @@
 """Large-model support: a Keras callback that trains what does not fit in device memory."""
 
-import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,21 +11,20 @@ import keras
 import tensorflow as tf
 
 from tfunet.stamps import Note
-from tfunet.swap import amount, exact, planner, profile, rewrite, split, tflms, trace
+from tfunet.swap import amount, compiled, exact, planner, profile, rewrite, tflms, trace
 from tfunet.swap import budget as budgets
 from tfunet.swap import compression as compressions
 from tfunet.swap.costs import Costs
 from tfunet.swap.plan import WAYS, Plan, Way
+from tfunet.swap.planned import cut, scheduled
 from tfunet.swap.room import Room, local_replicas, read_limits
-from tfunet.swap.schedule import Action, memory, schedule
-from tfunet.swap.show import compressed, end_line, out_of_memory_line, over_line
+from tfunet.swap.schedule import memory, schedule
+from tfunet.swap.show import begin_line, end_line, out_of_memory_line
 from tfunet.swap.steps import Trace
 from tfunet.swap.stopwatch import Stopwatch
 from tfunet.swap.tiers import Tiers, with_advice
-from tfunet.swap.timeline import Moves, moved
 
 MIB = 2**20
-OF_ANOTHER = ": it is of another model or batch. Leave plan out to make a new one."
 # Of the device memory: what TensorFlow's allocator loses, which hands out blocks of up to twice the
 # size that was asked for, and scratch that no tensor shows. Measured: docs/large-models.md.
 MARGIN = 0.2
@@ -198,7 +196,7 @@ class LargeModelSupport(keras.callbacks.Callback):
 
     def _install(self, model: keras.Model) -> None:
         self._remove()
-        _check(model)
+        compiled.check(model)
         _build_optimizer(model)
         self.plans = []
         self._stopwatch = Stopwatch()
@@ -320,7 +318,7 @@ class LargeModelSupport(keras.callbacks.Callback):
                 serialized=frozenset(plan.serialized),
             )
         if self.verbose:
-            line = _line(plan, "all of known size" if unknown else "all")
+            line = begin_line(plan, "all of known size" if unknown else "all")
             line += f" By the rule of TFLMS v2: {plan.rule}." if plan.rule else ""
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
@@ -341,80 +339,6 @@ def _read(result: Any) -> Any:
     return tf.identity(result) if isinstance(result, tf.Tensor) else result
 
 
-def cut(step: Trace, plan: Plan) -> split.Cut:
-    """Return a step with what a plan splits; ValueError if it is a plan of another step."""
-    tensors = {one.name: index for index, one in enumerate(step.tensors)}
-    ops = {one.name: index for index, one in enumerate(step.ops)}
-    _check_names({*plan.split}, tensors)
-    _check_names({*plan.slab_rows}, ops)
-    found = {tensors[one] for one in plan.split}
-    if not found <= split.splittable(step):
-        raise ValueError(f"The plan splits what cannot be split here{OF_ANOTHER}")
-    return split.cut(step, found, heights={ops[one]: rows for one, rows in plan.slab_rows.items()})
-
-
-def _check_names(wanted: Collection[str], known: Collection[str]) -> None:
-    missing = sorted(set(wanted) - set(known))
-    if missing:
-        raise ValueError(
-            f"The plan names {missing[0]} and {len(missing) - 1} more tensors and ops that this "
-            f"step does not have{OF_ANOTHER}"
-        )
-
-
-def scheduled(step: Trace, plan: Plan) -> list[Action]:
-    """Return the actions of a step under a plan; ValueError if it is a plan of another step.
-
-    Args:
-        step: From `cut`.
-        plan: The plan.
-    """
-    tensors = {one.name: index for index, one in enumerate(step.tensors)}
-    ops = {one.name: index for index, one in enumerate(step.ops)}
-    places = [*plan.awaited.items(), *plan.fetched.items()]
-    places += [(one, op) for one, others in plan.fetched_again.items() for op in others.values()]
-    reads = [(one, op) for one, numbers in plan.copies.items() for op in numbers]
-    _check_names({*plan.decisions, *(one for one, _ in places + reads)}, tensors)
-    _check_names({*plan.serialized, *(op for _, op in places + reads)}, ops)
-    actions = schedule(
-        step,
-        {tensors[name]: what for name, what in plan.decisions.items()},
-        {
-            tensors[one]: {ops[op]: number for op, number in numbers.items()}
-            for one, numbers in plan.copies.items()
-        },
-    )
-    moves = Moves(
-        awaited={tensors[one]: ops[op] for one, op in plan.awaited.items()},
-        fetched={tensors[one]: ops[op] for one, op in plan.fetched.items()},
-        fetched_again={
-            (tensors[one], int(number)): ops[op]
-            for one, others in plan.fetched_again.items()
-            for number, op in others.items()
-        },
-    )
-    return moved(actions, moves)
-
-
-def _check(model: keras.Model) -> None:
-    if model.run_eagerly:
-        raise ValueError(
-            "Large-model support changes the graph of a step, and with run_eagerly=True there is "
-            "none. Compile the model without it."
-        )
-    if _asks_for_xla(model):
-        raise ValueError(
-            "Large-model support cannot move tensors out of a step that XLA compiles as a whole. "
-            "Compile the model without jit_compile=True."
-        )
-    forced = _forces_xla()
-    if forced is not None:
-        raise ValueError(
-            f"Large-model support cannot move tensors out of what XLA compiles as a whole, and "
-            f"{forced} has it compile any model. Train without it."
-        )
-
-
 def _build_optimizer(model: keras.Model) -> None:
     """Make the optimizer's variables, which are part of what a device holds.
 
@@ -423,44 +347,6 @@ def _build_optimizer(model: keras.Model) -> None:
     if model.built and model.optimizer and not model.optimizer.built:
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
-
-
-def _asks_for_xla(model: keras.Model) -> bool:
-    """Whether the user, not Keras's own choice, wants XLA."""
-    # Not get_compile_config(), which fails for losses and optimizers that cannot be serialised.
-    config = getattr(model, "_compile_config", None)
-    return config is not None and config.config.get("jit_compile") is True
-
-
-def _forces_xla() -> str | None:
-    """Return what has TensorFlow compile any model with XLA; None where nothing does."""
-    if tf.config.optimizer.get_jit():
-        return "tf.config.optimizer.set_jit"
-    for flag in os.environ.get("TF_XLA_FLAGS", "").split():
-        name, _, value = flag.lstrip("-").partition("=")
-        if name == "tf_xla_auto_jit" and value not in ("", "-1", "0"):
-            return f"TF_XLA_FLAGS={flag}"
-    return None
-
-
-def _line(plan: Plan, everything: str) -> str:
-    done = plan.decisions or plan.split
-    if not done and plan.peak_bytes <= plan.budget_bytes:
-        text = f"Large-model support: {everything} fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
-        return text
-    on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
-    in_slabs = f", {len(plan.split)} split" if plan.split else ""
-    text = (
-        f"Large-model support: {plan.count('swap')} tensors swapped{compressed(plan)}{in_slabs} "
-        f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
-        f"recomputed; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
-        f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
-        f"{plan.unlimited_step_seconds:.3g}."
-    )
-    if plan.compression is not None:
-        text += " Losses are not those without support."
-    over = over_line(plan)
-    return f"{text} {over}" if over else text
 
 
 def _of_this_replica(ops: Sequence[tf.Operation]) -> list[tf.Operation]:

@@ -112,6 +112,27 @@ def _listed(sizes: Mapping[str, int]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+def begin_line(plan: Plan, everything: str) -> str:
+    """Return what a plan does, in a line; where it is nothing, that `everything` fits."""
+    done = plan.decisions or plan.split
+    if not done and plan.peak_bytes <= plan.budget_bytes:
+        text = f"Large-model support: {everything} fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
+        return text
+    on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
+    in_slabs = f", {len(plan.split)} split" if plan.split else ""
+    text = (
+        f"Large-model support: {plan.count('swap')} tensors swapped{compressed(plan)}{in_slabs} "
+        f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
+        f"recomputed; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
+        f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
+        f"{plan.unlimited_step_seconds:.3g}."
+    )
+    if plan.compression is not None:
+        text += " Losses are not those without support."
+    over = over_line(plan)
+    return f"{text} {over}" if over else text
+
+
 def end_line(
     plan: Plan,
     *,
