@@ -41,7 +41,7 @@ import tensorflow as tf
 
 from tfunet.models.make import make_model
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.budget import used_bytes
+from tfunet.swap.budget import join_regions, used_bytes
 from tfunet.swap.callback import resident_bytes
 from tfunet.xplane import read_allocations
 
@@ -193,12 +193,14 @@ def main(settings):
         "batch": 1,
         "threads": 1,
         "rounds": 5,
-        "margin": 0.0,
+        "margin": None,
         "capped": False,
     }
     settings = {**defaults, **settings}
     tf.config.threading.set_intra_op_parallelism_threads(settings["threads"])
     tf.config.threading.set_inter_op_parallelism_threads(1)
+    if settings["capped"]:
+        join_regions()  # as `tfunet train` does
     sizes = {run.get("base_size", settings["size"]) for run in settings["runs"] if "share" in run}
     needs = {size: need(settings, size) for size in sorted(sizes)}
     drawn = random.Random(0)

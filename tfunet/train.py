@@ -45,6 +45,7 @@ from tfunet.shared_split import shared_split
 from tfunet.spans import Spans
 from tfunet.summary import epoch_row, peak_bytes, summarise
 from tfunet.swap import LargeModelSupport
+from tfunet.swap.budget import join_regions
 from tfunet.swap.measure import NO_ACCOUNT, step_memory
 from tfunet.swap.measured import Measured
 from tfunet.training_step import make_step
@@ -124,6 +125,7 @@ def run(
     # Before the data, which can take long: what it cannot use is refused here.
     has_gpus = bool(tf.config.list_logical_devices("GPU"))
     check_cap(config.cpu_memory, os.environ, on_gpu=has_gpus)
+    join_regions()
     support = _support(config, is_chief=topology.is_chief)
 
     # --- Data: the same split and order in every process ---------------------------------------

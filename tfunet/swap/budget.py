@@ -1,12 +1,19 @@
 """How much device memory training may use."""
 
 import contextlib
+import functools
 import os
 from typing import Any
 
 import tensorflow as tf
 
 from tfunet.swap.amount import parse
+from tfunet.swap.arena import ALIGNMENT, FIRST_REGION_BYTES
+
+MIB = 2**20
+# For so many there is a place apart.
+SCALARS = 2**11
+_BETWEEN_SCALARS: list[tf.Tensor] = []
 
 
 def in_bytes(budget: str | float) -> int:
@@ -46,6 +53,41 @@ def used_bytes() -> tuple[int, int] | None:
         return None
     # An allocator that keeps no account reports zeros.
     return (int(found["current"]), int(found["peak"])) if found["peak"] else None
+
+
+def join_regions() -> int:
+    """Have TensorFlow's capped allocator of a CPU take what is left of its memory in one piece.
+
+    It takes memory in regions, each twice the size of the one before, in which it is then stuck: a
+    tensor lies in one of them. Returns the bytes that it had taken before; 0 on a GPU, whose
+    memory is one region. Only the first call in a process does anything.
+    """
+    limit = device_bytes()
+    on_gpu = bool(tf.config.list_logical_devices("GPU"))
+    if limit is None or on_gpu or limit > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        return 0
+    return _join_regions(limit)
+
+
+@functools.cache
+def _join_regions(limit: int) -> int:
+    # Scalars, which may stay for ever, lie in gaps of their own: anywhere else they would part what
+    # is free into pieces.
+    with tf.device("CPU:0"):
+        small = [tf.raw_ops.Empty(shape=[ALIGNMENT], dtype=tf.uint8) for _ in range(2 * SCALARS)]
+    _BETWEEN_SCALARS.extend(small[::2])
+    del small
+    used = used_bytes()
+    taken, region = 0, FIRST_REGION_BYTES
+    while taken < (1 if used is None else used[1]):
+        taken, region = taken + region, 2 * region
+    while taken < limit:
+        # What does not fit TensorFlow tries for 10 seconds; then another region was there.
+        with contextlib.suppress(tf.errors.ResourceExhaustedError), tf.device("CPU:0"):
+            tf.raw_ops.Empty(shape=[(limit - taken) // MIB, MIB], dtype=tf.uint8)
+            break
+        taken, region = taken + region, 2 * region
+    return min(taken, limit)
 
 
 def free_bytes() -> int | None:

@@ -15,6 +15,7 @@ from tfunet.swap import amount, compiled, exact, planner, profile, rewrite, tflm
 from tfunet.swap import budget as budgets
 from tfunet.swap import compression as compressions
 from tfunet.swap.costs import Costs
+from tfunet.swap.fitting import Memory, fitted
 from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.planned import cut, scheduled
 from tfunet.swap.room import Room, local_replicas, read_limits
@@ -25,9 +26,6 @@ from tfunet.swap.stopwatch import Stopwatch
 from tfunet.swap.tiers import Tiers, with_advice
 
 MIB = 2**20
-# Of the device memory: what TensorFlow's allocator loses, which hands out blocks of up to twice the
-# size that was asked for, and scratch that no tensor shows. Measured: docs/large-models.md.
-MARGIN = 0.2
 # A step whose tensors fill no such part of the budget fits with any scratch, and in any order.
 FAR = 1 / 4
 
@@ -62,7 +60,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             tensor is never whole on the device. What is summed over all voxels then rounds
             differently in the last bits.
         margin: Share of the budget that is left to what TensorFlow's allocator loses, and to
-            memory that no tensor shows.
+            memory that no tensor shows. By default the allocator is played through a step, and the
+            plan with the most memory is taken for which it finds room.
         plan: A plan to follow instead of making one, for the same model and batch; see `plans`.
         swapout_threshold: This and the next five are the parameters of TFLMS v2. With any of them
             the plan is made by its rule, of swapping alone, whatever the budget; what is left out
@@ -97,7 +96,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         compression: str | None = None,
         threshold_bytes: int = MIB,
         allowed: Sequence[Way] = WAYS,
-        margin: float = MARGIN,
+        margin: float | None = None,
         plan: Plan | None = None,
         swapout_threshold: int | None = None,
         swapin_ahead: int | None = None,
@@ -116,7 +115,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         if unknown:
             known = ", ".join(map(repr, WAYS))
             raise ValueError(f"allowed={tuple(allowed)} has {unknown}. Known: {known}.")
-        if not 0 <= margin < 1:
+        if margin is not None and not 0 <= margin < 1:
             raise ValueError(f"margin must be at least 0 and less than 1, got {margin}.")
         self.budget = budget
         self.compression = compression
@@ -205,7 +204,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         room = self._room = Room(
             self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
         )
-        usable_bytes = int(budgets.in_bytes(self.budget) * (1 - self.margin))
+        limit_bytes = budgets.in_bytes(self.budget)
+        first_bytes = budgets.join_regions()
         train_step, jit_compile = model.train_step, model.jit_compile
         own_step = vars(model).get("train_step")  # of the instance, if the user gave it one
 
@@ -218,7 +218,10 @@ class LargeModelSupport(keras.callbacks.Callback):
             # Readers, so that the step returns what a plan puts in the place of a result.
             logs = tf.nest.map_structure(_read, logs)
             ops = trace.in_order(ops, results)
-            self._rewrite(ops, room, usable_bytes - resident_bytes(model), results)
+            given = [one for one in tf.nest.flatten((args, kwargs)) if tf.is_tensor(one)]
+            batch_bytes = sum(trace.num_bytes(one) for one in given)
+            device = _memory(model, limit_bytes, first_bytes, batch_bytes)
+            self._rewrite(ops, room, device, results)
             return logs
 
         def undo() -> None:
@@ -243,7 +246,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             self._room = None
 
     def _make_plan(
-        self, step: Trace, ops: Sequence[tf.Operation], room: Room, step_bytes: int
+        self, step: Trace, ops: Sequence[tf.Operation], room: Room, device: Memory
     ) -> Plan:
         tiers = room.left(ops[0].graph, ops[0].device)
         costs = Costs(
@@ -253,12 +256,12 @@ class LargeModelSupport(keras.callbacks.Callback):
             tiers=tiers,
         )
         scratch: dict[int, int] = {}
-        if self.rule or memory(step, schedule(step, {})).max(initial=0) > FAR * step_bytes:
+        if self.rule or _needs(step) > FAR * device.step_bytes:
             with tf.init_scope():
                 costs, scratch = profile.measure(step, ops, room.host)
             costs = replace(costs, tiers=room.timed(tiers))
 
-        def planned(tiers: Tiers) -> Plan:
+        def planned(tiers: Tiers, step_bytes: int) -> Plan:
             if self.rule is not None:
                 return tflms.make_plan(
                     step,
@@ -277,18 +280,27 @@ class LargeModelSupport(keras.callbacks.Callback):
                 allowed=self.allowed,
             )
 
-        plan = with_advice(planned, costs.tiers)
+        def best(most_bytes: int | None = None) -> Plan:
+            def make(step_bytes: int) -> Plan:
+                return with_advice(lambda tiers: planned(tiers, step_bytes), costs.tiers)
+
+            if self.margin is not None:
+                left = device.limit_bytes * (1 - self.margin) - sum(device.resident)
+                return make(max(0, int(left)))
+            return fitted(step, device, make, scratch, most_bytes=most_bytes)
+
+        plan = best()
         if plan.split:
             with tf.init_scope():
                 costs = profile.with_slabs(step, cut(step, plan), ops, costs)
-            plan = with_advice(planned, costs.tiers)
+            plan = best(plan.budget_bytes)
         return plan
 
     def _rewrite(
         self,
         ops: Sequence[tf.Operation],
         room: Room,
-        step_bytes: int,
+        device: Memory,
         results: Sequence[tf.Tensor],
     ) -> None:
         """Plan a step of one device and make its graph follow the plan."""
@@ -298,14 +310,14 @@ class LargeModelSupport(keras.callbacks.Callback):
             return
         unknown = trace.of_unknown_size(step, handles)
         self._tell_of_unknown(unknown)
-        plan = self.plan or self._make_plan(step, ops, room, max(0, step_bytes))
+        plan = self.plan or self._make_plan(step, ops, room, device)
         compressions.check_plan(plan, self.compression)
         step = exact.as_planned(step, plan)
         budgets.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
         changes = plan.decisions or plan.split or plan.serialized
-        if changes or plan.peak_bytes > FAR * step_bytes:
+        if changes or plan.peak_bytes > FAR * device.step_bytes:
             found = cut(step, plan)
             rewrite.follow(
                 found,
@@ -359,7 +371,27 @@ def _of_this_replica(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
     return own if any(trace.is_backward(op) for op in own) else []
 
 
+def _memory(model: keras.Model, limit_bytes: int, first_bytes: int, batch_bytes: int) -> Memory:
+    resident = variable_bytes(model)
+    used = budgets.used_bytes() if budgets.device_bytes() is not None else None
+    return Memory(
+        limit_bytes=limit_bytes,
+        first_bytes=first_bytes,
+        resident=resident,
+        more_bytes=max(batch_bytes, 0 if used is None else used[0] - sum(resident)),
+    )
+
+
+def _needs(step: Trace) -> int:
+    return int(memory(step, schedule(step, {})).max(initial=0))
+
+
 def resident_bytes(model: keras.Model) -> int:
     """Return what is in device memory before the step: weights and the optimizer's variables."""
+    return sum(variable_bytes(model))
+
+
+def variable_bytes(model: keras.Model) -> list[int]:
+    """Return the bytes of each of the weights and of the optimizer's variables."""
     optimizer = model.optimizer.variables if model.optimizer else ()
-    return sum(trace.num_bytes(one.value) for one in (*model.variables, *optimizer))
+    return [trace.num_bytes(one.value) for one in (*model.variables, *optimizer)]

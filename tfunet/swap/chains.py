@@ -61,6 +61,11 @@ def height_of(trace: Trace, ops: tuple[int, ...], most_bytes: int) -> int:
 
 def bytes_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> int:
     """Return what a slab takes at most: all that is read is there from its start on."""
+    return sum(blocks_of_slab(trace, ops, height))
+
+
+def blocks_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> list[int]:
+    """Return the bytes of the blocks that a slab takes where it takes most."""
     last_use = {one: index for index in ops for one in trace.ops[index].inputs}
     inside = {one for index in ops for one in trace.ops[index].outputs}
     sizes: dict[int, int] = {}
@@ -69,30 +74,31 @@ def bytes_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> int:
         for one, reach in zip(op.inputs, slabs_of(op).inputs, strict=True):
             if one not in inside and reach is not None:
                 sizes[one] = max(sizes.get(one, 0), _reach_bytes(reach, height))
-    most = 0
-    sums = 0
+    most: list[int] = []
+    sums: list[int] = []
     for index in ops:
         op, slabs = trace.ops[index], slabs_of(trace.ops[index])
-        copied = sum(
+        copied = [
             (reach.copies - 1) * (_reach_bytes(reach, height) + reach.more_rows * reach.row_bytes)
             for reach in (*slabs.inputs, *slabs.outputs)
             if reach is not None
-        )
+        ]
         taken_over = op.kind in IN_PLACE and any(
             one in sizes and last_use[one] == index for one in op.inputs
         )
         for one, reach in zip(op.outputs, slabs.outputs, strict=True):
             if reach is None:
                 # The sum so far, and what a slab adds to it.
-                sums += trace.tensors[one].num_bytes
+                sums.append(trace.tensors[one].num_bytes)
             else:
                 sizes[one] = _reach_bytes(reach, height)
-        made = sum(sizes.get(one, 0) for one in op.outputs) if taken_over else 0
-        most = max(most, sum(sizes.values()) + copied + sums - made)
+        gone = op.outputs if taken_over else ()
+        blocks = [size for one, size in sizes.items() if one not in gone] + copied + sums
+        most = max(most, blocks, key=sum)
         for one in (*op.inputs, *op.outputs):
             if last_use.get(one, index) == index:
                 sizes.pop(one, None)
-    return most
+    return [one for one in most if one]
 
 
 def _reach_bytes(reach: Reach, height: int) -> int:

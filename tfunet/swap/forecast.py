@@ -13,9 +13,10 @@ from tfunet.config import RunConfig
 from tfunet.data.source import open_source
 from tfunet.models.make import make_model
 from tfunet.swap import amount, planner, trace
-from tfunet.swap.callback import MARGIN, MIB, resident_bytes
+from tfunet.swap.callback import MIB, variable_bytes
 from tfunet.swap.costs import Device, described
 from tfunet.swap.devices import DISK_BYTES_PER_SECOND
+from tfunet.swap.fitting import Memory, fitted
 from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.show import text
 from tfunet.swap.tiers import Tiers, with_advice
@@ -28,7 +29,7 @@ class Forecast:
     Args:
         plan: Its memory and time; without the weights, the optimizer's variables and the batch.
         resident_bytes: Those.
-        memory_bytes: What the device has for all of it, the allocator's losses taken off.
+        memory_bytes: What the device has for all of it.
         samples: Of a step.
     """
 
@@ -40,12 +41,12 @@ class Forecast:
     @property
     def fits(self) -> bool:
         """Whether the step fits with the plan."""
-        return self.resident_bytes + self.plan.peak_bytes <= self.memory_bytes
+        return self.plan.peak_bytes <= self.plan.budget_bytes and self.plan.finds_room == 1
 
     @property
     def fits_without(self) -> bool:
         """Whether the step fits with every tensor kept."""
-        return self.resident_bytes + self.plan.unlimited_peak_bytes <= self.memory_bytes
+        return self.fits and not (self.plan.decisions or self.plan.split)
 
 
 def forecast(
@@ -96,24 +97,29 @@ def forecast(
     graph = step.get_concrete_function(image, mask).graph
     ops = trace.in_order(graph.get_operations(), graph.outputs)
     found, _ = trace.read(ops, graph.outputs, compression=config.swap_compression)
-    resident = resident_bytes(model) + trace.num_bytes(image) + trace.num_bytes(mask)
-    usable = int((memory_bytes or device.memory_bytes) * (1 - MARGIN))
+    memory = Memory(
+        limit_bytes=memory_bytes or device.memory_bytes,
+        resident=variable_bytes(model),
+        more_bytes=trace.num_bytes(image) + trace.num_bytes(mask),
+    )
     costs = described(found, device)
 
-    def planned(tiers: Tiers) -> Plan:
-        return planner.make_plan(
-            found,
-            budget_bytes=max(0, usable - resident),
-            costs=replace(costs, tiers=tiers),
-            threshold_bytes=MIB,
-            allowed=allowed,
+    def planned(budget_bytes: int) -> Plan:
+        return with_advice(
+            lambda tiers: planner.make_plan(
+                found,
+                budget_bytes=budget_bytes,
+                costs=replace(costs, tiers=tiers),
+                threshold_bytes=MIB,
+                allowed=allowed,
+            ),
+            _tiers(config),
         )
 
-    plan = with_advice(planned, _tiers(config))
     return Forecast(
-        plan=plan,
-        resident_bytes=resident,
-        memory_bytes=usable,
+        plan=fitted(found, memory, planned, {}),
+        resident_bytes=sum(memory.resident) + memory.more_bytes,
+        memory_bytes=memory.limit_bytes,
         samples=batch,
     )
 
@@ -149,10 +155,12 @@ def forecast_text(found: Forecast) -> str:
     """Return a forecast in words."""
     plan = found.plan
     resident = f"{found.resident_bytes / MIB:,.0f} MiB"
-    usable = f"{found.memory_bytes / MIB:,.0f} MiB"
+    memory = f"{found.memory_bytes / MIB:,.0f} MiB"
+    left_bytes = found.memory_bytes - found.resident_bytes - plan.budget_bytes
+    lost = f"{left_bytes / MIB:,.0f} MiB are left to" if left_bytes > 0 else "Nothing is left to"
     lines = [
-        f"Weights, optimizer and a batch of {found.samples} take {resident} of {usable} "
-        f"({MARGIN:.0%} of the device is left to what its allocator loses).",
+        f"Weights, optimizer and a batch of {found.samples} take {resident} of {memory}. {lost} "
+        "what TensorFlow's allocator loses between its blocks, played through.",
         text(plan),
     ]
     if found.fits_without:

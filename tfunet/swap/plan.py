@@ -60,6 +60,8 @@ class Plan:
         budget_bytes: Device memory that the plan was made for.
         peak_bytes: Most device memory in use at once, predicted.
         unlimited_peak_bytes: The same with every tensor kept, predicted.
+        finds_room: How often, of the times that TensorFlow's allocator was played through a step,
+            it had room for it within the budget of the whole training.
         floor_bytes: The largest working set of one op, which no plan can pass.
         floor_op: That op's name.
         peak_op: The op that runs, or the tensor that is copied, when most memory is in use.
@@ -100,6 +102,7 @@ class Plan:
     budget_bytes: int = 0
     peak_bytes: int = 0
     unlimited_peak_bytes: int = 0
+    finds_room: float = 1.0
     floor_bytes: int = 0
     floor_op: str = ""
     peak_op: str = ""

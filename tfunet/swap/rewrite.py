@@ -8,7 +8,7 @@ from tfunet.swap.host import Tier
 from tfunet.swap.schedule import Action, Copy
 from tfunet.swap.slab_graph import SlabGraph
 from tfunet.swap.split import Cut
-from tfunet.swap.steps import ALIASES, Op, Trace, fused, root
+from tfunet.swap.steps import ALIASES, IN_PLACE, Op, Trace, fused, root
 from tfunet.swap.trace import FUSED_WITH_BIAS, READS
 
 # A control edge to one of these keeps TensorFlow from fusing it with its neighbour.
@@ -108,8 +108,11 @@ def follow(
                 continue
             gone: list[tf.Operation] = []
             if described.kind != "BiasAdd":
-                gone = [copy for last, copy in leaving if last < action.index]
-                leaving = [one for one in leaving if one[0] >= action.index]
+                # What takes over the memory of a tensor waits for its copy, if nothing is lost.
+                takes_over = described.kind in IN_PLACE and not tier.copies_overlap
+                due = action.index + takes_over
+                gone = [copy for last, copy in leaving if last < due]
+                leaving = [one for one in leaving if one[0] >= due]
             if takes_turn:
                 # What runs as one op begins with its first and ends with its last.
                 gone += [] if action.index in parts.values() else turn
@@ -117,7 +120,10 @@ def follow(
                     turn = [_done(op)]
             # Slabs come after one another, and after what stands before them.
             in_turn = bool(found.chains) and described.kind not in FUSED
-            before = list(after) if described.is_backward or in_turn else []
+            # Nothing else says when what reads the batch alone is wanted.
+            is_early = all(trace.tensors[one].producer < 0 for one in described.inputs)
+            is_early = is_early and described.kind not in FUSED
+            before = list(after) if described.is_backward or in_turn or is_early else []
             if described.is_backward or described.kind not in FUSED:
                 previous = op
             if described.kind not in FUSED:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tfunet.swap.plan import Decision
-from tfunet.swap.steps import ALIASES, IN_PLACE, Trace, root
+from tfunet.swap.steps import ALIASES, IN_PLACE, LOSSES, Trace, root
 
 # "op": an op of the trace. "out": a tensor is copied to the host. "in": it is copied back.
 # "again": an op of the forward pass is repeated for the backward pass.
@@ -120,58 +120,65 @@ def memory(
     """
     scratch = scratch or {}
     in_use = np.zeros(len(actions), np.int64)
-    for position, live, _, _ in _buffers(trace, actions):
+    live = 0
+    sizes: list[int] = []
+    for position, (begun, ended) in enumerate(allocations(trace, actions)):
+        sizes += [trace.tensors[one].num_bytes for one in begun]
+        live += sum(sizes[len(sizes) - len(begun) :])
         op = actions[position].kind in ("op", "again")
         in_use[position] = live + (scratch.get(actions[position].index, 0) if op else 0)
-    return in_use + _compressed(trace, actions)
+        live -= sum(sizes[one] for one in ended)
+    return in_use + of_compressed(trace, actions)
 
 
 def held(trace: Trace, actions: Sequence[Action], at: int) -> dict[int, int]:
     """Return the bytes of each tensor that is held while an action runs, by the tensor whose
     memory it was first; copies of a tensor count together."""
-    found: dict[int, int] = {}
-    for position, _, sizes, firsts in _buffers(trace, actions):
+    firsts: list[int] = []
+    gone: set[int] = set()
+    for position, (begun, ended) in enumerate(allocations(trace, actions)):
+        firsts += begun
         if position == at:
-            for buffer, tensor in enumerate(firsts):
-                found[tensor] = found.get(tensor, 0) + sizes[buffer]
             break
+        gone.update(ended)
+    found: dict[int, int] = {}
+    for buffer, tensor in enumerate(firsts):
+        num_bytes = 0 if buffer in gone else trace.tensors[tensor].num_bytes
+        found[tensor] = found.get(tensor, 0) + num_bytes
     return found
 
 
-def _buffers(
+def allocations(
     trace: Trace, actions: Sequence[Action]
-) -> Iterator[tuple[int, int, Mapping[int, int], Sequence[int]]]:
-    """Yield, while each action runs: its position, the bytes in use, the bytes of each buffer (of
-    one that is free, 0), and the tensor that was the first in each."""
+) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Yield, for each action: the tensors for which new buffers are allocated when it begins, and
+    the buffers that are free after it. Buffers are numbered as they are allocated, from 0 on."""
     last_use = _last_uses(trace, actions)
-    live = 0
     buffers: dict[Copy, int] = {}  # of a copy: which buffer holds it
     readers: dict[int, int] = {}  # of a buffer: the last action that reads it
-    sizes: dict[int, int] = {}
-    firsts: list[int] = []
+    sizes: list[int] = []  # of a buffer: 0 where it is free
     ends: dict[int, list[int]] = {}
     for position, action in enumerate(actions):
         op = trace.ops[action.index] if action.kind in ("op", "again") else None
+        begun = []
         for order, copy in enumerate(action.outputs):
             size = trace.tensors[copy[0]].num_bytes
             end = last_use.get(copy, position)
             taken = _taken_over(op, action, order, size, position, buffers, readers, sizes)
             if taken is None:
                 taken = len(sizes)
-                sizes[taken] = size
-                firsts.append(copy[0])
-                live += size
+                sizes.append(size)
+                begun.append(copy[0])
             buffers[copy] = taken
             readers[taken] = max(readers.get(taken, -1), end)
             ends.setdefault(readers[taken], []).append(taken)
-        yield position, live, sizes, firsts
-        for buffer in set(ends.pop(position, ())):
-            if readers[buffer] == position:
-                live -= sizes[buffer]
-                sizes[buffer] = 0
+        ended = [one for one in sorted({*ends.pop(position, ())}) if readers[one] == position]
+        yield begun, ended
+        for buffer in ended:
+            sizes[buffer] = 0
 
 
-def _compressed(trace: Trace, actions: Sequence[Action]) -> np.ndarray:
+def of_compressed(trace: Trace, actions: Sequence[Action]) -> np.ndarray:
     """Return the bytes that compressed forms of tensors take while each action runs, (actions,)."""
     more = np.zeros(len(actions), np.int64)
     made: dict[int, int] = {}
@@ -193,6 +200,7 @@ def _compressed(trace: Trace, actions: Sequence[Action]) -> np.ndarray:
 def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
     last: dict[Copy, int] = {}
     made: dict[int, int] = {}
+    fused: dict[Copy, tuple[Copy, ...]] = {}  # of what never comes to be: what it is made of
     for position, action in enumerate(actions):
         if action.kind == "out" and trace.tensors[action.index].compressed_bytes:
             # Compressed right after its op, it may go before its copy has ended.
@@ -200,7 +208,11 @@ def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
             continue
         for copy in (*action.inputs, *action.outputs):
             last[copy] = position
+            # One op with what made it, that reads these when it allocates its own output.
+            last.update(dict.fromkeys(fused.get(copy, ()), position))
         made.update((tensor, position) for tensor, number in action.outputs if not number)
+        inner = [one for one in action.outputs if trace.tensors[one[0]].is_inner]
+        fused.update(dict.fromkeys(inner, action.inputs))
     return last
 
 
@@ -212,8 +224,8 @@ def _taken_over(op, action, order, size, position, buffers, readers, sizes):
         return buffers.get(action.inputs[0])
     if op.kind == "IdentityN":
         return buffers.get(action.inputs[order])
-    if op.kind in IN_PLACE:
-        for copy in action.inputs:
+    if op.kind in IN_PLACE or (op.kind in LOSSES and order == 1):
+        for copy in action.inputs[: 1 if op.kind in LOSSES else None]:
             buffer = buffers.get(copy)
             if buffer is not None and readers[buffer] == position and sizes[buffer] == size:
                 return buffer

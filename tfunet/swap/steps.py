@@ -56,6 +56,8 @@ IN_PLACE = frozenset(
         "TanhGrad",
     }
 )
+# Of these, the second output, a gradient, may take over the memory of the first input.
+LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
 # What TensorFlow may compute in one go with a convolution and its bias.
 ACTIVATIONS = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"})
 

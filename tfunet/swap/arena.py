@@ -1,0 +1,206 @@
+"""TensorFlow's allocator played through: whether a step finds its memory in one piece. Pure.
+
+It hands out memory best fit first, joins what is free beside each other (BFC), and gives a whole
+free block where less than twice of what was asked for is in it. Written from the description and
+the behaviour of tensorflow/core/framework/bfc_allocator.h.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, final
+
+from tfunet.swap.schedule import Action, allocations, of_compressed
+from tfunet.swap.steps import Trace
+
+ALIGNMENT = 256
+FIRST_REGION_BYTES = 2**21
+# The address of no bytes.
+NOWHERE = -1
+# A free block is split if so much of it would be lost, or as much again as was asked for.
+MOST_LOST_BYTES = 2**27
+
+
+@final
+class Arena:
+    """An allocator with a limit, which takes memory of the device in regions that never end.
+
+    Args:
+        limit_bytes: Of all regions.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = self._left = limit_bytes // ALIGNMENT * ALIGNMENT
+        self._next_region = min(FIRST_REGION_BYTES, self._left)
+        self._end = 0
+        self._free: list[tuple[int, int]] = []  # (bytes, address), sorted
+        self._sizes: dict[int, int] = {}  # of what is free, by address
+        self._ends: dict[int, int] = {}  # of what is free: its address by its end
+        self._used: dict[int, int] = {}  # bytes by address
+        self.used_bytes = 0
+        self.peak_bytes = 0
+
+    def allocate(self, num_bytes: int, *, within_regions: bool = False) -> int | None:
+        """Return the address of so many bytes; None where they are not there in one piece.
+
+        Args:
+            num_bytes: What is asked for.
+            within_regions: Whether no new region may be taken for it.
+        """
+        if not num_bytes:
+            return NOWHERE
+        wanted = -(-num_bytes // ALIGNMENT) * ALIGNMENT
+        at = bisect_left(self._free, (wanted, -1))
+        if at == len(self._free):
+            if within_regions or not self._extend(wanted):
+                return None
+            at = bisect_left(self._free, (wanted, -1))
+        size, address = self._free[at]
+        self._take(size, address)
+        if size >= 2 * wanted or size - wanted >= MOST_LOST_BYTES:
+            self._give(size - wanted, address + wanted)
+            size = wanted
+        self._used[address] = size
+        self.used_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        return address
+
+    def free(self, address: int | None) -> None:
+        """Take back what was allocated at an address."""
+        if address is None or address == NOWHERE:
+            return
+        size = self._used.pop(address)
+        self.used_bytes -= size
+        after = self._sizes.get(address + size)
+        if after is not None:
+            self._take(after, address + size)
+            size += after
+        before = self._ends.get(address)
+        if before is not None:
+            length = self._sizes[before]
+            self._take(length, before)
+            address, size = before, size + length
+        self._give(size, address)
+
+    def extend(self, num_bytes: int, *, at_once: bool = False) -> None:
+        """Take regions until there are so many bytes, or the limit.
+
+        Args:
+            num_bytes: Of all regions.
+            at_once: Whether what is left is taken in one piece.
+        """
+        while self._limit - self._left < min(num_bytes, self._limit):
+            self._extend(self._left if at_once else ALIGNMENT)
+
+    def _extend(self, wanted: int) -> bool:
+        if wanted > self._left:
+            return False
+        grown = False
+        while wanted > self._next_region:
+            self._next_region *= 2
+            grown = True
+        size = min(self._next_region, self._left)
+        self._left -= size
+        # Regions are never joined: a gap lies between them.
+        self._give(size, self._end)
+        self._end += size + ALIGNMENT
+        if not grown:
+            self._next_region *= 2
+        return True
+
+    def _give(self, size: int, address: int) -> None:
+        insort(self._free, (size, address))
+        self._sizes[address] = size
+        self._ends[address + size] = address
+
+    def _take(self, size: int, address: int) -> None:
+        del self._free[bisect_left(self._free, (size, address))]
+        del self._sizes[address]
+        del self._ends[address + size]
+
+
+def at_start(
+    limit_bytes: int,
+    *,
+    first_bytes: int,
+    resident: Sequence[int],
+    more_bytes: int,
+    hole_bytes: int = 0,
+) -> Arena:
+    """Return the arena of a device before a step.
+
+    Args:
+        limit_bytes: What the allocator has.
+        first_bytes: Of that, what it had taken in small regions before it took the rest in one.
+        resident: Bytes of each variable.
+        more_bytes: Of all else that is there.
+        hole_bytes: Free between the one and the other.
+    """
+    arena = Arena(limit_bytes)
+    later = []
+    arena.extend(first_bytes)
+    for num_bytes in resident:
+        if arena.allocate(num_bytes, within_regions=True) is None:
+            later.append(num_bytes)
+    arena.extend(limit_bytes, at_once=True)
+    for num_bytes in later:
+        arena.allocate(num_bytes)
+    hole = arena.allocate(hole_bytes)
+    arena.allocate(more_bytes)
+    arena.free(hole)
+    return arena
+
+
+class Request(NamedTuple):
+    """What one action of a step asks of an allocator.
+
+    Args:
+        kept: Bytes of each buffer that it begins; they are numbered from 0 on over the step.
+        passing: Of those that are free again when it ends.
+        ended: Buffers that are free after it.
+    """
+
+    kept: Sequence[int]
+    passing: Sequence[int]
+    ended: Sequence[int]
+
+
+def requests(
+    trace: Trace, actions: Sequence[Action], blocks: Mapping[int, Sequence[int]]
+) -> list[Request]:
+    """Return what a step asks of an allocator, in order.
+
+    Args:
+        trace: The step, cut as it will run.
+        actions: Of it.
+        blocks: Bytes that an op needs while it runs and that no tensor shows, by its index.
+    """
+    both_forms = of_compressed(trace, actions).tolist()
+    found = []
+    for action, (begun, ended), more in zip(
+        actions, allocations(trace, actions), both_forms, strict=True
+    ):
+        is_op = action.kind in ("op", "again")
+        kept = [trace.tensors[one].num_bytes for one in begun]
+        found.append(Request(kept, [*(blocks.get(action.index, ()) if is_op else ()), more], ended))
+    return found
+
+
+def plays(arena: Arena, step: Sequence[Request], *, times: int = 2) -> bool:
+    """Whether steps find their memory in an arena, which is used up by it.
+
+    Args:
+        arena: From `at_start`.
+        step: From `requests`.
+        times: How many steps follow each other.
+    """
+    for _ in range(times):
+        buffers: list[int | None] = []
+        for kept, passing, ended in step:
+            begun = [arena.allocate(one) for one in kept]
+            taken = [arena.allocate(one) for one in passing]
+            if None in begun or None in taken:
+                return False
+            buffers += begun
+            for address in (*taken, *(buffers[one] for one in ended)):
+                arena.free(address)
+    return True

@@ -1,0 +1,117 @@
+"""How much of a budget a plan may use for TensorFlow's allocator to find it in pieces. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tfunet.swap.arena import at_start, plays, requests
+from tfunet.swap.chains import blocks_of_slab
+from tfunet.swap.plan import Plan
+from tfunet.swap.planned import cut, scheduled
+from tfunet.swap.split import Cut
+from tfunet.swap.steps import Trace
+
+# What is tried, in turn, of that which a budget leaves to a step.
+SHARES = (*(1 - step / 25 for step in range(16)), 0.36, 0.32, 0.28, 0.24)
+# Of the budget: how far in, and how large, small things may lie that nobody knows of, such as what
+# timing the ops left behind. Where a tensor comes to lie hangs on them: a plan has room if it has
+# with each.
+BESIDE = tuple(
+    (hole, more) for hole in (0.0, 0.01, 0.02, 0.035, 0.05, 0.07) for more in (0.0, 0.02)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The memory of a device as a step finds it.
+
+    Args:
+        limit_bytes: The budget.
+        first_bytes: See `tfunet.swap.arena.at_start`.
+        resident: Bytes of each variable.
+        more_bytes: Of all else that is there, such as the batch.
+    """
+
+    limit_bytes: int
+    first_bytes: int = 0
+    resident: Sequence[int] = ()
+    more_bytes: int = 0
+
+    @property
+    def step_bytes(self) -> int:
+        """What is left to a step."""
+        return max(0, self.limit_bytes - sum(self.resident) - self.more_bytes)
+
+
+def fitted(
+    step: Trace,
+    memory: Memory,
+    make: Callable[[int], Plan],
+    scratch: Mapping[int, int],
+    *,
+    most_bytes: int | None = None,
+) -> Plan:
+    """Return the plan with the largest budget for which TensorFlow's allocator finds room.
+
+    The allocator hands out blocks of up to twice the size that is asked for, and leaves gaps
+    between them. It is played through the step under one plan after the other, each for a smaller
+    budget. Where none has room, that which has it most often, with the lowest peak.
+
+    Args:
+        step: That is planned.
+        memory: Of the device.
+        make: Returns the plan for so many bytes.
+        scratch: See `tfunet.swap.schedule.memory`.
+        most_bytes: Budget to begin with instead of all that a step has.
+    """
+    tried: list[Plan] = []
+    for share in SHARES:
+        budget_bytes = int(memory.step_bytes * share)
+        if most_bytes is not None and budget_bytes > most_bytes:
+            continue
+        plan = make(budget_bytes)
+        if tried and _does_the_same(plan, tried[-1]):
+            if plan.peak_bytes > plan.budget_bytes:
+                break  # There is nothing less.
+            continue
+        plan = replace(plan, finds_room=finds_room(step, memory, plan, scratch))
+        tried.append(plan)
+        if plan.finds_room == 1:
+            break
+    return max(tried, key=lambda one: (one.finds_room, -one.peak_bytes))
+
+
+def finds_room(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) -> float:
+    """Return how often, of the times it was played through, the allocator had room for a plan."""
+    found = cut(step, plan)
+    asked = requests(found.trace, scheduled(found.trace, plan), _blocks(step, found, scratch))
+    had_room = [
+        plays(
+            at_start(
+                memory.limit_bytes,
+                first_bytes=memory.first_bytes,
+                resident=memory.resident,
+                more_bytes=memory.more_bytes + int(more * memory.limit_bytes),
+                hole_bytes=int(hole * memory.limit_bytes),
+            ),
+            asked,
+        )
+        for hole, more in BESIDE
+    ]
+    return sum(had_room) / len(had_room)
+
+
+def _does_the_same(plan: Plan, other: Plan) -> bool:
+    return all(
+        getattr(plan, name) == getattr(other, name)
+        for name in ("decisions", "awaited", "fetched", "split", "slab_rows", "on_disk")
+    )
+
+
+def _blocks(step: Trace, found: Cut, scratch: Mapping[int, int]) -> dict[int, Sequence[int]]:
+    """Return the bytes of the blocks that ops of a cut step need and no tensor shows."""
+    blocks: dict[int, Sequence[int]] = {one: [size] for one, size in scratch.items()}
+    own = found.scratch_with(scratch)
+    for last, chain in found.chains.items():
+        of_slab = blocks_of_slab(step, chain.ops, chain.height)
+        blocks[last] = [*of_slab, own[last] - sum(of_slab)]
+    return blocks
