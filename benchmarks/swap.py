@@ -71,8 +71,6 @@ SAME = 1.02
 # A way that is so much above the budget, by what was measured, does not count as within it: as far
 # off as a predicted peak may be.
 NEAR = 1.05
-# The share of the arena that is left to its losses: what a user would try.
-MARGINS = (0.2, 0.35, 0.5)
 # TFLMS v2's figures for a 3D U-Net and for the batch of a ResNet-50 (ISMM 2019), and where the
 # search ends.
 TFLMS_GROWTH, TFLMS_BATCH, MOST_GROWTH = 5.6, 4.9, 14
@@ -335,9 +333,11 @@ def largest_that_fits(model, cap_mib, way, key, most_tries):
     while high - low > 1 and len(tried) != most_tries:
         middle = (low + high) // 2
         one = settings[middle]
-        tried[str(one)] = fits(cap_mib, way, model=model, **given, **{key: one})
-        show({"model": model, "way": way, key: one, "fits": tried[str(one)]})
-        low, high = (middle, high) if tried[str(one)] else (low, middle)
+        found = in_arena(cap_mib, way, model=model, **given, **{key: one})
+        room = found.get("finds_room")
+        tried[str(one)] = {"fits": found["fits"], "foretold": room}
+        show({"model": model, "way": way, key: one, **tried[str(one)]})
+        low, high = (middle, high) if found["fits"] else (low, middle)
     return settings[low], tried
 
 
@@ -356,22 +356,17 @@ def voxels(size):
     return math.prod(size)
 
 
-def fits(cap_mib, way, **settings):
-    """Whether steps go through in a capped arena, with one of a few margins."""
-    for margin in MARGINS if way in ("whole", "planner") else MARGINS[:1]:
-        result = train(
-            cap_mib, rounds=2, capped=True, margin=margin, runs=[{"way": way}], **settings
-        )
-        if result is not None and result["fits"]:
-            return True
-    return False
+def in_arena(cap_mib, way, **settings):
+    """Return whether steps go through in a capped arena, with support as it is by default."""
+    result = train(cap_mib, rounds=2, capped=True, runs=[{"way": way}], **settings)
+    return {"fits": False} if result is None else result
 
 
 def least_cap(model, size):
     """Return the MiB of the smallest arena, to 5 %, in which a size trains without support."""
     cap_mib = train(2**15, model=model, size=size, rounds=2, capped=True, runs=[{"way": "keep"}])
     cap_mib = math.ceil(cap_mib["arena_peak_mib"])
-    while not fits(cap_mib, "keep", model=model, size=size):
+    while not in_arena(cap_mib, "keep", model=model, size=size)["fits"]:
         cap_mib = math.ceil(cap_mib * 1.05)
     return cap_mib
 

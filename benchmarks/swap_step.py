@@ -14,7 +14,8 @@ The way "tflms" plans by the rule of IBM's TFLMS v2, with its parameters found f
 autotune did; a run's own are its "rule", such as {"swapout_threshold": 40, "swapin_ahead": 3}.
 
 Memory is what ops asked TensorFlow's allocator for, from its profiler. With "capped" the arena is
-the budget (TF_CPU_BFC_MEM_LIMIT_IN_MB=N), and "fits" says whether the steps went through.
+the budget (TF_CPU_BFC_MEM_LIMIT_IN_MB=N), "fits" says whether the steps went through, and "finds_room" whether that
+was foretold.
 """
 
 import contextlib
@@ -132,6 +133,7 @@ def described(plan):
         "budget_mib": plan.budget_bytes / MIB,
         "peak_mib": plan.peak_bytes / MIB,
         "floor_mib": plan.floor_bytes / MIB,
+        "finds_room": plan.finds_room,
         "step_seconds": plan.step_seconds,
         "unlimited_step_seconds": plan.unlimited_step_seconds,
         "rule": plan.rule,
@@ -193,10 +195,11 @@ def main(settings):
         "batch": 1,
         "threads": 1,
         "rounds": 5,
-        "margin": None,
         "capped": False,
     }
     settings = {**defaults, **settings}
+    # Without a cap it is the plan for just this budget that is looked at.
+    settings.setdefault("margin", None if settings["capped"] else 0.0)
     tf.config.threading.set_intra_op_parallelism_threads(settings["threads"])
     tf.config.threading.set_inter_op_parallelism_threads(1)
     if settings["capped"]:
@@ -225,6 +228,8 @@ def main(settings):
                 found["runs"] = {name: run.found() for name, run in made.items()}
         except tf.errors.ResourceExhaustedError:
             found["fits"] = False
+        plans = [one.support.plans[-1] for one in made.values() if one.support]
+        found["finds_room"] = [one.finds_room for one in plans]
     used = used_bytes()
     if used:
         found["arena_peak_mib"] = used[1] / MIB

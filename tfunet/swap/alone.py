@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.swap import slab_ops
-from tfunet.swap.budget import used_bytes
+from tfunet.swap.budget import free_bytes, used_bytes
 from tfunet.swap.steps import Slabs
 from tfunet.swap.trace import num_bytes
 from tfunet.xplane import read_allocations
@@ -30,6 +30,8 @@ REFUSALS = (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
 OF_FORWARD = frozenset({"MaxPoolGrad", "MaxPool3DGrad"})
 # What an op reads was written so many bytes before, and is not in the nearest caches any more.
 AHEAD_BYTES = 3 * 2**23
+# But no more than this share of what is free of the device.
+AHEAD_SHARE = 1 / 4
 # So often nothing is timed, for what looking at the clock takes.
 NOTHINGS = 7
 # So many made-up numbers differ.
@@ -266,6 +268,8 @@ def _take(kinds: Sequence[Kind]) -> list[Taken | None]:
 
 def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
     clock = Clock()
+    free = free_bytes()
+    ahead_bytes = AHEAD_BYTES if free is None else min(AHEAD_BYTES, int(free * AHEAD_SHARE))
     dtypes = {tf.float32, *(one.dtype for op, *_ in kinds for one in op.inputs)}
 
     # The numbers come as arguments: TensorFlow would compute with constants beforehand.
@@ -276,7 +280,7 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
         waiting: deque[list[tf.Tensor | None]] = deque()
         coming = iter(kinds)
         for index, kind in enumerate(kinds):
-            while not waiting or sum(map(_num_bytes, waiting)) < AHEAD_BYTES:
+            while not waiting or sum(map(_num_bytes, waiting)) < ahead_bytes:
                 following = next(coming, None)
                 if following is None:
                     break

@@ -167,7 +167,7 @@ class Request(NamedTuple):
 def requests(
     trace: Trace, actions: Sequence[Action], blocks: Mapping[int, Sequence[int]]
 ) -> list[Request]:
-    """Return what a step asks of an allocator, in order.
+    """Return what a step asks of an allocator, in order, but for scalars, which find a place.
 
     Args:
         trace: The step, cut as it will run.
@@ -181,8 +181,13 @@ def requests(
     ):
         is_op = action.kind in ("op", "again")
         kept = [trace.tensors[one].num_bytes for one in begun]
-        found.append(Request(kept, [*(blocks.get(action.index, ()) if is_op else ()), more], ended))
+        passing = [*(blocks.get(action.index, ()) if is_op else ()), more]
+        found.append(Request(_but_scalars(kept), _but_scalars(passing), ended))
     return found
+
+
+def _but_scalars(sizes: Sequence[int]) -> list[int]:
+    return [one if one > ALIGNMENT else 0 for one in sizes]
 
 
 def plays(arena: Arena, step: Sequence[Request], *, times: int = 2) -> bool:

@@ -16,7 +16,7 @@ SHARES = (*(1 - step / 25 for step in range(16)), 0.36, 0.32, 0.28, 0.24)
 # timing the ops left behind. Where a tensor comes to lie hangs on them: a plan has room if it has
 # with each.
 BESIDE = tuple(
-    (hole, more) for hole in (0.0, 0.01, 0.02, 0.035, 0.05, 0.07) for more in (0.0, 0.02)
+    (hole, more) for hole in (0.0, 0.01, 0.02, 0.035, 0.05, 0.07) for more in (0.0, 0.04)
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfunet.swap.alone import Clock, Kind, Taken, take, tiny_seconds
+from tfunet.swap.alone import AHEAD_SHARE, Clock, Kind, Taken, take, tiny_seconds
 from tfunet.swap.budget import free_bytes
 from tfunet.swap.chains import slabs_of
 from tfunet.swap.costs import Costs
@@ -60,6 +60,7 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Cost
     counts = Counter(keys)
     slabs = {op.name: described.slabs for op, described in zip(ops, trace.ops, strict=True)}
     free = free_bytes()
+    free = None if free is None else int(free * (1 - AHEAD_SHARE))
     counted = {
         key: _that_fits(kind._replace(times=counts[key]), slabs[kind.op.name], free)
         for key, kind in kinds.items()
