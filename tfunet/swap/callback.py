@@ -280,6 +280,8 @@ class LargeModelSupport(keras.callbacks.Callback):
                 allowed=self.allowed,
             )
 
+        device = replace(device, more_bytes=device.more_bytes + step.constant_bytes)
+
         def best(most_bytes: int | None = None) -> Plan:
             def make(step_bytes: int) -> Plan:
                 return with_advice(lambda tiers: planned(tiers, step_bytes), costs.tiers)

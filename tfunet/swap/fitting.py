@@ -12,12 +12,11 @@ from tfunet.swap.steps import Trace
 
 # What is tried, in turn, of that which a budget leaves to a step.
 SHARES = (*(1 - step / 25 for step in range(16)), 0.36, 0.32, 0.28, 0.24)
-# Of the budget: how far in, and how large, small things may lie that nobody knows of, such as what
-# timing the ops left behind. Where a tensor comes to lie hangs on them: a plan has room if it has
-# with each.
-BESIDE = tuple(
-    (hole, more) for hole in (0.0, 0.01, 0.02, 0.035, 0.05, 0.07) for more in (0.0, 0.04)
-)
+# Of the budget: how far in things may lie that nobody knows of, such as what timing the ops left
+# behind. Where a tensor comes to lie hangs on them: a plan has room if it has with each.
+HOLES = (0.0, 0.01, 0.02, 0.035, 0.05, 0.07)
+# How large they may be, beside all else that is there as often again: the next batch, say.
+UNKNOWN = 0.04
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +83,20 @@ def finds_room(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, in
     """Return how often, of the times it was played through, the allocator had room for a plan."""
     found = cut(step, plan)
     asked = requests(found.trace, scheduled(found.trace, plan), _blocks(step, found, scratch))
+    most_bytes = 2 * memory.more_bytes + int(UNKNOWN * memory.limit_bytes)
     had_room = [
         plays(
             at_start(
                 memory.limit_bytes,
                 first_bytes=memory.first_bytes,
                 resident=memory.resident,
-                more_bytes=memory.more_bytes + int(more * memory.limit_bytes),
+                more_bytes=more_bytes,
                 hole_bytes=int(hole * memory.limit_bytes),
             ),
             asked,
         )
-        for hole, more in BESIDE
+        for hole in HOLES
+        for more_bytes in (memory.more_bytes, most_bytes)
     ]
     return sum(had_room) / len(had_room)
 

@@ -34,7 +34,8 @@ def follow(
     Backward ops read what was brought back instead of what was given up. Control edges keep the
     executor from running ahead: an op waits until what the schedule has out before it is out, and
     the large ops of the backward pass run one after the other, in the order in which they
-    were traced, each copy and repetition between the two where it stands in the schedule.
+    were traced, each copy and repetition between the two where it stands in the schedule. So do
+    those of the forward pass, but where that would part what TensorFlow runs as one op.
 
     Args:
         found: The step with what is split.
@@ -54,7 +55,8 @@ def follow(
     last_forward = _last_forward_reads(trace)
     previous: tf.Operation | None = None
     turn: list[tf.Operation] = []  # the last of those that are serialized
-    parts = fused(trace) if serialized else {}
+    parts = fused(trace)
+    tails = set(parts.values())
     for action in actions:
         after = [] if previous is None else [previous]
         if action.kind == "out":
@@ -118,12 +120,10 @@ def follow(
                 gone += [] if action.index in parts.values() else turn
                 if action.index not in parts:
                     turn = [_done(op)]
-            # Slabs come after one another, and after what stands before them.
-            in_turn = bool(found.chains) and described.kind not in FUSED
-            # Nothing else says when what reads the batch alone is wanted.
-            is_early = all(trace.tensors[one].producer < 0 for one in described.inputs)
-            is_early = is_early and described.kind not in FUSED
-            before = list(after) if described.is_backward or in_turn or is_early else []
+            # In any other order more would be there at once than was planned.
+            is_tail = action.index in tails and not found.chains
+            in_turn = described.kind not in FUSED and not is_tail
+            before = list(after) if described.is_backward or in_turn else []
             if described.is_backward or described.kind not in FUSED:
                 previous = op
             if described.kind not in FUSED:

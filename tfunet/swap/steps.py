@@ -190,11 +190,13 @@ class Trace:
         ops: See above.
         tensors: That they make and read.
         compression: What those become that have `compressed_bytes`, where they are swapped.
+        constant_bytes: Of large tensors that TensorFlow computes before the first step, and keeps.
     """
 
     ops: tuple[Op, ...]
     tensors: tuple[Tensor, ...]
     compression: str | None = None
+    constant_bytes: int = 0
 
 
 def root(trace: Trace, tensor: int) -> int:

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfunet.swap import slab_ops
 from tfunet.swap.compression import COMPRESSIONS
+from tfunet.swap.constants import of_one_value
 from tfunet.swap.steps import Op, Tensor, Trace, root
 
 # Their memory is not the step's own: a variable's, the batch's, the graph's.
@@ -88,6 +89,7 @@ def read(
     of_step = {op.name for op in ops}
     returned = {one.name for one in results}
     last = {one.op.name for one in results}
+    constants = of_one_value(ops)
     indices: dict[str, int] = {}
     tensors: list[Tensor] = []
     handles: list[tf.Tensor] = []
@@ -97,6 +99,7 @@ def read(
             indices[handle.name] = len(tensors)
             inner = producer >= 0 and _is_inner(ops[producer])
             own = producer >= 0 and ops[producer].type not in READS and not inner
+            own = own and handle.name not in constants
             tensors.append(
                 Tensor(
                     name=handle.name,
@@ -127,8 +130,21 @@ def read(
                 slabs=slab_ops.describe(op),
             )
         )
-    step = Trace(ops=tuple(found), tensors=tuple(tensors), compression=compression)
+    kept = [one for one in handles if one.name in constants and _is_kept(one, constants)]
+    step = Trace(
+        ops=tuple(found),
+        tensors=tuple(tensors),
+        compression=compression,
+        constant_bytes=sum(map(num_bytes, kept)),
+    )
     return step, handles
+
+
+def _is_kept(tensor: tf.Tensor, constants: Collection[str]) -> bool:
+    """Whether anything that is computed in each step reads a constant."""
+    return any(
+        any(one.name not in constants for one in reader.outputs) for reader in tensor.consumers()
+    )
 
 
 def _is_read_whole(tensor: tf.Tensor, own: Collection[str], last: Collection[str]) -> bool:
