@@ -185,7 +185,7 @@ class LargeModelSupport(keras.callbacks.Callback):
                 raise  # The data of an epoch has ended; another may follow.
             except BaseException as error:
                 if isinstance(error, tf.errors.ResourceExhaustedError) and self.plans:
-                    error.add_note(out_of_memory_line(self.plans[-1]))
+                    error.add_note(out_of_memory_line(self.plans[-1], allowed=self.allowed))
                 explained = self._room and self._room.explained()
                 self._remove()
                 if explained is not None:
