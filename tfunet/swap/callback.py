@@ -18,6 +18,7 @@ from tfunet.swap.costs import Costs
 from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.planned import cut, scheduled
 from tfunet.swap.room import Room, local_replicas, read_limits
+from tfunet.swap.scalars import scalars
 from tfunet.swap.schedule import memory, schedule
 from tfunet.swap.show import begin_line, end_line, out_of_memory_line
 from tfunet.swap.steps import Trace
@@ -150,12 +151,17 @@ class LargeModelSupport(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._stopwatch.end(len(self.plans), steps=self.model.steps_per_execution)
 
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self.plans:
+            for name, value in scalars(_largest(self.plans)).items():
+                tf.summary.scalar(name, value, step=epoch)  # Without a writer it does nothing.
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._remove()
         # A CPU without a cap is no device that tensors could be moved out of.
         used = budgets.used_bytes() if budgets.device_bytes() is not None else None
         line = self.plans and end_line(
-            max(self.plans, key=lambda one: one.unlimited_peak_bytes),
+            _largest(self.plans),
             resident_bytes=resident_bytes(self.model),
             used_bytes=None if used is None else used[1],
             seconds=self._stopwatch.median_seconds(),
@@ -333,6 +339,10 @@ class LargeModelSupport(keras.callbacks.Callback):
             "one size (drop_remainder=True, or as many samples as fill them).",
             flush=True,
         )
+
+
+def _largest(plans: Sequence[Plan]) -> Plan:
+    return max(plans, key=lambda one: one.unlimited_peak_bytes)
 
 
 def _read(result: Any) -> Any:
