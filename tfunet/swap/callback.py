@@ -211,6 +211,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         room = self._room = Room(
             self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
         )
+        if self.verbose and (line := budgets.far_line()):
+            print(line, flush=True)
         usable_bytes = int(budgets.in_bytes(self.budget) * (1 - self.margin))
         train_step, jit_compile = model.train_step, model.jit_compile
         own_step = vars(model).get("train_step")  # of the instance, if the user gave it one
