@@ -22,10 +22,8 @@ def advice(bus_ids: Iterable[str], cores: Collection[int], root: Path = SYS) -> 
     far: dict[int, list[str]] = {}
     for bus_id in bus_ids:
         node = _node_of(bus_id, root)
-        if node is None:
-            continue
         cpus = cpus_of.get(node, set())
-        # A node of memory alone has none.
+        # A node of memory alone has none, nor has one that is not known.
         if cpus and cpus.isdisjoint(cores):
             far.setdefault(node, []).append(bus_id)
     if len(cpus_of) < 2 or not far:
@@ -42,16 +40,15 @@ def advice(bus_ids: Iterable[str], cores: Collection[int], root: Path = SYS) -> 
     )
 
 
-def _node_of(bus_id: str, root: Path) -> int | None:
-    """Return the node of a PCI device; None where the kernel knows none."""
+def _node_of(bus_id: str, root: Path) -> int:
+    """Return the node of a PCI device; -1, as the kernel, where it is not known."""
     # nvidia-smi writes eight digits of the domain, and capitals.
     domain, _, rest = bus_id.strip().lower().partition(":")
     path = root / "bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node"
     try:
-        node = int(path.read_text())
+        return int(path.read_text())
     except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None
+        return -1
 
 
 def _cpus_of_nodes(root: Path) -> dict[int, set[int]]:
