@@ -31,6 +31,10 @@ MIB = 2**20
 MARGIN = 0.2
 # A step whose tensors fill no such part of the budget fits with any scratch, and in any order.
 FAR = 1 / 4
+SCALAR = tf.compat.v1.SummaryMetadata(
+    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
+    data_class="DATA_CLASS_SCALAR",
+)
 
 
 class LargeModelSupport(keras.callbacks.Callback):
@@ -153,8 +157,9 @@ class LargeModelSupport(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self.plans:
+            # Not tf.summary.scalar, which without TensorBoard fails, also where nothing is written.
             for name, value in scalars(_largest(self.plans)).items():
-                tf.summary.scalar(name, value, step=epoch)  # Without a writer it does nothing.
+                tf.summary.write(name, tf.constant(value, tf.float32), epoch, SCALAR)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._remove()
