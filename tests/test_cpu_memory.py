@@ -10,10 +10,11 @@ import pytest
 
 from tfunet.config import RunConfig
 from tfunet.cpu_memory import cap_variables, check_cap, whole_mib
-from tfunet.worker import out_of_memory
+from tfunet.full_memory import noting, out_of_memory
 
 ROOT = Path(__file__).parents[1]
 CAPPED = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "400"}
+TRY = "Try swap = 'auto', or with it a smaller share"
 LARGE = ["--data_options.num_cases", "5", "--data_options.size", "32"]
 
 
@@ -60,12 +61,16 @@ def test_a_cap_that_a_process_does_not_have_is_refused(environment, on_gpu, word
 
 
 @pytest.mark.multiprocess
-def test_a_run_that_is_too_large_for_its_cap_says_so(tmp_path):
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [([], TRY), (["--swap", "0.5"], "swap = '0.5' is on, and this was outside of the steps")],
+)
+def test_a_run_that_is_too_large_for_its_cap_says_so(keys, words, tmp_path):
     command = [sys.executable, "-m", "tfunet", "train", *LARGE, "--out", str(tmp_path / "run")]
     own = {"PYTHONPATH": str(ROOT), "TFUNET_CACHE": str(tmp_path / "cache")}
     ended = subprocess.run(
         # Less than the weights: no op of oneDNN is reached, which would end the process.
-        [*command, "--cpu_memory", "2MiB"],
+        [*command, "--cpu_memory", "2MiB", *keys],
         env={**os.environ, **own},
         capture_output=True,
         text=True,
@@ -74,18 +79,40 @@ def test_a_run_that_is_too_large_for_its_cap_says_so(tmp_path):
     assert ended.returncode == 3, ended.stdout + ended.stderr
     reason = json.loads((tmp_path / "run/failure.json").read_text())["reason"]
     assert "error: out of memory: no room for a " in reason
-    assert "Try swap = 'auto'" in reason
+    assert words in reason
+    assert (TRY in reason) == (words == TRY)
     switches = json.loads((tmp_path / "run/env.json").read_text())["switches"]
     assert switches["TF_CPU_BFC_MEM_LIMIT_IN_MB"] == "2"
 
 
-def test_only_full_memory_is_called_so():
-    class ResourceExhaustedError(Exception):
-        """Named as TensorFlow's."""
+class ResourceExhaustedError(Exception):
+    """Named as TensorFlow's."""
 
-    text = "Graph execution error:\n\nOOM when allocating tensor with shape[1,72,32] and type float"
-    assert "tensor of [1,72,32], float. Try swap" in out_of_memory(ResourceExhaustedError(text))
+
+FULL = "Graph execution error:\n\nOOM when allocating tensor with shape[1,72,32] and type float"
+
+
+def test_only_full_memory_is_called_so():
+    assert "tensor of [1,72,32], float. Try swap" in out_of_memory(ResourceExhaustedError(FULL))
     text = "Failed to allocate memory for the batch of component 3"
     assert "no room for a batch. Try swap" in out_of_memory(ResourceExhaustedError(text))
     assert out_of_memory(ResourceExhaustedError("message larger than max")) is None
     assert out_of_memory(ValueError(text)) is None
+
+
+@pytest.mark.parametrize(
+    ("swap", "error", "noted"),
+    [
+        (None, ResourceExhaustedError(FULL), 0),
+        ("auto", ResourceExhaustedError(FULL), 1),
+        ("auto", ResourceExhaustedError("message larger than max"), 0),
+        ("auto", ValueError(FULL), 0),
+    ],
+)
+def test_full_memory_with_support_is_not_told_to_try_it(swap, error, noted):
+    with pytest.raises(type(error)), noting(swap):
+        raise error
+    assert len(getattr(error, "__notes__", ())) == noted
+    if noted:
+        assert TRY not in out_of_memory(error)
+        assert "float. Large-model support: swap = 'auto' is on" in out_of_memory(error)

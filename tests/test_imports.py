@@ -13,7 +13,7 @@ WITHOUT_TENSORFLOW = [
         ROOT / f"tfunet/{name}.py"
         for name in (
             *("__init__", "arguments", "backend", "cli", "config", "cores", "doctor"),
-            *("energy", "environment", "exit_codes", "record", "refs", "scores"),
+            *("energy", "environment", "exit_codes", "full_memory", "record", "refs", "scores"),
         )
     ),
     *(ROOT / f"tfunet/data/{name}.py" for name in ("__init__", "augmentation")),
@@ -22,6 +22,7 @@ WITHOUT_TENSORFLOW = [
         ROOT / f"tfunet/predict/{name}.py"
         for name in ("__init__", "jobs", "output", "prepare", "raster", "tiles")
     ),
+    *(ROOT / f"tfunet/swap/{name}.py" for name in ("__init__", "numa", "plan", "planned", "show")),
     ROOT / "tfunet/models/__init__.py",
 ]
 
@@ -72,6 +73,11 @@ def test_module_loads_no_tensorflow(path):
 def test_the_harness_does_not_reach_into_the_loop(path):
     loop = {f"tfunet.{one}" for one in ("train", "evaluation", "training_step", "losses", "state")}
     assert not imports(path) & loop
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("tfunet/swap/*.py")), ids=str)
+def test_large_model_support_does_not_need_the_harness(path):
+    assert not {one for one in imports(path) if one.startswith("tfunet.bench")}
 
 
 def test_only_the_record_opens_files_for_writing():

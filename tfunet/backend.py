@@ -7,11 +7,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tfunet.refs import expand
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
     import tensorflow as tf
+
+    from tfunet.config import RunConfig
 
 BACKENDS = {
     "single": "tfunet.single:SingleDevice",
@@ -129,3 +133,21 @@ class Backend(Protocol):
 
     def stop(self) -> None:
         """Leave the others and free the devices."""
+
+
+def num_processes(config: RunConfig) -> int:
+    """Return how many processes a run has; raises ValueError where the backend has no such run."""
+    expand("backend", config.backend, BACKENDS)
+    if config.backend in ONE_REPLICA and config.num_replicas > 1:
+        raise ValueError(
+            f"The backend {config.backend!r} trains one replica, got num_replicas="
+            f"{config.num_replicas}. Leave it out, or choose mirrored, multiworker or horovod."
+        )
+    if config.backend in ONE_PROCESS:
+        if config.processes not in (None, 1):
+            raise ValueError(
+                f"The backend {config.backend!r} runs in one process, got processes="
+                f"{config.processes}. Leave it out, or choose another backend."
+            )
+        return 1
+    return config.processes or config.num_replicas

@@ -153,7 +153,8 @@ def _toml(pairs: Sequence[str]) -> dict[str, Any]:
 
 def _train(options: argparse.Namespace) -> int:
     from tfunet.arguments import check_names, parse, run_parser
-    from tfunet.bench.launch import launch, num_processes
+    from tfunet.backend import num_processes
+    from tfunet.bench.launch import launch
     from tfunet.record import RunFolder
     from tfunet.worker import own_place, take_part
 

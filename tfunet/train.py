@@ -45,7 +45,7 @@ from tfunet.shared_split import shared_split
 from tfunet.spans import Spans
 from tfunet.summary import epoch_row, peak_bytes, summarise
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.budget import join_regions
+from tfunet.swap.budget import far_line, join_regions
 from tfunet.swap.measure import NO_ACCOUNT, step_memory
 from tfunet.swap.measured import Measured
 from tfunet.training_step import make_step
@@ -531,6 +531,9 @@ def run(
 def _support(config: RunConfig, *, is_chief: bool) -> LargeModelSupport | None:
     if config.swap is None:
         return None
+    # What the chief's support says of its own GPU does not hold for those of others.
+    if not is_chief and (line := far_line()):
+        print(line, flush=True)
     return LargeModelSupport(
         config.swap,
         host_budget=config.swap_host,

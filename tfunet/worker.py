@@ -6,7 +6,6 @@ or srun comes here too.
 
 import json
 import os
-import re
 import signal
 import sys
 import traceback
@@ -23,13 +22,13 @@ from tfunet.config import RunConfig
 from tfunet.cores import num_threads, pin_and_limit
 from tfunet.cpu_memory import cap_variables
 from tfunet.environment import DEFAULTS
+from tfunet.full_memory import noting, out_of_memory
 from tfunet.meeting import SIGNALS, Meeting
 from tfunet.record import RunFolder
 from tfunet.refs import call, resolve
 from tfunet.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 
 LAUNCH_VARIABLE = "TFUNET_LAUNCH"
-OOM = re.compile(r"OOM when allocating tensor with shape(\S+) and type (\w+)")
 
 
 def launch_from(environment: Mapping[str, str]) -> Launch:
@@ -100,10 +99,12 @@ def work(config: RunConfig, path: Path) -> None:
     backend = call("backend", make, config.backend_options, ref=config.backend, launch=launch)
     begin = pulse.begin if pulse is not None else nobody_asks
     if meeting is None:
-        run(config, backend, path, begin=begin)
+        with noting(config.swap):
+            run(config, backend, path, begin=begin)
         return
     try:
-        run(config, backend, path, stops_after=meeting.stops_after, begin=begin)
+        with noting(config.swap):
+            run(config, backend, path, stops_after=meeting.stops_after, begin=begin)
     except exit_codes.StoppedError:
         # SLURM kills all others of a process that ends so: only the chief does, and last.
         if launch.process_index == 0:
@@ -123,24 +124,6 @@ def _is_ours(error: BaseException) -> bool:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     module = frames[-1].f_globals.get("__name__", "") if frames else ""
     return module.split(".")[0] in ("tfunet", "tf_native", "hvd")
-
-
-def out_of_memory(error: BaseException) -> str | None:
-    """Return what to say where TensorFlow's memory is full; None of any other error."""
-    # By its name: a process that fails early has not loaded TensorFlow.
-    if type(error).__name__ != "ResourceExhaustedError":
-        return None
-    # Of many lines of nodes and hints.
-    if tensor := OOM.search(str(error)):
-        what = f"no room for a tensor of {tensor[1]}, {tensor[2]}"
-    elif "allocate memory" in str(error):
-        what = "no room for a batch"
-    else:
-        return None
-    return (
-        f"out of memory: {what}. Try swap = 'auto', or with it a smaller share, swap = '0.5'; a "
-        "smaller patch or replica_batch takes less too."
-    )
 
 
 def _end_with(work: Callable[[], None]) -> NoReturn:

@@ -159,6 +159,19 @@ def write_trial(
     run.write_result({**result, **changes})
 
 
+def write_failed(folder: Path, trial: Trial, reason: str) -> None:
+    """Write the record of a run that ended with an error."""
+    run = RunFolder(folder / trial.id)
+    run.create()
+    run.write_config(trial.config)
+    run.write_failure(reason, 3, 0)
+
+
+def write_seen(folder: Path, trial: Trial, patch: tuple[int, ...]) -> None:
+    """Write what a run saw of its data, made-up tumours."""
+    RunFolder(folder / trial.id).write_data({"name": "tumours", "patch": patch})
+
+
 def _write_epochs(run: RunFolder, steps: int, seconds: float, dice: Mapping[str, float]) -> None:
     with run.epochs_table(dice) as table:
         for epoch in (1, 2, 3):

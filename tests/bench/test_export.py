@@ -7,11 +7,13 @@ from statistics import fmean
 
 import pytest
 import tensorflow as tf
+from synthetic_sweep import MIB, write_swap_sweep
 
 from tfunet.bench.collect import read_sweep
 from tfunet.bench.mlperf import PREFIX, mlperf_lines
 from tfunet.bench.series import read_steps
 from tfunet.cli import main
+from tfunet.event_files import write_events
 from tfunet.record import RunFolder, read_rows
 
 SWEEP = Path(__file__).parents[2] / "logs/reference/sem"
@@ -71,6 +73,59 @@ def test_every_trial_of_a_sweep_is_exported_for_tensorboard(trial, tmp_path, cap
     dice = fmean(scalars[f"validation/dice_{region}"][-1][1] for region in regions)
     assert dice == pytest.approx(trial.result.mean_dice)
     assert [one.wall_time for one in events] == sorted(one.wall_time for one in events)
+
+
+def swap_scalars(path):
+    """Return (step, value) of what an event file tells of large-model support."""
+    found = {}
+    for event in tf.compat.v1.train.summary_iterator(str(path)):
+        for value in event.summary.value:
+            if value.tag.startswith("swap/"):
+                found.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return found
+
+
+def test_swap_traffic_is_exported_for_tensorboard(tmp_path):
+    write_swap_sweep(tmp_path / "sweep")
+    traced, *_ = sorted((tmp_path / "sweep").glob("single-*24mib*"))
+    lines = ["step,name,begin_seconds,seconds", "0,start,90,9", "1,step,100,5", "1,swap out,101,4"]
+    lines += ["2,step,110,5", "2,swap out,111,0.5", "2,swap out,112,0.25", "2,swap in,113,0.125"]
+    (traced / "spans-0.csv").write_text("".join(f"{line}\n" for line in lines))
+    out = tmp_path / "out"
+    assert main(["export", str(tmp_path / "sweep"), "--to", "tensorboard", "--out", str(out)]) == 0
+    found = {path.parent.name: swap_scalars(path) for path in out.glob("*/events*")}
+    # Of the larger of two plans, at the end of each epoch.
+    ends = [int(row["steps"]) for row in read_rows(traced / "epochs.csv")]
+    planned = {
+        "swap/copied_out_bytes": 20 * MIB,
+        "swap/copied_in_bytes": 25 * MIB,
+        "swap/planned_hidden_seconds": 0.03,
+        "swap/planned_exposed_seconds": 0.02,
+        "swap/planned_peak_bytes": 20 * MIB,
+    }
+    measured = {"swap/measured_peak_bytes": 21 * MIB}
+    one = found.pop(traced.name)
+    # The step that traces is left out.
+    assert one.pop("swap/measured_out_seconds") == [(2, 0.75)]
+    assert one.pop("swap/measured_in_seconds") == [(2, 0.125)]
+    for name, value in (planned | measured).items():
+        assert one.pop(name) == [(end, pytest.approx(value)) for end in ends]
+    assert one == {}
+    for name, others in found.items():  # Of runs that were not traced.
+        has_support, is_measured = "24mib" in name, name.startswith("single")
+        told = planned | (measured if is_measured else {}) if has_support else {}
+        assert sorted(others) == sorted(told)
+
+
+def test_a_step_of_several_passes_copies_as_many_times(tmp_path):
+    write_swap_sweep(tmp_path)
+    run = next(tmp_path.glob("single-*24mib*"))
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "accumulation": 2}))
+    write_events(run, tmp_path / "out")
+    found = swap_scalars(next((tmp_path / "out").iterdir()))
+    assert {value for _, value in found["swap/copied_out_bytes"]} == {40 * MIB}
+    assert {value for _, value in found["swap/planned_peak_bytes"]} == {20 * MIB}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,15 @@
 from dataclasses import asdict, replace
 
 import pytest
-from synthetic_sweep import MIB, made_up_plan, make_study, write_sweep, write_trial
+from synthetic_sweep import (
+    MIB,
+    made_up_plan,
+    make_study,
+    write_failed,
+    write_seen,
+    write_sweep,
+    write_trial,
+)
 
 from tfunet.bench.collect import read_sweep
 from tfunet.bench.comparison import shared_environment
@@ -37,13 +45,13 @@ def write_growth_sweep(folder, sizes=(32, 48, 80), *, kept="8GiB", killed=(), re
         skip=[],
     )
     for trial in write_sweep(folder, study, write=lambda trial: False):
-        config, run = trial.config, RunFolder(folder / trial.id)
+        config = trial.config
         size, is_kept = config.data_options["size"], config.cpu_memory != CAP
         seconds = (size / 100) ** 3 * (1.0 if is_kept else OVER_KEPT[config.swap])
         if (size, config.swap, trial.repeat) in killed:
-            _fail(run, config, KILLED)
+            write_failed(folder, trial, KILLED)
         elif not is_kept and size > LARGEST[config.swap]:
-            _fail(run, config, FULL)
+            write_failed(folder, trial, FULL)
         else:
             write_trial(
                 folder,
@@ -52,14 +60,8 @@ def write_growth_sweep(folder, sizes=(32, 48, 80), *, kept="8GiB", killed=(), re
                 peak_device_bytes=[size * MIB if is_kept else 100 * MIB],
             )
             if config.swap is not None:
-                run.write_plans([asdict(made_up_plan())])
-        run.write_data({"name": "tumours", "patch": (size,) * 3})
-
-
-def _fail(run, config, reason):
-    run.create()
-    run.write_config(config)
-    run.write_failure(reason, 3, 0)
+                RunFolder(folder / trial.id).write_plans([asdict(made_up_plan())])
+        write_seen(folder, trial, (size,) * 3)
 
 
 @pytest.fixture(scope="module")

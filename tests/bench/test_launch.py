@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import tfunet
+from tfunet.backend import num_processes
 from tfunet.bench import launch as launch_module
 from tfunet.bench.launch import (
     Outcome,
@@ -23,7 +24,6 @@ from tfunet.bench.launch import (
     child_environment,
     free_ports,
     launch,
-    num_processes,
     plan_processes,
 )
 from tfunet.config import RunConfig

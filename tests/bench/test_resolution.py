@@ -1,7 +1,7 @@
 """Dice of every case at two resolutions, read from made-up sweeps whose truth is known."""
 
 import pytest
-from synthetic_sweep import make_study, write_sweep, write_trial
+from synthetic_sweep import make_study, write_failed, write_seen, write_sweep, write_trial
 
 from tfunet.bench.collect import read_sweep
 from tfunet.bench.growth_plots import BOXES, resolution_figure
@@ -29,12 +29,10 @@ def write_resolution_sweep(
         skip=[],
     )
     for trial in write_sweep(folder, study, write=lambda trial: False):
-        run, config = RunFolder(folder / trial.id), trial.config
+        config = trial.config
         step = config.model_options["coarser"]
         if step == 1 and config.swap is None:
-            run.create()
-            run.write_config(config)
-            run.write_failure("error: out of memory: no room", 3, 0)
+            write_failed(folder, trial, "error: out of memory: no room")
         elif step == 2 and config.swap is not None:
             continue
         else:
@@ -42,8 +40,8 @@ def write_resolution_sweep(
             noise = 0.01 * trial.repeat
             dice = {region: value - lost + noise for region, value in regions.items()}
             write_trial(folder, trial, dice=dice)
-            run.write_cases(_cases(dice, lost))
-        run.write_data({"name": "tumours", "patch": (48, 48, 48)})
+            RunFolder(folder / trial.id).write_cases(_cases(dice, lost))
+        write_seen(folder, trial, (48, 48, 48))
 
 
 def _cases(dice, lost):

@@ -96,6 +96,6 @@ def whole_trace(folder, *, processes, steps, averages):
 
 
 def within(span, other):
-    """Whether one span lies in another; one is of a clock of TensorFlow's."""
+    """Whether one span lies in another, give or take 2 ms; both are of the host's clock."""
     begin, end = other.begin_seconds - 0.002, other.begin_seconds + other.seconds + 0.002
     return begin <= span.begin_seconds and span.begin_seconds + span.seconds <= end

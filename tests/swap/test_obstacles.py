@@ -9,8 +9,9 @@ from test_planner import plan_for
 from traces import CHAIN, make_trace
 
 from tfunet import cli, exit_codes
+from tfunet.full_memory import noting, out_of_memory
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.obstacles import in_the_way
+from tfunet.swap.obstacles import SPLITTING, in_the_way
 from tfunet.swap.plan import Plan
 from tfunet.swap.show import out_of_memory_line, over_line
 
@@ -77,7 +78,15 @@ def test_the_line_names_the_few_largest_and_what_would_help():
         "up/concat (54 MiB). What would help: a smaller batch or patch or mixed_bfloat16."
     )
     limited = dataclasses.replace(OVER, wanted_host_bytes=9 * MIB, wanted_peak_bytes=39 * MIB)
-    assert "The host budget" in over_line(dataclasses.replace(limited, disk_budget_bytes=0))
+    line = over_line(dataclasses.replace(limited, disk_budget_bytes=0))
+    assert "The host budget" in line
+    assert line.endswith(
+        "What would help: a larger host budget (swap_host), a disk (swap_disk), 16 bits for what "
+        "is swapped (swap_compression = 'bfloat16'), a smaller batch or patch or fewer filters."
+    )
+    # What is done already is no advice.
+    line = over_line(dataclasses.replace(limited, disk_budget_bytes=MIB, compression="bfloat16"))
+    assert "more of the disk (swap_disk_size), a smaller batch" in line
     # Of an earlier version.
     plan = Plan(budget_bytes=1, peak_bytes=2 * MIB, floor_bytes=MIB, floor_op="conv")
     assert "the largest single op needs 1 MiB (conv). What would help: a smaller" in over_line(plan)
@@ -101,11 +110,33 @@ def test_a_device_without_memory_ends_a_step_with_what_is_in_the_way(plan, words
     support.plans = [plan]
 
     def run():
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+        text = "OOM when allocating tensor with shape[1,72,32] and type float"
+        raise tf.errors.ResourceExhaustedError(None, None, text)
 
-    with pytest.raises(tf.errors.ResourceExhaustedError) as found:
+    with pytest.raises(tf.errors.ResourceExhaustedError) as found, noting("auto"):
         support.guarding(run)()
+    assert out_of_memory(found.value) == (
+        f"out of memory: no room for a tensor of [1,72,32], float. {out_of_memory_line(plan)}"
+    )
     last = "".join(traceback.format_exception(found.value)).splitlines()[-1]
     assert last == out_of_memory_line(plan)
     assert words in last
     assert "skip:0 (30 MiB)" in last
+
+
+@pytest.mark.parametrize(
+    ("allowed", "splits"), [(["swap", "recompute"], True), (["swap", "split"], False)]
+)
+def test_splitting_is_advised_where_it_was_not_allowed(allowed, splits):
+    support = LargeModelSupport(0, verbose=0, allowed=allowed)
+    support.plans = [dataclasses.replace(OVER, budget_bytes=64 * MIB)]
+
+    def run():
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+
+    with pytest.raises(tf.errors.ResourceExhaustedError) as found:
+        support.guarding(run)()
+    (note,) = found.value.__notes__
+    assert (SPLITTING in note) == splits
+    assert "would help, and so would " in note
+    assert "a smaller batch or patch or fewer filters. At the peak" in note

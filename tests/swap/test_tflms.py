@@ -6,10 +6,9 @@ import keras
 import pytest
 from kinds import KINDS
 from test_exactness import assert_same, trained
-from traces import CHAIN, make_trace
+from traces import CHAIN, costs, make_trace
 
 from tfunet.swap import LargeModelSupport, rewrite, show
-from tfunet.swap.costs import Costs
 from tfunet.swap.plan import Plan
 from tfunet.swap.tflms import Levels, Rule, make_plan
 from tfunet.swap.tiers import Tiers
@@ -38,25 +37,13 @@ BRANCHES = (
 )
 
 
-def costs(trace, *, overlaps=True, copy_seconds=2.5, **options):
-    """Return costs where every op takes a second, and a copy as given for 100 bytes."""
-    return Costs(
-        op_seconds=[1.0] * len(trace.ops),
-        out_bytes_per_second=100 / copy_seconds,
-        in_bytes_per_second=100 / copy_seconds,
-        copy_seconds=0.0,
-        copies_overlap=overlaps,
-        **options,
-    )
-
-
 def plan_for(rows, *, budget=1000, threshold_bytes=1, cost=None, tiers=None, **rule):
     trace, _ = make_trace(*rows)
     return make_plan(
         trace,
         Rule(**{"swapout_threshold": 0, "swapin_ahead": 0, "swapin_groupby": 0, **rule}),
         budget_bytes=budget,
-        costs=costs(trace, tiers=tiers or Tiers(), **(cost or {})),
+        costs=costs(trace, tiers=tiers or Tiers(), **{"copy_seconds": 2.5, **(cost or {})}),
         threshold_bytes=threshold_bytes,
     )
 

@@ -1,22 +1,10 @@
 """When copies and ops of a step happen."""
 
 import pytest
-from traces import CHAIN, make_trace
+from traces import CHAIN, costs, make_trace
 
-from tfunet.swap.costs import Costs
 from tfunet.swap.schedule import memory, schedule
 from tfunet.swap.timeline import Moves, moved, overlap, timeline
-
-
-def costs(trace, *, overlaps=True, copy_seconds=1.0):
-    """Return costs where every op takes a second, and a copy as given for 100 bytes."""
-    return Costs(
-        op_seconds=[1.0] * len(trace.ops),
-        out_bytes_per_second=100 / copy_seconds,
-        in_bytes_per_second=100 / copy_seconds,
-        copy_seconds=0.0,
-        copies_overlap=overlaps,
-    )
 
 
 def swapped(*letters):

@@ -1,5 +1,6 @@
 """Small hand-made steps."""
 
+from tfunet.swap.costs import Costs
 from tfunet.swap.steps import Op, Tensor, Trace
 
 
@@ -30,6 +31,18 @@ def make_trace(*rows):
         for one in names
     ]
     return Trace(ops=tuple(ops), tensors=tuple(tensors)), names
+
+
+def costs(trace, *, overlaps=True, copy_seconds=1.0, **options):
+    """Return costs where every op takes a second, and a copy as given for 100 bytes."""
+    return Costs(
+        op_seconds=[1.0] * len(trace.ops),
+        out_bytes_per_second=100 / copy_seconds,
+        in_bytes_per_second=100 / copy_seconds,
+        copy_seconds=0.0,
+        copies_overlap=overlaps,
+        **options,
+    )
 
 
 # x is the batch; a, b, c the forward pass; L the loss's gradient; C, B, A the backward pass.

@@ -11,6 +11,7 @@ from tfunet.bench.plot_style import (
     OTHER_COLOURS,
     OTHER_MARKERS,
     bars_height,
+    draw_boxes,
     legend_above,
     make_panels,
     repeat_dots,
@@ -126,17 +127,7 @@ def resolution_figure(compared: Sequence[Compared]) -> Figure:
 
 def _boxes(axes: Any, one: Compared, region: str, *, is_first: bool) -> None:
     values = [list(resolution.case_dice(region).values()) for resolution in one.resolutions]
-    boxes = axes.boxplot(
-        values,
-        positions=range(len(values)),
-        orientation="horizontal",
-        widths=0.6,
-        patch_artist=True,
-        medianprops={"color": "#000000", "linewidth": 1.4},
-        flierprops={"marker": ".", "markersize": 4, "markeredgecolor": "#555555"},
-    )
-    for box, colour in zip(boxes["boxes"], OTHER_COLOURS, strict=False):
-        box.set(facecolor=colour, alpha=0.5)
+    draw_boxes(axes, values, OTHER_COLOURS)
     labels = [resolution.label for resolution in one.resolutions]
     axes.set_yticks(range(len(values)), labels if is_first else [""] * len(labels))
     axes.set_ylim(len(values) - 0.4, -0.6)

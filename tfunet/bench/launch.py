@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import final
 
 from tfunet import exit_codes
-from tfunet.backend import BACKENDS, ONE_PROCESS, ONE_REPLICA, Launch
+from tfunet.backend import Launch, num_processes
 from tfunet.bench.output import Log, Screen, Stream
 from tfunet.bench.process import Guard, Process, signals_noted, start
 from tfunet.config import RunConfig
 from tfunet.cores import core_variables, share_cores, usable_cores
 from tfunet.environment import DEFAULTS
 from tfunet.record import RunFolder, WriteError
-from tfunet.refs import expand
 from tfunet.watchdog import Beats, Watch
 
 GRACE_SECONDS = 2.0
@@ -142,24 +141,6 @@ def plan_processes(config: RunConfig, cores: Sequence[int]) -> list[Plan]:
         )
         for index in range(count)
     ]
-
-
-def num_processes(config: RunConfig) -> int:
-    """Return how many processes a run has; raises ValueError where the backend has no such run."""
-    expand("backend", config.backend, BACKENDS)
-    if config.backend in ONE_REPLICA and config.num_replicas > 1:
-        raise ValueError(
-            f"The backend {config.backend!r} trains one replica, got num_replicas="
-            f"{config.num_replicas}. Leave it out, or choose mirrored, multiworker or horovod."
-        )
-    if config.backend in ONE_PROCESS:
-        if config.processes not in (None, 1):
-            raise ValueError(
-                f"The backend {config.backend!r} runs in one process, got processes="
-                f"{config.processes}. Leave it out, or choose another backend."
-            )
-        return 1
-    return config.processes or config.num_replicas
 
 
 def fewer(config: RunConfig) -> RunConfig | None:

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfunet.backend import ONE_REPLICA, Launch
-from tfunet.bench.launch import num_processes
+from tfunet.backend import ONE_REPLICA, Launch, num_processes
 from tfunet.bench.settings import defaults, describe, flat, nested, show
 from tfunet.bench.study import SkipRule, Study
 from tfunet.bench.text import columns

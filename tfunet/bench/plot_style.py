@@ -101,6 +101,21 @@ def repeat_dots(
         marks.set_urls([f"#trial-{one.id}" for one in trials])
 
 
+def draw_boxes(axes: Any, rows: Sequence[Any], colours: Sequence[str]) -> None:
+    """Draw a box for the values of each row, from 0 on, in the colours as far as they reach."""
+    boxes = axes.boxplot(
+        rows,
+        positions=range(len(rows)),
+        orientation="horizontal",
+        widths=0.6,
+        patch_artist=True,
+        medianprops={"color": "#000000", "linewidth": 1.4},
+        flierprops={"marker": ".", "markersize": 4, "markeredgecolor": "#555555"},
+    )
+    for box, colour in zip(boxes["boxes"], colours, strict=False):
+        box.set(facecolor=colour, alpha=0.5)
+
+
 def bars_height(num_cells: int) -> float:
     """Return the inches that a figure with a bar for each cell needs."""
     return 0.9 + 0.34 * num_cells

@@ -13,6 +13,7 @@ from tfunet.bench.comparison import Family
 from tfunet.bench.plot_style import (
     Styles,
     bars_height,
+    draw_boxes,
     legend_above,
     make_panels,
     name_rows,
@@ -152,18 +153,7 @@ def case_boxes(family: Family, styles: Styles) -> Figure | None:
         return None
     figure, panels = make_panels(1, len(regions), bars_height(len(cells)) + 0.3, sharey=True)
     for axes, region in zip(panels, regions, strict=True):
-        rows = values[region]
-        boxes = axes.boxplot(
-            rows,
-            positions=range(len(cells)),
-            orientation="horizontal",
-            widths=0.6,
-            patch_artist=True,
-            medianprops={"color": "#000000", "linewidth": 1.4},
-            flierprops={"marker": ".", "markersize": 4, "markeredgecolor": "#555555"},
-        )
-        for box, cell in zip(boxes["boxes"], cells, strict=True):
-            box.set(facecolor=styles[cell.way][0], alpha=0.5)
+        draw_boxes(axes, values[region], [styles[cell.way][0] for cell in cells])
         axes.set(title=region, xlabel="Dice of a case")
     name_rows(panels[0], cells)
     return figure

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tfunet.bench.launch import num_processes
+from tfunet.backend import num_processes
 from tfunet.config import RunConfig
 from tfunet.refs import near_match
 

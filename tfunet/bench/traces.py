@@ -16,8 +16,9 @@ from typing import Any
 from tfunet.record import RunFolder
 from tfunet.spans import Span
 
+COPIES = ("swap out", "swap in")
 # What happens inside of other spans, each in rows of its own below "run".
-INSIDE = ("input", "all-reduce", "swap out", "swap in", "profile")
+INSIDE = ("input", "all-reduce", *COPIES, "profile")
 # Horovod's rows are processes of their own, numbered from here.
 HOROVOD = 1_000_000
 
@@ -54,15 +55,9 @@ def inside_seconds(spans: Sequence[Span]) -> dict[str, float]:
 
     "all" is the whole of a step.
     """
-    steady = {one.step: one for one in spans if one.name == "step"}
-    totals: dict[str, dict[int, float]] = {}
-    for span in spans:
-        step = steady.get(span.step)
-        if span.name in INSIDE and step and _within(span, step):
-            of_step = totals.setdefault(span.name, {})
-            of_step[span.step] = of_step.get(span.step, 0.0) + span.seconds
+    steady = _steady(spans)
     whole = {"all": median(one.seconds for one in steady.values())} if steady else {}
-    return {**whole, **{name: median(of.values()) for name, of in totals.items()}}
+    return {**whole, **{name: median(of.values()) for name, of in _by_step(spans).items()}}
 
 
 def copied_seconds(run: str | Path) -> float | None:
@@ -70,10 +65,18 @@ def copied_seconds(run: str | Path) -> float | None:
 
     None where the run was not traced, or copied nothing that the host knows of.
     """
-    rows = RunFolder(Path(run)).read_spans().get(0, [])
-    found = inside_seconds(list(_first_steps_named([_span(row) for row in rows])))
-    copies = [found[name] for name in ("swap out", "swap in") if name in found]
+    copies = [median(of.values()) for of in copied_by_step(run).values()]
     return sum(copies) if copies else None
+
+
+def copied_by_step(run: str | Path) -> dict[str, dict[int, float]]:
+    """Return the time of the copies in each steady step of process 0, in seconds.
+
+    By "swap out" and "swap in", as far as the run was traced and the host knows of them.
+    """
+    rows = RunFolder(Path(run)).read_spans().get(0, [])
+    found = _by_step(list(_first_steps_named([_span(row) for row in rows])))
+    return {name: found[name] for name in COPIES if name in found}
 
 
 def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) -> dict[str, Any]:
@@ -131,6 +134,22 @@ def _first_steps_named(spans: Sequence[Span]) -> Iterator[Span]:
             yield replace(span, name="first step")
         else:
             yield span
+
+
+def _steady(spans: Sequence[Span]) -> dict[int, Span]:
+    return {one.step: one for one in spans if one.name == "step"}
+
+
+def _by_step(spans: Sequence[Span]) -> dict[str, dict[int, float]]:
+    """Return the seconds of what is inside of each steady step, summed, by name and step."""
+    steady = _steady(spans)
+    totals: dict[str, dict[int, float]] = {}
+    for span in spans:
+        step = steady.get(span.step)
+        if span.name in INSIDE and step and _within(span, step):
+            of_step = totals.setdefault(span.name, {})
+            of_step[span.step] = of_step.get(span.step, 0.0) + span.seconds
+    return totals
 
 
 def _within(span: Span, step: Span) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FORMS = {
     "perfetto": "what each process did when (runs with trace = true); open it in ui.perfetto.dev",
-    "tensorboard": "losses, step times and scores, for tensorboard --logdir",
+    "tensorboard": "losses, step times, scores and swap traffic, for tensorboard --logdir",
     "mlperf": "log lines of MLPerf's form",
 }
 

@@ -3,10 +3,14 @@
 import contextlib
 import functools
 import os
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
+from tfunet.cores import usable_cores
+from tfunet.swap import numa
 from tfunet.swap.amount import parse
 from tfunet.swap.arena import ALIGNMENT, FIRST_REGION_BYTES
 
@@ -14,6 +18,8 @@ MIB = 2**20
 # For so many there is a place apart.
 SCALARS = 2**11
 _BETWEEN_SCALARS: list[tf.Tensor] = []
+
+BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
 
 
 def in_bytes(budget: str | float) -> int:
@@ -103,9 +109,27 @@ def forget_peak() -> None:
         tf.config.experimental.reset_memory_stats(device)
 
 
+def far_line() -> str:
+    """Return advice for a process that runs far from a GPU of its own; see `tfunet.swap.numa`."""
+    return numa.advice(gpu_bus_ids(), usable_cores())
+
+
+def gpu_bus_ids() -> list[str]:
+    """Return the PCI addresses of the GPUs that this process uses, as TensorFlow writes them."""
+    return bus_ids(one.physical_device_desc for one in _local_devices())
+
+
+def bus_ids(descriptions: Iterable[str]) -> list[str]:
+    """Return the PCI addresses in what TensorFlow says of devices, each once."""
+    found = (BUS_ID.search(one) for one in descriptions)
+    return list(dict.fromkeys(one[1] for one in found if one is not None))
+
+
 def _local_devices() -> list[Any]:
     if not tf.config.list_physical_devices("GPU"):
         return []
     from tensorflow.python.client import device_lib
+    from tensorflow.python.eager import context
 
-    return list(device_lib.list_local_devices())
+    # With another choice of GPUs than this process has made, TensorFlow would refuse.
+    return list(device_lib.list_local_devices(context.context().config))

@@ -19,6 +19,7 @@ from tfunet.swap.fitting import Memory, fitted
 from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.planned import cut, scheduled
 from tfunet.swap.room import Room, local_replicas, read_limits
+from tfunet.swap.scalars import scalars
 from tfunet.swap.schedule import memory, schedule
 from tfunet.swap.show import begin_line, end_line, out_of_memory_line
 from tfunet.swap.steps import Trace
@@ -28,6 +29,10 @@ from tfunet.swap.tiers import Tiers, with_advice
 MIB = 2**20
 # A step whose tensors fill no such part of the budget fits with any scratch, and in any order.
 FAR = 1 / 4
+SCALAR = tf.compat.v1.SummaryMetadata(
+    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
+    data_class="DATA_CLASS_SCALAR",
+)
 
 
 class LargeModelSupport(keras.callbacks.Callback):
@@ -149,12 +154,18 @@ class LargeModelSupport(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._stopwatch.end(len(self.plans), steps=self.model.steps_per_execution)
 
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self.plans:
+            # Not tf.summary.scalar, which without TensorBoard fails, also where nothing is written.
+            for name, value in scalars(_largest(self.plans)).items():
+                tf.summary.write(name, tf.constant(value, tf.float32), epoch, SCALAR)
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._remove()
         # A CPU without a cap is no device that tensors could be moved out of.
         used = budgets.used_bytes() if budgets.device_bytes() is not None else None
         line = self.plans and end_line(
-            max(self.plans, key=lambda one: one.unlimited_peak_bytes),
+            _largest(self.plans),
             resident_bytes=resident_bytes(self.model),
             used_bytes=None if used is None else used[1],
             seconds=self._stopwatch.median_seconds(),
@@ -184,7 +195,7 @@ class LargeModelSupport(keras.callbacks.Callback):
                 raise  # The data of an epoch has ended; another may follow.
             except BaseException as error:
                 if isinstance(error, tf.errors.ResourceExhaustedError) and self.plans:
-                    error.add_note(out_of_memory_line(self.plans[-1]))
+                    error.add_note(out_of_memory_line(self.plans[-1], allowed=self.allowed))
                 explained = self._room and self._room.explained()
                 self._remove()
                 if explained is not None:
@@ -204,6 +215,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         room = self._room = Room(
             self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
         )
+        if self.verbose and (line := budgets.far_line()):
+            print(line, flush=True)
         limit_bytes = budgets.in_bytes(self.budget)
         first_bytes = budgets.join_regions()
         train_step, jit_compile = model.train_step, model.jit_compile
@@ -347,6 +360,10 @@ class LargeModelSupport(keras.callbacks.Callback):
             "one size (drop_remainder=True, or as many samples as fill them).",
             flush=True,
         )
+
+
+def _largest(plans: Sequence[Plan]) -> Plan:
+    return max(plans, key=lambda one: one.unlimited_peak_bytes)
 
 
 def _read(result: Any) -> Any:

@@ -27,8 +27,7 @@ def of_one_value(ops: Sequence[tf.Operation]) -> set[str]:
         return tensor.name in fixed or tensor.op.type == "Const"
 
     def has_one_value(tensor: tf.Tensor) -> bool:
-        alone = tensor.op.type == "Const" and tensor.shape.num_elements() == 1
-        return alone or tensor.name in found
+        return tensor.name in found or (is_fixed(tensor) and tensor.shape.num_elements() == 1)
 
     for op in ops:
         names = {one.name for one in op.outputs}

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfunet import losses, optimizers
-from tfunet.bench.launch import num_processes
+from tfunet.backend import num_processes
 from tfunet.config import RunConfig
 from tfunet.data.source import open_source
 from tfunet.models.make import make_model

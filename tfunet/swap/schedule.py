@@ -29,8 +29,7 @@ class Action(NamedTuple):
     """
 
     kind: Kind
-    # It hides the tuple's own method, which nobody calls here.
-    index: int  # type: ignore[assignment]
+    index: int  # type: ignore[assignment]  # hides the tuple's own method, which nobody calls
     inputs: tuple[Copy, ...]
     outputs: tuple[Copy, ...]
 

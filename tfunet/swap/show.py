@@ -1,12 +1,13 @@
 """What a plan does, in words and as a picture of memory over the step. Imports no TensorFlow."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tfunet.record import replacing
 from tfunet.swap.measured import NOT_TOLD, Measured
-from tfunet.swap.plan import Plan
+from tfunet.swap.obstacles import ALWAYS, SPLITTING
+from tfunet.swap.plan import WAYS, Plan, Way
 
 MIB = 2**20
 SHOWN_TENSORS = 20
@@ -74,32 +75,53 @@ def over_line(plan: Plan) -> str:
         return ""
     text = f"That is more than the {mib(plan.budget_bytes)} that a step may use"
     if limits := limits_line(plan):
-        return text + limits
+        return f"{text}{limits} What would help: {_or(_ways_past_limits(plan))}."
     if plan.peak_tensors:
         text += f". In the way at once, at {plan.peak_op}: {_listed(plan.peak_tensors)}"
     if plan.obstacles:
         text += f"; ops that alone need more: {_listed(plan.obstacles)}"
     elif not plan.peak_tensors:  # Of an earlier version.
         text += f"; the largest single op needs {mib(plan.floor_bytes)} ({plan.floor_op})"
-    *others, last = plan.advice or ("a smaller patch", "fewer filters", "mixed_bfloat16")
-    ways = f"{', '.join(others)} or {last}" if others else last
-    return f"{text}. What would help: {ways}."
+    ways = plan.advice or ("a smaller patch", "fewer filters", "mixed_bfloat16")
+    return f"{text}. What would help: {_or(ways)}."
 
 
-def out_of_memory_line(plan: Plan) -> str:
-    """Return what to do when a device has no memory left in a step of this plan."""
+def out_of_memory_line(plan: Plan, *, allowed: Collection[Way] = WAYS) -> str:
+    """Return what to do when a device has no memory left in a step of this plan.
+
+    Args:
+        plan: Of the step.
+        allowed: What might be done with a tensor beside keeping it.
+    """
     over = over_line(plan)
     if over:
         return (
             f"Large-model support: out of device memory. The plan needs {mib(plan.peak_bytes)} for "
             f"a step. {over}"
         )
+    ways = [*([] if "split" in allowed else [SPLITTING]), *ALWAYS]
     return (
         f"Large-model support: out of device memory, though {mib(plan.peak_bytes)} of the "
         f"{mib(plan.budget_bytes)} that a step may use were predicted: the allocator lost more "
-        "than was set aside. A smaller budget or a larger margin would help. At the peak, in "
+        "than was set aside. A smaller budget (a smaller share, such as swap = '0.5') or a larger "
+        f"margin would help, and so would {_or(ways)}. At the peak, in "
         f"{plan.peak_op}, there are {_listed(plan.peak_tensors)}."
     )
+
+
+def _ways_past_limits(plan: Plan) -> list[str]:
+    """Return what would help where host memory or disk stand in a plan's way."""
+    has_disk = plan.disk_budget_bytes != 0
+    ways = ["a larger host budget (swap_host)"]
+    ways.append("more of the disk (swap_disk_size)" if has_disk else "a disk (swap_disk)")
+    if plan.compression is None:
+        ways.append("16 bits for what is swapped (swap_compression = 'bfloat16')")
+    return [*ways, *ALWAYS]
+
+
+def _or(ways: Sequence[str]) -> str:
+    *others, last = ways
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _listed(sizes: Mapping[str, int]) -> str:

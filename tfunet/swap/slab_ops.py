@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfunet.swap.steps import ALIASES, IN_PLACE, Reach, Slabs
@@ -280,10 +281,7 @@ def _convolution(op: tf.Operation) -> Slabs | None:
 def _made_convolution(
     op: tf.Operation, slabs: Slabs, inputs: Sequence[tf.Tensor], begin: int, end: int
 ) -> list[tf.Tensor]:
-    axes = _axes(op)
-    reach = slabs.inputs[0]
-    if axes is None or reach is None:
-        raise ValueError(f"{op.name} cannot run in slabs.")
+    axes, reach = _axes_and_reach(op, slabs, 0)
     first, last = reach.wanted(begin, end)
     paddings = [
         (max(0, -first), max(0, last - reach.extent)),
@@ -301,10 +299,7 @@ def _made_convolution(
 def _made_input_gradient(
     op: tf.Operation, slabs: Slabs, inputs: Sequence[tf.Tensor], begin: int, end: int
 ) -> list[tf.Tensor]:
-    axes = _axes(op)
-    reach = slabs.inputs[2]
-    if axes is None or reach is None:
-        raise ValueError(f"{op.name} cannot run in slabs.")
+    axes, reach = _axes_and_reach(op, slabs, 2)
     _, weights, slab = inputs
     own = axes[0]
     first, last = reach.rows(begin, end)
@@ -323,14 +318,20 @@ def _made_input_gradient(
     return [tf.slice(made, offsets, extents)]
 
 
+def _axes_and_reach(op: tf.Operation, slabs: Slabs, position: int) -> tuple[list[Axis], Reach]:
+    """Return the axes of a convolution, and the rows that slabs take of one of its inputs."""
+    axes, reach = _axes(op), slabs.inputs[position]
+    if axes is None or reach is None:
+        raise ValueError(f"{op.name} cannot run in slabs.")
+    return axes, reach
+
+
 def _attribute(text: str) -> Any:
     return tf.compat.v1.AttrValue(s=text.encode())
 
 
 def _static(tensor: tf.Tensor) -> Any:
     """Return the value of a tensor that follows from shapes; None of any other."""
-    import numpy as np
-
     op = tensor.op
     if op.type in ("Shape", "ShapeN"):
         shape = op.inputs[tensor.value_index].shape
