@@ -2,11 +2,15 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tfunet.swap.amount import parse
+
+# The peak before what `uncounted` left out.
+_kept = {"peak": 0}
 
 
 def in_bytes(budget: str | float) -> int:
@@ -45,7 +49,8 @@ def used_bytes() -> tuple[int, int] | None:
     except (ValueError, tf.errors.InvalidArgumentError):
         return None
     # An allocator that keeps no account reports zeros.
-    return (int(found["current"]), int(found["peak"])) if found["peak"] else None
+    peak = max(int(found["peak"]), _kept["peak"])
+    return (int(found["current"]), peak) if found["peak"] else None
 
 
 def free_bytes() -> int | None:
@@ -56,9 +61,22 @@ def free_bytes() -> int | None:
 
 def forget_peak() -> None:
     """Count the peak of `used_bytes` anew, as far as the allocator can."""
+    _kept["peak"] = 0
     device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
     with contextlib.suppress(ValueError, tf.errors.InvalidArgumentError):
         tf.config.experimental.reset_memory_stats(device)
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Leave what is done here out of the peak of `used_bytes`, as far as the allocator can."""
+    before = used_bytes()
+    try:
+        yield
+    finally:
+        if before is not None:
+            forget_peak()
+            _kept["peak"] = before[1]
 
 
 def _local_devices() -> list[Any]:

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.stamps import Note
-from tfunet.swap import amount, exact, planner, profile, rewrite, split, tflms, trace
+from tfunet.swap import amount, exact, forward, planner, profile, rewrite, split, tflms, trace
 from tfunet.swap import budget as budgets
 from tfunet.swap import compression as compressions
 from tfunet.swap.costs import Costs
@@ -22,6 +22,7 @@ from tfunet.swap.schedule import Action, memory, schedule
 from tfunet.swap.show import compressed, end_line, out_of_memory_line, over_line
 from tfunet.swap.steps import Trace
 from tfunet.swap.stopwatch import Stopwatch
+from tfunet.swap.taken_over import taken_over
 from tfunet.swap.tiers import Tiers, with_advice
 from tfunet.swap.timeline import Moves, moved
 
@@ -32,6 +33,13 @@ OF_ANOTHER = ": it is of another model or batch. Leave plan out to make a new on
 MARGIN = 0.2
 # A step whose tensors fill no such part of the budget fits with any scratch, and in any order.
 FAR = 1 / 4
+# Of a model: its steps, and the functions that run them.
+STEPS = {
+    "train_step": "train_function",
+    "test_step": "test_function",
+    "predict_step": "predict_function",
+}
+FORWARD = ", forward pass"
 
 
 class LargeModelSupport(keras.callbacks.Callback):
@@ -138,8 +146,12 @@ class LargeModelSupport(keras.callbacks.Callback):
         self.verbose = verbose
         self.note = note
         self.plans: list[Plan] = []
+        self.evaluation_plans: list[Plan] = []
         self._undo: Callable[[], None] | None = None
         self._room: Room | None = None
+        self._is_alone = False  # with an evaluation or a prediction, without training
+        self._step_bytes: Callable[[], int] = int
+        self._timed: dict[Any, Any] = {}  # see `profile.measure`
         self._stopwatch = Stopwatch()
         self._told_of_unknown = False
 
@@ -174,8 +186,9 @@ class LargeModelSupport(keras.callbacks.Callback):
         finally:
             self._remove()
 
-    def guarding(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that runs steps, and after an exception leaves the model as it was.
+    def guarding(self, run: Callable[..., Any], *, evaluates: bool = False) -> Callable[..., Any]:
+        """Return a function that runs steps, of training or of evaluation, and after an exception
+        leaves the model as it was.
 
         Raises OSError, and says so in words, where it was the disk that failed.
         """
@@ -186,8 +199,9 @@ class LargeModelSupport(keras.callbacks.Callback):
             except (StopIteration, tf.errors.OutOfRangeError):
                 raise  # The data of an epoch has ended; another may follow.
             except BaseException as error:
-                if isinstance(error, tf.errors.ResourceExhaustedError) and self.plans:
-                    error.add_note(out_of_memory_line(self.plans[-1]))
+                plans = self.evaluation_plans if evaluates else self.plans
+                if isinstance(error, tf.errors.ResourceExhaustedError) and plans:
+                    error.add_note(out_of_memory_line(plans[-1]))
                 explained = self._room and self._room.explained()
                 self._remove()
                 if explained is not None:
@@ -196,50 +210,70 @@ class LargeModelSupport(keras.callbacks.Callback):
 
         return guarded
 
-    def _install(self, model: keras.Model) -> None:
+    def evaluating(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a forward pass, of one replica, that is planned when it is traced.
+
+        Within the budget, while the support lasts. The model's own `test_step` and `predict_step`
+        are such meanwhile; this is for loops of one's own.
+        """
+        return taken_over(step, self._rewrite_forward)
+
+    def _begin_alone(self, logs: dict[str, Any] | None = None) -> None:
+        """Support an evaluation or a prediction, if it is no part of training."""
+        if self._undo is None:
+            self._install(self.model, trains=False)
+            self._is_alone = True
+
+    def _end_alone(self, logs: dict[str, Any] | None = None) -> None:
+        if self._is_alone:
+            self._remove()
+
+    on_test_begin = on_predict_begin = _begin_alone
+    on_test_end = on_predict_end = _end_alone
+
+    def _install(self, model: keras.Model, *, trains: bool = True) -> None:
         self._remove()
         _check(model)
-        _build_optimizer(model)
-        self.plans = []
-        self._stopwatch = Stopwatch()
-        self._told_of_unknown = False
+        if trains:
+            _build_optimizer(model)
+            self.plans = []
+            self._stopwatch = Stopwatch()
+            self._told_of_unknown = False
+        self.evaluation_plans = []
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
-        room = self._room = Room(
+        self._room = Room(
             self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
         )
         usable_bytes = int(budgets.in_bytes(self.budget) * (1 - self.margin))
-        train_step, jit_compile = model.train_step, model.jit_compile
-        own_step = vars(model).get("train_step")  # of the instance, if the user gave it one
-
-        def supported(*args: Any, **kwargs: Any) -> Any:
-            graph = tf.compat.v1.get_default_graph()
-            begin = len(graph.get_operations())
-            logs = train_step(*args, **kwargs)
-            ops = _of_this_replica(graph.get_operations()[begin:])
-            results = [one for one in tf.nest.flatten(logs) if tf.is_tensor(one)]
-            # Readers, so that the step returns what a plan puts in the place of a result.
-            logs = tf.nest.map_structure(_read, logs)
-            ops = trace.in_order(ops, results)
-            self._rewrite(ops, room, usable_bytes - resident_bytes(model), results)
-            return logs
+        self._step_bytes = lambda: usable_bytes - resident_bytes(model)
+        jit_compile = model.jit_compile
+        own = {one: vars(model)[one] for one in STEPS if one in vars(model)}  # of the user
+        steps = {
+            "train_step": taken_over(model.train_step, self._rewrite),
+            "test_step": self.evaluating(model.test_step),
+            "predict_step": self.evaluating(model.predict_step),
+        }
 
         def undo() -> None:
-            vars(model).pop("train_step", None)
-            if own_step is not None:
-                vars(model)["train_step"] = own_step
+            for step, function in STEPS.items():
+                vars(model).pop(step, None)
+                vars(model)[function] = None
+            vars(model).update(own)
             model.jit_compile = jit_compile
-            model.train_function = None
 
-        vars(model)["train_step"] = supported
+        vars(model).update(steps)
         model.jit_compile = False
         self._undo = undo
-        model.make_train_function(force=True)
-        model.train_function = self.guarding(model.train_function)
+        for step, function in STEPS.items():
+            getattr(model, f"make_{function}")(force=True)
+            run = vars(model)[function]
+            vars(model)[function] = self.guarding(run, evaluates=step != "train_step")
 
     def _remove(self) -> None:
         if self._undo is not None:
             self._undo()
             self._undo = None
+            self._is_alone = False
         if self._room is not None:
             self._room.close()
             self._room = None
@@ -255,16 +289,22 @@ class LargeModelSupport(keras.callbacks.Callback):
             tiers=tiers,
         )
         scratch: dict[int, int] = {}
-        if self.rule or memory(step, schedule(step, {})).max(initial=0) > FAR * step_bytes:
+        # TFLMS's rule is about the backward pass; of its ways the planner has swapping.
+        rule = None if step.is_forward else self.rule
+        allowed = ("swap",) if self.rule and step.is_forward else self.allowed
+        if rule or memory(step, schedule(step, {})).max(initial=0) > FAR * step_bytes:
             with tf.init_scope():
-                costs, scratch = profile.measure(step, ops, room.host)
+                # What takes how long is known of most ops when an evaluation begins.
+                known = self._timed if step.is_forward else {}
+                costs, scratch = profile.measure(step, ops, room.host, known)
+                self._timed |= known
             costs = replace(costs, tiers=room.timed(tiers))
 
         def planned(tiers: Tiers) -> Plan:
-            if self.rule is not None:
+            if rule is not None:
                 return tflms.make_plan(
                     step,
-                    self.rule,
+                    rule,
                     budget_bytes=step_bytes,
                     costs=replace(costs, tiers=tiers),
                     threshold_bytes=self.threshold_bytes,
@@ -276,7 +316,7 @@ class LargeModelSupport(keras.callbacks.Callback):
                 costs=replace(costs, tiers=tiers),
                 threshold_bytes=self.threshold_bytes,
                 scratch=scratch,
-                allowed=self.allowed,
+                allowed=allowed,
             )
 
         plan = with_advice(planned, costs.tiers)
@@ -286,21 +326,16 @@ class LargeModelSupport(keras.callbacks.Callback):
             plan = with_advice(planned, costs.tiers)
         return plan
 
-    def _rewrite(
-        self,
-        ops: Sequence[tf.Operation],
-        room: Room,
-        step_bytes: int,
-        results: Sequence[tf.Tensor],
-    ) -> None:
+    def _rewrite(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> None:
         """Plan a step of one device and make its graph follow the plan."""
         since = time.perf_counter()
-        step, handles = trace.read(ops, results, compression=self.compression)
-        if not step.ops:
+        if not any(trace.is_backward(op) for op in ops):
             return
+        room, step_bytes = self._place()
+        step, handles = trace.read(ops, results, compression=self.compression)
         unknown = trace.of_unknown_size(step, handles)
         self._tell_of_unknown(unknown)
-        plan = self.plan or self._make_plan(step, ops, room, max(0, step_bytes))
+        plan = self.plan or self._make_plan(step, ops, room, step_bytes)
         compressions.check_plan(plan, self.compression)
         step = exact.as_planned(step, plan)
         budgets.forget_peak()  # That of timing the ops is not training's.
@@ -308,21 +343,56 @@ class LargeModelSupport(keras.callbacks.Callback):
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
         changes = plan.decisions or plan.split or plan.serialized
         if changes or plan.peak_bytes > FAR * step_bytes:
-            found = cut(step, plan)
-            rewrite.follow(
-                found,
-                step,
-                ops,
-                handles,
-                scheduled(found.trace, plan),
-                tier=room.tier(plan, step, ops[0].graph, ops[0].device),
-                threshold_bytes=self.threshold_bytes,
-                serialized=frozenset(plan.serialized),
-            )
+            self._follow(plan, step, ops, handles, room)
         if self.verbose:
             line = _line(plan, "all of known size" if unknown else "all")
             line += f" By the rule of TFLMS v2: {plan.rule}." if plan.rule else ""
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
+
+    def _rewrite_forward(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> None:
+        """Do the same for a forward pass alone, where it does not fit as it is."""
+        since = time.perf_counter()
+        if self._room is None or not ops:
+            return
+        room, step_bytes = self._place()
+        # Never compressed: what it computes is what it is for.
+        step, handles = trace.read(ops, results)
+        step = forward.divided(step)
+        with budgets.uncounted():
+            plan = self._make_plan(step, ops, room, step_bytes)
+        self.evaluation_plans.append(plan)
+        changes = plan.decisions or plan.split
+        if changes:
+            self._follow(plan, step, ops, handles, room)
+        if self.verbose and (changes or plan.peak_bytes > plan.budget_bytes):
+            seconds = time.perf_counter() - since
+            print(f"{_line(plan, '', of=FORWARD)} Planned in {seconds:.1f} s.", flush=True)
+
+    def _place(self) -> tuple[Room, int]:
+        """Return where tensors go that are given up, and the bytes that a step may use."""
+        if self._room is None:
+            raise ValueError("This step is of a model that is supported no more.")
+        return self._room, max(0, self._step_bytes())
+
+    def _follow(
+        self,
+        plan: Plan,
+        step: Trace,
+        ops: Sequence[tf.Operation],
+        handles: Sequence[tf.Tensor],
+        room: Room,
+    ) -> None:
+        found = cut(step, plan)
+        rewrite.follow(
+            found,
+            step,
+            ops,
+            handles,
+            scheduled(found.trace, plan),
+            tier=room.tier(plan, step, ops[0].graph, ops[0].device),
+            threshold_bytes=self.threshold_bytes,
+            serialized=frozenset(plan.serialized),
+        )
 
     def _tell_of_unknown(self, unknown: Sequence[str]) -> None:
         if not (unknown and self.verbose) or self._told_of_unknown:
@@ -335,10 +405,6 @@ class LargeModelSupport(keras.callbacks.Callback):
             "one size (drop_remainder=True, or as many samples as fill them).",
             flush=True,
         )
-
-
-def _read(result: Any) -> Any:
-    return tf.identity(result) if isinstance(result, tf.Tensor) else result
 
 
 def cut(step: Trace, plan: Plan) -> split.Cut:
@@ -443,7 +509,7 @@ def _forces_xla() -> str | None:
     return None
 
 
-def _line(plan: Plan, everything: str) -> str:
+def _line(plan: Plan, everything: str, *, of: str = "") -> str:
     done = plan.decisions or plan.split
     if not done and plan.peak_bytes <= plan.budget_bytes:
         text = f"Large-model support: {everything} fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
@@ -451,8 +517,8 @@ def _line(plan: Plan, everything: str) -> str:
     on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
     in_slabs = f", {len(plan.split)} split" if plan.split else ""
     text = (
-        f"Large-model support: {plan.count('swap')} tensors swapped{compressed(plan)}{in_slabs} "
-        f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
+        f"Large-model support{of}: {plan.count('swap')} tensors swapped{compressed(plan)}"
+        f"{in_slabs} ({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
         f"recomputed; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
         f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."
@@ -461,16 +527,6 @@ def _line(plan: Plan, everything: str) -> str:
         text += " Losses are not those without support."
     over = over_line(plan)
     return f"{text} {over}" if over else text
-
-
-def _of_this_replica(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """Return those of the replica that is being traced; none if these are of no step.
-
-    Replicas of one process are traced into one graph, in turn, each under its own device.
-    """
-    device = tf.no_op().device
-    own = [op for op in ops if op.device == device]
-    return own if any(trace.is_backward(op) for op in own) else []
 
 
 def resident_bytes(model: keras.Model) -> int:

@@ -54,7 +54,8 @@ def follow(
     last_forward = _last_forward_reads(trace)
     previous: tf.Operation | None = None
     turn: list[tf.Operation] = []  # the last of those that are serialized
-    parts = fused(trace) if serialized else {}
+    parts = fused(trace)
+    ends = frozenset(parts.values())
     for action in actions:
         after = [] if previous is None else [previous]
         if action.kind == "out":
@@ -107,14 +108,22 @@ def follow(
             if described.kind in ALIASES or not (takes_turn or _is_large(trace, described, least)):
                 continue
             gone: list[tf.Operation] = []
-            if described.kind != "BiasAdd":
+            is_part = described.is_backward and (action.index in parts or action.index in ends)
+            if described.kind != "BiasAdd" and not (is_part and action.index in ends):
                 gone = [copy for last, copy in leaving if last < action.index]
                 leaving = [one for one in leaving if one[0] >= action.index]
             if takes_turn:
                 # What runs as one op begins with its first and ends with its last.
-                gone += [] if action.index in parts.values() else turn
+                gone += [] if action.index in ends else turn
                 if action.index not in parts:
                     turn = [_done(op)]
+            if is_part:
+                # Of a forward pass alone: no edge may lie inside of what runs as one op.
+                if action.index not in ends:
+                    op._update_input(0, _identity(op.inputs[0], [*after, *gone]))
+                if action.index not in parts:
+                    previous = _done(op)
+                continue
             # Slabs come after one another, and after what stands before them.
             in_turn = bool(found.chains) and described.kind not in FUSED
             before = list(after) if described.is_backward or in_turn else []

@@ -162,7 +162,8 @@ class Op:
         kind: Its type, such as "Conv3D".
         inputs: Indices of its tensors.
         outputs: Indices of its tensors.
-        is_backward: Whether it belongs to the gradient or to what follows it.
+        is_backward: Whether it belongs to the gradient or to what follows it; of a forward pass
+            alone, to its second part (`tfunet.swap.forward`).
         is_repeatable: Whether it may run twice: no state, no random numbers of its own.
         flops: Multiplications and additions, of convolutions and matrix products.
         item_bytes: Of a number that it computes with.
@@ -188,11 +189,13 @@ class Trace:
         ops: See above.
         tensors: That they make and read.
         compression: What those become that have `compressed_bytes`, where they are swapped.
+        is_forward: Whether it is a forward pass alone, of an evaluation or a prediction.
     """
 
     ops: tuple[Op, ...]
     tensors: tuple[Tensor, ...]
     compression: str | None = None
+    is_forward: bool = False
 
 
 def root(trace: Trace, tensor: int) -> int:
@@ -215,7 +218,7 @@ def fused(trace: Trace) -> dict[int, int]:
     found = {}
     for position, op in enumerate(trace.ops):
         ours = [reader for one in op.outputs for reader in readers.get(one, ())]
-        if len(ours) == 1 and not trace.ops[ours[0]].is_backward:
+        if len(ours) == 1 and trace.ops[ours[0]].is_backward == op.is_backward:
             is_bias = op.kind == "BiasAdd" and trace.tensors[op.inputs[0]].is_inner
             activates = is_bias and trace.ops[ours[0]].kind in ACTIVATIONS
             if activates or trace.tensors[op.outputs[0]].is_inner:

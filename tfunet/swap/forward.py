@@ -1,0 +1,43 @@
+"""The forward pass alone, of an evaluation or a prediction, as a step that can be planned. Pure."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from tfunet.swap.steps import Trace, fused, root
+
+
+def divided(trace: Trace) -> Trace:
+    """Return a forward pass whose second part stands for the backward pass of a training step.
+
+    What the first part makes and the second reads can then be swapped and computed again, and
+    large ops of the second run in order. It begins where most bytes lie idle: in a U-Net at the
+    bottleneck, where all skip connections wait. Where no tensor ever waits, there is no second
+    part. A step with gradients of its own stays as it is.
+    """
+    trace = replace(trace, is_forward=True)
+    if any(op.is_backward for op in trace.ops):
+        return trace
+    idle = idle_bytes(trace)
+    for op, reader in fused(trace).items():
+        idle[op + 1 : reader + 1] = 0  # They run as one.
+    if not idle.any():
+        return trace
+    begin = int(idle.argmax())
+    ops = (replace(op, is_backward=index >= begin) for index, op in enumerate(trace.ops))
+    return replace(trace, ops=tuple(ops))
+
+
+def idle_bytes(trace: Trace) -> np.ndarray:
+    """Return, before each op, the bytes that neither it nor the op before it touches, and that a
+    later one reads, (ops,)."""
+    touched: dict[int, list[int]] = {}
+    for position, op in enumerate(trace.ops):
+        for one in {root(trace, tensor) for tensor in (*op.inputs, *op.outputs)}:
+            touched.setdefault(one, []).append(position)
+    idle = np.zeros(len(trace.ops), np.int64)
+    for tensor, positions in touched.items():
+        for before, after in pairwise(positions):
+            idle[before + 2 : after] += trace.tensors[tensor].num_bytes
+    return idle
