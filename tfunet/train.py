@@ -198,6 +198,7 @@ def run(
         image=batch["image"].numpy()[:1],
         mask=batch["mask"].numpy()[:1],
         num_classes=source.num_classes,
+        support=support,
     )
     with backend.scope():
         # Makes the variables of compiled metrics, as `fit` does: replicas cannot make them.

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tfunet.swap.costs import Costs
 from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.room import Room, local_replicas, read_limits
 from tfunet.swap.schedule import Action, memory, schedule
-from tfunet.swap.show import compressed, end_line, out_of_memory_line, over_line
+from tfunet.swap.show import compressed, end_line, forward_line, out_of_memory_line, over_line
 from tfunet.swap.steps import Trace
 from tfunet.swap.stopwatch import Stopwatch
 from tfunet.swap.taken_over import taken_over
@@ -39,7 +40,6 @@ STEPS = {
     "test_step": "test_function",
     "predict_step": "predict_function",
 }
-FORWARD = ", forward pass"
 
 
 class LargeModelSupport(keras.callbacks.Callback):
@@ -210,13 +210,16 @@ class LargeModelSupport(keras.callbacks.Callback):
 
         return guarded
 
-    def evaluating(self, step: Callable[..., Any]) -> Callable[..., Any]:
+    def evaluating(
+        self, step: Callable[..., Any], *, what: str = "evaluation"
+    ) -> Callable[..., Any]:
         """Return a forward pass, of one replica, that is planned when it is traced.
 
         Within the budget, while the support lasts. The model's own `test_step` and `predict_step`
-        are such meanwhile; this is for loops of one's own.
+        are such meanwhile; this is for loops of one's own. `what` is what it is called where the
+        plan is told.
         """
-        return taken_over(step, self._rewrite_forward)
+        return taken_over(step, partial(self._rewrite_forward, what=what))
 
     def _begin_alone(self, logs: dict[str, Any] | None = None) -> None:
         """Support an evaluation or a prediction, if it is no part of training."""
@@ -251,7 +254,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         steps = {
             "train_step": taken_over(model.train_step, self._rewrite),
             "test_step": self.evaluating(model.test_step),
-            "predict_step": self.evaluating(model.predict_step),
+            "predict_step": self.evaluating(model.predict_step, what="prediction"),
         }
 
         def undo() -> None:
@@ -349,7 +352,9 @@ class LargeModelSupport(keras.callbacks.Callback):
             line += f" By the rule of TFLMS v2: {plan.rule}." if plan.rule else ""
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
-    def _rewrite_forward(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> None:
+    def _rewrite_forward(
+        self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor], *, what: str
+    ) -> None:
         """Do the same for a forward pass alone, where it does not fit as it is."""
         since = time.perf_counter()
         if self._room is None or not ops:
@@ -361,12 +366,11 @@ class LargeModelSupport(keras.callbacks.Callback):
         with budgets.uncounted():
             plan = self._make_plan(step, ops, room, step_bytes)
         self.evaluation_plans.append(plan)
-        changes = plan.decisions or plan.split
-        if changes:
+        if plan.decisions or plan.split:
             self._follow(plan, step, ops, handles, room)
-        if self.verbose and (changes or plan.peak_bytes > plan.budget_bytes):
-            seconds = time.perf_counter() - since
-            print(f"{_line(plan, '', of=FORWARD)} Planned in {seconds:.1f} s.", flush=True)
+        line = forward_line(plan, what)
+        if self.verbose and line:
+            print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
     def _place(self) -> tuple[Room, int]:
         """Return where tensors go that are given up, and the bytes that a step may use."""
@@ -509,7 +513,7 @@ def _forces_xla() -> str | None:
     return None
 
 
-def _line(plan: Plan, everything: str, *, of: str = "") -> str:
+def _line(plan: Plan, everything: str) -> str:
     done = plan.decisions or plan.split
     if not done and plan.peak_bytes <= plan.budget_bytes:
         text = f"Large-model support: {everything} fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
@@ -517,8 +521,8 @@ def _line(plan: Plan, everything: str, *, of: str = "") -> str:
     on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
     in_slabs = f", {len(plan.split)} split" if plan.split else ""
     text = (
-        f"Large-model support{of}: {plan.count('swap')} tensors swapped{compressed(plan)}"
-        f"{in_slabs} ({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
+        f"Large-model support: {plan.count('swap')} tensors swapped{compressed(plan)}{in_slabs} "
+        f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
         f"recomputed; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
         f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."

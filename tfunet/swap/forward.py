@@ -19,6 +19,7 @@ def divided(trace: Trace) -> Trace:
     trace = replace(trace, is_forward=True)
     if any(op.is_backward for op in trace.ops):
         return trace
+    trace = _with_inner(trace)
     idle = idle_bytes(trace)
     for op, reader in fused(trace).items():
         idle[op + 1 : reader + 1] = 0  # They run as one.
@@ -27,6 +28,20 @@ def divided(trace: Trace) -> Trace:
     begin = int(idle.argmax())
     ops = (replace(op, is_backward=index >= begin) for index, op in enumerate(trace.ops))
     return replace(trace, ops=tuple(ops))
+
+
+def _with_inner(trace: Trace) -> Trace:
+    """Return a forward pass in which all that lies inside of what runs as one op is so named.
+
+    That of a bias and an activation too: parted, they give other last bits. The op's result is
+    there while it reads what may go when it is done, and not only, as in training, what stays.
+    """
+    tensors = list(trace.tensors)
+    for op, reader in reversed(fused(trace).items()):
+        (inner,), (result,) = trace.ops[op].outputs, trace.ops[reader].outputs
+        num_bytes = tensors[result].num_bytes
+        tensors[inner] = replace(tensors[inner], is_inner=True, num_bytes=num_bytes)
+    return replace(trace, tensors=tuple(tensors))
 
 
 def idle_bytes(trace: Trace) -> np.ndarray:

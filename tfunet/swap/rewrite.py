@@ -108,7 +108,8 @@ def follow(
             if described.kind in ALIASES or not (takes_turn or _is_large(trace, described, least)):
                 continue
             gone: list[tf.Operation] = []
-            is_part = described.is_backward and (action.index in parts or action.index in ends)
+            # Of a step whose values are its results no op may be computed alone that was not.
+            is_part = trace.is_forward and (action.index in parts or action.index in ends)
             if described.kind != "BiasAdd" and not (is_part and action.index in ends):
                 gone = [copy for last, copy in leaving if last < action.index]
                 leaving = [one for one in leaving if one[0] >= action.index]
@@ -117,16 +118,15 @@ def follow(
                 gone += [] if action.index in ends else turn
                 if action.index not in parts:
                     turn = [_done(op)]
+            # Slabs come after one another, and after what stands before them.
+            in_turn = bool(found.chains) and (is_part or described.kind not in FUSED)
+            before = list(after) if described.is_backward or in_turn else []
             if is_part:
-                # Of a forward pass alone: no edge may lie inside of what runs as one op.
-                if action.index not in ends:
-                    op._update_input(0, _identity(op.inputs[0], [*after, *gone]))
+                if action.index not in ends and (waits := [*before, *gone]):
+                    op._update_input(0, _identity(op.inputs[0], waits))
                 if action.index not in parts:
                     previous = _done(op)
                 continue
-            # Slabs come after one another, and after what stands before them.
-            in_turn = bool(found.chains) and described.kind not in FUSED
-            before = list(after) if described.is_backward or in_turn else []
             if described.is_backward or described.kind not in FUSED:
                 previous = op
             if described.kind not in FUSED:

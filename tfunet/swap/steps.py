@@ -70,8 +70,9 @@ class Tensor:
             memory of the step's own.
         producer: Index of its op; -1 where it was there before the step.
         is_inner: Whether it lies between two ops that TensorFlow runs as one, a convolution and
-            its bias: it never comes to be, and giving it another reader would part the two, which
-            changes the last bit of what they compute.
+            its bias (of a forward pass alone, that and an activation too): it never comes to be,
+            and giving it another reader would part the two, which changes the last bit of what
+            they compute.
         is_result: Whether the step returns it, or something that is no op of it reads it.
         compressed_bytes: What it takes where it is swapped, if in fewer bits; 0 if as it is.
     """
