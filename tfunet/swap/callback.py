@@ -295,12 +295,11 @@ class LargeModelSupport(keras.callbacks.Callback):
         # TFLMS's rule is about the backward pass; of its ways the planner has swapping.
         rule = None if step.is_forward else self.rule
         allowed = ("swap",) if self.rule and step.is_forward else self.allowed
+        # What takes how long is known of most ops when an evaluation begins.
+        known = self._timed if step.is_forward else {}
         if rule or memory(step, schedule(step, {})).max(initial=0) > FAR * step_bytes:
             with tf.init_scope():
-                # What takes how long is known of most ops when an evaluation begins.
-                known = self._timed if step.is_forward else {}
                 costs, scratch = profile.measure(step, ops, room.host, known)
-                self._timed |= known
             costs = replace(costs, tiers=room.timed(tiers))
 
         def planned(tiers: Tiers) -> Plan:
@@ -325,8 +324,9 @@ class LargeModelSupport(keras.callbacks.Callback):
         plan = with_advice(planned, costs.tiers)
         if plan.split:
             with tf.init_scope():
-                costs = profile.with_slabs(step, cut(step, plan), ops, costs)
+                costs = profile.with_slabs(step, cut(step, plan), ops, costs, known)
             plan = with_advice(planned, costs.tiers)
+        self._timed |= known
         return plan
 
     def _rewrite(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> None:

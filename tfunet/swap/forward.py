@@ -1,19 +1,20 @@
 """The forward pass alone, of an evaluation or a prediction, as a step that can be planned. Pure."""
 
+from bisect import bisect, bisect_left
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from tfunet.swap.steps import Trace, fused, root
+from tfunet.swap.steps import ALIASES, Trace, fused, root
 
 
 def divided(trace: Trace) -> Trace:
     """Return a forward pass whose second part stands for the backward pass of a training step.
 
     What the first part makes and the second reads can then be swapped and computed again, and
-    large ops of the second run in order. It begins where most bytes lie idle: in a U-Net at the
-    bottleneck, where all skip connections wait. Where no tensor ever waits, there is no second
+    large ops of the second run in order. It begins where most bytes wait: in a U-Net on the way to
+    the bottleneck, where all skip connections do. Where no tensor ever waits, there is no second
     part. A step with gradients of its own stays as it is.
     """
     trace = replace(trace, is_forward=True)
@@ -45,14 +46,17 @@ def _with_inner(trace: Trace) -> Trace:
 
 
 def idle_bytes(trace: Trace) -> np.ndarray:
-    """Return, before each op, the bytes that neither it nor the op before it touches, and that a
-    later one reads, (ops,)."""
+    """Return, before each op, the bytes of tensors that wait there, (ops,): that were made or read
+    before, and are read again after at least one op that does not touch them."""
     touched: dict[int, list[int]] = {}
-    for position, op in enumerate(trace.ops):
+    work = [position for position, op in enumerate(trace.ops) if op.kind not in ALIASES]
+    for position in work:
+        op = trace.ops[position]
         for one in {root(trace, tensor) for tensor in (*op.inputs, *op.outputs)}:
             touched.setdefault(one, []).append(position)
     idle = np.zeros(len(trace.ops), np.int64)
     for tensor, positions in touched.items():
         for before, after in pairwise(positions):
-            idle[before + 2 : after] += trace.tensors[tensor].num_bytes
+            if bisect(work, before) < bisect_left(work, after):
+                idle[before + 1 : after + 1] += trace.tensors[tensor].num_bytes
     return idle

@@ -98,12 +98,20 @@ def measure(
     return costs, scratch
 
 
-def with_slabs(trace: Trace, found: Cut, ops: Sequence[tf.Operation], costs: Costs) -> Costs:
+def with_slabs(
+    trace: Trace,
+    found: Cut,
+    ops: Sequence[tf.Operation],
+    costs: Costs,
+    known: dict[Any, Taken] | None = None,
+) -> Costs:
     """Return the costs with those of the ops that run in slabs, each timed on one slab here.
 
     A slab takes more than its share of the op: it reaches rows of its neighbours, too, and small
-    ops are slower for what they do. Call it where ops run at once (`tf.init_scope`).
+    ops are slower for what they do. Of `known` see `measure`. Call it where ops run at once
+    (`tf.init_scope`).
     """
+    known = {} if known is None else known
     kinds: dict[Any, Kind] = {}
     keys: dict[int, Any] = {}
     counts: Counter[Any] = Counter()
@@ -120,11 +128,12 @@ def with_slabs(trace: Trace, found: Cut, ops: Sequence[tf.Operation], costs: Cos
             every = frozenset(range(len(op.inputs)))  # was copied or made right before
             kind = Kind(op, fresh=every, slab=(slabs, *slab), stays=True)
             kinds.setdefault(keys[index], kind)
-    timed = take([kind._replace(times=counts[key]) for key, kind in kinds.items()])
-    found_seconds = {
-        key: one.seconds for key, one in zip(kinds, timed, strict=True) if one is not None
+    wanted = {
+        key: kind._replace(times=counts[key]) for key, kind in kinds.items() if key not in known
     }
-    seconds = {index: found_seconds[key] for index, key in keys.items() if key in found_seconds}
+    timed = zip(wanted, take(list(wanted.values())), strict=True)
+    known |= {key: one for key, one in timed if one is not None}
+    seconds = {index: known[key].seconds for index, key in keys.items() if key in known}
     return replace(costs, slab_seconds=seconds)
 
 

@@ -35,16 +35,26 @@ def taken_over(
             returned = step(*args, **kwargs)
         finally:
             _tracing.is_under_way = False
-        ops = _of_this_replica(graph.get_operations()[begin:])
-        results = [one for one in tf.nest.flatten(returned) if tf.is_tensor(one)]
-        if any(isinstance(one, tf.RaggedTensor | tf.SparseTensor) for one in results):
-            return returned
-        # Readers, so that the step returns what a plan puts in the place of a result.
-        returned = tf.nest.map_structure(_read, returned)
-        plan(trace.in_order(ops, results), results)
-        return returned
+        return _planned(plan, graph.get_operations()[begin:], returned)
 
     return planned
+
+
+# A step may want AutoGraph; to run the planner through it takes ten times as long.
+@tf.autograph.experimental.do_not_convert
+def _planned(
+    plan: Callable[[Sequence[tf.Operation], Sequence[tf.Tensor]], None],
+    ops: Sequence[tf.Operation],
+    returned: Any,
+) -> Any:
+    results = [one for one in tf.nest.flatten(returned) if tf.is_tensor(one)]
+    if any(isinstance(one, tf.RaggedTensor | tf.SparseTensor) for one in results):
+        return returned
+    own = _of_this_replica(ops)
+    # Readers, so that the step returns what a plan puts in the place of a result.
+    returned = tf.nest.map_structure(_read, returned)
+    plan(trace.in_order(own, results), results)
+    return returned
 
 
 def _read(result: Any) -> Any:
