@@ -43,17 +43,19 @@ STEPS = {
 
 
 class LargeModelSupport(keras.callbacks.Callback):
-    """Trains within a budget of device memory: tensors that the backward pass needs are kept,
-    moved to host memory or disk and back, or computed again, whichever is predicted to cost least.
+    """Trains, and evaluates, within a budget of device memory: tensors that are read again later
+    are kept, moved to host memory or disk and back, or computed again, whichever is predicted to
+    cost least.
 
     ```python
     model.fit(data, callbacks=[LargeModelSupport()])
     ```
 
     It changes nothing in what is computed (but with `compression`): losses and weights are those
-    without it, bit for bit where TensorFlow's ops are deterministic. Before training it changes the
-    model's `train_step` and `jit_compile`, and afterwards, also after an exception in a step, they
-    are as they were.
+    without it, bit for bit where TensorFlow's ops are deterministic. Evaluations and predictions
+    are planned too, in training and with `model.evaluate(..., callbacks=[...])`. Before it begins
+    it changes the model's steps (`train_step`, `test_step`, `predict_step`) and `jit_compile`, and
+    afterwards, also after an exception in a step, they are as they were.
 
     Args:
         budget: Device memory for training on each device, variables and batch included: "auto"
@@ -89,7 +91,9 @@ class LargeModelSupport(keras.callbacks.Callback):
             times. On a CPU only: of a GPU's copies the host does not know.
 
     Attributes:
-        plans: One for each step that was traced.
+        plans: One for each training step that was traced.
+        evaluation_plans: The same of evaluations and predictions, since training began, or since
+            the evaluation did that is no part of one.
 
     Raises ValueError where a model is compiled with jit_compile=True or XLA is forced on (it plans
     the memory of a step itself, and moves nothing out), where it runs eagerly, where a budget

@@ -60,8 +60,8 @@ def measure(
         is_held = op.type in IN_PLACE and not any(
             readers[root(trace, one)] == index for one in described.inputs
         )
-        key = (_signature(op), is_held, fresh[index])
-        keys.append(None if is_small or _is_free(op) else key)
+        told = (_signature(op), is_held, fresh[index])
+        keys.append(None if is_small or _is_free(op) else told)
         kinds.setdefault(keys[-1], Kind(op, is_held=is_held, fresh=fresh[index]))
     kinds.pop(None, None)
     counts = Counter(keys)
