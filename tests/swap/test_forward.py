@@ -6,7 +6,7 @@ import pytest
 from traces import CHAIN, make_trace
 
 from tfunet.swap.costs import Costs
-from tfunet.swap.forward import divided, idle_bytes
+from tfunet.swap.forward import divided, waiting
 from tfunet.swap.planner import make_plan
 from tfunet.swap.schedule import memory, schedule
 from tfunet.swap.split import splittable
@@ -74,6 +74,17 @@ def with_inner(*rows):
         (RESIDUAL, 2),
         # A view is no end of waiting, and none of its own.
         ((*RESIDUAL[:4], ("Reshape", "a", "f", 100), ("AddV2", "fd", "e", 100)), 2),
+        # A normalisation comes back to its input at once, a skip after all that is below it.
+        (
+            (
+                *U_NET[:7],
+                ("Mean", "v", "m", 90),
+                ("Sub", "m", "n", 90),
+                ("Sub", "vn", "w", 90),
+                *U_NET[8:],
+            ),
+            4,
+        ),
         ((), None),
     ],
 )
@@ -87,13 +98,12 @@ def test_second_part_begins_where_most_waits(rows, begin):
 
 def test_what_is_read_again_after_other_ops_waits():
     trace, _ = make_trace(*U_NET)
-    assert idle_bytes(trace).tolist() == [*(0, 0, 100, 100, 150, 150, 150, 100, 100, 100)]
+    assert waiting(trace).tolist() == [*(0, 0, 700, 700, 800, 800, 800, 700, 700, 700)]
 
 
 def test_what_runs_as_one_op_is_in_one_part():
     trace, _ = fused_trace()
-    waiting = idle_bytes(trace)
-    assert waiting.tolist() == [0, 0, 100, 100, 100, 100]
+    assert waiting(trace).tolist() == [0, 0, 300, 300, 300, 300]
     assert begin_of(divided(trace)) == 2
     # Where the pooling is left out, the shortcut waits from the bias on, which cannot begin.
     rows = (FUSED[0], ("Conv3D", "a", "i", 0), *FUSED[3:])

@@ -13,20 +13,20 @@ def divided(trace: Trace) -> Trace:
     """Return a forward pass whose second part stands for the backward pass of a training step.
 
     What the first part makes and the second reads can then be swapped and computed again, and
-    large ops of the second run in order. It begins where most bytes wait: in a U-Net on the way to
-    the bottleneck, where all skip connections do. Where no tensor ever waits, there is no second
-    part. A step with gradients of its own stays as it is.
+    large ops of the second run in order. It begins where most bytes wait for longest: in a U-Net on
+    the way to the bottleneck, where all skip connections do. Where no tensor ever waits, there is
+    no second part. A step with gradients of its own stays as it is.
     """
     trace = replace(trace, is_forward=True)
     if any(op.is_backward for op in trace.ops):
         return trace
     trace = _with_inner(trace)
-    idle = idle_bytes(trace)
+    waits = waiting(trace)
     for op, reader in fused(trace).items():
-        idle[op + 1 : reader + 1] = 0  # They run as one.
-    if not idle.any():
+        waits[op + 1 : reader + 1] = 0  # They run as one.
+    if not waits.any():
         return trace
-    begin = int(idle.argmax())
+    begin = int(waits.argmax())
     ops = (replace(op, is_backward=index >= begin) for index, op in enumerate(trace.ops))
     return replace(trace, ops=tuple(ops))
 
@@ -45,18 +45,18 @@ def _with_inner(trace: Trace) -> Trace:
     return replace(trace, tensors=tuple(tensors))
 
 
-def idle_bytes(trace: Trace) -> np.ndarray:
-    """Return, before each op, the bytes of tensors that wait there, (ops,): that were made or read
-    before, and are read again after at least one op that does not touch them."""
+def waiting(trace: Trace) -> np.ndarray:
+    """Return, before each op, how much waits there, (ops,): the bytes of each tensor that was made
+    or read before and is read again after, times the ops in between, which do not touch it."""
     touched: dict[int, list[int]] = {}
     work = [position for position, op in enumerate(trace.ops) if op.kind not in ALIASES]
     for position in work:
         op = trace.ops[position]
         for one in {root(trace, tensor) for tensor in (*op.inputs, *op.outputs)}:
             touched.setdefault(one, []).append(position)
-    idle = np.zeros(len(trace.ops), np.int64)
+    found = np.zeros(len(trace.ops), np.int64)
     for tensor, positions in touched.items():
         for before, after in pairwise(positions):
-            if bisect(work, before) < bisect_left(work, after):
-                idle[before + 1 : after + 1] += trace.tensors[tensor].num_bytes
-    return idle
+            between = bisect_left(work, after) - bisect(work, before)
+            found[before + 1 : after + 1] += trace.tensors[tensor].num_bytes * between
+    return found
