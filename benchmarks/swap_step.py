@@ -14,8 +14,8 @@ The way "tflms" plans by the rule of IBM's TFLMS v2, with its parameters found f
 autotune did; a run's own are its "rule", such as {"swapout_threshold": 40, "swapin_ahead": 3}.
 
 Memory is what ops asked TensorFlow's allocator for, from its profiler. With "capped" the arena is
-the budget (TF_CPU_BFC_MEM_LIMIT_IN_MB=N), "fits" says whether the steps went through, and "finds_room" whether that
-was foretold.
+the budget (TF_CPU_BFC_MEM_LIMIT_IN_MB=N), "fits" says whether the steps went through, and
+"finds_room" whether that was foretold.
 """
 
 import contextlib

@@ -92,6 +92,11 @@ def test_keras_model_trains_with_large_model_support(place):
     assert "Large-model support: all fits" in ended.stdout
 
 
+def test_evaluations_are_supported_as_the_page_says(place):
+    ended = run([sys.executable, "evaluate_large.py"], place)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 def test_parameters_of_tflms_are_taken(place):
     ended = run([sys.executable, "train_as_tflms.py"], place)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -13,6 +13,7 @@ from tfunet.backend import Backend
 from tfunet.counting import count, predicted_labels, region_table
 from tfunet.data.pipeline import EvaluationPipeline
 from tfunet.losses import per_sample
+from tfunet.swap import LargeModelSupport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ class Evaluation:
         num_cases: int,
         num_classes: int,
         regions: Mapping[str, tuple[int, ...]],
+        supports: Sequence[LargeModelSupport] = (),
     ) -> None:
         self._backend = backend
         self._pipeline = pipeline
@@ -87,7 +89,12 @@ class Evaluation:
                 "windows": tf.reduce_sum(batch["valid"]),
             }
 
-        self._step = tf.function(lambda batch: backend.run(replica_step, batch))
+        planned: Callable[..., Any] = replica_step
+        for one in supports:
+            planned = one.evaluating(planned)
+        self._step: Callable[..., Any] = tf.function(lambda batch: backend.run(planned, batch))
+        for one in supports:
+            self._step = one.guarding(self._step, evaluates=True)
 
     def __call__(self, begin: Callable[[str], None]) -> Scores:
         """Evaluate; called by all processes together. `begin` is told of every batch."""

@@ -1,5 +1,6 @@
 """Looks at a model on one device before training, and refuses what would train wrongly."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.losses import per_sample
+from tfunet.swap import LargeModelSupport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,13 @@ class Preflight:
 
 
 def inspect(
-    model: keras.Model, loss: keras.Loss, *, image: np.ndarray, mask: np.ndarray, num_classes: int
+    model: keras.Model,
+    loss: keras.Loss,
+    *,
+    image: np.ndarray,
+    mask: np.ndarray,
+    num_classes: int,
+    support: LargeModelSupport | None = None,
 ) -> Preflight:
     """Check the model and its loss with one batch; nothing of them changes.
 
@@ -37,11 +45,12 @@ def inspect(
         image: (batch, *spatial, channels).
         mask: (batch, *spatial), labels 0..num_classes-1.
         num_classes: Labels of the mask, with background.
+        support: Plans the forward pass within its budget.
 
     Raises ValueError for an output that does not fit the mask, for probabilities where logits
     are wanted, and for a loss that takes the one for the other.
     """
-    output = _forward(model, image)
+    output = _forward(model, image, support)
     _check_shape(tuple(output.shape), mask.shape, num_classes)
     if not model.trainable_variables:
         raise ValueError("The model has no trainable weights; there is nothing to train.")
@@ -62,15 +71,28 @@ def inspect(
     )
 
 
-def _forward(model: keras.Model, image: np.ndarray) -> np.ndarray:
-    wanted = getattr(model, "input_shape", None)
+def _forward(
+    model: keras.Model, image: np.ndarray, support: LargeModelSupport | None
+) -> np.ndarray:
+    def forward(one: tf.Tensor) -> Any:
+        return model(one, training=False)
+
     # In a graph, each output is freed after its last reader. Keras's eager call holds those of all
     # layers at once: with large-model support more than a whole step takes.
-    look = tf.function(lambda one: model(one, training=False), autograph=False)
+    if support is None:
+        return _output(tf.function(forward, autograph=False), model, image)
+    planned = support.evaluating(forward, what="the look at the model")
+    with support.on(model):
+        look = support.guarding(tf.function(planned, autograph=False), evaluates=True)
+        return _output(look, model, image)
+
+
+def _output(look: Callable[..., Any], model: keras.Model, image: np.ndarray) -> np.ndarray:
+    wanted = getattr(model, "input_shape", None)
     try:
         output = look(tf.constant(image))
-    except tf.errors.ResourceExhaustedError:
-        raise  # It could take the batch, but for the memory.
+    except (OSError, tf.errors.ResourceExhaustedError):
+        raise  # It could take the batch, but for the memory, or the disk.
     except Exception as error:
         raise ValueError(
             f"The model cannot take a batch of shape {image.shape} (it expects {wanted}): "

@@ -318,13 +318,20 @@ class RunFolder:
             return path.open("ab", buffering=0)
 
     def write_plans(
-        self, plans: Sequence[Mapping[str, Any]], measured: Mapping[str, Any] | None = None
+        self,
+        plans: Sequence[Mapping[str, Any]],
+        measured: Mapping[str, Any] | None = None,
+        *,
+        evaluation_plans: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Write swap.json: what large-model support did with each tensor, a plan a traced step.
 
-        `measured` is what a step took of what they foretell (`tfunet.swap.measured`).
+        `measured` is what a step took of what they foretell (`tfunet.swap.measured`), and
+        `evaluation_plans` are those of evaluations.
         """
         table: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "plans": list(plans)}
+        if evaluation_plans:
+            table["evaluation_plans"] = list(evaluation_plans)
         if measured is not None:
             table["measured"] = measured
         self._write_json("swap.json", table)

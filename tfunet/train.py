@@ -200,6 +200,7 @@ def run(
         image=batch["image"].numpy()[:1],
         mask=batch["mask"].numpy()[:1],
         num_classes=source.num_classes,
+        support=support,
     )
     with backend.scope():
         # Makes the variables of compiled metrics, as `fit` does: replicas cannot make them.
@@ -247,6 +248,7 @@ def run(
         num_cases=len(validation_ids),
         num_classes=source.num_classes,
         regions=source.regions,
+        supports=supports,
     )
     metric_state = state.MetricState(backend, model)
     fingerprint = make_fingerprint(backend, model.variables)
@@ -518,7 +520,11 @@ def run(
             seconds = result["median_step_seconds"]
             seconds = None if seconds is None else seconds / config.accumulation
             measured = replace(measured, step_seconds=seconds)
-            folder.write_plans([asdict(one) for one in support.plans], asdict(measured))
+            plans, of_evaluation = (
+                [asdict(one) for one in found]
+                for found in (support.plans, support.evaluation_plans)
+            )
+            folder.write_plans(plans, asdict(measured), evaluation_plans=of_evaluation)
         progress.spend("saving", since)
         for table in (steps_table, epochs_table):
             if table is not None:

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
-
 from traces import make_trace
+
 from tfunet.swap.arena import ALIGNMENT, Arena, Request, at_start, plays
 from tfunet.swap.budget import SCALARS
 from tfunet.swap.costs import Costs
@@ -195,7 +195,7 @@ def test_without_room_for_any_it_is_the_lowest_peak_and_the_user_is_told():
     assert f"{found.finds_room:.0%} of the cases" in begin_line(inside, "all")
 
 
-# 2D, as in a capped arena of 32 MiB; prints the line of the plan and the losses.
+# In a capped arena; prints the losses, and how much was given up.
 CAPPED = """
 import json, sys
 import keras
@@ -203,20 +203,23 @@ import numpy as np
 from tfunet.models.make import make_model
 from tfunet.swap import LargeModelSupport
 keras.utils.set_random_seed(0)
-model = make_model("unet", image_shape=(144, 144, 1), num_classes=2, options={"filters": 8, "levels": 2, "normalization": "none"})
-model.compile(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+options = {"filters": 8, "levels": 2, "normalization": "none"}
+model = make_model("unet", image_shape=(144, 144, 1), num_classes=2, options=options)
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(optimizer="adam", loss=loss, jit_compile=False)
 image = np.random.default_rng(0).normal(size=(4, 144, 144, 1)).astype("float32")
 mask = (image[..., 0] > 0).astype("int32")
-support = LargeModelSupport("auto", threshold_bytes=2**16, **json.loads(sys.argv[1]))
+support = LargeModelSupport("auto", threshold_bytes=2**16)
 with support.on(model):
     losses = [float(model.train_on_batch(image, mask)) for _ in range(3)]
-print(json.dumps({"losses": losses, "room": getattr(support.plans[-1],"finds_room",0), "done": len(support.plans[-1].decisions)}))
+plan = support.plans[-1]
+print(json.dumps({"losses": losses, "room": plan.finds_room, "done": len(plan.decisions)}))
 """
 
 
-def run_capped(mib, **options):
-    return subprocess.run(
-        [sys.executable, "-c", CAPPED, json.dumps(options)],
+def trained(mib):
+    done = subprocess.run(
+        [sys.executable, "-c", CAPPED],
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,
@@ -227,3 +230,13 @@ def run_capped(mib, **options):
             "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(mib),
         },
     )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_what_does_not_fit_trains_by_default():
+    kept, supported = trained(512), trained(42)  # 44 MiB and weights
+    assert kept["done"] == 0
+    assert supported["done"] > 0
+    assert supported["room"] == 1
+    assert supported["losses"] == kept["losses"]

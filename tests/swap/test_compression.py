@@ -32,7 +32,7 @@ NUMBERS = [0.0, -0.0, 1.0, 1 / 3, -1e-30, 3e38, 1 + 2**-8, 1 + 3 * 2**-8, np.inf
 def same_costs(monkeypatch):
     """What is swapped depends on no clock: convolutions take a millisecond, and the others less."""
 
-    def measured(step, ops, tier):
+    def measured(step, ops, tier, known):
         seconds = [1e-3 if "Conv" in op.kind else 1e-5 for op in step.ops]
         return Costs(op_seconds=seconds, out_bytes_per_second=1e9, in_bytes_per_second=1e9), {}
 

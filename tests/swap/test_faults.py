@@ -260,7 +260,7 @@ def test_host_budget_that_is_too_small_is_what_the_line_names(capsys):
 
 
 def test_without_room_on_the_host_it_recomputes_instead(monkeypatch):
-    def measure(step, ops, tier):
+    def measure(step, ops, tier, known):
         # Nothing is cheaper to compute again, whatever the clock says.
         seconds = [1.0] * len(step.ops)
         return Costs(op_seconds=seconds, out_bytes_per_second=1e9, in_bytes_per_second=1e9), {}

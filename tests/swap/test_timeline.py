@@ -81,3 +81,14 @@ def test_copies_that_take_a_core_are_not_moved():
     trace, _, actions = swapped("a")
     these = costs(trace, overlaps=False)
     assert overlap(trace, actions, these, budget_bytes=1000) == Moves(awaited={}, fetched={})
+
+
+def test_a_copy_back_begins_after_the_one_out_also_where_the_reader_is_near():
+    # Of a forward pass in two parts: b is read by the second op after its own.
+    rows = (("Conv3D", "x", "a"), ("Conv3D", "x", "b"), ("Loss", "a", "L"), ("ConvGrad", "Lb", "B"))
+    trace, names = make_trace(*((*row, 100) for row in rows))
+    actions = schedule(trace, {names.index("b"): "swap"})
+    slow = costs(trace, copy_seconds=50.0)
+    moves = overlap(trace, actions, slow, budget_bytes=10**6)
+    order = [one.kind for one in moved(actions, moves) if one.kind in ("out", "in")]
+    assert order == ["out", "in"]

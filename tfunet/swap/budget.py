@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +20,9 @@ SCALARS = 2**11
 _BETWEEN_SCALARS: list[tf.Tensor] = []
 
 BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
+
+# The peak before what `uncounted` left out.
+_kept = {"peak": 0}
 
 
 def in_bytes(budget: str | float) -> int:
@@ -58,7 +61,8 @@ def used_bytes() -> tuple[int, int] | None:
     except (ValueError, tf.errors.InvalidArgumentError):
         return None
     # An allocator that keeps no account reports zeros.
-    return (int(found["current"]), int(found["peak"])) if found["peak"] else None
+    peak = max(int(found["peak"]), _kept["peak"])
+    return (int(found["current"]), peak) if found["peak"] else None
 
 
 def join_regions() -> int:
@@ -104,6 +108,7 @@ def free_bytes() -> int | None:
 
 def forget_peak() -> None:
     """Count the peak of `used_bytes` anew, as far as the allocator can."""
+    _kept["peak"] = 0
     device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
     with contextlib.suppress(ValueError, tf.errors.InvalidArgumentError):
         tf.config.experimental.reset_memory_stats(device)
@@ -123,6 +128,18 @@ def bus_ids(descriptions: Iterable[str]) -> list[str]:
     """Return the PCI addresses in what TensorFlow says of devices, each once."""
     found = (BUS_ID.search(one) for one in descriptions)
     return list(dict.fromkeys(one[1] for one in found if one is not None))
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Leave what is done here out of the peak of `used_bytes`, as far as the allocator can."""
+    before = used_bytes()
+    try:
+        yield
+    finally:
+        if before is not None:
+            forget_peak()
+            _kept["peak"] = before[1]
 
 
 def _local_devices() -> list[Any]:

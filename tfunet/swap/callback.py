@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.stamps import Note
-from tfunet.swap import amount, compiled, exact, planner, profile, rewrite, tflms, trace
+from tfunet.swap import amount, compiled, exact, forward, planner, profile, rewrite, tflms, trace
 from tfunet.swap import budget as budgets
 from tfunet.swap import compression as compressions
 from tfunet.swap.costs import Costs
@@ -21,9 +22,10 @@ from tfunet.swap.planned import cut, scheduled
 from tfunet.swap.room import Room, local_replicas, read_limits
 from tfunet.swap.scalars import scalars
 from tfunet.swap.schedule import memory, schedule
-from tfunet.swap.show import begin_line, end_line, out_of_memory_line
+from tfunet.swap.show import begin_line, end_line, forward_line, out_of_memory_line
 from tfunet.swap.steps import Trace
 from tfunet.swap.stopwatch import Stopwatch
+from tfunet.swap.taken_over import taken_over
 from tfunet.swap.tiers import Tiers, with_advice
 
 MIB = 2**20
@@ -33,20 +35,28 @@ SCALAR = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
     data_class="DATA_CLASS_SCALAR",
 )
+# Of a model: its steps, and the functions that run them.
+STEPS = {
+    "train_step": "train_function",
+    "test_step": "test_function",
+    "predict_step": "predict_function",
+}
 
 
 class LargeModelSupport(keras.callbacks.Callback):
-    """Trains within a budget of device memory: tensors that the backward pass needs are kept,
-    moved to host memory or disk and back, or computed again, whichever is predicted to cost least.
+    """Trains, and evaluates, within a budget of device memory: tensors that are read again later
+    are kept, moved to host memory or disk and back, or computed again, whichever is predicted to
+    cost least.
 
     ```python
     model.fit(data, callbacks=[LargeModelSupport()])
     ```
 
     It changes nothing in what is computed (but with `compression`): losses and weights are those
-    without it, bit for bit where TensorFlow's ops are deterministic. Before training it changes the
-    model's `train_step` and `jit_compile`, and afterwards, also after an exception in a step, they
-    are as they were.
+    without it, bit for bit where TensorFlow's ops are deterministic. Evaluations and predictions
+    are planned too, in training and with `model.evaluate(..., callbacks=[...])`. Before it begins
+    it changes the model's steps (`train_step`, `test_step`, `predict_step`) and `jit_compile`, and
+    afterwards, also after an exception in a step, they are as they were.
 
     Args:
         budget: Device memory for training on each device, variables and batch included: "auto"
@@ -83,7 +93,9 @@ class LargeModelSupport(keras.callbacks.Callback):
             times. On a CPU only: of a GPU's copies the host does not know.
 
     Attributes:
-        plans: One for each step that was traced.
+        plans: One for each training step that was traced.
+        evaluation_plans: The same of evaluations and predictions, since training began, or since
+            the evaluation did that is no part of one.
 
     Raises ValueError where a model is compiled with jit_compile=True or XLA is forced on (it plans
     the memory of a step itself, and moves nothing out), where it runs eagerly, where a budget
@@ -140,8 +152,12 @@ class LargeModelSupport(keras.callbacks.Callback):
         self.verbose = verbose
         self.note = note
         self.plans: list[Plan] = []
+        self.evaluation_plans: list[Plan] = []
         self._undo: Callable[[], None] | None = None
         self._room: Room | None = None
+        self._is_alone = False  # with an evaluation or a prediction, without training
+        self._memory: Callable[[Sequence[tf.Tensor]], Memory]
+        self._timed: dict[Any, Any] = {}  # see `profile.measure`
         self._stopwatch = Stopwatch()
         self._told_of_unknown = False
 
@@ -182,8 +198,9 @@ class LargeModelSupport(keras.callbacks.Callback):
         finally:
             self._remove()
 
-    def guarding(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that runs steps, and after an exception leaves the model as it was.
+    def guarding(self, run: Callable[..., Any], *, evaluates: bool = False) -> Callable[..., Any]:
+        """Return a function that runs steps, of training or of evaluation, and after an exception
+        leaves the model as it was.
 
         Raises OSError, and says so in words, where it was the disk that failed.
         """
@@ -194,8 +211,9 @@ class LargeModelSupport(keras.callbacks.Callback):
             except (StopIteration, tf.errors.OutOfRangeError):
                 raise  # The data of an epoch has ended; another may follow.
             except BaseException as error:
-                if isinstance(error, tf.errors.ResourceExhaustedError) and self.plans:
-                    error.add_note(out_of_memory_line(self.plans[-1], allowed=self.allowed))
+                plans = self.evaluation_plans if evaluates else self.plans
+                if isinstance(error, tf.errors.ResourceExhaustedError) and plans:
+                    error.add_note(out_of_memory_line(plans[-1], allowed=self.allowed))
                 explained = self._room and self._room.explained()
                 self._remove()
                 if explained is not None:
@@ -204,56 +222,76 @@ class LargeModelSupport(keras.callbacks.Callback):
 
         return guarded
 
-    def _install(self, model: keras.Model) -> None:
+    def evaluating(
+        self, step: Callable[..., Any], *, what: str = "evaluation"
+    ) -> Callable[..., Any]:
+        """Return a forward pass, of one replica, that is planned when it is traced.
+
+        Within the budget, while the support lasts. The model's own `test_step` and `predict_step`
+        are such meanwhile; this is for loops of one's own. `what` is what it is called where the
+        plan is told.
+        """
+        return taken_over(step, partial(self._rewrite_forward, what=what))
+
+    def _begin_alone(self, logs: dict[str, Any] | None = None) -> None:
+        """Support an evaluation or a prediction, if it is no part of training."""
+        if self._undo is None:
+            self._install(self.model, trains=False)
+            self._is_alone = True
+
+    def _end_alone(self, logs: dict[str, Any] | None = None) -> None:
+        if self._is_alone:
+            self._remove()
+
+    on_test_begin = on_predict_begin = _begin_alone
+    on_test_end = on_predict_end = _end_alone
+
+    def _install(self, model: keras.Model, *, trains: bool = True) -> None:
         self._remove()
         compiled.check(model)
-        _build_optimizer(model)
-        self.plans = []
-        self._stopwatch = Stopwatch()
-        self._told_of_unknown = False
+        if trains:
+            _build_optimizer(model)
+            self.plans = []
+            self._stopwatch = Stopwatch()
+            self._told_of_unknown = False
+        self.evaluation_plans = []
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
-        room = self._room = Room(
+        self._room = Room(
             self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
         )
         if self.verbose and (line := budgets.far_line()):
             print(line, flush=True)
-        limit_bytes = budgets.in_bytes(self.budget)
-        first_bytes = budgets.join_regions()
-        train_step, jit_compile = model.train_step, model.jit_compile
-        own_step = vars(model).get("train_step")  # of the instance, if the user gave it one
-
-        def supported(*args: Any, **kwargs: Any) -> Any:
-            graph = tf.compat.v1.get_default_graph()
-            begin = len(graph.get_operations())
-            logs = train_step(*args, **kwargs)
-            ops = _of_this_replica(graph.get_operations()[begin:])
-            results = [one for one in tf.nest.flatten(logs) if tf.is_tensor(one)]
-            # Readers, so that the step returns what a plan puts in the place of a result.
-            logs = tf.nest.map_structure(_read, logs)
-            ops = trace.in_order(ops, results)
-            given = [one for one in tf.nest.flatten((args, kwargs)) if tf.is_tensor(one)]
-            batch_bytes = sum(trace.num_bytes(one) for one in given)
-            device = _memory(model, limit_bytes, first_bytes, batch_bytes)
-            self._rewrite(ops, room, device, results)
-            return logs
+        self._memory = partial(
+            _memory, model, budgets.in_bytes(self.budget), budgets.join_regions()
+        )
+        jit_compile = model.jit_compile
+        own = {one: vars(model)[one] for one in STEPS if one in vars(model)}  # of the user
+        steps = {
+            "train_step": taken_over(model.train_step, self._rewrite),
+            "test_step": self.evaluating(model.test_step),
+            "predict_step": self.evaluating(model.predict_step, what="prediction"),
+        }
 
         def undo() -> None:
-            vars(model).pop("train_step", None)
-            if own_step is not None:
-                vars(model)["train_step"] = own_step
+            for step, function in STEPS.items():
+                vars(model).pop(step, None)
+                vars(model)[function] = None
+            vars(model).update(own)
             model.jit_compile = jit_compile
-            model.train_function = None
 
-        vars(model)["train_step"] = supported
+        vars(model).update(steps)
         model.jit_compile = False
         self._undo = undo
-        model.make_train_function(force=True)
-        model.train_function = self.guarding(model.train_function)
+        for step, function in STEPS.items():
+            getattr(model, f"make_{function}")(force=True)
+            run = vars(model)[function]
+            vars(model)[function] = self.guarding(run, evaluates=step != "train_step")
 
     def _remove(self) -> None:
         if self._undo is not None:
             self._undo()
             self._undo = None
+            self._is_alone = False
         if self._room is not None:
             self._room.close()
             self._room = None
@@ -269,16 +307,21 @@ class LargeModelSupport(keras.callbacks.Callback):
             tiers=tiers,
         )
         scratch: dict[int, int] = {}
-        if self.rule or _needs(step) > FAR * device.step_bytes:
+        # TFLMS's rule is about the backward pass; of its ways the planner has swapping.
+        rule = None if step.is_forward else self.rule
+        allowed = ("swap",) if self.rule and step.is_forward else self.allowed
+        # What takes how long is known of most ops when an evaluation begins.
+        known = self._timed if step.is_forward else {}
+        if rule or _needs(step) > FAR * device.step_bytes:
             with tf.init_scope():
-                costs, scratch = profile.measure(step, ops, room.host)
+                costs, scratch = profile.measure(step, ops, room.host, known)
             costs = replace(costs, tiers=room.timed(tiers))
 
         def planned(tiers: Tiers, step_bytes: int) -> Plan:
-            if self.rule is not None:
+            if rule is not None:
                 return tflms.make_plan(
                     step,
-                    self.rule,
+                    rule,
                     budget_bytes=step_bytes,
                     costs=replace(costs, tiers=tiers),
                     threshold_bytes=self.threshold_bytes,
@@ -290,7 +333,7 @@ class LargeModelSupport(keras.callbacks.Callback):
                 costs=replace(costs, tiers=tiers),
                 threshold_bytes=self.threshold_bytes,
                 scratch=scratch,
-                allowed=self.allowed,
+                allowed=allowed,
             )
 
         device = replace(device, more_bytes=device.more_bytes + step.constant_bytes)
@@ -307,22 +350,19 @@ class LargeModelSupport(keras.callbacks.Callback):
         plan = best()
         if plan.split:
             with tf.init_scope():
-                costs = profile.with_slabs(step, cut(step, plan), ops, costs)
+                costs = profile.with_slabs(step, cut(step, plan), ops, costs, known)
             plan = best(plan.budget_bytes)
+        self._timed |= known
         return plan
 
-    def _rewrite(
-        self,
-        ops: Sequence[tf.Operation],
-        room: Room,
-        device: Memory,
-        results: Sequence[tf.Tensor],
-    ) -> None:
+    def _rewrite(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> None:
         """Plan a step of one device and make its graph follow the plan."""
         since = time.perf_counter()
-        step, handles = trace.read(ops, results, compression=self.compression)
-        if not step.ops:
+        if not any(trace.is_backward(op) for op in ops):
             return
+        room = self._place()
+        step, handles = trace.read(ops, results, compression=self.compression)
+        device = self._memory(handles)
         unknown = trace.of_unknown_size(step, handles)
         self._tell_of_unknown(unknown)
         plan = self.plan or self._make_plan(step, ops, room, device)
@@ -333,21 +373,57 @@ class LargeModelSupport(keras.callbacks.Callback):
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
         changes = plan.decisions or plan.split or plan.serialized
         if changes or plan.peak_bytes > FAR * device.step_bytes:
-            found = cut(step, plan)
-            rewrite.follow(
-                found,
-                step,
-                ops,
-                handles,
-                scheduled(found.trace, plan),
-                tier=room.tier(plan, step, ops[0].graph, ops[0].device),
-                threshold_bytes=self.threshold_bytes,
-                serialized=frozenset(plan.serialized),
-            )
+            self._follow(plan, step, ops, handles, room)
         if self.verbose:
             line = begin_line(plan, "all of known size" if unknown else "all")
             line += f" By the rule of TFLMS v2: {plan.rule}." if plan.rule else ""
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
+
+    def _rewrite_forward(
+        self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor], *, what: str
+    ) -> None:
+        """Do the same for a forward pass alone, where it does not fit as it is."""
+        since = time.perf_counter()
+        if self._room is None or not ops:
+            return
+        room = self._place()
+        # Never compressed: what it computes is what it is for.
+        step, handles = trace.read(ops, results)
+        step = forward.divided(step)
+        with budgets.uncounted():
+            plan = self._make_plan(step, ops, room, self._memory(handles))
+        self.evaluation_plans.append(plan)
+        if plan.decisions or plan.split:
+            self._follow(plan, step, ops, handles, room)
+        line = forward_line(plan, what)
+        if self.verbose and line:
+            print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
+
+    def _place(self) -> Room:
+        """Return where tensors go that are given up."""
+        if self._room is None:
+            raise ValueError("This step is of a model that is supported no more.")
+        return self._room
+
+    def _follow(
+        self,
+        plan: Plan,
+        step: Trace,
+        ops: Sequence[tf.Operation],
+        handles: Sequence[tf.Tensor],
+        room: Room,
+    ) -> None:
+        found = cut(step, plan)
+        rewrite.follow(
+            found,
+            step,
+            ops,
+            handles,
+            scheduled(found.trace, plan),
+            tier=room.tier(plan, step, ops[0].graph, ops[0].device),
+            threshold_bytes=self.threshold_bytes,
+            serialized=frozenset(plan.serialized),
+        )
 
     def _tell_of_unknown(self, unknown: Sequence[str]) -> None:
         if not (unknown and self.verbose) or self._told_of_unknown:
@@ -366,10 +442,6 @@ def _largest(plans: Sequence[Plan]) -> Plan:
     return max(plans, key=lambda one: one.unlimited_peak_bytes)
 
 
-def _read(result: Any) -> Any:
-    return tf.identity(result) if isinstance(result, tf.Tensor) else result
-
-
 def _build_optimizer(model: keras.Model) -> None:
     """Make the optimizer's variables, which are part of what a device holds.
 
@@ -380,19 +452,20 @@ def _build_optimizer(model: keras.Model) -> None:
             model.optimizer.build(model.trainable_variables)
 
 
-def _of_this_replica(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """Return those of the replica that is being traced; none if these are of no step.
+def _memory(
+    model: keras.Model, limit_bytes: int, first_bytes: int, handles: Sequence[tf.Tensor]
+) -> Memory:
+    """Return the memory of a device before a step.
 
-    Replicas of one process are traced into one graph, in turn, each under its own device.
+    Args:
+        model: Whose variables are there.
+        limit_bytes: The budget.
+        first_bytes: See `tfunet.swap.arena.at_start`.
+        handles: Tensors of the step; what none of its ops makes is its batch.
     """
-    device = tf.no_op().device
-    own = [op for op in ops if op.device == device]
-    return own if any(trace.is_backward(op) for op in own) else []
-
-
-def _memory(model: keras.Model, limit_bytes: int, first_bytes: int, batch_bytes: int) -> Memory:
     resident = variable_bytes(model)
     used = budgets.used_bytes() if budgets.device_bytes() is not None else None
+    batch_bytes = sum(trace.num_bytes(one) for one in handles if one.op.type == "Placeholder")
     return Memory(
         limit_bytes=limit_bytes,
         first_bytes=first_bytes,

@@ -35,14 +35,21 @@ SAFELY = 6
 FREE = ALIASES | SHAPE_READERS | {"Const", "IdentityN", "NoOp", "Placeholder", "VarHandleOp"}
 
 
-def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Costs, dict[int, int]]:
+def measure(
+    trace: Trace,
+    ops: Sequence[tf.Operation],
+    tier: Tier,
+    known: dict[Any, Taken] | None = None,
+) -> tuple[Costs, dict[int, int]]:
     """Return the costs of a step, and the scratch of its ops: bytes that no tensor shows.
 
     Each kind of large op and each direction of copying is timed here; ops of equal type,
     attributes and shapes once. A bias that is added to a convolution costs nothing, as TensorFlow
     does both in one go. Scratch is by the index of an op; without it where the allocator keeps no
-    account. Call it where ops run at once (`tf.init_scope`).
+    account. Ops that are in `known` are not timed again, and it is told of those that are. Call it
+    where ops run at once (`tf.init_scope`).
     """
+    known = {} if known is None else known
     kinds: dict[Any, Kind] = {}
     keys = []
     readers = _last_readers(trace)
@@ -53,8 +60,8 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Cost
         is_held = op.type in IN_PLACE and not any(
             readers[root(trace, one)] == index for one in described.inputs
         )
-        known = (*_signature(op), is_held, fresh[index])
-        keys.append(None if is_small or _is_free(op) else known)
+        told = (_signature(op), is_held, fresh[index])
+        keys.append(None if is_small or _is_free(op) else told)
         kinds.setdefault(keys[-1], Kind(op, is_held=is_held, fresh=fresh[index]))
     kinds.pop(None, None)
     counts = Counter(keys)
@@ -65,8 +72,12 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Cost
         key: _that_fits(kind._replace(times=counts[key]), slabs[kind.op.name], free)
         for key, kind in kinds.items()
     }
-    able = {key: kind for key, kind in counted.items() if kind is not None}
+    able = {key: kind for key, kind in counted.items() if kind is not None and key[0] not in known}
     found = dict(zip(able, take(list(able.values())), strict=True))
+    for key, taken in found.items():
+        if taken is not None:
+            known.setdefault(key[0], taken)
+    found |= {key: known[key[0]] for key in kinds if key not in able and key[0] in known}
     tiny, rate = tiny_seconds(), _bytes_per_second()
     seconds, scratch = [], {}
     for index, (op, key) in enumerate(zip(ops, keys, strict=True)):
@@ -88,12 +99,20 @@ def measure(trace: Trace, ops: Sequence[tf.Operation], tier: Tier) -> tuple[Cost
     return costs, scratch
 
 
-def with_slabs(trace: Trace, found: Cut, ops: Sequence[tf.Operation], costs: Costs) -> Costs:
+def with_slabs(
+    trace: Trace,
+    found: Cut,
+    ops: Sequence[tf.Operation],
+    costs: Costs,
+    known: dict[Any, Taken] | None = None,
+) -> Costs:
     """Return the costs with those of the ops that run in slabs, each timed on one slab here.
 
     A slab takes more than its share of the op: it reaches rows of its neighbours, too, and small
-    ops are slower for what they do. Call it where ops run at once (`tf.init_scope`).
+    ops are slower for what they do. Of `known` see `measure`. Call it where ops run at once
+    (`tf.init_scope`).
     """
+    known = {} if known is None else known
     kinds: dict[Any, Kind] = {}
     keys: dict[int, Any] = {}
     counts: Counter[Any] = Counter()
@@ -110,11 +129,12 @@ def with_slabs(trace: Trace, found: Cut, ops: Sequence[tf.Operation], costs: Cos
             every = frozenset(range(len(op.inputs)))  # was copied or made right before
             kind = Kind(op, fresh=every, slab=(slabs, *slab), stays=True)
             kinds.setdefault(keys[index], kind)
-    timed = take([kind._replace(times=counts[key]) for key, kind in kinds.items()])
-    found_seconds = {
-        key: one.seconds for key, one in zip(kinds, timed, strict=True) if one is not None
+    wanted = {
+        key: kind._replace(times=counts[key]) for key, kind in kinds.items() if key not in known
     }
-    seconds = {index: found_seconds[key] for index, key in keys.items() if key in found_seconds}
+    timed = zip(wanted, take(list(wanted.values())), strict=True)
+    known |= {key: one for key, one in timed if one is not None}
+    seconds = {index: known[key].seconds for index, key in keys.items() if key in known}
     return replace(costs, slab_seconds=seconds)
 
 

@@ -56,7 +56,7 @@ def follow(
     previous: tf.Operation | None = None
     turn: list[tf.Operation] = []  # the last of those that are serialized
     parts = fused(trace)
-    tails = set(parts.values())
+    ends = frozenset(parts.values())
     for action in actions:
         after = [] if previous is None else [previous]
         if action.kind == "out":
@@ -109,7 +109,9 @@ def follow(
             if described.kind in ALIASES or not (takes_turn or _is_large(trace, described, least)):
                 continue
             gone: list[tf.Operation] = []
-            if described.kind != "BiasAdd":
+            # Of a step whose values are its results no op may be computed alone that was not.
+            is_part = trace.is_forward and (action.index in parts or action.index in ends)
+            if described.kind != "BiasAdd" and not (is_part and action.index in ends):
                 # What takes over the memory of a tensor waits for its copy, if nothing is lost.
                 takes_over = described.kind in IN_PLACE and not tier.copies_overlap
                 due = action.index + takes_over
@@ -117,13 +119,20 @@ def follow(
                 leaving = [one for one in leaving if one[0] >= due]
             if takes_turn:
                 # What runs as one op begins with its first and ends with its last.
-                gone += [] if action.index in parts.values() else turn
+                gone += [] if action.index in ends else turn
                 if action.index not in parts:
                     turn = [_done(op)]
             # In any other order more would be there at once than was planned.
-            is_tail = action.index in tails and not found.chains
-            in_turn = described.kind not in FUSED and not is_tail
+            is_end = action.index in ends and not found.chains
+            in_turn = described.kind not in FUSED and not is_end
+            in_turn = bool(found.chains) if is_part else in_turn
             before = list(after) if described.is_backward or in_turn else []
+            if is_part:
+                if action.index not in ends and (waits := [*before, *gone]):
+                    op._update_input(0, _identity(op.inputs[0], waits))
+                if action.index not in parts:
+                    previous = _done(op)
+                continue
             if described.is_backward or described.kind not in FUSED:
                 previous = op
             if described.kind not in FUSED:

@@ -211,7 +211,9 @@ def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
             last.update(dict.fromkeys(fused.get(copy, ()), position))
         made.update((tensor, position) for tensor, number in action.outputs if not number)
         inner = [one for one in action.outputs if trace.tensors[one[0]].is_inner]
-        fused.update(dict.fromkeys(inner, action.inputs))
+        fused.update(
+            dict.fromkeys(inner, tuple(o for one in action.inputs for o in fused.get(one, (one,))))
+        )
     return last
 
 

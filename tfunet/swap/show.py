@@ -86,6 +86,29 @@ def over_line(plan: Plan) -> str:
     return f"{text}. What would help: {_or(ways)}."
 
 
+def forward_line(plan: Plan, what: str) -> str:
+    """Return what is done in a forward pass alone, of "evaluation" or "prediction"; "" where
+    nothing is, and all fits."""
+    counts = {
+        "swapped": plan.count("swap"),
+        "split": len(plan.split),
+        "recomputed": plan.count("recompute"),
+    }
+    done = [f"{count} {how}" for how, count in counts.items() if count]
+    over = over_line(plan)
+    if not done:
+        needs = f"{mib(plan.peak_bytes)} predicted"
+        return f"Large-model support: in {what} all is kept; {needs}. {over}" if over else ""
+    on_disk = f", {mib(plan.disk_bytes)} on disk" if plan.on_disk else ""
+    line = (
+        f"Large-model support: in {what}, of the tensors {', '.join(done)} "
+        f"({mib(plan.host_bytes)} on the host{on_disk}); {mib(plan.peak_bytes)} predicted instead "
+        f"of {mib(plan.unlimited_peak_bytes)}, and {plan.step_seconds:.3g} s instead of "
+        f"{plan.unlimited_step_seconds:.3g}."
+    )
+    return f"{line} {over}".rstrip()
+
+
 def out_of_memory_line(plan: Plan, *, allowed: Collection[Way] = WAYS) -> str:
     """Return what to do when a device has no memory left in a step of this plan.
 

@@ -74,7 +74,7 @@ def splittable(trace: Trace) -> set[int]:
     readers = readers_of(trace)
     for index, tensor in enumerate(trace.tensors):
         slabs = _slabs_of(trace, tensor.producer)
-        if slabs is None or not tensor.num_bytes or tensor.is_result:
+        if slabs is None or not tensor.num_bytes or tensor.is_result or tensor.is_inner:
             continue
         made = slabs.outputs[trace.ops[tensor.producer].outputs.index(index)]
         ends = (*readers.get(index, ()), tensor.producer)

@@ -72,8 +72,9 @@ class Tensor:
             memory of the step's own.
         producer: Index of its op; -1 where it was there before the step.
         is_inner: Whether it lies between two ops that TensorFlow runs as one, a convolution and
-            its bias: it never comes to be, and giving it another reader would part the two, which
-            changes the last bit of what they compute.
+            its bias (of a forward pass alone, that and an activation too): it never comes to be,
+            and giving it another reader would part the two, which changes the last bit of what
+            they compute.
         is_result: Whether the step returns it, or something that is no op of it reads it.
         compressed_bytes: What it takes where it is swapped, if in fewer bits; 0 if as it is.
     """
@@ -164,7 +165,8 @@ class Op:
         kind: Its type, such as "Conv3D".
         inputs: Indices of its tensors.
         outputs: Indices of its tensors.
-        is_backward: Whether it belongs to the gradient or to what follows it.
+        is_backward: Whether it belongs to the gradient or to what follows it; of a forward pass
+            alone, to its second part (`tfunet.swap.forward`).
         is_repeatable: Whether it may run twice: no state, no random numbers of its own.
         flops: Multiplications and additions, of convolutions and matrix products.
         item_bytes: Of a number that it computes with.
@@ -191,12 +193,14 @@ class Trace:
         tensors: That they make and read.
         compression: What those become that have `compressed_bytes`, where they are swapped.
         constant_bytes: Of large tensors that TensorFlow computes before the first step, and keeps.
+        is_forward: Whether it is a forward pass alone, of an evaluation or a prediction.
     """
 
     ops: tuple[Op, ...]
     tensors: tuple[Tensor, ...]
     compression: str | None = None
     constant_bytes: int = 0
+    is_forward: bool = False
 
 
 def root(trace: Trace, tensor: int) -> int:
@@ -219,7 +223,7 @@ def fused(trace: Trace) -> dict[int, int]:
     found = {}
     for position, op in enumerate(trace.ops):
         ours = [reader for one in op.outputs for reader in readers.get(one, ())]
-        if len(ours) == 1 and not trace.ops[ours[0]].is_backward:
+        if len(ours) == 1 and trace.ops[ours[0]].is_backward == op.is_backward:
             is_bias = op.kind == "BiasAdd" and trace.tensors[op.inputs[0]].is_inner
             activates = is_bias and trace.ops[ours[0]].kind in ACTIVATIONS
             if activates or trace.tensors[op.outputs[0]].is_inner:

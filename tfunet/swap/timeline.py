@@ -155,7 +155,8 @@ def overlap(
         computed = ends[wanted - 1] if wanted else 0.0
         begin = min(begin, computed) - costs.arriving_seconds(trace, tensor)
         after = wanted - 1
-        limit = at[awaited[tensor]] if tensor in awaited else made[tensor]
+        # Right after its op it has not left yet.
+        limit = at[awaited[tensor]] if tensor in awaited else made[tensor] + 1
         while after > limit and ends[after] > begin and room[after] >= num_bytes:
             room[after] -= num_bytes
             after -= 1
