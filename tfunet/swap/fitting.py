@@ -10,8 +10,10 @@ from tfunet.swap.planned import cut, scheduled
 from tfunet.swap.split import Cut
 from tfunet.swap.steps import Trace
 
-# What is tried, in turn, of that which a budget leaves to a step.
-SHARES = (*(1 - step / 25 for step in range(16)), 0.36, 0.32, 0.28, 0.24)
+# So many plans are tried at most: to make one takes seconds where there are thousands of ops.
+MOST_TRIALS = 10
+# The budget of a plan is less than that of the one before by so much at least, and at most.
+LEAST_STEP, MOST_STEP = 1.04, 1.6
 # Of the budget: how far in things may lie that nobody knows of, such as what timing the ops left
 # behind. Where a tensor comes to lie hangs on them: a plan has room if it has with each.
 HOLES = (0.0, 0.01, 0.02, 0.035, 0.05, 0.07)
@@ -63,19 +65,17 @@ def fitted(
         most_bytes: Budget to begin with instead of all that a step has.
     """
     tried: list[Plan] = []
-    for share in SHARES:
-        budget_bytes = int(memory.step_bytes * share)
-        if most_bytes is not None and budget_bytes > most_bytes:
-            continue
+    budget_bytes = memory.step_bytes if most_bytes is None else most_bytes
+    while len(tried) < MOST_TRIALS:
         plan = make(budget_bytes)
-        if tried and _does_the_same(plan, tried[-1]):
-            if plan.peak_bytes > plan.budget_bytes:
-                break  # There is nothing less.
-            continue
-        plan = replace(plan, finds_room=finds_room(step, memory, plan, scratch))
-        tried.append(plan)
+        if not (tried and _does_the_same(plan, tried[-1])):
+            plan = replace(plan, finds_room=finds_room(step, memory, plan, scratch))
+            tried.append(plan)
+        elif plan.peak_bytes > plan.budget_bytes:
+            break  # There is nothing less.
         if plan.finds_room == 1:
             break
+        budget_bytes = int(min(budget_bytes, plan.peak_bytes) / _short(step, memory, plan, scratch))
     return max(tried, key=lambda one: (one.finds_room, -one.peak_bytes))
 
 
@@ -99,6 +99,17 @@ def finds_room(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, in
         for more_bytes in (memory.more_bytes, most_bytes)
     ]
     return sum(had_room) / len(had_room)
+
+
+def _short(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) -> float:
+    """Return how many times its memory a plan wants, to have room in it."""
+    times = LEAST_STEP
+    while times < MOST_STEP:
+        larger = replace(memory, limit_bytes=int(memory.limit_bytes * times))
+        if finds_room(step, larger, plan, scratch) == 1:
+            break
+        times *= LEAST_STEP
+    return times
 
 
 def _does_the_same(plan: Plan, other: Plan) -> bool:
