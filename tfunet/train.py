@@ -462,7 +462,15 @@ def run(
     turns: list[tuple[float, ...]] = []
     has_parts = config.time_parts and topology.num_replicas > 1 and not config.synthetic
     has_room = True
-    if not config.synthetic:
+    # A second pipeline takes of the same memory; where oneDNN then has none, it ends the process.
+    is_full = False
+    if config.cpu_memory is not None and support is not None:
+        is_full = bool(backend.sum(np.array([float(support.gives_up)])).any())
+    if is_full:
+        has_parts = False
+        if topology.is_chief:
+            print("Input: not compared with data in memory, for which a capped CPU has no room.")
+    if not config.synthetic and not is_full:
         try:
             turns = synthetic.paired_seconds(
                 functools.partial(timed, take_step),

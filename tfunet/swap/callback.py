@@ -161,6 +161,11 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._stopwatch = Stopwatch()
         self._told_of_unknown = False
 
+    @property
+    def gives_up(self) -> bool:
+        """Whether a plan of a training step gives any tensor up."""
+        return any(one.decisions or one.split for one in self.plans)
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._install(self.model)
 
@@ -336,7 +341,9 @@ class LargeModelSupport(keras.callbacks.Callback):
                 allowed=allowed,
             )
 
-        device = replace(device, more_bytes=device.more_bytes + step.constant_bytes)
+        # Meanwhile a pipeline of data has filled what it keeps ready.
+        more_bytes = max(device.more_bytes, _more_bytes(device.resident)) + step.constant_bytes
+        device = replace(device, more_bytes=more_bytes)
 
         def best(most_bytes: int | None = None) -> Plan:
             def make(step_bytes: int) -> Plan:
@@ -464,14 +471,19 @@ def _memory(
         handles: Tensors of the step; what none of its ops makes is its batch.
     """
     resident = variable_bytes(model)
-    used = budgets.used_bytes() if budgets.device_bytes() is not None else None
     batch_bytes = sum(trace.num_bytes(one) for one in handles if one.op.type == "Placeholder")
     return Memory(
         limit_bytes=limit_bytes,
         first_bytes=first_bytes,
         resident=resident,
-        more_bytes=max(batch_bytes, 0 if used is None else used[0] - sum(resident)),
+        more_bytes=max(batch_bytes, _more_bytes(resident)),
     )
+
+
+def _more_bytes(resident: Sequence[int]) -> int:
+    """Return what is in use of a device beside variables; 0 where nobody keeps an account."""
+    used = budgets.used_bytes() if budgets.device_bytes() is not None else None
+    return 0 if used is None else max(0, used[0] - sum(resident))
 
 
 def _needs(step: Trace) -> int:

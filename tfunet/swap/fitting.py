@@ -18,7 +18,7 @@ LEAST_STEP, MOST_STEP = 1.04, 1.6
 # behind. Where a tensor comes to lie hangs on them: a plan has room if it has with each.
 HOLES = (0.0, 0.01, 0.02, 0.035, 0.05, 0.07)
 # How large they may be, beside all else that is there as often again: the next batch, say.
-UNKNOWN = 0.04
+UNKNOWN = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,26 @@ from tfunet.swap.trace import FUSED_WITH_BIAS, READS
 
 # A control edge to one of these keeps TensorFlow from fusing it with its neighbour.
 FUSED = FUSED_WITH_BIAS | {"BiasAdd"}
+# TensorFlow's optimizer rearranges these, if no control edge leads to them, which may change the
+# last bit of what comes after.
+REARRANGED = frozenset(
+    {
+        "Add",
+        "AddN",
+        "AddV2",
+        "Cast",
+        "Mul",
+        "Neg",
+        "Pow",
+        "RealDiv",
+        "Rsqrt",
+        "Sqrt",
+        "Square",
+        "SquaredDifference",
+        "Sub",
+        "Transpose",
+    }
+)
 # Ops of the backward pass that touch as much run in order too: thousands of small temporaries of
 # an optimizer's would otherwise lie beside the activations.
 ORDERED_BYTES = 2**16
@@ -124,7 +144,8 @@ def follow(
                     turn = [_done(op)]
             # In any other order more would be there at once than was planned.
             is_end = action.index in ends and not found.chains
-            in_turn = described.kind not in FUSED and not is_end
+            is_alone = described.kind not in REARRANGED or bool(found.chains)
+            in_turn = described.kind not in FUSED and not is_end and is_alone
             in_turn = bool(found.chains) if is_part else in_turn
             before = list(after) if described.is_backward or in_turn else []
             if is_part:
