@@ -68,15 +68,19 @@ def fitted(
     budget_bytes = memory.step_bytes if most_bytes is None else most_bytes
     while len(tried) < MOST_TRIALS:
         plan = make(budget_bytes)
-        if not (tried and _does_the_same(plan, tried[-1])):
-            plan = replace(plan, finds_room=finds_room(step, memory, plan, scratch))
-            tried.append(plan)
-        elif plan.peak_bytes > plan.budget_bytes:
+        is_over = plan.peak_bytes > plan.budget_bytes
+        if is_over and tried and plan.peak_bytes >= tried[-1].peak_bytes:
             break  # There is nothing less.
+        plan = replace(plan, finds_room=finds_room(step, memory, plan, scratch))
+        tried.append(plan)
         if plan.finds_room == 1:
-            break
+            return plan
         budget_bytes = int(min(budget_bytes, plan.peak_bytes) / _short(step, memory, plan, scratch))
-    return max(tried, key=lambda one: (one.finds_room, -one.peak_bytes))
+    best = max(tried, key=lambda one: (one.finds_room, -one.peak_bytes))
+    most = tried[0].budget_bytes
+    if best.peak_bytes <= most:
+        best = replace(best, obstacles={}, advice=())
+    return replace(best, budget_bytes=most)
 
 
 def finds_room(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) -> float:
@@ -110,13 +114,6 @@ def _short(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) 
             break
         times *= LEAST_STEP
     return times
-
-
-def _does_the_same(plan: Plan, other: Plan) -> bool:
-    return all(
-        getattr(plan, name) == getattr(other, name)
-        for name in ("decisions", "awaited", "fetched", "split", "slab_rows", "on_disk")
-    )
 
 
 def _blocks(step: Trace, found: Cut, scratch: Mapping[int, int]) -> dict[int, Sequence[int]]:
