@@ -43,7 +43,7 @@ def noting(swap: str | None) -> Iterator[None]:
         if swap is not None and out_of_memory(error) and not _notes_of_support(error):
             error.add_note(
                 f"{OF_SUPPORT}swap = {swap!r} is on, and this was outside of the steps that it has "
-                "planned, or before it had: in an evaluation, say. A smaller patch or "
+                "planned, or before it had: while data is read, say. A smaller patch or "
                 "replica_batch, fewer filters or precision = 'mixed_bfloat16' would help."
             )
         raise

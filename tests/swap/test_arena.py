@@ -154,6 +154,36 @@ def test_what_else_lies_in_a_device_takes_room():
     assert room(kept, limit_bytes=least * MIB, more_bytes=6 * MIB) < 1
 
 
+def test_more_in_memory_never_leaves_more_room():
+    kept = planned(64 * MIB)
+    found = [room(kept, limit_bytes=48 * MIB, more_bytes=one * MIB) for one in range(0, 64, 4)]
+    assert found == sorted(found, reverse=True)
+    assert (found[0], found[-1]) == (1, 0)
+    # Nor do variables that are larger than all of it.
+    assert room(kept, limit_bytes=48 * MIB, resident=[64 * MIB]) == 0
+
+
+def test_a_plan_with_room_is_within_the_budget_of_the_step():
+    # The second is made for less, passes that, and is found room for.
+    def make(budget_bytes):
+        plan = planned(64 * MIB if budget_bytes > 27 * MIB else 14 * MIB)
+        return dataclasses.replace(plan, budget_bytes=budget_bytes, obstacles={"a": 1})
+
+    first = make(28 * MIB)
+    limit = 26 * MIB
+    assert room(first, limit_bytes=limit) < 1
+
+    def with_more(budget_bytes):
+        plan = make(28 * MIB if budget_bytes == limit else 0)
+        asked = budget_bytes if budget_bytes == limit else MIB
+        return dataclasses.replace(plan, budget_bytes=asked)
+
+    found = fitted(STEP, Memory(limit_bytes=limit), with_more, {})
+    assert found.finds_room == 1
+    assert found.peak_bytes <= found.budget_bytes == limit
+    assert not found.obstacles
+
+
 def room(plan, scratch=None, **memory):
     return finds_room(STEP, Memory(**memory), plan, scratch or {})
 
@@ -190,7 +220,8 @@ def test_without_room_for_any_it_is_the_lowest_peak_and_the_user_is_told():
     assert found.finds_room < 1
     assert found.peak_bytes == min(one.peak_bytes for one in tried)
     # Where there is nothing less, the search ends.
-    assert [one.peak_bytes > one.budget_bytes for one in tried][:-2].count(True) == 0
+    assert len(tried) > 2
+    assert not any(one.peak_bytes > one.budget_bytes for one in tried[:-2])
     # It is within the budget, and what is in the way is the allocator.
     assert found.budget_bytes == 15 * MIB
     assert not found.obstacles

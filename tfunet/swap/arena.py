@@ -91,6 +91,12 @@ class Arena:
         while self._limit - self._left < min(num_bytes, self._limit):
             self._extend(self._left if at_once else ALIGNMENT)
 
+    def fill(self) -> None:
+        """Take all that is free."""
+        while self._free:
+            size, address = self._free[-1]
+            self._take(size, address)
+
     def _extend(self, wanted: int) -> bool:
         if wanted > self._left:
             return False
@@ -142,10 +148,11 @@ def at_start(
         if arena.allocate(num_bytes, within_regions=True) is None:
             later.append(num_bytes)
     arena.extend(limit_bytes, at_once=True)
-    for num_bytes in later:
-        arena.allocate(num_bytes)
+    if None in [arena.allocate(num_bytes) for num_bytes in later]:
+        arena.fill()
     hole = arena.allocate(hole_bytes)
-    arena.allocate(more_bytes)
+    if arena.allocate(more_bytes) is None:
+        arena.fill()
     arena.free(hole)
     return arena
 

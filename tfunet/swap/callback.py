@@ -156,7 +156,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._undo: Callable[[], None] | None = None
         self._room: Room | None = None
         self._is_alone = False  # with an evaluation or a prediction, without training
-        self._memory: Callable[[Sequence[tf.Tensor]], Memory]
+        self._memory: Callable[[Trace, Sequence[tf.Tensor]], Memory]
         self._timed: dict[Any, Any] = {}  # see `profile.measure`
         self._stopwatch = Stopwatch()
         self._told_of_unknown = False
@@ -312,6 +312,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             tiers=tiers,
         )
         scratch: dict[int, int] = {}
+        device = replace(device, more_bytes=device.more_bytes + step.constant_bytes)
         # TFLMS's rule is about the backward pass; of its ways the planner has swapping.
         rule = None if step.is_forward else self.rule
         allowed = ("swap",) if self.rule and step.is_forward else self.allowed
@@ -342,8 +343,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             )
 
         # Meanwhile a pipeline of data has filled what it keeps ready.
-        more_bytes = max(device.more_bytes, _more_bytes(device.resident)) + step.constant_bytes
-        device = replace(device, more_bytes=more_bytes)
+        now_bytes = _more_bytes(device.resident, device.limit_bytes) + step.constant_bytes
+        device = replace(device, more_bytes=max(device.more_bytes, now_bytes))
 
         def best(most_bytes: int | None = None) -> Plan:
             def make(step_bytes: int) -> Plan:
@@ -351,7 +352,7 @@ class LargeModelSupport(keras.callbacks.Callback):
 
             if self.margin is not None:
                 left = device.limit_bytes * (1 - self.margin) - sum(device.resident)
-                return make(max(0, int(left)))
+                return make(max(0, int(left) - step.constant_bytes))
             return fitted(step, device, make, scratch, most_bytes=most_bytes)
 
         plan = best()
@@ -369,7 +370,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             return
         room = self._place()
         step, handles = trace.read(ops, results, compression=self.compression)
-        device = self._memory(handles)
+        device = self._memory(step, handles)
         unknown = trace.of_unknown_size(step, handles)
         self._tell_of_unknown(unknown)
         plan = self.plan or self._make_plan(step, ops, room, device)
@@ -398,7 +399,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         step, handles = trace.read(ops, results)
         step = forward.divided(step)
         with budgets.uncounted():
-            plan = self._make_plan(step, ops, room, self._memory(handles))
+            plan = self._make_plan(step, ops, room, self._memory(step, handles))
         self.evaluation_plans.append(plan)
         if plan.decisions or plan.split:
             self._follow(plan, step, ops, handles, room)
@@ -454,13 +455,18 @@ def _build_optimizer(model: keras.Model) -> None:
 
     Where a step made them, TensorFlow would trace it, and we plan it, twice.
     """
-    if model.built and model.optimizer and not model.optimizer.built:
+    optimizer = getattr(model, "optimizer", None)  # of a model that is not compiled there is none
+    if model.built and optimizer and not optimizer.built:
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
 
 
 def _memory(
-    model: keras.Model, limit_bytes: int, first_bytes: int, handles: Sequence[tf.Tensor]
+    model: keras.Model,
+    limit_bytes: int,
+    first_bytes: int,
+    step: Trace,
+    handles: Sequence[tf.Tensor],
 ) -> Memory:
     """Return the memory of a device before a step.
 
@@ -468,22 +474,29 @@ def _memory(
         model: Whose variables are there.
         limit_bytes: The budget.
         first_bytes: See `tfunet.swap.arena.at_start`.
-        handles: Tensors of the step; what none of its ops makes is its batch.
+        step: To be planned; what none of its ops makes is its batch.
+        handles: Its tensors.
     """
     resident = variable_bytes(model)
-    batch_bytes = sum(trace.num_bytes(one) for one in handles if one.op.type == "Placeholder")
+    batch_bytes = sum(
+        trace.num_bytes(handle)
+        for one, handle in zip(step.tensors, handles, strict=True)
+        if one.producer < 0 and handle.op.type != "Const"
+    )
+    more_bytes = max(batch_bytes, _more_bytes(resident, limit_bytes))
     return Memory(
-        limit_bytes=limit_bytes,
-        first_bytes=first_bytes,
-        resident=resident,
-        more_bytes=max(batch_bytes, _more_bytes(resident)),
+        limit_bytes=limit_bytes, first_bytes=first_bytes, resident=resident, more_bytes=more_bytes
     )
 
 
-def _more_bytes(resident: Sequence[int]) -> int:
-    """Return what is in use of a device beside variables; 0 where nobody keeps an account."""
-    used = budgets.used_bytes() if budgets.device_bytes() is not None else None
-    return 0 if used is None else max(0, used[0] - sum(resident))
+def _more_bytes(resident: Sequence[int], limit_bytes: int) -> int:
+    """Return what is in use beside variables, and has no place outside of the budget; 0 where
+    nobody keeps an account."""
+    device_bytes = budgets.device_bytes()
+    used = budgets.used_bytes() if device_bytes is not None else None
+    if device_bytes is None or used is None:
+        return 0
+    return max(0, used[0] - sum(resident) - max(0, device_bytes - limit_bytes))
 
 
 def _needs(step: Trace) -> int:
@@ -497,5 +510,6 @@ def resident_bytes(model: keras.Model) -> int:
 
 def variable_bytes(model: keras.Model) -> list[int]:
     """Return the bytes of each of the weights and of the optimizer's variables."""
-    optimizer = model.optimizer.variables if model.optimizer else ()
+    optimizer = getattr(model, "optimizer", None)
+    optimizer = optimizer.variables if optimizer else ()
     return [trace.num_bytes(one.value) for one in (*model.variables, *optimizer)]

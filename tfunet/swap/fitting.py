@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from tfunet.swap.arena import at_start, plays, requests
 from tfunet.swap.chains import blocks_of_slab
+from tfunet.swap.exact import as_planned
 from tfunet.swap.plan import Plan
 from tfunet.swap.planned import cut, scheduled
 from tfunet.swap.split import Cut
@@ -17,8 +18,8 @@ LEAST_STEP, MOST_STEP = 1.04, 1.6
 # Of the budget: how far in things may lie that nobody knows of, such as what timing the ops left
 # behind. Where a tensor comes to lie hangs on them: a plan has room if it has with each.
 HOLES = (0.0, 0.01, 0.02, 0.035, 0.05, 0.07)
-# How large they may be, beside all else that is there as often again: the next batch, say.
-UNKNOWN = 0.05
+# How large they may be, beside what is there as often again, the next batch say: of that, so much.
+UNKNOWN, MOST_AGAIN = 0.05, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,20 +75,25 @@ def fitted(
         plan = replace(plan, finds_room=finds_room(step, memory, plan, scratch))
         tried.append(plan)
         if plan.finds_room == 1:
-            return plan
+            break
         budget_bytes = int(min(budget_bytes, plan.peak_bytes) / _short(step, memory, plan, scratch))
     best = max(tried, key=lambda one: (one.finds_room, -one.peak_bytes))
     most = tried[0].budget_bytes
+    if best.finds_room == 1 and best.peak_bytes <= best.budget_bytes:
+        return best
+    # The budget that it was made for was smaller than that of the step.
     if best.peak_bytes <= most:
-        best = replace(best, obstacles={}, advice=())
+        best = replace(best, obstacles={}, advice=(), wanted_host_bytes=0, wanted_peak_bytes=0)
     return replace(best, budget_bytes=most)
 
 
 def finds_room(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) -> float:
     """Return how often, of the times it was played through, the allocator had room for a plan."""
+    step = as_planned(step, plan)
     found = cut(step, plan)
     asked = requests(found.trace, scheduled(found.trace, plan), _blocks(step, found, scratch))
-    most_bytes = 2 * memory.more_bytes + int(UNKNOWN * memory.limit_bytes)
+    again = min(memory.more_bytes, int(MOST_AGAIN * memory.limit_bytes))
+    most_bytes = memory.more_bytes + again + int(UNKNOWN * memory.limit_bytes)
     had_room = [
         plays(
             at_start(
@@ -118,8 +124,8 @@ def _short(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) 
 
 def _blocks(step: Trace, found: Cut, scratch: Mapping[int, int]) -> dict[int, Sequence[int]]:
     """Return the bytes of the blocks that ops of a cut step need and no tensor shows."""
-    blocks: dict[int, Sequence[int]] = {one: [size] for one, size in scratch.items()}
     own = found.scratch_with(scratch)
+    blocks: dict[int, Sequence[int]] = {one: [size] for one, size in own.items()}
     for last, chain in found.chains.items():
         of_slab = blocks_of_slab(step, chain.ops, chain.height)
         blocks[last] = [*of_slab, own[last] - sum(of_slab)]

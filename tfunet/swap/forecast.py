@@ -100,7 +100,7 @@ def forecast(
     memory = Memory(
         limit_bytes=memory_bytes or device.memory_bytes,
         resident=variable_bytes(model),
-        more_bytes=trace.num_bytes(image) + trace.num_bytes(mask),
+        more_bytes=trace.num_bytes(image) + trace.num_bytes(mask) + found.constant_bytes,
     )
     costs = described(found, device)
 

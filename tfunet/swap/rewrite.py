@@ -155,7 +155,8 @@ def follow(
                     previous = _done(op)
                 continue
             if described.is_backward or described.kind not in FUSED:
-                previous = op
+                rearranged = not described.is_backward and described.kind in REARRANGED
+                previous = _done(op) if rearranged else op
             if described.kind not in FUSED:
                 before += gone
             elif gone:

@@ -86,6 +86,16 @@ def over_line(plan: Plan) -> str:
     return f"{text}. What would help: {_or(ways)}."
 
 
+def _room_line(plan: Plan) -> str:
+    """Return that TensorFlow's allocator may have no room for a plan; "" where it has."""
+    if plan.finds_room == 1:
+        return ""
+    return (
+        "TensorFlow's allocator may not find room for it in one piece: played through, it did in "
+        f"{plan.finds_room:.0%} of the cases. A smaller batch or patch would help."
+    )
+
+
 def forward_line(plan: Plan, what: str) -> str:
     """Return what is done in a forward pass alone, of "evaluation" or "prediction"; "" where
     nothing is, and all fits."""
@@ -95,7 +105,7 @@ def forward_line(plan: Plan, what: str) -> str:
         "recomputed": plan.count("recompute"),
     }
     done = [f"{count} {how}" for how, count in counts.items() if count]
-    over = over_line(plan)
+    over = over_line(plan) or _room_line(plan)
     if not done:
         needs = f"{mib(plan.peak_bytes)} predicted"
         return f"Large-model support: in {what} all is kept; {needs}. {over}" if over else ""
@@ -160,7 +170,7 @@ def _listed(sizes: Mapping[str, int]) -> str:
 def begin_line(plan: Plan, everything: str) -> str:
     """Return what a plan does, in a line; where it is nothing, that `everything` fits."""
     done = plan.decisions or plan.split
-    if not done and plan.peak_bytes <= plan.budget_bytes:
+    if not done and plan.peak_bytes <= plan.budget_bytes and plan.finds_room == 1:
         text = f"Large-model support: {everything} fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
         return text
     on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
@@ -174,12 +184,7 @@ def begin_line(plan: Plan, everything: str) -> str:
     )
     if plan.compression is not None:
         text += " Losses are not those without support."
-    over = over_line(plan)
-    if not over and plan.finds_room < 1:
-        over = (
-            "TensorFlow's allocator may not find room for it in one piece: played through, it did "
-            f"in {plan.finds_room:.0%} of the cases. A smaller batch or patch would help."
-        )
+    over = over_line(plan) or _room_line(plan)
     return f"{text} {over}" if over else text
 
 

@@ -26,7 +26,7 @@ def taken_over(
 
     @functools.wraps(step)
     def planned(*args: Any, **kwargs: Any) -> Any:
-        if getattr(_tracing, "is_under_way", False):
+        if tf.executing_eagerly() or getattr(_tracing, "is_under_way", False):
             return step(*args, **kwargs)
         graph = tf.compat.v1.get_default_graph()
         begin = len(graph.get_operations())
