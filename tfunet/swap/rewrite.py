@@ -13,8 +13,8 @@ from tfunet.swap.trace import FUSED_WITH_BIAS, READS
 
 # A control edge to one of these keeps TensorFlow from fusing it with its neighbour.
 FUSED = FUSED_WITH_BIAS | {"BiasAdd"}
-# TensorFlow's optimizer rearranges these, if no control edge leads to them or from them, which may
-# change the last bit of what comes after.
+# TensorFlow's optimizer rearranges these, if no control edge leads to them, which may change the
+# last bit of what comes after.
 REARRANGED = frozenset(
     {
         "Add",
@@ -133,7 +133,7 @@ def follow(
             is_part = trace.is_forward and (action.index in parts or action.index in ends)
             if described.kind != "BiasAdd" and not (is_part and action.index in ends):
                 # What takes over the memory of a tensor waits for its copy, if nothing is lost.
-                takes_over = described.kind in IN_PLACE - REARRANGED and not tier.copies_overlap
+                takes_over = described.kind in IN_PLACE and not tier.copies_overlap
                 due = action.index + takes_over
                 gone = [copy for last, copy in leaving if last < due]
                 leaving = [one for one in leaving if one[0] >= due]
@@ -154,7 +154,7 @@ def follow(
                 if action.index not in parts:
                     previous = _done(op)
                 continue
-            if described.is_backward or (described.kind not in FUSED and is_alone):
+            if described.is_backward or described.kind not in FUSED:
                 previous = op
             if described.kind not in FUSED:
                 before += gone
