@@ -164,21 +164,16 @@ def test_more_in_memory_never_leaves_more_room():
 
 
 def test_a_plan_with_room_is_within_the_budget_of_the_step():
-    # The second is made for less, passes that, and is found room for.
-    def make(budget_bytes):
-        plan = planned(64 * MIB if budget_bytes > 27 * MIB else 14 * MIB)
-        return dataclasses.replace(plan, budget_bytes=budget_bytes, obstacles={"a": 1})
-
-    first = make(28 * MIB)
     limit = 26 * MIB
-    assert room(first, limit_bytes=limit) < 1
 
-    def with_more(budget_bytes):
-        plan = make(28 * MIB if budget_bytes == limit else 0)
+    def make(budget_bytes):
+        # The second is made for less than it needs, and there is room for it all the same.
+        plan = planned(64 * MIB) if budget_bytes == limit else planned(0)
         asked = budget_bytes if budget_bytes == limit else MIB
-        return dataclasses.replace(plan, budget_bytes=asked)
+        return dataclasses.replace(plan, budget_bytes=asked, obstacles={"a": 1})
 
-    found = fitted(STEP, Memory(limit_bytes=limit), with_more, {})
+    assert room(make(limit), limit_bytes=limit) < 1
+    found = fitted(STEP, Memory(limit_bytes=limit), make, {})
     assert found.finds_room == 1
     assert found.peak_bytes <= found.budget_bytes == limit
     assert not found.obstacles
