@@ -43,7 +43,7 @@ import tensorflow as tf
 from tfunet.models.make import make_model
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.budget import join_regions, used_bytes
-from tfunet.swap.callback import resident_bytes
+from tfunet.swap.device_memory import resident_bytes
 from tfunet.xplane import read_allocations
 
 MIB = 2**20

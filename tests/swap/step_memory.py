@@ -18,7 +18,7 @@ from kinds import unet
 
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.alone import Kind, take
-from tfunet.swap.callback import resident_bytes
+from tfunet.swap.device_memory import resident_bytes
 from tfunet.xplane import read_allocations
 
 MIB = 2**20

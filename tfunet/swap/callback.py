@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,30 @@ import keras
 import tensorflow as tf
 
 from tfunet.stamps import Note
-from tfunet.swap import amount, compiled, exact, forward, planner, profile, rewrite, tflms, trace
+from tfunet.swap import (
+    amount,
+    compiled,
+    device_memory,
+    exact,
+    forward,
+    making,
+    rewrite,
+    tflms,
+    trace,
+)
 from tfunet.swap import budget as budgets
 from tfunet.swap import compression as compressions
-from tfunet.swap.costs import Costs
-from tfunet.swap.fitting import Memory, fitted
+from tfunet.swap.fitting import Memory
 from tfunet.swap.plan import WAYS, Plan, Way
 from tfunet.swap.planned import cut, scheduled
 from tfunet.swap.room import Room, local_replicas, read_limits
 from tfunet.swap.scalars import scalars
-from tfunet.swap.schedule import memory, schedule
 from tfunet.swap.show import begin_line, end_line, forward_line, out_of_memory_line
 from tfunet.swap.steps import Trace
 from tfunet.swap.stopwatch import Stopwatch
 from tfunet.swap.taken_over import taken_over
-from tfunet.swap.tiers import Tiers, with_advice
 
 MIB = 2**20
-# A step whose tensors fill no such part of the budget fits with any scratch, and in any order.
-FAR = 1 / 4
 SCALAR = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
     data_class="DATA_CLASS_SCALAR",
@@ -187,7 +191,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         used = budgets.used_bytes() if budgets.device_bytes() is not None else None
         line = self.plans and end_line(
             _largest(self.plans),
-            resident_bytes=resident_bytes(self.model),
+            resident_bytes=device_memory.resident_bytes(self.model),
             used_bytes=None if used is None else used[1],
             seconds=self._stopwatch.median_seconds(),
         )
@@ -255,7 +259,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._remove()
         compiled.check(model)
         if trains:
-            _build_optimizer(model)
+            compiled.build_optimizer(model)
             self.plans = []
             self._stopwatch = Stopwatch()
             self._told_of_unknown = False
@@ -267,7 +271,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         if self.verbose and (line := budgets.far_line()):
             print(line, flush=True)
         self._memory = partial(
-            _memory, model, budgets.in_bytes(self.budget), budgets.join_regions()
+            device_memory.of_model, model, budgets.in_bytes(self.budget), budgets.join_regions()
         )
         jit_compile = model.jit_compile
         own = {one: vars(model)[one] for one in STEPS if one in vars(model)}  # of the user
@@ -301,68 +305,6 @@ class LargeModelSupport(keras.callbacks.Callback):
             self._room.close()
             self._room = None
 
-    def _make_plan(
-        self, step: Trace, ops: Sequence[tf.Operation], room: Room, device: Memory
-    ) -> Plan:
-        tiers = room.left(ops[0].graph, ops[0].device)
-        costs = Costs(
-            op_seconds=[0.0] * len(ops),
-            out_bytes_per_second=1.0,
-            in_bytes_per_second=1.0,
-            tiers=tiers,
-        )
-        scratch: dict[int, int] = {}
-        device = replace(device, more_bytes=device.more_bytes + step.constant_bytes)
-        # TFLMS's rule is about the backward pass; of its ways the planner has swapping.
-        rule = None if step.is_forward else self.rule
-        allowed = ("swap",) if self.rule and step.is_forward else self.allowed
-        # What takes how long is known of most ops when an evaluation begins.
-        known = self._timed if step.is_forward else {}
-        if rule or _needs(step) > FAR * device.step_bytes:
-            with tf.init_scope():
-                costs, scratch = profile.measure(step, ops, room.host, known)
-            costs = replace(costs, tiers=room.timed(tiers))
-
-        def planned(tiers: Tiers, step_bytes: int) -> Plan:
-            if rule is not None:
-                return tflms.make_plan(
-                    step,
-                    rule,
-                    budget_bytes=step_bytes,
-                    costs=replace(costs, tiers=tiers),
-                    threshold_bytes=self.threshold_bytes,
-                    scratch=scratch,
-                )
-            return planner.make_plan(
-                step,
-                budget_bytes=step_bytes,
-                costs=replace(costs, tiers=tiers),
-                threshold_bytes=self.threshold_bytes,
-                scratch=scratch,
-                allowed=allowed,
-            )
-
-        # Meanwhile a pipeline of data has filled what it keeps ready.
-        now_bytes = _more_bytes(device.resident, device.limit_bytes) + step.constant_bytes
-        device = replace(device, more_bytes=max(device.more_bytes, now_bytes))
-
-        def best(most_bytes: int | None = None) -> Plan:
-            def make(step_bytes: int) -> Plan:
-                return with_advice(lambda tiers: planned(tiers, step_bytes), costs.tiers)
-
-            if self.margin is not None:
-                left = device.limit_bytes * (1 - self.margin) - sum(device.resident)
-                return make(max(0, int(left) - step.constant_bytes))
-            return fitted(step, device, make, scratch, most_bytes=most_bytes)
-
-        plan = best()
-        if plan.split:
-            with tf.init_scope():
-                costs = profile.with_slabs(step, cut(step, plan), ops, costs, known)
-            plan = best(plan.budget_bytes)
-        self._timed |= known
-        return plan
-
     def _rewrite(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> None:
         """Plan a step of one device and make its graph follow the plan."""
         since = time.perf_counter()
@@ -373,14 +315,14 @@ class LargeModelSupport(keras.callbacks.Callback):
         device = self._memory(step, handles)
         unknown = trace.of_unknown_size(step, handles)
         self._tell_of_unknown(unknown)
-        plan = self.plan or self._make_plan(step, ops, room, device)
+        plan = self.plan or self._make_plan(step, ops, device)
         compressions.check_plan(plan, self.compression)
         step = exact.as_planned(step, plan)
         budgets.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
         changes = plan.decisions or plan.split or plan.serialized
-        if changes or plan.peak_bytes > FAR * device.step_bytes:
+        if changes or plan.peak_bytes > making.FAR * device.step_bytes:
             self._follow(plan, step, ops, handles, room)
         if self.verbose:
             line = begin_line(plan, "all of known size" if unknown else "all")
@@ -399,13 +341,22 @@ class LargeModelSupport(keras.callbacks.Callback):
         step, handles = trace.read(ops, results)
         step = forward.divided(step)
         with budgets.uncounted():
-            plan = self._make_plan(step, ops, room, self._memory(step, handles))
+            plan = self._make_plan(step, ops, self._memory(step, handles))
         self.evaluation_plans.append(plan)
         if plan.decisions or plan.split:
             self._follow(plan, step, ops, handles, room)
         line = forward_line(plan, what)
         if self.verbose and line:
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
+
+    def _make_plan(self, step: Trace, ops: Sequence[tf.Operation], device: Memory) -> Plan:
+        wanted = making.Wanted(
+            threshold_bytes=self.threshold_bytes,
+            allowed=self.allowed,
+            margin=self.margin,
+            rule=self.rule,
+        )
+        return making.make_plan(step, ops, self._place(), device, wanted, self._timed)
 
     def _place(self) -> Room:
         """Return where tensors go that are given up."""
@@ -448,68 +399,3 @@ class LargeModelSupport(keras.callbacks.Callback):
 
 def _largest(plans: Sequence[Plan]) -> Plan:
     return max(plans, key=lambda one: one.unlimited_peak_bytes)
-
-
-def _build_optimizer(model: keras.Model) -> None:
-    """Make the optimizer's variables, which are part of what a device holds.
-
-    Where a step made them, TensorFlow would trace it, and we plan it, twice.
-    """
-    optimizer = getattr(model, "optimizer", None)  # of a model that is not compiled there is none
-    if model.built and optimizer and not optimizer.built:
-        with model.distribute_strategy.scope():
-            model.optimizer.build(model.trainable_variables)
-
-
-def _memory(
-    model: keras.Model,
-    limit_bytes: int,
-    first_bytes: int,
-    step: Trace,
-    handles: Sequence[tf.Tensor],
-) -> Memory:
-    """Return the memory of a device before a step.
-
-    Args:
-        model: Whose variables are there.
-        limit_bytes: The budget.
-        first_bytes: See `tfunet.swap.arena.at_start`.
-        step: To be planned; what none of its ops makes is its batch.
-        handles: Its tensors.
-    """
-    resident = variable_bytes(model)
-    batch_bytes = sum(
-        trace.num_bytes(handle)
-        for one, handle in zip(step.tensors, handles, strict=True)
-        if one.producer < 0 and handle.op.type != "Const"
-    )
-    more_bytes = max(batch_bytes, _more_bytes(resident, limit_bytes))
-    return Memory(
-        limit_bytes=limit_bytes, first_bytes=first_bytes, resident=resident, more_bytes=more_bytes
-    )
-
-
-def _more_bytes(resident: Sequence[int], limit_bytes: int) -> int:
-    """Return what is in use beside variables, and has no place outside of the budget; 0 where
-    nobody keeps an account."""
-    device_bytes = budgets.device_bytes()
-    used = budgets.used_bytes() if device_bytes is not None else None
-    if device_bytes is None or used is None:
-        return 0
-    return max(0, used[0] - sum(resident) - max(0, device_bytes - limit_bytes))
-
-
-def _needs(step: Trace) -> int:
-    return int(memory(step, schedule(step, {})).max(initial=0))
-
-
-def resident_bytes(model: keras.Model) -> int:
-    """Return what is in device memory before the step: weights and the optimizer's variables."""
-    return sum(variable_bytes(model))
-
-
-def variable_bytes(model: keras.Model) -> list[int]:
-    """Return the bytes of each of the weights and of the optimizer's variables."""
-    optimizer = getattr(model, "optimizer", None)
-    optimizer = optimizer.variables if optimizer else ()
-    return [trace.num_bytes(one.value) for one in (*model.variables, *optimizer)]

@@ -1,4 +1,4 @@
-"""How a model must be compiled for large-model support: into a graph, and without XLA."""
+"""How a model must be compiled for large-model support: into a graph, without XLA, and whole."""
 
 import os
 
@@ -24,6 +24,17 @@ def check(model: keras.Model) -> None:
             f"Large-model support cannot move tensors out of what XLA compiles as a whole, and "
             f"{forced} has it compile any model. Train without it."
         )
+
+
+def build_optimizer(model: keras.Model) -> None:
+    """Make the optimizer's variables, which are part of what a device holds.
+
+    Where a step made them, TensorFlow would trace it, and we plan it, twice.
+    """
+    optimizer = getattr(model, "optimizer", None)  # of a model that is not compiled there is none
+    if model.built and optimizer and not optimizer.built:
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)
 
 
 def _asks_for_xla(model: keras.Model) -> bool:

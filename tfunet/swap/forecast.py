@@ -13,8 +13,9 @@ from tfunet.config import RunConfig
 from tfunet.data.source import open_source
 from tfunet.models.make import make_model
 from tfunet.swap import amount, planner, trace
-from tfunet.swap.callback import MIB, variable_bytes
+from tfunet.swap.callback import MIB
 from tfunet.swap.costs import Device, described
+from tfunet.swap.device_memory import variable_bytes
 from tfunet.swap.devices import DISK_BYTES_PER_SECOND
 from tfunet.swap.fitting import Memory, fitted
 from tfunet.swap.plan import WAYS, Plan, Way

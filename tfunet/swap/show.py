@@ -136,7 +136,7 @@ def out_of_memory_line(plan: Plan, *, allowed: Collection[Way] = WAYS) -> str:
     return (
         f"Large-model support: out of device memory, though {mib(plan.peak_bytes)} of the "
         f"{mib(plan.budget_bytes)} that a step may use were predicted: the allocator lost more "
-        "than was set aside. A smaller budget (a smaller share, such as swap = '0.5') or a larger "
+        "than was foreseen. A smaller budget (a smaller share, such as swap = '0.5') or a larger "
         f"margin would help, and so would {_or(ways)}. At the peak, in "
         f"{plan.peak_op}, there are {_listed(plan.peak_tensors)}."
     )
