@@ -1,9 +1,9 @@
 """How much of a budget a plan may use for TensorFlow's allocator to find it in pieces. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfunet.swap.arena import at_start, plays, requests
+from tfunet.swap.arena import Arena, Request, at_start, plays, requests
 from tfunet.swap.chains import blocks_of_slab
 from tfunet.swap.exact import as_planned
 from tfunet.swap.plan import Plan
@@ -69,14 +69,16 @@ def fitted(
     budget_bytes = memory.step_bytes if most_bytes is None else most_bytes
     while len(tried) < MOST_TRIALS:
         plan = make(budget_bytes)
+        asked = _asked(step, plan, scratch)
+        plan = replace(plan, finds_room=_had_room(memory, asked))
         is_over = plan.peak_bytes > plan.budget_bytes
         if is_over and tried and plan.peak_bytes >= tried[-1].peak_bytes:
-            break  # There is nothing less.
-        plan = replace(plan, finds_room=finds_room(step, memory, plan, scratch))
-        tried.append(plan)
-        if plan.finds_room == 1:
             break
-        budget_bytes = int(min(budget_bytes, plan.peak_bytes) / _short(step, memory, plan, scratch))
+        tried.append(plan)
+        # There is nothing less, but lower slabs.
+        if plan.finds_room == 1 or (is_over and not plan.split):
+            break
+        budget_bytes = int(min(budget_bytes, plan.peak_bytes) / _short(memory, asked))
     best = max(tried, key=lambda one: (one.finds_room, -one.peak_bytes))
     most = tried[0].budget_bytes
     if best.finds_room == 1 and best.peak_bytes <= best.budget_bytes:
@@ -89,37 +91,45 @@ def fitted(
 
 def finds_room(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) -> float:
     """Return how often, of the times it was played through, the allocator had room for a plan."""
-    step = as_planned(step, plan)
-    found = cut(step, plan)
-    asked = requests(found.trace, scheduled(found.trace, plan), _blocks(step, found, scratch))
+    return _had_room(memory, _asked(step, plan, scratch))
+
+
+def _had_room(memory: Memory, asked: Sequence[Request]) -> float:
+    had_room = [plays(arena, asked) for arena in _arenas(memory)]
+    return sum(had_room) / len(had_room)
+
+
+def _short(memory: Memory, asked: Sequence[Request]) -> float:
+    """Return how many times its memory a plan wants, to have room in it."""
+    times = LEAST_STEP
+    while times < MOST_STEP:
+        larger = replace(memory, limit_bytes=int(memory.limit_bytes * times))
+        if all(plays(arena, asked) for arena in _arenas(larger)):
+            break
+        times *= LEAST_STEP
+    return times
+
+
+def _arenas(memory: Memory) -> Iterator[Arena]:
+    """Yield what a step may find, as `HOLES` has it."""
     again = min(memory.more_bytes, int(MOST_AGAIN * memory.limit_bytes))
     most_bytes = memory.more_bytes + again + int(UNKNOWN * memory.limit_bytes)
-    had_room = [
-        plays(
-            at_start(
+    for hole in HOLES:
+        for more_bytes in (most_bytes, memory.more_bytes):
+            yield at_start(
                 memory.limit_bytes,
                 first_bytes=memory.first_bytes,
                 resident=memory.resident,
                 more_bytes=more_bytes,
                 hole_bytes=int(hole * memory.limit_bytes),
-            ),
-            asked,
-        )
-        for hole in HOLES
-        for more_bytes in (memory.more_bytes, most_bytes)
-    ]
-    return sum(had_room) / len(had_room)
+            )
 
 
-def _short(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) -> float:
-    """Return how many times its memory a plan wants, to have room in it."""
-    times = LEAST_STEP
-    while times < MOST_STEP:
-        larger = replace(memory, limit_bytes=int(memory.limit_bytes * times))
-        if finds_room(step, larger, plan, scratch) == 1:
-            break
-        times *= LEAST_STEP
-    return times
+def _asked(step: Trace, plan: Plan, scratch: Mapping[int, int]) -> list[Request]:
+    """Return what a step asks of the allocator under a plan."""
+    step = as_planned(step, plan)
+    found = cut(step, plan)
+    return requests(found.trace, scheduled(found.trace, plan), _blocks(step, found, scratch))
 
 
 def _blocks(step: Trace, found: Cut, scratch: Mapping[int, int]) -> dict[int, Sequence[int]]:
