@@ -14,8 +14,9 @@ import tensorflow as tf
 from kinds import KINDS, batches
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tfunet.swap import LargeModelSupport, alone, profile
+from tfunet.swap import LargeModelSupport, alone, profile, trace
 from tfunet.swap.alone import Kind, take
+from tfunet.swap.host import NumpyMemory
 
 STEP = Path(__file__).with_name("step_memory.py")
 
@@ -94,6 +95,18 @@ def test_an_op_that_made_up_numbers_do_not_suit_does_not_spoil_the_others():
 def test_an_op_whose_output_depends_on_numbers_is_not_run():
     ops = traced(lambda image, sizes: tf.fill(tf.cast(sizes, tf.int32), image[0]), (4,), (2,))
     assert take([Kind(ops["Fill"])]) == [None]
+
+
+def test_ops_that_make_more_and_less_of_the_same_input_are_timed_apart():
+    def several(sums):
+        return tf.tile(sums, [1, 256, 256, 1]), tf.tile(sums, [1, 128, 128, 1])
+
+    graph = tf.function(several).get_concrete_function(tf.TensorSpec((1, 1, 1, 16))).graph
+    ops = trace.in_order(graph.get_operations(), graph.outputs)
+    step, _ = trace.read(ops, graph.outputs)
+    known = {}
+    profile.measure(step, ops, NumpyMemory(None), known)
+    assert [signature[0] for signature in known] == ["Tile", "Tile"]
 
 
 @pytest.mark.parametrize("kind", ["unet 3D", "isensee", "separable"])

@@ -44,10 +44,10 @@ def measure(
     """Return the costs of a step, and the scratch of its ops: bytes that no tensor shows.
 
     Each kind of large op and each direction of copying is timed here; ops of equal type,
-    attributes and shapes once. A bias that is added to a convolution costs nothing, as TensorFlow
-    does both in one go. Scratch is by the index of an op; without it where the allocator keeps no
-    account. Ops that are in `known` are not timed again, and it is told of those that are. Call it
-    where ops run at once (`tf.init_scope`).
+    attributes and shapes, of inputs and outputs, once. A bias that is added to a convolution costs
+    nothing, as TensorFlow does both in one go. Scratch is by the index of an op; without it where
+    the allocator keeps no account. Ops that are in `known` are not timed again, and it is told of
+    those that are. Call it where ops run at once (`tf.init_scope`).
     """
     known = {} if known is None else known
     kinds: dict[Any, Kind] = {}
@@ -198,7 +198,9 @@ def _signature(op: tf.Operation) -> Any:
     }
     # Of some, such as the time at which something was done, not even the rank is known.
     inputs = [(one.dtype, str(one.shape)) for one in op.inputs]
-    return op.type, tuple(sorted(attributes.items())), tuple(inputs)
+    # It may be a number among the inputs that says how much is made of them, as of a Tile.
+    outputs = [str(one.shape) for one in op.outputs]
+    return op.type, tuple(sorted(attributes.items())), tuple(inputs), tuple(outputs)
 
 
 def _large_bytes() -> int:
