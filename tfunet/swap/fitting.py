@@ -69,13 +69,13 @@ def fitted(
     budget_bytes = memory.step_bytes if most_bytes is None else most_bytes
     while len(tried) < MOST_TRIALS:
         plan = make(budget_bytes)
-        asked = _asked(step, plan, scratch)
-        plan = replace(plan, finds_room=_had_room(memory, asked))
         is_over = plan.peak_bytes > plan.budget_bytes
         if is_over and tried and plan.peak_bytes >= tried[-1].peak_bytes:
-            break
+            break  # There is nothing less.
+        asked = _asked(step, plan, scratch)
+        plan = replace(plan, finds_room=_had_room(memory, asked))
         tried.append(plan)
-        # There is nothing less, but lower slabs.
+        # Of a step that is not cut there is nothing less; slabs may be lower.
         if plan.finds_room == 1 or (is_over and not plan.split):
             break
         budget_bytes = int(min(budget_bytes, plan.peak_bytes) / _short(memory, asked))
