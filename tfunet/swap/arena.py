@@ -183,18 +183,24 @@ def requests(
     """
     both_forms = of_compressed(trace, actions).tolist()
     found = []
+    numbers: dict[int, int] = {}  # of a buffer of the step: its own among those that are asked for
+    count = 0
     for action, (begun, ended), more in zip(
         actions, allocations(trace, actions), both_forms, strict=True
     ):
         is_op = action.kind in ("op", "again")
-        kept = [trace.tensors[one].num_bytes for one in begun]
+        kept = []
+        for buffer, one in enumerate(begun, count):
+            if trace.tensors[one].num_bytes > ALIGNMENT:
+                numbers[buffer] = len(numbers)
+                kept.append(trace.tensors[one].num_bytes)
+        count += len(begun)
         passing = [*(blocks.get(action.index, ()) if is_op else ()), more]
-        found.append(Request(_but_scalars(kept), _but_scalars(passing), ended))
+        passing = [one for one in passing if one > ALIGNMENT]
+        gone = [numbers[buffer] for buffer in ended if buffer in numbers]
+        if kept or passing or gone:
+            found.append(Request(kept, passing, gone))
     return found
-
-
-def _but_scalars(sizes: Sequence[int]) -> list[int]:
-    return [one if one > ALIGNMENT else 0 for one in sizes]
 
 
 def plays(arena: Arena, step: Sequence[Request], *, times: int = 2) -> bool:

@@ -122,11 +122,13 @@ def memory(
     live = 0
     sizes: list[int] = []
     for position, (begun, ended) in enumerate(allocations(trace, actions)):
-        sizes += [trace.tensors[one].num_bytes for one in begun]
-        live += sum(sizes[len(sizes) - len(begun) :])
+        for one in begun:
+            sizes.append(trace.tensors[one].num_bytes)
+            live += sizes[-1]
         op = actions[position].kind in ("op", "again")
         in_use[position] = live + (scratch.get(actions[position].index, 0) if op else 0)
-        live -= sum(sizes[one] for one in ended)
+        for buffer in ended:
+            live -= sizes[buffer]
     return in_use + of_compressed(trace, actions)
 
 
@@ -156,7 +158,7 @@ def allocations(
     buffers: dict[Copy, int] = {}  # of a copy: which buffer holds it
     readers: dict[int, int] = {}  # of a buffer: the last action that reads it
     sizes: list[int] = []  # of a buffer: 0 where it is free
-    ends: dict[int, list[int]] = {}
+    ends: dict[int, set[int]] = {}
     for position, action in enumerate(actions):
         op = trace.ops[action.index] if action.kind in ("op", "again") else None
         begun = []
@@ -170,8 +172,8 @@ def allocations(
                 begun.append(copy[0])
             buffers[copy] = taken
             readers[taken] = max(readers.get(taken, -1), end)
-            ends.setdefault(readers[taken], []).append(taken)
-        ended = [one for one in sorted({*ends.pop(position, ())}) if readers[one] == position]
+            ends.setdefault(readers[taken], set()).add(taken)
+        ended = [one for one in sorted(ends.pop(position, ())) if readers[one] == position]
         yield begun, ended
         for buffer in ended:
             sizes[buffer] = 0
@@ -180,6 +182,8 @@ def allocations(
 def of_compressed(trace: Trace, actions: Sequence[Action]) -> np.ndarray:
     """Return the bytes that compressed forms of tensors take while each action runs, (actions,)."""
     more = np.zeros(len(actions), np.int64)
+    if trace.compression is None:
+        return more
     made: dict[int, int] = {}
     arrived: dict[Copy, int] = {}
     for position, action in enumerate(actions):
@@ -205,15 +209,17 @@ def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
             # Compressed right after its op, it may go before its copy has ended.
             last[action.index, 0] = max(last[action.index, 0], made[action.index] + 1)
             continue
-        for copy in (*action.inputs, *action.outputs):
+        for copy in action.inputs:
             last[copy] = position
-            # One op with what made it, that reads these when it allocates its own output.
-            last.update(dict.fromkeys(fused.get(copy, ()), position))
-        made.update((tensor, position) for tensor, number in action.outputs if not number)
-        inner = [one for one in action.outputs if trace.tensors[one[0]].is_inner]
-        fused.update(
-            dict.fromkeys(inner, tuple(o for one in action.inputs for o in fused.get(one, (one,))))
-        )
+            if copy in fused:
+                # One op with what made it, that reads these when it allocates its own output.
+                last.update(dict.fromkeys(fused[copy], position))
+        for copy in action.outputs:
+            last[copy] = position
+            if not copy[1]:
+                made[copy[0]] = position
+            if trace.tensors[copy[0]].is_inner:
+                fused[copy] = tuple(o for one in action.inputs for o in fused.get(one, (one,)))
     return last
 
 
