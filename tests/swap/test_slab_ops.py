@@ -157,3 +157,17 @@ def test_slabs_give_what_the_whole_op_gives(name):
         np.testing.assert_allclose(parts, whole, rtol=1e-12, atol=1e-12, err_msg=op)
     assert names
     assert LEAST.get(name, set()) <= tried, tried
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_gradient_of_a_pooling_in_slabs_follows_its_own_forward_op(rank):
+    # oneDNN hands on from the one to the other where the maxima are.
+    with tf.Graph().as_default() as graph:
+        x = tf.zeros([1, *(8,) * rank, 2])
+        y = tf.nn.max_pool(x, 2, 2, "SAME")
+        tf.gradients(tf.reduce_sum(y), x)
+        (op,) = (one for one in graph.get_operations() if one.type in slab_ops.POOL_GRADIENTS)
+        slabs = slab_ops.describe(op)
+        (made,) = slab_ops.make(op, slabs, [one[:, :4] for one in op.inputs], 0, 2)
+    whole, slab = op.inputs[1].op, made.op.inputs[1].op
+    assert (slab.type, slab.inputs[0].shape[1]) == (whole.type, 4)

@@ -63,7 +63,7 @@ class Kind(NamedTuple):
         times: How many there are in a step.
         fresh: Inputs, by position, that were made or read just before: caches may have them.
         slab: Own rows of a slab that is run in the place of the op; None for all of it.
-        stays: Whether the step, too, runs it in slabs, without what a forward op would hand on.
+        stays: Whether the step, too, runs it in slabs, and repeats what a forward op would hand on.
     """
 
     op: tf.Operation

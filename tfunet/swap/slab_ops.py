@@ -100,7 +100,17 @@ def make(
         return [made * tf.constant((end - begin) / slabs.rows, made.dtype)]
     if op.type in ("Slice", "Reshape", "EnsureShape", "Tile"):
         return [_made_with_shape(op, inputs, end - begin)]
+    if op.type in POOL_GRADIENTS and inputs[1].op.type not in POOLS:
+        # oneDNN's takes what only its forward op hands on: without, it takes sixty times as long.
+        return _again(op, [inputs[0], _pooled(op, inputs[0]), inputs[2]])
     return _again(op, inputs)
+
+
+def _pooled(gradient: tf.Operation, rows: tf.Tensor) -> tf.Tensor:
+    """Return what the pooling of a gradient makes of rows of its input."""
+    kind = tf.raw_ops.MaxPool3D if gradient.type == "MaxPool3DGrad" else tf.raw_ops.MaxPool
+    same = {key: gradient.get_attr(key) for key in ("ksize", "strides", "padding", "data_format")}
+    return kind(input=rows, name=f"slab/pooled_for_{gradient.name}", **same)
 
 
 def _again(op: tf.Operation, inputs: Sequence[tf.Tensor], **changed: Any) -> list[tf.Tensor]:
@@ -201,8 +211,10 @@ def _pool(op: tf.Operation) -> Slabs | None:
     if op.type in POOLS:
         pooled = _same(op.outputs[0])
         return Slabs(rows=pooled.extent, unit=1, inputs=(window,), outputs=(pooled,))
-    pooled = _same(op.inputs[1])
-    return Slabs(rows=pooled.extent, unit=1, inputs=(window, pooled, pooled), outputs=(window,))
+    pooled, pooled_twice = _same(op.inputs[1]), _same(op.inputs[1], copies=2)
+    return Slabs(
+        rows=pooled.extent, unit=1, inputs=(window, pooled_twice, pooled), outputs=(window,)
+    )
 
 
 class Axis(NamedTuple):
