@@ -39,6 +39,9 @@ NUMBERS = 2**20
 MOST_TIMES = 2**10
 # A small op is timed so many times in a row.
 TINY_OPS = 100
+# Slabs follow each other at once, and small ones find the caches full of themselves: so many are
+# timed in a row that they move as much, and so many at most.
+IN_A_ROW_BYTES, MOST_IN_A_ROW = 2**22, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ class Taken:
     """What an op takes.
 
     Args:
-        seconds: Median of a few runs.
+        seconds: See `Clock.seconds`.
         scratch_bytes: Of its device, beyond its outputs; 0 where the allocator keeps no account.
     """
 
@@ -86,6 +89,14 @@ class Kind(NamedTuple):
     def share(self) -> float:
         """Of the op: what is run of it."""
         return 1.0 if self.slab is None else (self.slab[2] - self.slab[1]) / self.slab[0].rows
+
+    @property
+    def in_a_row(self) -> int:
+        """How often it runs between two looks at the clock."""
+        if not self.stays:
+            return 1
+        moved = sum(map(num_bytes, (*self.op.inputs, *self.op.outputs))) * self.share
+        return max(1, min(MOST_IN_A_ROW, int(IN_A_ROW_BYTES / max(moved, 1))))
 
 
 class Clock:
@@ -137,13 +148,14 @@ class Clock:
         self,
         run: Callable[[], Any],
         *,
-        counts: Mapping[str, int] | None = None,
+        counts: Mapping[str, float] | None = None,
         watched: Any = None,
     ) -> dict[str, float]:
-        """Return what each part took in the median of a few runs.
+        """Return what each part took in a few runs.
 
-        Of the parts together, each as often as it counts, the time is the median too. The sum of
-        their medians is less: what holds a step up now and then falls on one part or another.
+        Of the parts together, each as often as it counts, the time is that of the run that took
+        least: what held the others up was not theirs. What of it falls on each part, the medians
+        say.
 
         Args:
             run: Runs the graph.
@@ -168,7 +180,7 @@ class Clock:
         weights = [(counts or {}).get(name, 1) if name else 0 for name in self._names]
         net = [[max(one - looks, 0.0) for one in run] for run in runs]
         medians = [statistics.median(one) for one in zip(*net, strict=True)]
-        whole = statistics.median(_weighted(weights, run) for run in net)
+        whole = min(_weighted(weights, run) for run in net)
         share = whole / (_weighted(weights, medians) or 1.0)
         named = zip(self._names, medians, strict=True)
         return {name: share * one for name, one in named if name}
@@ -198,7 +210,7 @@ class Clock:
         return np.zeros(())
 
 
-def _weighted(weights: Sequence[int], values: Sequence[float]) -> float:
+def _weighted(weights: Sequence[float], values: Sequence[float]) -> float:
     return sum(weight * one for weight, one in zip(weights, values, strict=True))
 
 
@@ -287,10 +299,12 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
                 ahead, previous = _made_ahead(following, number, previous)
                 waiting.append(ahead)
             inputs, previous = _completed(kind, waiting.popleft(), number, previous)
-            run = partial(_run, kind, inputs, f"alone_{index}")
+            made: list[tf.Tensor] = []
+            run = partial(_run, kind, inputs, f"alone_{index}", made)
             previous = clock.time(f"alone_{index}", [previous], run)
-            if kind.is_held:
-                previous = clock.read([previous], inputs)
+            # TensorFlow leaves out what nobody reads.
+            if kind.is_held or made[:-1]:
+                previous = clock.read([previous], [*inputs, *made[:-1]])
         with tf.control_dependencies([previous]):
             return tf.zeros(())
 
@@ -298,11 +312,13 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
     with tempfile.TemporaryDirectory() as folder:
         # An allocator that keeps no account tells the profiler nothing either.
         watched = None if used_bytes() is None else _profiled(folder)
-        counts = {f"alone_{index}": kind.times for index, kind in enumerate(kinds)}
+        counts = {
+            f"alone_{index}": kind.times / kind.in_a_row for index, kind in enumerate(kinds)
+        }
         seconds = clock.seconds(lambda: one_after_another(*numbers), counts=counts, watched=watched)
         scratch = _scratch(folder, [op for op, *_ in kinds])
     return [
-        Taken(seconds=seconds[name] / kind.share, scratch_bytes=scratch[name])
+        Taken(seconds=seconds[name] / kind.share / kind.in_a_row, scratch_bytes=scratch[name])
         for name, kind in ((f"alone_{index}", kind) for index, kind in enumerate(kinds))
     ]
 
@@ -317,12 +333,18 @@ def _num_bytes(tensors: Sequence[tf.Tensor | None]) -> int:
     return sum(num_bytes(one) for one in tensors if one is not None)
 
 
-def _run(kind: Kind, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
+def _run(
+    kind: Kind, inputs: Sequence[tf.Tensor], name: str, made: list[tf.Tensor]
+) -> tf.Tensor:
+    """Return what an op makes, or the last slab of those in a row, which `made` gets too."""
     op = kind.op
     with tf.device(op.device or None):
-        if kind.slab is not None:
-            return slab_ops.make(op, kind.slab[0], inputs, *kind.slab[1:])[0]
-        return _like(op, inputs, name).outputs[0]
+        if kind.slab is None:
+            return _like(op, inputs, name).outputs[0]
+        for _ in range(kind.in_a_row):
+            with tf.control_dependencies([one.op for one in made[-1:]]):
+                made += slab_ops.make(op, kind.slab[0], inputs, *kind.slab[1:])[:1]
+        return made[-1]
 
 
 def _made_ahead(

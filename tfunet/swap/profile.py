@@ -26,7 +26,8 @@ SMALL_FLOPS = 1e6
 # A copy this large shows the speed of the link, one this small what it takes to start.
 LINK_BYTES = 2**25
 COPIES = 4
-TINY_BYTES = 2**12
+# And that is what one takes of so many that follow each other, as those of slabs do.
+TINY_BYTES, TINY_COPIES = 2**12, 16
 # What was in use so few bytes before may still be in a cache.
 NEAR = 2**22
 # So many times what it moves an op may need, with what it computes in.
@@ -251,21 +252,29 @@ def _link(kind: type[Tier]) -> tuple[float, float, float]:
     """
     tier, clock = kind(), Clock()
 
+    def copies(way: str, tensors: Sequence[tf.Tensor]) -> tf.Operation:
+        previous: list[tf.Operation] = []
+        for one in tensors:
+            with tf.control_dependencies(previous):
+                previous = [tier.out(one) if way == "out" else tier.back(one).op]
+        return previous[0]
+
     @tf.function(jit_compile=False, autograph=False)
     def both(*tensors: tf.Tensor) -> tf.Tensor:
+        parts = [tensors[:TINY_COPIES], *((one,) for one in tensors[TINY_COPIES:])]
         previous = clock.warm(tensors[0])
         for way in ("out", "back"):
-            for at, one in enumerate(tensors):
-                copy = functools.partial(tier.out if way == "out" else tier.back, one)
+            for at, part in enumerate(parts):
+                copy = functools.partial(copies, way, part)
                 previous = clock.time(f"{way} {at}", [previous], copy)
         with tf.control_dependencies([previous]):
             return tf.zeros(())
 
     large = _large_bytes()
     # As in a step, what comes back went out a while ago, and is in no cache any more.
-    tensors = [tf.fill([size // 4], 0.5) for size in (TINY_BYTES, *[large] * COPIES)]
-    found = clock.seconds(lambda: both(*tensors))
-    tiny = {way: found[f"{way} 0"] for way in ("out", "back")}
+    sizes = [*[TINY_BYTES] * TINY_COPIES, *[large] * COPIES]
+    found = clock.seconds(lambda: both(*(tf.fill([size // 4], 0.5) for size in sizes)))
+    tiny = {way: found[f"{way} 0"] / TINY_COPIES for way in ("out", "back")}
     speeds = []
     for way, start in tiny.items():
         seconds = statistics.median(found[f"{way} {at}"] for at in range(1, COPIES + 1))
