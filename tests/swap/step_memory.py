@@ -1,7 +1,8 @@
 """Trains a small network under several budgets; prints memory as planned and as asked for.
 
-Run by itself: TensorFlow's own allocator, which alone keeps an account on a CPU, is chosen before
-TensorFlow begins.
+And how many slabs run between two looks at the clock, where they are timed. Run by itself:
+TensorFlow's own allocator, which alone keeps an account on a CPU, is chosen before TensorFlow
+begins, and so is oneDNN.
 """
 
 import json
@@ -15,8 +16,9 @@ os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="true", TF_CPU_BFC_MEM_LIMIT_IN_MB="4
 import keras
 import tensorflow as tf
 from kinds import unet
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tfunet.swap import LargeModelSupport
+from tfunet.swap import LargeModelSupport, slab_ops
 from tfunet.swap.alone import Kind, take
 from tfunet.swap.device_memory import resident_bytes
 from tfunet.xplane import read_allocations
@@ -78,6 +80,35 @@ def gradient():
     return next(op for op in graph.get_operations() if op.type == "Conv3DBackpropInputV2")
 
 
+def slabs_between_looks():
+    """Return how many slabs of a padded convolution are timed in a row, and how many ran from each
+    look at the clock to the next, where any did."""
+
+    @tf.function
+    def convolved(image, weights):
+        return tf.nn.conv3d(image, weights, [1] * 5, "SAME")
+
+    specs = [tf.TensorSpec(shape) for shape in ((1, 8, 8, 8, 4), (3, 3, 3, 4, 4))]
+    graph = convolved.get_concrete_function(*specs).graph
+    op = next(op for op in graph.get_operations() if op.type == "Conv3D")
+    every = frozenset({0, 1})
+    kind = Kind(op, fresh=every, slab=(slab_ops.describe(op), 2, 4), stays=True)
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.profiler.experimental.Profile(folder):
+            take([kind])
+        (path,) = Path(folder).glob("**/*.xplane.pb")
+        space = xplane_pb2.XSpace.FromString(path.read_bytes())
+    began = sorted(
+        (line.timestamp_ns * 1000 + event.offset_ps, plane.event_metadata[event.metadata_id].name)
+        for plane in space.planes
+        for line in plane.lines
+        for event in line.events
+    )
+    names = [name for _, name in began if name.startswith(("look", "slab/Conv3D"))]
+    runs = "".join("l" if name.startswith("look") else "s" for name in names).split("l")
+    return kind.in_a_row, [len(one) for one in runs if one]
+
+
 def main(size):
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -85,6 +116,7 @@ def main(size):
     with tempfile.TemporaryDirectory() as folder, tf.profiler.experimental.Profile(folder):
         (watched,) = take([Kind(gradient())])  # where a profile is being taken
     found = {"scratch": alone.scratch_bytes, "watched_scratch": watched.scratch_bytes, "steps": []}
+    found["in_a_row"], found["between_looks"] = slabs_between_looks()
     plan, _, resident = step(2**40, size)
     need = plan.peak_bytes
     for share in (1.2, 0.7, 0.5):

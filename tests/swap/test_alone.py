@@ -162,6 +162,9 @@ def test_peak_is_as_planned_with_scratch_and_without(onednn):
         assert found["scratch"] == 8**3 * 3**3 * 4 * 2
     # A profile is not taken inside another, and the op is timed all the same.
     assert found["watched_scratch"] == 0
+    # All slabs of a row, also where oneDNN makes one op of a convolution and its padding.
+    assert found["in_a_row"] > 1
+    assert set(found["between_looks"]) == {found["in_a_row"]}, found
     for step in found["steps"]:
         assert step["predicted"] == pytest.approx(step["peak"], rel=0.01)
     assert found["steps"][-1]["decisions"] > 0

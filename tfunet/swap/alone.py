@@ -336,15 +336,21 @@ def _num_bytes(tensors: Sequence[tf.Tensor | None]) -> int:
 def _run(
     kind: Kind, inputs: Sequence[tf.Tensor], name: str, made: list[tf.Tensor]
 ) -> tf.Tensor:
-    """Return what an op makes, or the last slab of those in a row, which `made` gets too."""
+    """Return what an op makes, or the last slab of those in a row; `made` gets the others too."""
     op = kind.op
-    with tf.device(op.device or None):
-        if kind.slab is None:
-            return _like(op, inputs, name).outputs[0]
-        for _ in range(kind.in_a_row):
-            with tf.control_dependencies([one.op for one in made[-1:]]):
-                made += slab_ops.make(op, kind.slab[0], inputs, *kind.slab[1:])[:1]
-        return made[-1]
+    for _ in range(kind.in_a_row):
+        with tf.device(op.device or None), tf.control_dependencies([one.op for one in made[-1:]]):
+            if kind.slab is None:
+                made.append(_like(op, inputs, name).outputs[0])
+                continue
+            slabs, begin, end = kind.slab
+            # TensorFlow loses the edges to a convolution that it makes one op of with its padding.
+            taken = [
+                tf.raw_ops.EnsureShape(input=one, shape=one.shape) if kind.stays and reach else one
+                for one, reach in zip(inputs, slabs.inputs, strict=True)
+            ]
+            made.append(slab_ops.make(op, slabs, taken, begin, end)[0])
+    return made[-1]
 
 
 def _made_ahead(
