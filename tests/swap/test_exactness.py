@@ -2,6 +2,10 @@
 
 import dataclasses
 import itertools
+import os
+import re
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -76,6 +80,22 @@ def test_same_bits_when_all_that_can_be_is_given_up(kind, monkeypatch):
     support = LargeModelSupport(0, threshold_bytes=256, allowed=WAYS, verbose=0)
     assert_same(trained(kind, [support]), trained(kind, []))
     assert support.plans[-1].decisions
+
+
+def test_same_bits_with_onednn():
+    # It sums in other orders, by what it makes one op of: in a process of its own, on all cores.
+    kinds = "own or two or dropout or attention or subclassed"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+        + [__file__, "-k", f"given_up and ({kinds})"],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert re.search("^[5-9] passed", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tfunet.swap.host import Tier
 from tfunet.swap.schedule import Action, Copy
 from tfunet.swap.slab_graph import SlabGraph
+from tfunet.swap.slab_ops import OF_FILTERS
 from tfunet.swap.split import Cut
 from tfunet.swap.steps import ALIASES, IN_PLACE, Op, Trace, fused, root
 from tfunet.swap.trace import FUSED_WITH_BIAS, READS
@@ -77,6 +78,7 @@ def follow(
     turn: list[tf.Operation] = []  # the last of those that are serialized
     parts = fused(trace)
     ends = frozenset(parts.values())
+    of_bias = _of_bias(trace)
     for action in actions:
         after = [] if previous is None else [previous]
         if action.kind == "out":
@@ -124,6 +126,8 @@ def follow(
             least = (
                 min(threshold_bytes, ORDERED_BYTES) if described.is_backward else threshold_bytes
             )
+            if action.index in of_bias.values():
+                continue  # Its place is that of the gradient with respect to the weights.
             # TensorFlow takes out ops that only rename a tensor, and the order with them.
             takes_turn = described.name in serialized
             if described.kind in ALIASES or not (takes_turn or _is_large(trace, described, least)):
@@ -154,6 +158,9 @@ def follow(
                 if action.index not in parts:
                     previous = _done(op)
                 continue
+            if action.index in of_bias:
+                previous = _together(op, ops[of_bias[action.index]], [*before, *gone])
+                continue
             if described.is_backward or described.kind not in FUSED:
                 previous = op
             if described.kind not in FUSED:
@@ -162,6 +169,34 @@ def follow(
                 op._update_input(0, _identity(op.inputs[0], gone))
             if before:
                 op._add_control_inputs(before)
+
+
+def _of_bias(trace: Trace) -> dict[int, int]:
+    """Return the gradients of convolutions with respect to their weights, and those with respect to
+    their biases, which read the same."""
+    biases = {op.inputs[0]: at for at, op in enumerate(trace.ops) if op.kind == "BiasAddGrad"}
+    return {
+        at: biases[op.inputs[2]]
+        for at, op in enumerate(trace.ops)
+        if op.kind in OF_FILTERS and op.inputs[2] in biases
+    }
+
+
+def _together(
+    of_weights: tf.Operation, of_bias: tf.Operation, before: Sequence[tf.Operation]
+) -> tf.Operation:
+    """Let two gradients of a convolution wait for ops by what both read, and return the op after
+    which both are done. oneDNN makes one op of two with the same edges, in other last bits, and
+    which of them TensorFlow leaves nobody says."""
+    shared = of_weights.inputs[2]
+    with tf.control_dependencies(None):
+        if before:
+            with tf.control_dependencies(before), tf.device(of_weights.device):
+                shared = tf.raw_ops.EnsureShape(input=shared, shape=shared.shape)
+            of_weights._update_input(2, shared)
+            of_bias._update_input(0, shared)
+        with tf.control_dependencies([of_weights, of_bias]):
+            return tf.no_op()
 
 
 def _delayed(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
