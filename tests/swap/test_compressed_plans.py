@@ -7,8 +7,9 @@ from test_planner import UNET, costs_of
 from traces import CHAIN, make_trace
 
 from tfunet.swap import split
-from tfunet.swap.exact import as_planned, compared, without_compared
+from tfunet.swap.exact import compared, without_compared
 from tfunet.swap.plan import Plan
+from tfunet.swap.planned import as_planned
 from tfunet.swap.planner import make_plan
 from tfunet.swap.schedule import memory, schedule
 from tfunet.swap.steps import without_small

@@ -13,6 +13,7 @@ import pytest
 from kinds import KINDS, batches
 
 from tfunet.swap import LargeModelSupport, planner
+from tfunet.swap.activations import from_outputs, reading_outputs
 from tfunet.swap.plan import Plan
 from tfunet.swap.schedule import schedule
 from tfunet.swap.search import Search
@@ -27,6 +28,8 @@ def all_that_may_go(step, *, costs, threshold_bytes, allowed, **_):
 
     Copies stand as far from where they are read as if they ran beside computation.
     """
+    gradients = from_outputs(step, threshold_bytes)
+    step = reading_outputs(step, gradients)
     search = Search(step, costs, allowed, threshold_bytes)
     ways = itertools.cycle(allowed)
     decisions = {}
@@ -38,6 +41,7 @@ def all_that_may_go(step, *, costs, threshold_bytes, allowed, **_):
     slow_copies = dataclasses.replace(costs, copies_overlap=True, copy_seconds=1e-3)
     moves = overlap(step, schedule(step, decisions), slow_copies, budget_bytes=2**40)
     return Plan(
+        from_outputs=gradients,
         decisions={step.tensors[one].name: way for one, way in decisions.items()},
         on_disk=[step.tensors[one].name for one in on_disk],
         awaited={step.tensors[one].name: step.ops[op].name for one, op in moves.awaited.items()},

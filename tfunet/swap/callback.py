@@ -15,7 +15,6 @@ from tfunet.swap import (
     amount,
     compiled,
     device_memory,
-    exact,
     forward,
     making,
     rewrite,
@@ -26,7 +25,7 @@ from tfunet.swap import budget as budgets
 from tfunet.swap import compression as compressions
 from tfunet.swap.fitting import Memory
 from tfunet.swap.plan import WAYS, Plan, Way
-from tfunet.swap.planned import cut, scheduled
+from tfunet.swap.planned import as_planned, cut, scheduled
 from tfunet.swap.room import Room, local_replicas, read_limits
 from tfunet.swap.scalars import scalars
 from tfunet.swap.show import begin_line, end_line, forward_line, out_of_memory_line
@@ -317,11 +316,11 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._tell_of_unknown(unknown)
         plan = self.plan or self._make_plan(step, ops, device)
         compressions.check_plan(plan, self.compression)
-        step = exact.as_planned(step, plan)
+        step = as_planned(step, plan)
         budgets.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
-        changes = plan.decisions or plan.split or plan.serialized
+        changes = plan.decisions or plan.split or plan.serialized or plan.from_outputs
         if changes or plan.peak_bytes > making.FAR * device.step_bytes:
             self._follow(plan, step, ops, handles, room)
         if self.verbose:

@@ -30,6 +30,7 @@ PLACES = {
     "copies": "tensors whose readers share copies back otherwise",
     "fetched_again": "tensors whose further copies back begin elsewhere",
     "serialized": "ops that run one after the other under one of them only",
+    "from_outputs": "gradients of activations that read the output under one of them only",
     "slab_rows": "ops that run in slabs of another height, or not in slabs",
 }
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tfunet.swap.plan import Decision, Plan
+from tfunet.swap.plan import Decision
 from tfunet.swap.schedule import Copy, schedule
 from tfunet.swap.split import Cut, cut
 from tfunet.swap.steps import ALIASES, Trace
@@ -50,16 +50,6 @@ def uncompressed(trace: Trace, tensors: Collection[int]) -> Trace:
     for one in tensors:
         found[one] = replace(found[one], compressed_bytes=0)
     return replace(trace, tensors=tuple(found))
-
-
-def as_planned(trace: Trace, plan: Plan) -> Trace:
-    """Return a step in which those tensors are compressed that a plan names, and no others."""
-    others = (
-        index
-        for index, one in enumerate(trace.tensors)
-        if one.compressed_bytes and one.name not in plan.compressed_bytes
-    )
-    return uncompressed(trace, list(others))
 
 
 def without_compared(trace: Trace) -> Trace:

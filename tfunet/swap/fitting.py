@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 from tfunet.swap.arena import Arena, Request, at_start, plays, requests
 from tfunet.swap.chains import blocks_of_slab
-from tfunet.swap.exact import as_planned
 from tfunet.swap.plan import Plan
-from tfunet.swap.planned import cut, scheduled
+from tfunet.swap.planned import as_planned, cut, scheduled
 from tfunet.swap.split import Cut
 from tfunet.swap.steps import Trace
 

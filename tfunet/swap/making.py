@@ -11,7 +11,7 @@ from tfunet.swap.costs import Costs
 from tfunet.swap.device_memory import more_bytes
 from tfunet.swap.fitting import Memory, fitted
 from tfunet.swap.plan import Plan, Way
-from tfunet.swap.planned import cut
+from tfunet.swap.planned import as_planned, cut
 from tfunet.swap.room import Room
 from tfunet.swap.schedule import memory, schedule
 from tfunet.swap.steps import Trace
@@ -103,7 +103,8 @@ def make_plan(
     plan = best()
     if plan.split:
         with tf.init_scope():
-            costs = profile.with_slabs(step, cut(step, plan), ops, costs, known)
+            found = as_planned(step, plan)
+            costs = profile.with_slabs(found, cut(found, plan), ops, costs, known)
         plan = best(plan.budget_bytes)
     timed |= known
     return plan

@@ -22,6 +22,7 @@ NAMED = (
     "copies",
     "fetched_again",
     "serialized",
+    "from_outputs",
     "split",
     "slab_rows",
     "on_disk",
@@ -51,6 +52,8 @@ class Plan:
         rule: How the plan was made, where not by the planner's search.
         serialized: Ops of the forward pass that run one after the other, as all large ones of the
             backward pass do.
+        from_outputs: Gradients of activations that read the activation's output in the place of its
+            input, which does not stay for them.
         split: Tensors that are never whole on the device: the ops around them run in slabs.
         slab_rows: Rows of a slab, by the last op of each chain of ops that run in slabs.
         on_disk: Of the swapped tensors, those that lie on disk; the others are in host memory.
@@ -94,6 +97,7 @@ class Plan:
     fetched_again: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     rule: str = ""
     serialized: Sequence[str] = ()
+    from_outputs: Sequence[str] = ()
     split: Sequence[str] = ()
     slab_rows: Mapping[str, int] = field(default_factory=dict)
     on_disk: Sequence[str] = ()
@@ -142,7 +146,7 @@ class Plan:
             name: tuple(tuple(point) for point in table.get(name, ()))
             for name in ("curve", "unlimited_curve")
         }
-        listed = ("split", "on_disk", "advice", "serialized")
+        listed = ("split", "on_disk", "advice", "serialized", "from_outputs")
         names = {name: tuple(table.get(name, ())) for name in listed}
         # Plans of earlier versions do not tell, and split tensors are not in this.
         sizes = table.get("tensor_bytes", {})

@@ -3,12 +3,26 @@
 from collections.abc import Collection
 
 from tfunet.swap import split
+from tfunet.swap.activations import reading_outputs
+from tfunet.swap.exact import uncompressed
 from tfunet.swap.plan import Plan
 from tfunet.swap.schedule import Action, schedule
 from tfunet.swap.steps import Trace
 from tfunet.swap.timeline import Moves, moved
 
 OF_ANOTHER = ": it is of another model or batch. Leave plan out to make a new one."
+
+
+def as_planned(step: Trace, plan: Plan) -> Trace:
+    """Return a step in which what a plan compresses is compressed, and nothing else, and in which
+    those gradients read outputs that it names; ValueError if it is a plan of another step."""
+    _check_names(plan.from_outputs, [one.name for one in step.ops if one.instead >= 0])
+    others = [
+        index
+        for index, one in enumerate(step.tensors)
+        if one.compressed_bytes and one.name not in plan.compressed_bytes
+    ]
+    return reading_outputs(uncompressed(step, others), plan.from_outputs)
 
 
 def cut(step: Trace, plan: Plan) -> split.Cut:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfunet.swap import split
+from tfunet.swap.activations import from_outputs, reading_outputs
 from tfunet.swap.costs import Costs
 from tfunet.swap.exact import compared, uncompressed, without_compared
 from tfunet.swap.obstacles import in_the_way, working_sets
@@ -62,8 +63,9 @@ def make_plan(
     """Return the plan with the shortest step found whose predicted peak is within the budget.
 
     Where no plan is, the one with the lowest peak; compare `peak_bytes` with `budget_bytes`.
-    Tensors are split only where nothing else is enough: first those of the ops that are larger
-    than the budget, then more, from the largest on.
+    Where not everything can be kept, gradients of activations read the activation's output, which
+    costs nothing (`tfunet.swap.activations`). Tensors are split only where nothing else is enough:
+    first those of the ops that are larger than the budget, then more, from the largest on.
 
     Args:
         trace: The step.
@@ -75,6 +77,10 @@ def make_plan(
     """
     trace = without_compared(trace)
     unlimited = weigh(trace, {}, costs, budget_bytes=budget_bytes, scratch=scratch)
+    freeing: list[str] = []
+    if unlimited.peak_bytes > budget_bytes:
+        freeing = from_outputs(trace, threshold_bytes)
+        trace = reading_outputs(trace, freeing)
 
     def planned(found: split.Cut) -> Plan:
         whole = trace
@@ -106,8 +112,12 @@ def make_plan(
                 allowed=allowed,
             )
             plan = replace(plan, obstacles=ops, advice=advice)
-        tiers = costs.tiers
-        return replace(plan, host_budget_bytes=tiers.host_bytes, disk_budget_bytes=tiers.disk_bytes)
+        return replace(
+            plan,
+            from_outputs=tuple(freeing),
+            host_budget_bytes=costs.tiers.host_bytes,
+            disk_budget_bytes=costs.tiers.disk_bytes,
+        )
 
     best = planned(split.cut(trace, ()))
     if "split" not in allowed:

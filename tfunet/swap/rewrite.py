@@ -69,6 +69,7 @@ def follow(
         serialized: Ops of the forward pass that run one after the other too.
     """
     trace, handles = found.trace, list(handles)
+    _read_outputs(whole, ops, handles)
     slabs = SlabGraph(whole, found, ops, handles, tier)
     restored: dict[Copy, tf.Tensor] = {}
     copies: dict[int, tf.Operation] = {}
@@ -197,6 +198,15 @@ def _together(
             of_bias._update_input(0, shared)
         with tf.control_dependencies([of_weights, of_bias]):
             return tf.no_op()
+
+
+def _read_outputs(
+    trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[tf.Tensor]
+) -> None:
+    """Let gradients of activations read outputs where the step says so."""
+    for op, described in zip(ops, trace.ops, strict=True):
+        if described.instead >= 0 and described.instead in described.inputs:
+            op._update_input(described.inputs.index(described.instead), handles[described.instead])
 
 
 def _delayed(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:

@@ -169,16 +169,17 @@ def _listed(sizes: Mapping[str, int]) -> str:
 
 def begin_line(plan: Plan, everything: str) -> str:
     """Return what a plan does, in a line; where it is nothing, that `everything` fits."""
-    done = plan.decisions or plan.split
+    done = plan.decisions or plan.split or plan.from_outputs
     if not done and plan.peak_bytes <= plan.budget_bytes and plan.finds_room == 1:
         text = f"Large-model support: {everything} fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
         return text
     on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
     in_slabs = f", {len(plan.split)} split" if plan.split else ""
+    freed = f", {len(plan.from_outputs)} inputs of activations freed" if plan.from_outputs else ""
     text = (
         f"Large-model support: {plan.count('swap')} tensors swapped{compressed(plan)}{in_slabs} "
         f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
-        f"recomputed; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
+        f"recomputed{freed}; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
         f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."
     )

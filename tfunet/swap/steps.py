@@ -171,6 +171,9 @@ class Op:
         flops: Multiplications and additions, of convolutions and matrix products.
         item_bytes: Of a number that it computes with.
         slabs: How it can run in slabs; None where it cannot.
+        instead: Of the gradient of an activation: the tensor that it may read in the place of the
+            activation's input, to the same bits; -1 where there is none. See
+            `tfunet.swap.activations`.
     """
 
     name: str
@@ -182,6 +185,7 @@ class Op:
     flops: float
     item_bytes: int = 4
     slabs: Slabs | None = None
+    instead: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +198,8 @@ class Trace:
         compression: What those become that have `compressed_bytes`, where they are swapped.
         constant_bytes: Of large tensors that TensorFlow computes before the first step, and keeps.
         is_forward: Whether it is a forward pass alone, of an evaluation or a prediction.
+        parted: Inputs of activations that the backward pass would read and does not: these run
+            apart from the bias before them as they would then, and so in order.
     """
 
     ops: tuple[Op, ...]
@@ -201,6 +207,7 @@ class Trace:
     compression: str | None = None
     constant_bytes: int = 0
     is_forward: bool = False
+    parted: frozenset[int] = frozenset()
 
 
 def root(trace: Trace, tensor: int) -> int:
@@ -225,6 +232,7 @@ def fused(trace: Trace) -> dict[int, int]:
         ours = [reader for one in op.outputs for reader in readers.get(one, ())]
         if len(ours) == 1 and trace.ops[ours[0]].is_backward == op.is_backward:
             is_bias = op.kind == "BiasAdd" and trace.tensors[op.inputs[0]].is_inner
+            is_bias = is_bias and op.outputs[0] not in trace.parted
             activates = is_bias and trace.ops[ours[0]].kind in ACTIVATIONS
             if activates or trace.tensors[op.outputs[0]].is_inner:
                 found[position] = ours[0]

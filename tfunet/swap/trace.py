@@ -1,7 +1,7 @@
 """Reads the ops of a training step, and the bytes of their tensors, from its graph."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -128,6 +128,7 @@ def read(
                 flops=_flops(op),
                 item_bytes=op.outputs[0].dtype.size if op.outputs else 4,
                 slabs=slab_ops.describe(op),
+                instead=_instead(op, indices),
             )
         )
     kept = [one for one in handles if one.name in constants and _is_kept(one, constants)]
@@ -138,6 +139,22 @@ def read(
         constant_bytes=sum(map(num_bytes, kept)),
     )
     return step, handles
+
+
+def _instead(op: tf.Operation, indices: Mapping[str, int]) -> int:
+    """Return the output of the activation that an op is the gradient of, if that will do.
+
+    LeakyReluGrad asks of the activation's input whether it is positive, and so is the output then,
+    and only then, for a slope from 0 to 1, also where it underflows. (ReluGrad reads the output.)
+    """
+    if op.type != "LeakyReluGrad" or not 0 <= op.get_attr("alpha") <= 1:
+        return -1
+    outputs = [
+        reader.outputs[0].name
+        for reader in op.inputs[1].consumers()
+        if reader.type == "LeakyRelu" and reader.get_attr("alpha") == op.get_attr("alpha")
+    ]
+    return next((indices[one] for one in outputs if one in indices), -1)
 
 
 def _is_kept(tensor: tf.Tensor, constants: Collection[str]) -> bool:
