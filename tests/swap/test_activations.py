@@ -105,7 +105,9 @@ def test_activation_that_is_parted_does_not_run_as_one_op_with_its_bias():
     assert fused(made) == fused(reading_outputs(made, GRADIENTS)) == {0: 1, 3: 4}
 
 
-@pytest.mark.parametrize(("slope", "will_do"), [(0.0, True), (0.2, True), (1.0, True), (1.5, False)])
+@pytest.mark.parametrize(
+    ("slope", "will_do"), [(0.0, True), (0.2, True), (1.0, True), (1.5, False)]
+)
 def test_output_will_do_where_it_has_the_signs_of_the_input(slope, will_do):
     @tf.function
     def gradient(image):

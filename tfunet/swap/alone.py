@@ -312,9 +312,7 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
     with tempfile.TemporaryDirectory() as folder:
         # An allocator that keeps no account tells the profiler nothing either.
         watched = None if used_bytes() is None else _profiled(folder)
-        counts = {
-            f"alone_{index}": kind.times / kind.in_a_row for index, kind in enumerate(kinds)
-        }
+        counts = {f"alone_{index}": kind.times / kind.in_a_row for index, kind in enumerate(kinds)}
         seconds = clock.seconds(lambda: one_after_another(*numbers), counts=counts, watched=watched)
         scratch = _scratch(folder, [op for op, *_ in kinds])
     return [
@@ -333,9 +331,7 @@ def _num_bytes(tensors: Sequence[tf.Tensor | None]) -> int:
     return sum(num_bytes(one) for one in tensors if one is not None)
 
 
-def _run(
-    kind: Kind, inputs: Sequence[tf.Tensor], name: str, made: list[tf.Tensor]
-) -> tf.Tensor:
+def _run(kind: Kind, inputs: Sequence[tf.Tensor], name: str, made: list[tf.Tensor]) -> tf.Tensor:
     """Return what an op makes, or the last slab of those in a row; `made` gets the others too."""
     op = kind.op
     for _ in range(kind.in_a_row):

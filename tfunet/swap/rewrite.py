@@ -200,9 +200,7 @@ def _together(
             return tf.no_op()
 
 
-def _read_outputs(
-    trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[tf.Tensor]
-) -> None:
+def _read_outputs(trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[tf.Tensor]) -> None:
     """Let gradients of activations read outputs where the step says so."""
     for op, described in zip(ops, trace.ops, strict=True):
         if described.instead >= 0 and described.instead in described.inputs:
