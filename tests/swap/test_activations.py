@@ -14,7 +14,7 @@ from tfunet.swap.planner import make_plan
 from tfunet.swap.schedule import memory, schedule
 from tfunet.swap.steps import fused
 
-# Twice a convolution (of the image x, a; of c, e), its bias (b, f) and an activation (c, g); a third.
+# Twice a convolution (of the image x, a; of c, e), its bias (b, f), an activation (c, g); a third.
 STEP = (
     ("Conv3D", "x", "a", 0),
     ("BiasAdd", "a", "b", 100),
@@ -95,7 +95,9 @@ def test_plan_reads_outputs_where_not_all_can_be_kept_and_says_of_which():
 
 def test_plan_of_another_step_is_refused():
     made, _ = step(*STEP)
-    with pytest.raises(ValueError, match="op6 and 0 more .* does not have: it is of another model"):
+    with pytest.raises(
+        ValueError, match=r"op6 and 0 more .* does not have: it is of another model"
+    ):
         as_planned(made, Plan(from_outputs=("op6",)))
 
 
