@@ -151,7 +151,7 @@ def mobile_net():
 
 
 KINDS = {
-    "unet, no normalization": unet,
+    "unet, residual, no normalization": lambda: unet(residual=True),
     "unet, batch": lambda: unet(normalization="batch"),
     "unet, group": lambda: unet(normalization="group", filters=8),
     "unet, instance, residual, dropout": lambda: unet(

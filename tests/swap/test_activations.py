@@ -70,12 +70,16 @@ def test_activation_takes_over_the_memory_of_an_input_that_need_not_stay():
         ((("Other", "Bb", "Z", 1),), {}, 1, ["op10"]),
         # The step returns it, or who knows what reads it.
         ((), {"f": {"is_result": True}}, 1, ["op13"]),
+        # Nothing else reads the output: one of the two has to stay.
+        ((), {"without": "V"}, 1, ["op10"]),
         # It was there before the step.
         ((), {"b": {"producer": -1}}, 1, ["op10"]),
     ],
 )
 def test_input_that_stays_is_read(more, changed, threshold_bytes, found):
-    made, _ = step(*STEP, *more, **changed)
+    without = changed.pop("without", None)
+    rows = [row for row in STEP if row[2] != without]
+    made, _ = step(*rows, *more, **changed)
     assert from_outputs(made, threshold_bytes) == found
 
 
@@ -91,6 +95,19 @@ def test_plan_reads_outputs_where_not_all_can_be_kept_and_says_of_which():
     assert (plans[1].peak_bytes, plans[1].unlimited_peak_bytes) == (310, 420)
     again = Plan.from_json(plans[1].to_json())
     assert as_planned(made, again) == reading_outputs(made, GRADIENTS)
+    # A forward pass alone is followed as it was traced.
+    alone = dataclasses.replace(made, is_forward=True)
+    plan = make_plan(alone, budget_bytes=330, costs=costs(alone), threshold_bytes=50)
+    assert plan.from_outputs == ()
+
+
+def test_input_that_was_freed_is_computed_again_for_an_output_that_is():
+    made, names = step(*STEP)
+    freed = reading_outputs(made, GRADIENTS)
+    actions = schedule(freed, {names.index("g"): "recompute"})
+    again = [freed.ops[one.index].name for one in actions if one.kind == "again"]
+    # The convolution, its bias and the activation: f is kept for nobody.
+    assert again == ["op3", "op4", "op5"]
 
 
 def test_plan_of_another_step_is_refused():

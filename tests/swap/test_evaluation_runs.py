@@ -16,7 +16,7 @@ from test_in_slabs import FEW_SLABS
 from tfunet.swap import LargeModelSupport, callback, chains, planner, profile, split
 from tfunet.swap.plan import Plan
 
-KIND = "unet, no normalization"
+KIND = "unet, residual, no normalization"
 
 
 def compiled():

@@ -88,7 +88,7 @@ def test_same_bits_when_all_that_can_be_is_given_up(kind, monkeypatch):
 
 def test_same_bits_with_onednn():
     # It sums in other orders, by what it makes one op of: in a process of its own, on all cores.
-    kinds = "own or two or dropout or attention or subclassed"
+    kinds = "own or two or dropout or attention or subclassed or normalization"
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", f"given_up and ({kinds})"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, __file__],

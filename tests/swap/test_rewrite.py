@@ -2,6 +2,7 @@
 
 import keras
 from kinds import KINDS, batches
+from traces import make_trace
 
 from tfunet.swap import LargeModelSupport, planner, rewrite
 from tfunet.swap.plan import Plan
@@ -36,3 +37,12 @@ def test_what_is_repeated_waits_for_the_backward_pass_also_where_it_reads_the_ba
     assert of_the_batch
     for inputs in of_the_batch:
         assert inputs[0].op.control_inputs
+
+
+def test_gradients_of_two_convolutions_that_are_added_up_are_not_taken_together():
+    one = (("Conv2DBackpropFilter", "xwG", "W", 1), ("BiasAddGrad", "G", "B", 1))
+    of_both = (("Conv2DBackpropFilter", "ywG", "V", 1), ("BiasAddGrad", "G", "C", 1))
+    assert rewrite._of_bias(make_trace(*one)[0]) == {0: 1}
+    # The one would wait for the other, which waits for the one.
+    assert rewrite._of_bias(make_trace(*one, *of_both)[0]) == {}
+    assert rewrite._of_bias(make_trace(*one, *of_both[:1])[0]) == {}

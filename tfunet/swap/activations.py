@@ -12,7 +12,8 @@ from tfunet.swap.steps import Trace, root
 
 def from_outputs(trace: Trace, threshold_bytes: int) -> list[str]:
     """Return the gradients of activations, by name, with which a step needs less memory if they
-    read the output: nothing else of the backward pass reads the input."""
+    read the output: nothing else of the backward pass reads the input, and something else does read
+    the output, which stays for it."""
     read: dict[int, set[int]] = {}
     for index, op in enumerate(trace.ops):
         for one in op.inputs if op.is_backward else ():
@@ -25,7 +26,8 @@ def from_outputs(trace: Trace, threshold_bytes: int) -> list[str]:
         own = trace.tensors[root(trace, op.inputs[1])]
         is_large = own.producer >= 0 and tensor.num_bytes >= max(1, threshold_bytes)
         is_known = not (own.is_result or tensor.is_result)
-        if is_large and is_known and read[root(trace, op.inputs[1])] == {index}:
+        is_alone = read[root(trace, op.inputs[1])] == {index}
+        if is_large and is_known and is_alone and read.get(root(trace, op.instead)):
             found.append(op.name)
     return found
 

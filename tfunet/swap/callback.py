@@ -167,7 +167,7 @@ class LargeModelSupport(keras.callbacks.Callback):
     @property
     def gives_up(self) -> bool:
         """Whether a plan of a training step gives any tensor up."""
-        return any(one.decisions or one.split for one in self.plans)
+        return any(one.gives_up for one in self.plans)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._install(self.model)
@@ -320,8 +320,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         budgets.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
-        changes = plan.decisions or plan.split or plan.serialized or plan.from_outputs
-        if changes or plan.peak_bytes > making.FAR * device.step_bytes:
+        if plan.gives_up or plan.serialized or plan.peak_bytes > making.FAR * device.step_bytes:
             self._follow(plan, step, ops, handles, room)
         if self.verbose:
             line = begin_line(plan, "all of known size" if unknown else "all")
@@ -342,7 +341,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         with budgets.uncounted():
             plan = self._make_plan(step, ops, self._memory(step, handles))
         self.evaluation_plans.append(plan)
-        if plan.decisions or plan.split:
+        if plan.gives_up:
             self._follow(plan, step, ops, handles, room)
         line = forward_line(plan, what)
         if self.verbose and line:

@@ -47,7 +47,7 @@ class Forecast:
     @property
     def fits_without(self) -> bool:
         """Whether the step fits with every tensor kept."""
-        return self.fits and not (self.plan.decisions or self.plan.split)
+        return self.fits and not self.plan.gives_up
 
 
 def forecast(

@@ -159,6 +159,11 @@ class Plan:
         """Of `copy_seconds`, what runs beside computation."""
         return max(0.0, self.copy_seconds - self.exposed_seconds)
 
+    @property
+    def gives_up(self) -> bool:
+        """Whether anything does not stay that would without the plan."""
+        return bool(self.decisions or self.split or self.from_outputs)
+
     def count(self, decision: Decision) -> int:
         return sum(one == decision for one in self.decisions.values())
 

@@ -78,7 +78,7 @@ def make_plan(
     trace = without_compared(trace)
     unlimited = weigh(trace, {}, costs, budget_bytes=budget_bytes, scratch=scratch)
     freeing: list[str] = []
-    if unlimited.peak_bytes > budget_bytes:
+    if unlimited.peak_bytes > budget_bytes and not trace.is_forward:
         freeing = from_outputs(trace, threshold_bytes)
         trace = reading_outputs(trace, freeing)
 

@@ -80,6 +80,7 @@ def follow(
     parts = fused(trace)
     ends = frozenset(parts.values())
     of_bias = _of_bias(trace)
+    placed = frozenset(of_bias.values())
     for action in actions:
         after = [] if previous is None else [previous]
         if action.kind == "out":
@@ -109,6 +110,8 @@ def follow(
                 restored[one] if one[1] else _delayed(handles[one[0]], after)
                 for one in action.inputs
             ]
+            if trace.ops[action.index].inputs[:1] and action.inputs[0][0] in trace.parted:
+                inputs[0] = _apart(inputs[0])
             if all(one.op.type in READS for one in inputs):
                 # Of the batch: nothing else says when it is wanted.
                 inputs[0] = _identity(inputs[0], after)
@@ -127,7 +130,7 @@ def follow(
             least = (
                 min(threshold_bytes, ORDERED_BYTES) if described.is_backward else threshold_bytes
             )
-            if action.index in of_bias.values():
+            if action.index in placed:
                 continue  # Its place is that of the gradient with respect to the weights.
             # TensorFlow takes out ops that only rename a tensor, and the order with them.
             takes_turn = described.name in serialized
@@ -174,13 +177,16 @@ def follow(
 
 def _of_bias(trace: Trace) -> dict[int, int]:
     """Return the gradients of convolutions with respect to their weights, and those with respect to
-    their biases, which read the same."""
-    biases = {op.inputs[0]: at for at, op in enumerate(trace.ops) if op.kind == "BiasAddGrad"}
-    return {
-        at: biases[op.inputs[2]]
-        for at, op in enumerate(trace.ops)
-        if op.kind in OF_FILTERS and op.inputs[2] in biases
-    }
+    their biases, which read the same. Where two convolutions are added up, both read it."""
+    weights: dict[int, list[int]] = {}
+    biases: dict[int, list[int]] = {}
+    for at, op in enumerate(trace.ops):
+        if op.kind in OF_FILTERS:
+            weights.setdefault(op.inputs[2], []).append(at)
+        elif op.kind == "BiasAddGrad":
+            biases.setdefault(op.inputs[0], []).append(at)
+    both = ((of_one, biases.get(read, [])) for read, of_one in weights.items())
+    return {one[0]: other[0] for one, other in both if len(one) == len(other) == 1}
 
 
 def _together(
@@ -201,10 +207,20 @@ def _together(
 
 
 def _read_outputs(trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[tf.Tensor]) -> None:
-    """Let gradients of activations read outputs where the step says so."""
+    """Let gradients of activations read outputs where the step says so, and part the activations
+    from the biases before them, as the gradients' reading did."""
     for op, described in zip(ops, trace.ops, strict=True):
-        if described.instead >= 0 and described.instead in described.inputs:
-            op._update_input(described.inputs.index(described.instead), handles[described.instead])
+        if described.instead >= 0 and described.inputs[1] == described.instead:
+            op._update_input(1, handles[described.instead])
+        if described.kind == "LeakyRelu" and described.inputs[0] in trace.parted:
+            op._update_input(0, _apart(op.inputs[0]))
+
+
+def _apart(tensor: tf.Tensor) -> tf.Tensor:
+    """Return a tensor, the same memory, whose reader TensorFlow makes no one op of with what made
+    it: in an activation as one op with its bias, 16 bits are rounded once less."""
+    with tf.control_dependencies(None), tf.device(tensor.device):
+        return tf.raw_ops.EnsureShape(input=tensor, shape=tensor.shape)
 
 
 def _delayed(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:

@@ -94,7 +94,7 @@ def _decision(trace: Trace, decisions: Mapping[int, Decision], tensor: int) -> D
         return "keep"
     if tensor in decisions:
         return decisions[tensor]
-    if trace.tensors[tensor].is_inner:
+    if trace.tensors[tensor].is_inner or tensor in trace.parted:
         return "recompute"
     op = trace.ops[producer]
     # A view of a tensor that is given up must not hold it.

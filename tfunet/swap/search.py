@@ -155,7 +155,8 @@ class Search:
             return None
         total = self.costs.op_seconds[producer]
         for one in op.inputs:
-            if decisions.get(one) == "recompute" or self.trace.tensors[one].is_inner:
+            gone = self.trace.tensors[one].is_inner or one in self.trace.parted
+            if gone or decisions.get(one) == "recompute":
                 cost = self._repeat_cost(one, decisions, depth - 1)
                 if cost is None:
                     return None

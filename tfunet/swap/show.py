@@ -169,8 +169,7 @@ def _listed(sizes: Mapping[str, int]) -> str:
 
 def begin_line(plan: Plan, everything: str) -> str:
     """Return what a plan does, in a line; where it is nothing, that `everything` fits."""
-    done = plan.decisions or plan.split or plan.from_outputs
-    if not done and plan.peak_bytes <= plan.budget_bytes and plan.finds_room == 1:
+    if not plan.gives_up and plan.peak_bytes <= plan.budget_bytes and plan.finds_room == 1:
         text = f"Large-model support: {everything} fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
         return text
     on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
@@ -255,6 +254,11 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
     lines += _notes(measured)
     if over := over_line(plan):
         lines.append(over)
+    if plan.from_outputs:
+        lines.append(
+            f"{len(plan.from_outputs)} activations take over the memory of their inputs, as their "
+            "gradients read the outputs."
+        )
     lines.append(f"The largest single op needs {mib(plan.floor_bytes)}: {plan.floor_op or 'none'}.")
     lines += _peak_lines("planned", plan.peak_op, plan.peak_tensors)
     if measured is not None:
