@@ -1,6 +1,6 @@
 """Chooses, for each tensor that the backward pass needs, to keep, swap or recompute it. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,8 +64,9 @@ def make_plan(
 
     Where no plan is, the one with the lowest peak; compare `peak_bytes` with `budget_bytes`.
     Where not everything can be kept, gradients of activations read the activation's output, which
-    costs nothing (`tfunet.swap.activations`). Tensors are split only where nothing else is enough:
-    first those of the ops that are larger than the budget, then more, from the largest on.
+    costs nothing (`tfunet.swap.activations`), or the input where that is not enough. Tensors are
+    split only where nothing else is enough: first those of the ops that are larger than the budget,
+    then more, from the largest on.
 
     Args:
         trace: The step.
@@ -77,13 +78,23 @@ def make_plan(
     """
     trace = without_compared(trace)
     unlimited = weigh(trace, {}, costs, budget_bytes=budget_bytes, scratch=scratch)
-    freeing: list[str] = []
+    ways: list[list[str]] = [[]]
     if unlimited.peak_bytes > budget_bytes and not trace.is_forward:
+        # An output that is read twice stays in between, where its input would not have to.
         freeing = from_outputs(trace, threshold_bytes)
-        trace = reading_outputs(trace, freeing)
+        ways = [freeing, []] if freeing else ways
 
-    def planned(found: split.Cut) -> Plan:
-        whole = trace
+    def planned(tensors: Collection[int], slab_bytes: int = 0) -> Plan:
+        plans: list[Plan] = []
+        for gradients in ways:
+            whole = reading_outputs(trace, gradients)
+            plan = of_way(whole, split.cut(whole, tensors, slab_bytes=slab_bytes))
+            plans.append(replace(plan, from_outputs=tuple(gradients)))
+            if plan.peak_bytes <= budget_bytes:
+                break
+        return min(plans, key=lambda one: one.peak_bytes)
+
+    def of_way(whole: Trace, found: split.Cut) -> Plan:
         while True:
             best = _planned(
                 found.trace,
@@ -114,12 +125,11 @@ def make_plan(
             plan = replace(plan, obstacles=ops, advice=advice)
         return replace(
             plan,
-            from_outputs=tuple(freeing),
             host_budget_bytes=costs.tiers.host_bytes,
             disk_budget_bytes=costs.tiers.disk_bytes,
         )
 
-    best = planned(split.cut(trace, ()))
+    best = planned(())
     if "split" not in allowed:
         return best
     for tensors in split.trials(trace, budget_bytes=budget_bytes, threshold_bytes=threshold_bytes):
@@ -129,7 +139,7 @@ def make_plan(
         if best.peak_bytes <= budget_bytes or not has_room:
             break
         slab_bytes = int(budget_bytes * split.SLAB_SHARE)
-        plan = planned(split.cut(trace, tensors, slab_bytes=slab_bytes))
+        plan = planned(tensors, slab_bytes)
         if plan.peak_bytes < best.peak_bytes:
             best = plan
     return best
