@@ -110,7 +110,7 @@ def follow(
                 restored[one] if one[1] else _delayed(handles[one[0]], after)
                 for one in action.inputs
             ]
-            if trace.ops[action.index].inputs[:1] and action.inputs[0][0] in trace.parted:
+            if action.inputs and action.inputs[0][0] in trace.parted:
                 inputs[0] = _apart(inputs[0])
             if all(one.op.type in READS for one in inputs):
                 # Of the batch: nothing else says when it is wanted.
