@@ -14,10 +14,11 @@ from kinds import KINDS, batches
 
 from tfunet.swap import LargeModelSupport, planner
 from tfunet.swap.activations import from_outputs, reading_outputs
+from tfunet.swap.detours import movable
 from tfunet.swap.plan import Plan
 from tfunet.swap.schedule import schedule
 from tfunet.swap.search import Search
-from tfunet.swap.timeline import overlap
+from tfunet.swap.timeline import moved, overlap
 
 # Slabs change the last bits: test_in_slabs.py.
 WAYS = ("swap", "recompute")
@@ -40,13 +41,24 @@ def all_that_may_go(step, *, costs, threshold_bytes, allowed, **_):
     on_disk = costs.placed(step, decisions).on_disk
     slow_copies = dataclasses.replace(costs, copies_overlap=True, copy_seconds=1e-3)
     moves = overlap(step, schedule(step, decisions), slow_copies, budget_bytes=2**40)
+    detours = some_detours(step, moved(schedule(step, decisions), moves))
     return Plan(
+        detours=[(step.tensors[one.tensor].name, *one[1:]) for one in detours],
         from_outputs=gradients,
         decisions={step.tensors[one].name: way for one, way in decisions.items()},
         on_disk=[step.tensors[one].name for one in on_disk],
         awaited={step.tensors[one].name: step.ops[op].name for one, op in moves.awaited.items()},
         fetched={step.tensors[one].name: step.ops[op].name for one, op in moves.fetched.items()},
     )
+
+
+def some_detours(step, actions):
+    """Return detours of the largest tensors that are there at some places of a step."""
+    found = []
+    for place in range(len(actions) // 20, len(actions), len(actions) // 10):
+        unread, read = movable(step, actions, found, place, least_bytes=256)
+        found += [*unread[:2], *read[:1]]
+    return found
 
 
 def trained(kind, callbacks, policy="float32"):
@@ -84,6 +96,7 @@ def test_same_bits_when_all_that_can_be_is_given_up(kind, monkeypatch):
     support = LargeModelSupport(0, threshold_bytes=256, allowed=WAYS, verbose=0)
     assert_same(trained(kind, [support]), trained(kind, []))
     assert support.plans[-1].decisions
+    assert len(support.plans[-1].detours) > 3
 
 
 def test_same_bits_with_onednn():

@@ -16,6 +16,8 @@ ALIGNMENT = 256
 FIRST_REGION_BYTES = 2**21
 # The address of no bytes.
 NOWHERE = -1
+# So many steps are played through, one after the other.
+STEPS = 2
 # A free block is split if so much of it would be lost, or as much again as was asked for.
 MOST_LOST_BYTES = 2**27
 
@@ -164,11 +166,13 @@ class Request(NamedTuple):
         kept: Bytes of each buffer that it begins; they are numbered from 0 on over the step.
         passing: Of those that are free again when it ends.
         ended: Buffers that are free after it.
+        action: Its place among the actions of the step.
     """
 
     kept: Sequence[int]
     passing: Sequence[int]
     ended: Sequence[int]
+    action: int = 0
 
 
 def requests(
@@ -185,8 +189,8 @@ def requests(
     found = []
     numbers: dict[int, int] = {}  # of a buffer of the step: its own among those that are asked for
     count = 0
-    for action, (begun, ended), more in zip(
-        actions, allocations(trace, actions), both_forms, strict=True
+    for place, (action, (begun, ended), more) in enumerate(
+        zip(actions, allocations(trace, actions), both_forms, strict=True)
     ):
         is_op = action.kind in ("op", "again")
         kept = []
@@ -199,26 +203,36 @@ def requests(
         passing = [one for one in passing if one > ALIGNMENT]
         gone = [numbers[buffer] for buffer in ended if buffer in numbers]
         if kept or passing or gone:
-            found.append(Request(kept, passing, gone))
+            found.append(Request(kept, passing, gone, place))
     return found
 
 
-def plays(arena: Arena, step: Sequence[Request], *, times: int = 2) -> bool:
-    """Whether steps find their memory in an arena, which is used up by it.
+def plays(arena: Arena, step: Sequence[Request]) -> bool:
+    """Whether steps find their memory in an arena, which is used up by it; see `failing`."""
+    return failing(arena, step) is None
+
+
+def failing(arena: Arena, step: Sequence[Request], *, least_bytes: int = 0) -> int | None:
+    """Return the first action of a step for which an arena has no room; None where it has.
 
     Args:
-        arena: From `at_start`.
-        step: From `requests`.
-        times: How many steps follow each other.
+        arena: From `at_start`; it is used up.
+        step: From `requests`. Two of them follow each other.
+        least_bytes: Where what is smaller has no room, it is taken to find some.
     """
-    for _ in range(times):
+
+    def taken(num_bytes: int) -> int | None:
+        address = arena.allocate(num_bytes)
+        return NOWHERE if address is None and num_bytes < least_bytes else address
+
+    for _ in range(STEPS):
         buffers: list[int | None] = []
-        for kept, passing, ended in step:
-            begun = [arena.allocate(one) for one in kept]
-            taken = [arena.allocate(one) for one in passing]
-            if None in begun or None in taken:
-                return False
+        for kept, passing, ended, action in step:
+            begun = [taken(one) for one in kept]
+            passed = [taken(one) for one in passing]
+            if None in begun or None in passed:
+                return action
             buffers += begun
-            for address in (*taken, *(buffers[one] for one in ended)):
+            for address in (*passed, *(buffers[one] for one in ended)):
                 arena.free(address)
-    return True
+    return None

@@ -31,6 +31,7 @@ PLACES = {
     "fetched_again": "tensors whose further copies back begin elsewhere",
     "serialized": "ops that run one after the other under one of them only",
     "from_outputs": "gradients of activations that read the output under one of them only",
+    "detours": "tensors that leave for a while, to make room, under one of them only",
     "slab_rows": "ops that run in slabs of another height, or not in slabs",
 }
 
@@ -164,11 +165,11 @@ def _done(plan: Plan) -> dict[str, str]:
     return {name: described(name, what) for name, what in found.items() if what != "keep"}
 
 
-def _by_name(places: Mapping[str, Any] | Sequence[str]) -> Mapping[str, Any]:
+def _by_name(places: Mapping[Any, Any] | Sequence[Any]) -> Mapping[Any, Any]:
     return places if isinstance(places, Mapping) else dict.fromkeys(places, True)
 
 
-def _num_moved(first: Mapping[str, Any], second: Mapping[str, Any], told: Collection[str]) -> int:
+def _num_moved(first: Mapping[Any, Any], second: Mapping[Any, Any], told: Collection[str]) -> int:
     """Return how many places differ, but those of the tensors that are told of themselves."""
     names = {*first, *second} - set(told)
     return sum(first.get(name) != second.get(name) for name in names)

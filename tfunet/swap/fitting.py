@@ -5,10 +5,16 @@ from dataclasses import dataclass, replace
 
 from tfunet.swap.arena import Arena, Request, at_start, plays, requests
 from tfunet.swap.chains import blocks_of_slab
+from tfunet.swap.costs import Costs
+from tfunet.swap.detours import find, with_detours
+from tfunet.swap.peak import at_peak
 from tfunet.swap.plan import Plan
 from tfunet.swap.planned import as_planned, cut, scheduled
+from tfunet.swap.schedule import is_on_host
+from tfunet.swap.schedule import memory as memory_of
 from tfunet.swap.split import Cut
 from tfunet.swap.steps import Trace
+from tfunet.swap.timeline import curve, timeline
 
 # So many plans are tried at most: to make one takes seconds where there are thousands of ops.
 MOST_TRIALS = 10
@@ -19,6 +25,9 @@ LEAST_STEP, MOST_STEP = 1.04, 1.6
 HOLES = (0.0, 0.01, 0.02, 0.035, 0.05, 0.07)
 # How large they may be, beside what is there as often again, the next batch say: of that, so much.
 UNKNOWN, MOST_AGAIN = 0.05, 0.1
+# Of that: all and nothing. Detours are looked for with more shares, and with less of what is known.
+SHARES = (1.0, 0.0)
+MORE_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0, -0.15, -0.3, -0.45, -0.6, -0.75)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +57,7 @@ def fitted(
     memory: Memory,
     make: Callable[[int], Plan],
     scratch: Mapping[int, int],
+    costs: Costs,
     *,
     most_bytes: int | None = None,
 ) -> Plan:
@@ -55,13 +65,15 @@ def fitted(
 
     The allocator hands out blocks of up to twice the size that is asked for, and leaves gaps
     between them. It is played through the step under one plan after the other, each for a smaller
-    budget. Where none has room, that which has it most often, with the lowest peak.
+    budget. Where none has room, what is in the way takes detours (`tfunet.swap.detours`). Where
+    none has room even so, that which has it most often, with the lowest peak.
 
     Args:
         step: That is planned.
         memory: Of the device.
         make: Returns the plan for so many bytes.
         scratch: See `tfunet.swap.schedule.memory`.
+        costs: Of the step.
         most_bytes: Budget to begin with instead of all that a step has.
     """
     tried: list[Plan] = []
@@ -78,6 +90,10 @@ def fitted(
         if plan.finds_room == 1 or (is_over and not plan.split):
             break
         budget_bytes = int(min(budget_bytes, plan.peak_bytes) / _short(memory, asked))
+    for one in reversed(tried):
+        if any(one.finds_room == 1 for one in tried):
+            break
+        tried.append(_with_detours(step, memory, one, scratch, costs))
     best = max(tried, key=lambda one: (one.finds_room, -one.peak_bytes))
     most = tried[0].budget_bytes
     if best.finds_room == 1 and best.peak_bytes <= best.budget_bytes:
@@ -86,6 +102,53 @@ def fitted(
     if best.peak_bytes <= most:
         best = replace(best, obstacles={}, advice=(), wanted_host_bytes=0, wanted_peak_bytes=0)
     return replace(best, budget_bytes=most)
+
+
+def _with_detours(
+    step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int], costs: Costs
+) -> Plan:
+    """Return a plan with the detours with which it finds room, or more often; itself without."""
+    step = as_planned(step, plan)
+    found = cut(step, plan)
+    if found.chains or plan.rule:
+        return plan
+    trace, actions = found.trace, scheduled(found.trace, plan)
+    detours = find(
+        trace,
+        actions,
+        _blocks(step, found, scratch),
+        lambda: _arenas(memory, MORE_SHARES),
+        limit_bytes=memory.limit_bytes,
+    )
+    swapped = {one.index for one in actions if one.kind == "out"}
+    actions = with_detours(trace, actions, detours)
+    leaving = [one for one in actions if one.kind == "leave"]
+    sizes = [
+        0 if is_on_host(trace, one.inputs[0], swapped) else trace.tensors[one.index].num_bytes
+        for one in leaving
+    ]
+    host_bytes = plan.host_bytes + sum(sizes)
+    has_room = costs.tiers.host_bytes is None or host_bytes <= costs.tiers.host_bytes
+    if not detours or not has_room:
+        return plan
+    in_use, times = memory_of(trace, actions, scratch), timeline(trace, actions, costs)
+    peak_op, peak_tensors = at_peak(trace, actions, in_use, scratch)
+    with_them = replace(
+        plan,
+        detours=tuple((trace.tensors[one.tensor].name, *one[1:]) for one in detours),
+        peak_bytes=int(in_use.max(initial=0)),
+        peak_op=peak_op,
+        peak_tensors=peak_tensors,
+        host_bytes=host_bytes,
+        out_bytes=plan.out_bytes + sum(sizes),
+        in_bytes=plan.in_bytes + sum(trace.tensors[one.index].num_bytes for one in leaving),
+        step_seconds=times.step_seconds,
+        copy_seconds=times.copy_seconds,
+        exposed_seconds=times.exposed_seconds,
+        curve=curve(times.ends, in_use.tolist()),
+    )
+    room = finds_room(step, memory, with_them, scratch)
+    return replace(with_them, finds_room=room) if room > plan.finds_room else plan
 
 
 def finds_room(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) -> float:
@@ -109,17 +172,21 @@ def _short(memory: Memory, asked: Sequence[Request]) -> float:
     return times
 
 
-def _arenas(memory: Memory) -> Iterator[Arena]:
-    """Yield what a step may find, as `HOLES` has it."""
+def _arenas(memory: Memory, shares: Sequence[float] = SHARES) -> Iterator[Arena]:
+    """Yield what a step may find, as `HOLES` has it.
+
+    `shares` are of what nobody knows of, and below 0 of what is known and may be gone.
+    """
     again = min(memory.more_bytes, int(MOST_AGAIN * memory.limit_bytes))
-    most_bytes = memory.more_bytes + again + int(UNKNOWN * memory.limit_bytes)
+    unknown = again + int(UNKNOWN * memory.limit_bytes)
     for hole in HOLES:
-        for more_bytes in (most_bytes, memory.more_bytes):
+        for share in shares:
+            changed = share * (unknown if share > 0 else memory.more_bytes)
             yield at_start(
                 memory.limit_bytes,
                 first_bytes=memory.first_bytes,
                 resident=memory.resident,
-                more_bytes=more_bytes,
+                more_bytes=memory.more_bytes + int(changed),
                 hole_bytes=int(hole * memory.limit_bytes),
             )
 

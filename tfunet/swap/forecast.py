@@ -118,7 +118,7 @@ def forecast(
         )
 
     return Forecast(
-        plan=fitted(found, memory, planned, {}),
+        plan=fitted(found, memory, planned, {}, replace(costs, tiers=_tiers(config))),
         resident_bytes=sum(memory.resident) + memory.more_bytes,
         memory_bytes=memory.limit_bytes,
         samples=batch,

@@ -98,7 +98,7 @@ def make_plan(
         if wanted.margin is not None:
             left = device.limit_bytes * (1 - wanted.margin) - sum(device.resident)
             return make(max(0, int(left) - step.constant_bytes))
-        return fitted(step, device, make, scratch, most_bytes=most_bytes)
+        return fitted(step, device, make, scratch, costs, most_bytes=most_bytes)
 
     plan = best()
     if plan.split:

@@ -23,6 +23,7 @@ NAMED = (
     "fetched_again",
     "serialized",
     "from_outputs",
+    "detours",
     "split",
     "slab_rows",
     "on_disk",
@@ -54,6 +55,9 @@ class Plan:
             backward pass do.
         from_outputs: Gradients of activations that read the activation's output in the place of its
             input, which does not stay for them.
+        detours: Tensors that leave the device for the host for a while, so that the allocator finds
+            room: each with the actions before which it leaves and returns
+            (`tfunet.swap.detours`).
         split: Tensors that are never whole on the device: the ops around them run in slabs.
         slab_rows: Rows of a slab, by the last op of each chain of ops that run in slabs.
         on_disk: Of the swapped tensors, those that lie on disk; the others are in host memory.
@@ -98,6 +102,7 @@ class Plan:
     rule: str = ""
     serialized: Sequence[str] = ()
     from_outputs: Sequence[str] = ()
+    detours: Sequence[tuple[str, str, str]] = ()
     split: Sequence[str] = ()
     slab_rows: Mapping[str, int] = field(default_factory=dict)
     on_disk: Sequence[str] = ()
@@ -148,6 +153,7 @@ class Plan:
         }
         listed = ("split", "on_disk", "advice", "serialized", "from_outputs")
         names = {name: tuple(table.get(name, ())) for name in listed}
+        names["detours"] = tuple(tuple(one) for one in table.get("detours", ()))
         # Plans of earlier versions do not tell, and split tensors are not in this.
         sizes = table.get("tensor_bytes", {})
         decisions = table.get("decisions", {}).items()
@@ -162,7 +168,7 @@ class Plan:
     @property
     def gives_up(self) -> bool:
         """Whether anything does not stay that would without the plan."""
-        return bool(self.decisions or self.split or self.from_outputs)
+        return bool(self.decisions or self.split or self.from_outputs or self.detours)
 
     def count(self, decision: Decision) -> int:
         return sum(one == decision for one in self.decisions.values())

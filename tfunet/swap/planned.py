@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from tfunet.swap import split
 from tfunet.swap.activations import reading_outputs
+from tfunet.swap.detours import Detour, name_of, with_detours
 from tfunet.swap.exact import uncompressed
 from tfunet.swap.plan import Plan
 from tfunet.swap.schedule import Action, schedule
@@ -68,7 +69,13 @@ def scheduled(step: Trace, plan: Plan) -> list[Action]:
             for number, op in others.items()
         },
     )
-    return moved(actions, moves)
+    actions = moved(actions, moves)
+    if not plan.detours:
+        return actions
+    known = {*(name_of(step, one) for one in actions), *tensors}
+    _check_names({name for one in plan.detours for name in one}, known)
+    detours = [Detour(tensors[one], leaves, returns) for one, leaves, returns in plan.detours]
+    return with_detours(step, actions, detours)
 
 
 def _check_names(wanted: Collection[str], known: Collection[str]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import tensorflow as tf
 
 from tfunet.swap.host import Tier
-from tfunet.swap.schedule import Action, Copy
+from tfunet.swap.schedule import Action, Copy, is_on_host
 from tfunet.swap.slab_graph import SlabGraph
 from tfunet.swap.slab_ops import OF_FILTERS
 from tfunet.swap.split import Cut
@@ -74,6 +74,9 @@ def follow(
     restored: dict[Copy, tf.Tensor] = {}
     copies: dict[int, tf.Operation] = {}
     leaving: list[tuple[int, tf.Operation]] = []  # (op after which its copy is awaited, that)
+    names: dict[int, str] = {}  # of a tensor that has left to make room: its name on the host
+    count = 0
+    carried: list[tf.Operation] = []  # copies that only an op waited for that nothing waits for
     last_forward = _last_forward_reads(trace)
     previous: tf.Operation | None = None
     turn: list[tf.Operation] = []  # the last of those that are serialized
@@ -81,7 +84,11 @@ def follow(
     ends = frozenset(parts.values())
     of_bias = _of_bias(trace)
     placed = frozenset(of_bias.values())
-    for action in actions:
+    # Where what comes back comes to lie is planned, it comes in order.
+    is_placed = any(action.kind == "leave" for action in actions)
+    in_order = is_placed or bool(found.chains)
+    arrived: list[tf.Operation] = []
+    for place, action in enumerate(actions):
         after = [] if previous is None else [previous]
         if action.kind == "out":
             with tf.control_dependencies(None):
@@ -99,13 +106,40 @@ def follow(
         elif action.kind == "in":
             # So that whoever looks into a profile sees what came back.
             name = f"back/{handles[action.index].op.name}/"
-            with tf.control_dependencies([copies[action.index], *after]), tf.name_scope(name):
+            waits = [copies[action.index], *after, *arrived]
+            with tf.control_dependencies(waits), tf.name_scope(name):
                 restored[action.outputs[0]] = (
                     slabs.back(action.index)
                     if slabs.has(action.index)
                     else tier.back(handles[action.index], name=trace.tensors[action.index].name)
                 )
+            if is_placed:
+                arrived = [restored[action.outputs[0]].op]
+        elif action.kind == "leave":
+            (copy,) = action.inputs
+            due = next(one.index for one in actions[place:] if one.kind == "op")
+            waits = [*after, *carried, *(out for last, out in leaving if last < due)]
+            if is_on_host(trace, copy, copies):
+                waits.append(copies[action.index])
+                with tf.control_dependencies(waits):
+                    previous = tf.no_op()
+                names[action.index] = trace.tensors[action.index].name
+            else:
+                count += 1
+                names[action.index] = f"{trace.tensors[action.index].name} away {count}"
+                handle = restored[copy] if copy[1] else handles[copy[0]]
+                with tf.control_dependencies(None), tf.control_dependencies(waits):
+                    previous = tier.out(handle, name=names[action.index])
+            leaving.append((-1, previous))
+        elif action.kind == "return":
+            scope = f"return/{handles[action.index].op.name}/"
+            with tf.control_dependencies([*after, *arrived]), tf.name_scope(scope):
+                restored[action.outputs[0]] = tier.back(
+                    handles[action.index], name=names[action.index]
+                )
+            arrived = [restored[action.outputs[0]].op]
         elif action.kind == "again":
+            after += arrived
             inputs = [
                 restored[one] if one[1] else _delayed(handles[one[0]], after)
                 for one in action.inputs
@@ -117,6 +151,8 @@ def follow(
                 inputs[0] = _identity(inputs[0], after)
             again = _repeat(ops[action.index], inputs)
             restored.update(zip(action.outputs, again.outputs, strict=True))
+            if is_placed:
+                arrived = [_done(again)]
         elif action.index in found.chains:
             given = {one[0]: restored[one] for one in action.inputs if one[1]}
             copied = [copy for last, copy in leaving if last < action.index]
@@ -143,7 +179,7 @@ def follow(
                 # What takes over the memory of a tensor waits for its copy, if nothing is lost.
                 takes_over = described.kind in IN_PLACE and not tier.copies_overlap
                 due = action.index + takes_over
-                gone = [copy for last, copy in leaving if last < due]
+                gone = carried = carried + [copy for last, copy in leaving if last < due]
                 leaving = [one for one in leaving if one[0] >= due]
             if takes_turn:
                 # What runs as one op begins with its first and ends with its last.
@@ -151,10 +187,10 @@ def follow(
                 if action.index not in parts:
                     turn = [_done(op)]
             # In any other order more would be there at once than was planned.
-            is_end = action.index in ends and not found.chains
-            is_alone = described.kind not in REARRANGED or bool(found.chains)
+            is_end = action.index in ends and not in_order
+            is_alone = described.kind not in REARRANGED or in_order
             in_turn = described.kind not in FUSED and not is_end and is_alone
-            in_turn = bool(found.chains) if is_part else in_turn
+            in_turn = in_order if is_part else in_turn
             before = list(after) if described.is_backward or in_turn else []
             if is_part:
                 if action.index not in ends and (waits := [*before, *gone]):
@@ -166,11 +202,13 @@ def follow(
                 previous = _together(op, ops[of_bias[action.index]], [*before, *gone])
                 continue
             if described.is_backward or described.kind not in FUSED:
-                previous = op
+                previous, carried = op, []
+            elif is_placed and action.index not in parts:
+                previous = _done(op)
             if described.kind not in FUSED:
                 before += gone
-            elif gone:
-                op._update_input(0, _identity(op.inputs[0], gone))
+            elif waits := [*gone, *(after if is_placed and described.kind != "BiasAdd" else ())]:
+                op._update_input(0, _identity(op.inputs[0], waits))
             if before:
                 op._add_control_inputs(before)
 

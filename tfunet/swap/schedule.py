@@ -3,7 +3,8 @@
 The planner predicts with it, and `tfunet.swap.rewrite` makes the graph follow it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,8 +13,9 @@ from tfunet.swap.plan import Decision
 from tfunet.swap.steps import ALIASES, IN_PLACE, LOSSES, Trace, root
 
 # "op": an op of the trace. "out": a tensor is copied to the host. "in": it is copied back.
-# "again": an op of the forward pass is repeated for the backward pass.
-Kind = Literal["op", "out", "in", "again"]
+# "again": an op of the forward pass is repeated for the backward pass. "leave", "return": a tensor
+# leaves for the host and comes back, to make room (`tfunet.swap.detours`).
+Kind = Literal["op", "out", "in", "again", "leave", "return"]
 Copy = tuple[int, int]
 
 
@@ -103,6 +105,12 @@ def _decision(trace: Trace, decisions: Mapping[int, Decision], tensor: int) -> D
     return "keep"
 
 
+def is_on_host(trace: Trace, copy: Copy, swapped: Container[int]) -> bool:
+    """Whether a tensor that leaves is on the host as it is, as it is swapped anyway."""
+    tensor, number = copy
+    return number == 0 and tensor in swapped and not trace.tensors[tensor].compressed_bytes
+
+
 def memory(
     trace: Trace, actions: Sequence[Action], scratch: Mapping[int, int] | None = None
 ) -> np.ndarray:
@@ -149,13 +157,21 @@ def held(trace: Trace, actions: Sequence[Action], at: int) -> dict[int, int]:
     return found
 
 
+def buffers_of(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
+    """Return the buffer that holds each copy, by the numbers of `allocations`."""
+    found: dict[Copy, int] = {}
+    deque(allocations(trace, actions, found), maxlen=0)
+    return found
+
+
 def allocations(
-    trace: Trace, actions: Sequence[Action]
+    trace: Trace, actions: Sequence[Action], buffers: dict[Copy, int] | None = None
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
     """Yield, for each action: the tensors for which new buffers are allocated when it begins, and
-    the buffers that are free after it. Buffers are numbered as they are allocated, from 0 on."""
+    the buffers that are free after it. Buffers are numbered as they are allocated, from 0 on;
+    `buffers` is told which one holds each copy."""
     last_use = _last_uses(trace, actions)
-    buffers: dict[Copy, int] = {}  # of a copy: which buffer holds it
+    buffers = {} if buffers is None else buffers
     readers: dict[int, int] = {}  # of a buffer: the last action that reads it
     sizes: list[int] = []  # of a buffer: 0 where it is free
     ends: dict[int, set[int]] = {}

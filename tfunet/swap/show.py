@@ -103,6 +103,7 @@ def forward_line(plan: Plan, what: str) -> str:
         "swapped": plan.count("swap"),
         "split": len(plan.split),
         "recomputed": plan.count("recompute"),
+        "moved to make room": len(plan.detours),
     }
     done = [f"{count} {how}" for how, count in counts.items() if count]
     over = over_line(plan) or _room_line(plan)
@@ -175,11 +176,12 @@ def begin_line(plan: Plan, everything: str) -> str:
     on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
     in_slabs = f", {len(plan.split)} split" if plan.split else ""
     freed = f", {len(plan.from_outputs)} inputs of activations freed" if plan.from_outputs else ""
+    moved = f", {len(plan.detours)} moved to make room" if plan.detours else ""
     text = (
         f"Large-model support: {plan.count('swap')} tensors swapped{compressed(plan)}{in_slabs} "
         f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
-        f"recomputed{freed}; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead of "
-        f"{plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
+        f"recomputed{freed}{moved}; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead "
+        f"of {plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."
     )
     if plan.compression is not None:
@@ -259,6 +261,12 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
             f"{len(plan.from_outputs)} activations take over the memory of their inputs, as their "
             "gradients read the outputs."
         )
+    if plan.detours:
+        lines.append(
+            f"{len(plan.detours)} times a tensor leaves for the host for a while, so that "
+            "TensorFlow's allocator finds room in one piece:"
+        )
+        lines += [f"  {one}, before {op}" for one, op, _ in plan.detours[:SHOWN_TENSORS]]
     lines.append(f"The largest single op needs {mib(plan.floor_bytes)}: {plan.floor_op or 'none'}.")
     lines += _peak_lines("planned", plan.peak_op, plan.peak_tensors)
     if measured is not None:

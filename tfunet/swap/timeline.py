@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 
 from tfunet.swap.costs import Costs
-from tfunet.swap.schedule import Action, Copy, memory
+from tfunet.swap.schedule import Action, Copy, is_on_host, memory
 from tfunet.swap.steps import Trace
 
 
@@ -34,7 +34,8 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
     """Return how long the actions take in this order.
 
     A copy out begins when its tensor is there, and where "out" stands the step waits for its end.
-    A copy in begins where "in" stands, and what reads it waits for its end.
+    A copy in begins where "in" stands, and what reads it waits for its end. What leaves to make
+    room is waited for.
     """
     now = repeats = exposed = copies = 0.0
     out_free = in_free = 0.0
@@ -60,6 +61,26 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
             else:
                 begin = max(now, in_free, leaving[action.index])
                 in_free = arriving[action.outputs[0]] = begin + seconds
+            ends.append(now)
+            continue
+        if action.kind == "leave":
+            seconds = costs.out_seconds(trace.tensors[action.index].num_bytes)
+            if is_on_host(trace, action.inputs[0], swapped):
+                seconds = max(0.0, leaving[action.index] - now) if costs.copies_overlap else 0.0
+            else:
+                copies += seconds
+            now += seconds
+            exposed += seconds
+            ends.append(now)
+            continue
+        if action.kind == "return":
+            seconds = costs.in_seconds(trace.tensors[action.index].num_bytes, action.index)
+            copies += seconds
+            if costs.copies_overlap:
+                in_free = arriving[action.outputs[0]] = max(now, in_free) + seconds
+            else:
+                now += seconds
+                exposed += seconds
             ends.append(now)
             continue
         ready = max((arriving.get(one, 0.0) for one in action.inputs), default=0.0)
