@@ -159,6 +159,8 @@ def follow(
             leaving = [one for one in leaving if one[0] >= action.index]
             previous = slabs.run(found.chains[action.index], given, [*after, *copied])
         else:
+            if action.index in placed:
+                continue  # Its place, and what it reads, is that of the gradient of the weights.
             op, described = ops[action.index], trace.ops[action.index]
             for position, copy in enumerate(action.inputs):
                 if copy[1]:
@@ -166,8 +168,6 @@ def follow(
             least = (
                 min(threshold_bytes, ORDERED_BYTES) if described.is_backward else threshold_bytes
             )
-            if action.index in placed:
-                continue  # Its place is that of the gradient with respect to the weights.
             # TensorFlow takes out ops that only rename a tensor, and the order with them.
             takes_turn = described.name in serialized
             if described.kind in ALIASES or not (takes_turn or _is_large(trace, described, least)):
