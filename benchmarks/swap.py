@@ -13,14 +13,15 @@ same step with everything kept and no cap. keras.RematScope in its modes and gra
 optimizer take no budget: the planner has the peak that they reach.
 
 growth: TensorFlow's allocator is capped at the least in which a volume of n^3 trains without
-support. The largest volume that trains with it, over n^3, its sides as near to each other as the
-network's halvings let them: without splitting, over the bound that the largest op sets, and with.
-And the largest batch of that size.
+support. The largest volume that trains with it, over n^3: without splitting, over the bound that
+the largest op sets, of all whose sides the network can halve and are at most twice each other; with
+splitting, of those with sides as near to each other as can be. And the largest batch of that size.
 
 Every step counts only where its losses are those of the same step with everything kept.
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -303,7 +304,12 @@ def growth(models, quick):
             ("planner", "batch", "images of a batch", TFLMS_BATCH),
         )
         for way, key, what, least in ways:
-            largest, tried = largest_that_fits(model, cap_mib, way, key, 2 if quick else None)
+            sizes = list(ladder(model, base))
+            if way == "whole":
+                sizes = all_sizes(model, base, bound)
+            largest, tried = largest_that_fits(
+                model, cap_mib, way, key, sizes, 2 if quick else None
+            )
             times = largest if key == "batch" else voxels(largest) / base ** rank(model)
             name = f"{model}: {times:.2f} times the {what}: {largest} in {cap_mib} MiB"
             if way == "whole":
@@ -322,12 +328,11 @@ def growth(models, quick):
     return found
 
 
-def largest_that_fits(model, cap_mib, way, key, most_tries):
+def largest_that_fits(model, cap_mib, way, key, sizes, most_tries):
     """Return the largest size or batch, found by halving, and which were tried."""
-    base = BASE[model]
-    settings, given = list(ladder(model, base)), {}
+    settings, given = sizes, {}
     if key == "batch":
-        settings, given = list(range(1, MOST_GROWTH + 2)), {"size": base}
+        settings, given = list(range(1, MOST_GROWTH + 2)), {"size": BASE[model]}
     tried = {}
     low, high = 0, len(settings)
     while high - low > 1 and len(tried) != most_tries:
@@ -350,6 +355,19 @@ def ladder(model, base):
         sides[shortest] += UNIT[model]
         if math.prod(sides) > (MOST_GROWTH + 1) * base ** len(sides):
             return
+
+
+def all_sizes(model, base, bound):
+    """Return sizes up to a bound on their voxels over n^3, the one with the least sides of those
+    with as many voxels, no side more than twice another."""
+    sides = range(UNIT[model], 4 * base, UNIT[model])
+    found = {}
+    for size in itertools.combinations_with_replacement(sides, rank(model)):
+        if size[-1] <= 2 * size[0] and base ** rank(model) <= voxels(size):
+            if voxels(size) <= bound * base ** rank(model):
+                same = found.setdefault(voxels(size), size)
+                found[voxels(size)] = min(same, size, key=sum)
+    return [list(found[one])[::-1] for one in sorted(found)]
 
 
 def voxels(size):
