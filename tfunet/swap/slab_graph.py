@@ -66,10 +66,13 @@ class SlabGraph:
                     after.append(rows_out[one].write(value, reach.rows(begin, end)[0]))
                 elif self._is_sum(one, chain):
                     with tf.device(self._handles[one].device):
-                        sums[one] = sums[one] + value if one in sums else value
+                        # In 16 bits each slab would round the sum once more.
+                        more = tf.cast(value, _of_sums(value.dtype))
+                        sums[one] = sums[one] + more if one in sums else more
                     after.append(sums[one].op)
         for one, total in sums.items():
-            self._replace(one, total)
+            with tf.device(self._handles[one].device):
+                self._replace(one, tf.cast(total, self._handles[one].dtype))
         for one in rows_out:
             if one not in self._cut.split:
                 with tf.control_dependencies(after):
@@ -159,6 +162,10 @@ class SlabGraph:
                 if handle is self._handles[one]:
                     reader._update_input(position, tensor)
         self._handles[one] = tensor
+
+
+def _of_sums(dtype: tf.DType) -> tf.DType:
+    return tf.float32 if dtype.is_floating and dtype.size < 4 else dtype
 
 
 def _forget_shape_readers(tensor: tf.Tensor) -> None:
