@@ -173,7 +173,7 @@ def test_a_plan_with_room_is_within_the_budget_of_the_step():
         return dataclasses.replace(plan, budget_bytes=asked, obstacles={"a": 1})
 
     assert room(make(limit), limit_bytes=limit) < 1
-    found = fitted(STEP, Memory(limit_bytes=limit), make, {})
+    found = fitted(STEP, Memory(limit_bytes=limit), make, {}, COSTS)
     assert found.finds_room == 1
     assert found.peak_bytes <= found.budget_bytes == limit
     assert not found.obstacles
@@ -191,16 +191,16 @@ def test_the_plan_with_the_largest_budget_that_has_room_is_taken():
         tried.append(planned(budget_bytes))
         return tried[-1]
 
-    found = fitted(STEP, memory, make, {})
+    found = fitted(STEP, memory, make, {}, COSTS)
     *others, last = tried
     assert others
-    assert found == dataclasses.replace(last, finds_room=1.0)
+    assert found == dataclasses.replace(last, finds_room=1.0, is_placed=True)
     assert all(finds_room(STEP, memory, one, {}) < 1 for one in others)
     assert [one.budget_bytes for one in tried] == sorted(
         (one.budget_bytes for one in tried), reverse=True
     )
     # What was found before slabs were timed is where the search goes on.
-    again = fitted(STEP, memory, planned, {}, most_bytes=last.budget_bytes)
+    again = fitted(STEP, memory, planned, {}, COSTS, most_bytes=last.budget_bytes)
     assert again == found
 
 
@@ -211,7 +211,7 @@ def test_without_room_for_any_it_is_the_lowest_peak_and_the_user_is_told():
         tried.append(planned(budget_bytes))
         return tried[-1]
 
-    found = fitted(STEP, Memory(limit_bytes=15 * MIB), make, {})
+    found = fitted(STEP, Memory(limit_bytes=15 * MIB), make, {}, COSTS)
     assert found.finds_room < 1
     assert found.peak_bytes == min(one.peak_bytes for one in tried)
     # Where there is nothing less, the search ends.

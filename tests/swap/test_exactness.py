@@ -41,7 +41,8 @@ def all_that_may_go(step, *, costs, threshold_bytes, allowed, **_):
     on_disk = costs.placed(step, decisions).on_disk
     slow_copies = dataclasses.replace(costs, copies_overlap=True, copy_seconds=1e-3)
     moves = overlap(step, schedule(step, decisions), slow_copies, budget_bytes=2**40)
-    detours = some_detours(step, moved(schedule(step, decisions), moves))
+    actions = moved(schedule(step, decisions), moves)
+    detours = [] if step.is_forward else some_detours(step, actions)
     return Plan(
         detours=[(step.tensors[one.tensor].name, *one[1:]) for one in detours],
         from_outputs=gradients,

@@ -380,6 +380,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             tier=room.tier(plan, step, ops[0].graph, ops[0].device),
             threshold_bytes=self.threshold_bytes,
             serialized=frozenset(plan.serialized),
+            is_placed=plan.is_placed,
         )
 
     def _tell_of_unknown(self, unknown: Sequence[str]) -> None:

@@ -95,6 +95,7 @@ def fitted(
             break
         tried.append(_with_detours(step, memory, one, scratch, costs))
     best = max(tried, key=lambda one: (one.finds_room, -one.peak_bytes))
+    best = replace(best, is_placed=best.gives_up and not step.is_forward)
     most = tried[0].budget_bytes
     if best.finds_room == 1 and best.peak_bytes <= best.budget_bytes:
         return best
@@ -110,7 +111,8 @@ def _with_detours(
     """Return a plan with the detours with which it finds room, or more often; itself without."""
     step = as_planned(step, plan)
     found = cut(step, plan)
-    if found.chains or plan.rule:
+    # Of a forward pass alone some ops would be computed apart, in other last bits.
+    if found.chains or plan.rule or step.is_forward:
         return plan
     trace, actions = found.trace, scheduled(found.trace, plan)
     detours = find(

@@ -69,6 +69,8 @@ class Plan:
         unlimited_peak_bytes: The same with every tensor kept, predicted.
         finds_room: How often, of the times that TensorFlow's allocator was played through a step,
             it had room for it within the budget of the whole training.
+        is_placed: Whether it was played through so, and the step is to run in the order in which it
+            was: where tensors come to lie hangs on it.
         floor_bytes: The largest working set of one op, which no plan can pass.
         floor_op: That op's name.
         peak_op: The op that runs, or the tensor that is copied, when most memory is in use.
@@ -112,6 +114,7 @@ class Plan:
     peak_bytes: int = 0
     unlimited_peak_bytes: int = 0
     finds_room: float = 1.0
+    is_placed: bool = False
     floor_bytes: int = 0
     floor_op: str = ""
     peak_op: str = ""

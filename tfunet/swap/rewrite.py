@@ -49,6 +49,7 @@ def follow(
     tier: Tier,
     threshold_bytes: int,
     serialized: Collection[str] = (),
+    is_placed: bool = False,
 ) -> None:
     """Change the step's graph in place so that it runs as the schedule says.
 
@@ -67,6 +68,8 @@ def follow(
         tier: Where swapped tensors go.
         threshold_bytes: An op is large if it reads or writes a tensor of this size.
         serialized: Ops of the forward pass that run one after the other too.
+        is_placed: Whether all large ops do, and copies back; in any case where tensors leave to
+            make room. Not where copies run beside computation.
     """
     trace, handles = found.trace, list(handles)
     _read_outputs(whole, ops, handles)
@@ -85,7 +88,9 @@ def follow(
     of_bias = _of_bias(trace)
     placed = frozenset(of_bias.values())
     # Where what comes back comes to lie is planned, it comes in order.
-    is_placed = any(action.kind == "leave" for action in actions)
+    is_placed = any(action.kind == "leave" for action in actions) or (
+        is_placed and not tier.copies_overlap
+    )
     in_order = is_placed or bool(found.chains)
     arrived: list[tf.Operation] = []
     for place, action in enumerate(actions):
