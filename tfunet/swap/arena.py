@@ -14,6 +14,8 @@ from tfunet.swap.steps import Trace
 
 ALIGNMENT = 256
 FIRST_REGION_BYTES = 2**21
+# What is smaller finds a place though something has been cut of a free block.
+SMALL_BYTES = 2**16
 # The address of no bytes.
 NOWHERE = -1
 # So many steps are played through, one after the other.
@@ -28,9 +30,11 @@ class Arena:
 
     Args:
         limit_bytes: Of all regions.
+        cut_bytes: What something small, of which nobody asks here, has taken of each free block.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, cut_bytes: int = 0) -> None:
+        self._cut = cut_bytes
         self._limit = self._left = limit_bytes // ALIGNMENT * ALIGNMENT
         self._next_region = min(FIRST_REGION_BYTES, self._left)
         self._end = 0
@@ -51,11 +55,14 @@ class Arena:
         if not num_bytes:
             return NOWHERE
         wanted = -(-num_bytes // ALIGNMENT) * ALIGNMENT
-        at = bisect_left(self._free, (wanted, -1))
+        least = wanted + (self._cut if wanted > SMALL_BYTES else 0)
+        at = bisect_left(self._free, (least, -1))
         if at == len(self._free):
             if within_regions or not self._extend(wanted):
                 return None
-            at = bisect_left(self._free, (wanted, -1))
+            at = bisect_left(self._free, (least, -1))
+            if at == len(self._free):
+                return None
         size, address = self._free[at]
         self._take(size, address)
         if size >= 2 * wanted or size - wanted >= MOST_LOST_BYTES:
@@ -133,6 +140,7 @@ def at_start(
     resident: Sequence[int],
     more_bytes: int,
     hole_bytes: int = 0,
+    cut_bytes: int = 0,
 ) -> Arena:
     """Return the arena of a device before a step.
 
@@ -142,8 +150,9 @@ def at_start(
         resident: Bytes of each variable.
         more_bytes: Of all else that is there.
         hole_bytes: Free between the one and the other.
+        cut_bytes: See `Arena`.
     """
-    arena = Arena(limit_bytes)
+    arena = Arena(limit_bytes, cut_bytes=cut_bytes)
     later = []
     arena.extend(first_bytes)
     for num_bytes in resident:

@@ -28,6 +28,8 @@ UNKNOWN, MOST_AGAIN = 0.05, 0.1
 # Of that: all and nothing. Detours are looked for with more shares, and with less of what is known.
 SHARES = (1.0, 0.0)
 MORE_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0, -0.15, -0.3, -0.45, -0.6, -0.75)
+# And with scalars at the edge of what is free.
+CUT_BYTES = 2**10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,7 @@ def _with_detours(
         trace,
         actions,
         _blocks(step, found, scratch),
-        lambda: _arenas(memory, MORE_SHARES),
+        lambda: _more_arenas(memory),
         limit_bytes=memory.limit_bytes,
     )
     swapped = {one.index for one in actions if one.kind == "out"}
@@ -174,10 +176,19 @@ def _short(memory: Memory, asked: Sequence[Request]) -> float:
     return times
 
 
-def _arenas(memory: Memory, shares: Sequence[float] = SHARES) -> Iterator[Arena]:
+def _more_arenas(memory: Memory) -> Iterator[Arena]:
+    """Yield more of what a step may find, of which detours have to make the best."""
+    for cut_bytes in (0, CUT_BYTES):
+        yield from _arenas(memory, MORE_SHARES, cut_bytes)
+
+
+def _arenas(
+    memory: Memory, shares: Sequence[float] = SHARES, cut_bytes: int = 0
+) -> Iterator[Arena]:
     """Yield what a step may find, as `HOLES` has it.
 
-    `shares` are of what nobody knows of, and below 0 of what is known and may be gone.
+    `shares` are of what nobody knows of, and below 0 of what is known and may be gone. See `Arena`
+    for `cut_bytes`.
     """
     again = min(memory.more_bytes, int(MOST_AGAIN * memory.limit_bytes))
     unknown = again + int(UNKNOWN * memory.limit_bytes)
@@ -190,6 +201,7 @@ def _arenas(memory: Memory, shares: Sequence[float] = SHARES) -> Iterator[Arena]
                 resident=memory.resident,
                 more_bytes=memory.more_bytes + int(changed),
                 hole_bytes=int(hole * memory.limit_bytes),
+                cut_bytes=cut_bytes,
             )
 
 
