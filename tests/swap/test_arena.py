@@ -125,6 +125,14 @@ def test_a_step_that_leaves_gaps_finds_no_room():
     assert not plays(arena(12 * MIB), [gap, last._replace(passing=[8 * MIB])])
 
 
+def test_a_scalar_may_have_taken_a_little_of_what_is_free():
+    sizes = [2 * MIB, 2 * MIB, 1000]
+    for cut_bytes, expected in ((0, [True, True, False]), (1024, [True, False, True])):
+        made = Arena(4 * MIB, cut_bytes=cut_bytes)
+        made.extend(4 * MIB, at_once=True)
+        assert [made.allocate(one) is not None for one in sizes] == expected
+
+
 # Kept, a and b are read again at the end; swapped, they leave room for what is between.
 STEP, _ = make_trace(
     ("Conv3D", "x", "a", 4 * MIB),

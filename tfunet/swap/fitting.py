@@ -135,6 +135,8 @@ def _with_detours(
     has_room = costs.tiers.host_bytes is None or host_bytes <= costs.tiers.host_bytes
     if not detours or not has_room:
         return plan
+    on_disk = {at for at, one in enumerate(trace.tensors) if one.name in plan.on_disk}
+    costs = replace(costs, on_disk=frozenset(on_disk))
     in_use, times = memory_of(trace, actions, scratch), timeline(trace, actions, costs)
     peak_op, peak_tensors = at_peak(trace, actions, in_use, scratch)
     with_them = replace(
