@@ -30,14 +30,14 @@ def actions_of(trace, decisions=()):
 
 
 def arenas(mib):
-    """Return what makes an arena with all of its memory in one piece."""
+    """Return what makes an arena with all of its memory in one piece, alone."""
 
     def made():
         arena = Arena(mib * MIB)
         arena.extend(mib * MIB, at_once=True)
-        return [arena]
+        return arena
 
-    return made
+    return [made]
 
 
 def kinds(trace, actions):
@@ -101,11 +101,11 @@ def test_what_leaves_to_make_room_is_waited_for_unless_it_is_on_the_host():
 def test_what_lies_in_the_way_of_a_large_tensor_is_moved():
     trace, names = make_trace(*APART)
     actions = actions_of(trace)
-    make = arenas(8)
-    assert failing(make()[0], requests(trace, actions, {})) == 2  # c has no room
-    found = find(trace, actions, {}, make, limit_bytes=8 * MIB)
+    (make,) = arenas(8)
+    assert failing(make(), requests(trace, actions, {})) == 2  # c has no room
+    found = find(trace, actions, {}, [make], limit_bytes=8 * MIB)
     assert [(names[one.tensor], one.leaves, one.returns) for one in found] == [("b", "op2", "op2")]
-    assert failing(make()[0], requests(trace, with_detours(trace, actions, found), {})) is None
+    assert failing(make(), requests(trace, with_detours(trace, actions, found), {})) is None
 
 
 def test_what_nobody_reads_leaves_until_it_is_read():

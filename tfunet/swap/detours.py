@@ -88,7 +88,7 @@ def find(
     trace: Trace,
     actions: Sequence[Action],
     blocks: Mapping[int, Sequence[int]],
-    arenas: Callable[[], Iterable[Arena]],
+    arenas: Sequence[Callable[[], Arena]],
     *,
     limit_bytes: int,
 ) -> list[Detour]:
@@ -102,13 +102,13 @@ def find(
         trace: The step, cut as it will run.
         actions: Of it.
         blocks: See `tfunet.swap.arena.requests`.
-        arenas: Returns what the step may find; each must have room.
+        arenas: Make what the step may find; each must have room.
         limit_bytes: What the allocator has.
     """
     search = _Search(trace, actions, blocks, limit_bytes)
     detours: list[Detour] = []
     for _ in range(ROUNDS):
-        more = _further(search, detours, arenas, [*search.failing(arenas(), detours)])
+        more = _further(search, detours, arenas, [*search.failing(arenas, detours)])
         if more is None:
             break
         detours = more
@@ -118,7 +118,7 @@ def find(
 def _further(
     search: "_Search",
     detours: list[Detour],
-    arenas: Callable[[], Iterable[Arena]],
+    arenas: Sequence[Callable[[], Arena]],
     places: Sequence[int | None],
 ) -> list[Detour] | None:
     """Return detours with which most of the arenas have room where they had none; failing that,
@@ -132,6 +132,7 @@ def _further(
         if largest is None and unread:
             largest = _joined(detours, unread[:1])
         small = [one for one in unread if search.is_small(one)]
+        some = [one for one, at in zip(arenas, places, strict=True) if at == place]
         found: list[tuple[int, int, list[Detour]]] = []
         for alone in [
             *([one] for one in unread[:TRIED_ALONE]),
@@ -140,7 +141,6 @@ def _further(
             trial = [*alone, *(one for one in small if one not in alone)]
             # What returns first comes to lie first.
             for joined in (_joined(detours, trial), _joined(trial, detours)):
-                some = (one for one, at in zip(arenas(), places, strict=True) if at == place)
                 ends = search.failing(some, joined)
                 further = sum(at is None or at > place for at in ends)
                 found.append((further, -search.num_bytes(trial), joined))
@@ -167,7 +167,7 @@ def _joined(detours: Sequence[Detour], more: Sequence[Detour]) -> list[Detour]:
 
 
 def _needed(
-    search: "_Search", detours: Sequence[Detour], arenas: Callable[[], Iterable[Arena]]
+    search: "_Search", detours: Sequence[Detour], arenas: Sequence[Callable[[], Arena]]
 ) -> list[Detour]:
     """Return the detours without those of large tensors that no arena needs, the largest first.
 
@@ -175,7 +175,7 @@ def _needed(
     """
 
     def have_room(some: Sequence[Detour]) -> set[int]:
-        return {at for at, one in enumerate(search.failing(arenas(), some)) if one is None}
+        return {at for at, one in enumerate(search.failing(arenas, some)) if one is None}
 
     found, with_all = list(detours), have_room(detours)
     large = [one for one in detours if not search.is_small(one) and one.leaves != one.returns]
@@ -244,6 +244,15 @@ class _Search:
         self._blocks = blocks
         self._least_bytes = int(limit_bytes * LEAST_SHARE)
         self._small_bytes = int(limit_bytes * SMALL_SHARE)
+        parts = {reader: op for op, reader in fused(trace).items()}
+        places = {one.index: at for at, one in enumerate(actions) if one.kind == "op"}
+        # Of what runs as one op, it is the first that waits for what leaves.
+        self._firsts: dict[int, int] = {}
+        for op, place in places.items():
+            first = op
+            while first in parts:
+                first = parts[first]
+            self._firsts[place] = places[first]
 
     def num_bytes(self, detours: Iterable[Detour]) -> int:
         return sum(self._trace.tensors[one.tensor].num_bytes for one in detours)
@@ -251,14 +260,17 @@ class _Search:
     def is_small(self, detour: Detour) -> bool:
         return self.num_bytes([detour]) < self._small_bytes
 
-    def failing(self, arenas: Iterable[Arena], detours: Sequence[Detour]) -> Iterator[int | None]:
+    def failing(
+        self, arenas: Iterable[Callable[[], Arena]], detours: Sequence[Detour]
+    ) -> Iterator[int | None]:
         """Yield the place of the first action for which each arena has no room, None if it has."""
         both = list(_with_places(self._trace, self._actions, detours))
         asked = requests(self._trace, [action for action, _ in both], self._blocks)
-        for one in arenas:
+        for make in arenas:
             # Something small is free somewhere.
-            at = failing(one, asked, least_bytes=self._small_bytes // 4)
+            at = failing(make(), asked, least_bytes=self._small_bytes // 4)
             yield None if at is None else both[at][1]
 
     def movable(self, detours: Sequence[Detour], place: int) -> tuple[list[Detour], list[Detour]]:
-        return movable(self._trace, self._actions, detours, place, least_bytes=self._least_bytes)
+        first = self._firsts.get(place, place)
+        return movable(self._trace, self._actions, detours, first, least_bytes=self._least_bytes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tfunet.swap.arena import Arena, Request, at_start, plays, requests
 from tfunet.swap.chains import blocks_of_slab
@@ -67,8 +68,9 @@ def fitted(
 
     The allocator hands out blocks of up to twice the size that is asked for, and leaves gaps
     between them. It is played through the step under one plan after the other, each for a smaller
-    budget. Where none has room, what is in the way takes detours (`tfunet.swap.detours`). Where
-    none has room even so, that which has it most often, with the lowest peak.
+    budget. Where none has room, what is in the way takes detours (`tfunet.swap.detours`), under the
+    plan with the smallest budget first. Where none has room even so, that which has it most often,
+    with the lowest peak.
 
     Args:
         step: That is planned.
@@ -114,16 +116,12 @@ def _with_detours(
     step = as_planned(step, plan)
     found = cut(step, plan)
     # Of a forward pass alone some ops would be computed apart, in other last bits.
-    if found.chains or plan.rule or step.is_forward:
+    if found.chains or plan.rule or plan.detours or step.is_forward:
         return plan
     trace, actions = found.trace, scheduled(found.trace, plan)
-    detours = find(
-        trace,
-        actions,
-        _blocks(step, found, scratch),
-        lambda: _more_arenas(memory),
-        limit_bytes=memory.limit_bytes,
-    )
+    blocks = _blocks(step, found, scratch)
+    arenas = _more_arenas(memory)
+    detours = find(trace, actions, blocks, arenas, limit_bytes=memory.limit_bytes)
     swapped = {one.index for one in actions if one.kind == "out"}
     actions = with_detours(trace, actions, detours)
     leaving = [one for one in actions if one.kind == "leave"]
@@ -153,7 +151,7 @@ def _with_detours(
         exposed_seconds=times.exposed_seconds,
         curve=curve(times.ends, in_use.tolist()),
     )
-    room = finds_room(step, memory, with_them, scratch)
+    room = _had_room(memory, requests(trace, actions, blocks))
     return replace(with_them, finds_room=room) if room > plan.finds_room else plan
 
 
@@ -163,7 +161,7 @@ def finds_room(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, in
 
 
 def _had_room(memory: Memory, asked: Sequence[Request]) -> float:
-    had_room = [plays(arena, asked) for arena in _arenas(memory)]
+    had_room = [plays(make(), asked) for make in _arenas(memory)]
     return sum(had_room) / len(had_room)
 
 
@@ -172,22 +170,23 @@ def _short(memory: Memory, asked: Sequence[Request]) -> float:
     times = LEAST_STEP
     while times < MOST_STEP:
         larger = replace(memory, limit_bytes=int(memory.limit_bytes * times))
-        if all(plays(arena, asked) for arena in _arenas(larger)):
+        if all(plays(make(), asked) for make in _arenas(larger)):
             break
         times *= LEAST_STEP
     return times
 
 
-def _more_arenas(memory: Memory) -> Iterator[Arena]:
-    """Yield more of what a step may find, of which detours have to make the best."""
-    for cut_bytes in (0, CUT_BYTES):
-        yield from _arenas(memory, MORE_SHARES, cut_bytes)
+def _more_arenas(memory: Memory) -> list[Callable[[], Arena]]:
+    """Return what makes more of what a step may find, of which detours have to make the best."""
+    return [
+        make for cut_bytes in (0, CUT_BYTES) for make in _arenas(memory, MORE_SHARES, cut_bytes)
+    ]
 
 
 def _arenas(
     memory: Memory, shares: Sequence[float] = SHARES, cut_bytes: int = 0
-) -> Iterator[Arena]:
-    """Yield what a step may find, as `HOLES` has it.
+) -> Iterator[Callable[[], Arena]]:
+    """Yield what makes what a step may find, as `HOLES` has it.
 
     `shares` are of what nobody knows of, and below 0 of what is known and may be gone. See `Arena`
     for `cut_bytes`.
@@ -197,7 +196,8 @@ def _arenas(
     for hole in HOLES:
         for share in shares:
             changed = share * (unknown if share > 0 else memory.more_bytes)
-            yield at_start(
+            yield partial(
+                at_start,
                 memory.limit_bytes,
                 first_bytes=memory.first_bytes,
                 resident=memory.resident,

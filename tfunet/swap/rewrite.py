@@ -68,8 +68,8 @@ def follow(
         tier: Where swapped tensors go.
         threshold_bytes: An op is large if it reads or writes a tensor of this size.
         serialized: Ops of the forward pass that run one after the other too.
-        is_placed: Whether all large ops do, and copies back; in any case where tensors leave to
-            make room. Not where copies run beside computation.
+        is_placed: Whether convolutions and copies back do so too, where copies do not run beside
+            computation; ops in any case where tensors leave to make room.
     """
     trace, handles = found.trace, list(handles)
     _read_outputs(whole, ops, handles)
@@ -91,7 +91,8 @@ def follow(
     is_placed = any(action.kind == "leave" for action in actions) or (
         is_placed and not tier.copies_overlap
     )
-    in_order = is_placed or bool(found.chains)
+    in_line = is_placed and not tier.copies_overlap
+    left: dict[int, tf.Operation] = {}  # of a tensor that has left to make room: when it has
     arrived: list[tf.Operation] = []
     for place, action in enumerate(actions):
         after = [] if previous is None else [previous]
@@ -118,7 +119,7 @@ def follow(
                     if slabs.has(action.index)
                     else tier.back(handles[action.index], name=trace.tensors[action.index].name)
                 )
-            if is_placed:
+            if in_line:
                 arrived = [restored[action.outputs[0]].op]
         elif action.kind == "leave":
             (copy,) = action.inputs
@@ -135,14 +136,17 @@ def follow(
                 handle = restored[copy] if copy[1] else handles[copy[0]]
                 with tf.control_dependencies(None), tf.control_dependencies(waits):
                     previous = tier.out(handle, name=names[action.index])
+            left[action.index] = previous
             leaving.append((-1, previous))
         elif action.kind == "return":
             scope = f"return/{handles[action.index].op.name}/"
-            with tf.control_dependencies([*after, *arrived]), tf.name_scope(scope):
+            waits = [left[action.index], *after, *arrived]
+            with tf.control_dependencies(waits), tf.name_scope(scope):
                 restored[action.outputs[0]] = tier.back(
                     handles[action.index], name=names[action.index]
                 )
-            arrived = [restored[action.outputs[0]].op]
+            if in_line:
+                arrived = [restored[action.outputs[0]].op]
         elif action.kind == "again":
             after += arrived
             inputs = [
@@ -151,12 +155,18 @@ def follow(
             ]
             if action.inputs and action.inputs[0][0] in trace.parted:
                 inputs[0] = _apart(inputs[0])
-            if all(one.op.type in READS for one in inputs):
-                # Of the batch: nothing else says when it is wanted.
+            of_batch = all(one.op.type in READS for one in inputs)
+            # What has left to make room and is back may have been so for long.
+            was_back = in_line and all(
+                copy[1] or one.op.type in READS
+                for copy, one in zip(action.inputs, inputs, strict=True)
+            )
+            if of_batch or (was_back and not trace.tensors[action.inputs[0][0]].is_inner):
+                # Nothing else says when it is wanted.
                 inputs[0] = _identity(inputs[0], after)
             again = _repeat(ops[action.index], inputs)
             restored.update(zip(action.outputs, again.outputs, strict=True))
-            if is_placed:
+            if in_line:
                 arrived = [_done(again)]
         elif action.index in found.chains:
             given = {one[0]: restored[one] for one in action.inputs if one[1]}
@@ -170,6 +180,8 @@ def follow(
             for position, copy in enumerate(action.inputs):
                 if copy[1]:
                     op._update_input(position, restored[copy])
+                    if action.index in of_bias and position == 2:
+                        ops[of_bias[action.index]]._update_input(0, restored[copy])
             least = (
                 min(threshold_bytes, ORDERED_BYTES) if described.is_backward else threshold_bytes
             )
@@ -184,7 +196,10 @@ def follow(
                 # What takes over the memory of a tensor waits for its copy, if nothing is lost.
                 takes_over = described.kind in IN_PLACE and not tier.copies_overlap
                 due = action.index + takes_over
-                gone = carried = carried + [copy for last, copy in leaving if last < due]
+                new = [copy for last, copy in leaving if last < due]
+                # What ends a fused op has waited by its first; an edge more would part the two.
+                gone = new + ([] if action.index in ends else carried)
+                carried = carried + new
                 leaving = [one for one in leaving if one[0] >= due]
             if takes_turn:
                 # What runs as one op begins with its first and ends with its last.
@@ -192,10 +207,10 @@ def follow(
                 if action.index not in parts:
                     turn = [_done(op)]
             # In any other order more would be there at once than was planned.
-            is_end = action.index in ends and not in_order
-            is_alone = described.kind not in REARRANGED or in_order
+            is_end = action.index in ends and not found.chains
+            is_alone = described.kind not in REARRANGED or bool(found.chains)
             in_turn = described.kind not in FUSED and not is_end and is_alone
-            in_turn = in_order if is_part else in_turn
+            in_turn = bool(found.chains) if is_part else in_turn
             before = list(after) if described.is_backward or in_turn else []
             if is_part:
                 if action.index not in ends and (waits := [*before, *gone]):
@@ -206,7 +221,9 @@ def follow(
             if action.index in of_bias:
                 previous = _together(op, ops[of_bias[action.index]], [*before, *gone])
                 continue
-            if described.is_backward or described.kind not in FUSED:
+            if is_placed and not described.is_backward and action.index in ends:
+                previous = previous if action.index in parts else _done(op)
+            elif described.is_backward or described.kind not in FUSED:
                 previous, carried = op, []
             elif is_placed and action.index not in parts:
                 previous = _done(op)

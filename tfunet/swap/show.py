@@ -103,7 +103,6 @@ def forward_line(plan: Plan, what: str) -> str:
         "swapped": plan.count("swap"),
         "split": len(plan.split),
         "recomputed": plan.count("recompute"),
-        "moved to make room": len(plan.detours),
     }
     done = [f"{count} {how}" for how, count in counts.items() if count]
     over = over_line(plan) or _room_line(plan)
@@ -267,6 +266,8 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
             "TensorFlow's allocator finds room in one piece:"
         )
         lines += [f"  {one}, before {op}" for one, op, _ in plan.detours[:SHOWN_TENSORS]]
+        if len(plan.detours) > SHOWN_TENSORS:
+            lines.append(f"  ... and {len(plan.detours) - SHOWN_TENSORS} more.")
     lines.append(f"The largest single op needs {mib(plan.floor_bytes)}: {plan.floor_op or 'none'}.")
     lines += _peak_lines("planned", plan.peak_op, plan.peak_tensors)
     if measured is not None:

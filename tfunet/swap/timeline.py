@@ -42,6 +42,7 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
     ends: list[float] = []
     leaving: dict[int, float] = {}
     arriving: dict[Copy, float] = {}
+    disk_of: dict[int, int] = {}  # of what has left: itself if it is swapped, or -1
     swapped = {action.index for action in actions if action.kind == "out"}
     for action in actions:
         if action.kind in ("out", "in"):
@@ -64,17 +65,21 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
             ends.append(now)
             continue
         if action.kind == "leave":
-            seconds = costs.out_seconds(trace.tensors[action.index].num_bytes)
-            if is_on_host(trace, action.inputs[0], swapped):
-                seconds = max(0.0, leaving[action.index] - now) if costs.copies_overlap else 0.0
+            is_there = is_on_host(trace, action.inputs[0], swapped)
+            disk_of[action.index] = action.index if is_there else -1
+            if is_there:
+                end = max(now, leaving[action.index]) if costs.copies_overlap else now
             else:
+                seconds = costs.out_seconds(trace.tensors[action.index].num_bytes)
                 copies += seconds
-            now += seconds
-            exposed += seconds
+                end = out_free = max(now, out_free) + seconds
+            exposed += end - now
+            now = end
             ends.append(now)
             continue
         if action.kind == "return":
-            seconds = costs.in_seconds(trace.tensors[action.index].num_bytes, action.index)
+            num_bytes = trace.tensors[action.index].num_bytes
+            seconds = costs.in_seconds(num_bytes, disk_of[action.index])
             copies += seconds
             if costs.copies_overlap:
                 in_free = arriving[action.outputs[0]] = max(now, in_free) + seconds
