@@ -18,9 +18,11 @@ import tensorflow as tf
 from kinds import unet
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tfunet.swap import LargeModelSupport, slab_ops
+from tfunet.swap import LargeModelSupport, slab_times, trace
 from tfunet.swap.alone import Kind, take
 from tfunet.swap.device_memory import resident_bytes
+from tfunet.swap.host import NumpyMemory
+from tfunet.swap.split import cut, splittable
 from tfunet.xplane import read_allocations
 
 MIB = 2**20
@@ -86,16 +88,17 @@ def slabs_between_looks():
 
     @tf.function
     def convolved(image, weights):
-        return tf.nn.conv3d(image, weights, [1] * 5, "SAME")
+        return tf.nn.conv3d(image * 2.0, weights, [1] * 5, "SAME")
 
-    specs = [tf.TensorSpec(shape) for shape in ((1, 8, 8, 8, 4), (3, 3, 3, 4, 4))]
+    specs = [tf.TensorSpec(shape) for shape in ((1, 16, 8, 8, 4), (3, 3, 3, 4, 4))]
     graph = convolved.get_concrete_function(*specs).graph
-    op = next(op for op in graph.get_operations() if op.type == "Conv3D")
-    every = frozenset({0, 1})
-    kind = Kind(op, fresh=every, slab=(slab_ops.describe(op), 2, 4), stays=True)
+    ops = trace.in_order(graph.get_operations(), graph.outputs)
+    read, _ = trace.read(ops, graph.outputs)
+    (doubled,) = (one for one in splittable(read) if ops[read.tensors[one].producer].type == "Mul")
+    found = cut(read, {doubled})
     with tempfile.TemporaryDirectory() as folder:
         with tf.profiler.experimental.Profile(folder):
-            take([kind])
+            slab_times.seconds_of_slabs(read, found, ops, NumpyMemory, list(found.chains))
         (path,) = Path(folder).glob("**/*.xplane.pb")
         space = xplane_pb2.XSpace.FromString(path.read_bytes())
     began = sorted(
@@ -106,7 +109,7 @@ def slabs_between_looks():
     )
     names = [name for _, name in began if name.startswith(("look", "slab/Conv3D"))]
     runs = "".join("l" if name.startswith("look") else "s" for name in names).split("l")
-    return kind.in_a_row, [len(one) for one in runs if one]
+    return slab_times.IN_A_ROW, [len(one) for one in runs if one]
 
 
 def main(size):

@@ -39,9 +39,6 @@ NUMBERS = 2**20
 MOST_TIMES = 2**10
 # A small op is timed so many times in a row.
 TINY_OPS = 100
-# Slabs follow each other at once, and small ones find the caches full of themselves: so many are
-# timed in a row that they move as much, and so many at most.
-IN_A_ROW_BYTES, MOST_IN_A_ROW = 2**22, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,6 @@ class Kind(NamedTuple):
         times: How many there are in a step.
         fresh: Inputs, by position, that were made or read just before: caches may have them.
         slab: Own rows of a slab that is run in the place of the op; None for all of it.
-        stays: Whether the step, too, runs it in slabs, and repeats what a forward op would hand on.
     """
 
     op: tf.Operation
@@ -74,7 +70,6 @@ class Kind(NamedTuple):
     times: int = 1
     fresh: frozenset[int] = frozenset()
     slab: tuple[Slabs, int, int] | None = None
-    stays: bool = False
 
     def shape(self, position: int) -> Sequence[int]:
         """Return the shape of an input, or of what a slab takes of it."""
@@ -89,14 +84,6 @@ class Kind(NamedTuple):
     def share(self) -> float:
         """Of the op: what is run of it."""
         return 1.0 if self.slab is None else (self.slab[2] - self.slab[1]) / self.slab[0].rows
-
-    @property
-    def in_a_row(self) -> int:
-        """How often it runs between two looks at the clock."""
-        if not self.stays:
-            return 1
-        moved = sum(map(num_bytes, (*self.op.inputs, *self.op.outputs))) * self.share
-        return max(1, min(MOST_IN_A_ROW, int(IN_A_ROW_BYTES / max(moved, 1))))
 
 
 class Clock:
@@ -258,7 +245,7 @@ def _can_be_alone(op: tf.Operation) -> bool:
     with tf.Graph().as_default():
         inputs = [
             tf.compat.v1.placeholder(one.dtype, one.shape)
-            if (value := _known(op, one)) is None
+            if (value := known_value(op, one)) is None
             else tf.constant(value, one.dtype)
             for one in op.inputs
         ]
@@ -299,54 +286,45 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
                 ahead, previous = _made_ahead(following, number, previous)
                 waiting.append(ahead)
             inputs, previous = _completed(kind, waiting.popleft(), number, previous)
-            made: list[tf.Tensor] = []
-            run = partial(_run, kind, inputs, f"alone_{index}", made)
+            run = partial(_run, kind, inputs, f"alone_{index}")
             previous = clock.time(f"alone_{index}", [previous], run)
-            # TensorFlow leaves out what nobody reads.
-            if kind.is_held or made[:-1]:
-                previous = clock.read([previous], [*inputs, *made[:-1]])
+            if kind.is_held:
+                previous = clock.read([previous], inputs)
         with tf.control_dependencies([previous]):
             return tf.zeros(())
 
-    numbers = [tf.cast(_random() if one.is_floating else tf.zeros([1]), one) for one in dtypes]
+    numbers = [made_up_numbers(one) for one in dtypes]
     with tempfile.TemporaryDirectory() as folder:
         # An allocator that keeps no account tells the profiler nothing either.
         watched = None if used_bytes() is None else _profiled(folder)
-        counts = {f"alone_{index}": kind.times / kind.in_a_row for index, kind in enumerate(kinds)}
+        counts = {f"alone_{index}": kind.times for index, kind in enumerate(kinds)}
         seconds = clock.seconds(lambda: one_after_another(*numbers), counts=counts, watched=watched)
         scratch = _scratch(folder, [op for op, *_ in kinds])
     return [
-        Taken(seconds=seconds[name] / kind.share / kind.in_a_row, scratch_bytes=scratch[name])
+        Taken(seconds=seconds[name] / kind.share, scratch_bytes=scratch[name])
         for name, kind in ((f"alone_{index}", kind) for index, kind in enumerate(kinds))
     ]
 
 
-def _random() -> tf.Tensor:
+def made_up_numbers(dtype: tf.DType) -> tf.Tensor:
     """Return numbers of both signs: where they decide what an op does, as an activation's in 16
-    bits do, it takes twice as long as with numbers all alike."""
-    return tf.random.stateless_normal([NUMBERS], seed=[0, 0])
+    bits do, it takes twice as long as with numbers all alike. Whole ones are 0."""
+    if not dtype.is_floating:
+        return tf.zeros([1], dtype)
+    return tf.cast(tf.random.stateless_normal([NUMBERS], seed=[0, 0]), dtype)
 
 
 def _num_bytes(tensors: Sequence[tf.Tensor | None]) -> int:
     return sum(num_bytes(one) for one in tensors if one is not None)
 
 
-def _run(kind: Kind, inputs: Sequence[tf.Tensor], name: str, made: list[tf.Tensor]) -> tf.Tensor:
-    """Return what an op makes, or the last slab of those in a row; `made` gets the others too."""
+def _run(kind: Kind, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
+    """Return the first output of an op, or of a slab of it."""
     op = kind.op
-    for _ in range(kind.in_a_row):
-        with tf.device(op.device or None), tf.control_dependencies([one.op for one in made[-1:]]):
-            if kind.slab is None:
-                made.append(_like(op, inputs, name).outputs[0])
-                continue
-            slabs, begin, end = kind.slab
-            # TensorFlow loses the edges to a convolution that it makes one op of with its padding.
-            taken = [
-                tf.raw_ops.EnsureShape(input=one, shape=one.shape) if kind.stays and reach else one
-                for one, reach in zip(inputs, slabs.inputs, strict=True)
-            ]
-            made.append(slab_ops.make(op, slabs, taken, begin, end)[0])
-    return made[-1]
+    with tf.device(op.device or None):
+        if kind.slab is None:
+            return _like(op, inputs, name).outputs[0]
+        return slab_ops.make(op, kind.slab[0], inputs, *kind.slab[1:])[0]
 
 
 def _made_ahead(
@@ -354,7 +332,7 @@ def _made_ahead(
 ) -> tuple[list[tf.Tensor | None], tf.Operation]:
     """Return made-up inputs of an op, but for fresh ones, and the last op that makes them."""
     op = kind.op
-    if op.type in OF_FORWARD and not kind.stays:
+    if op.type in OF_FORWARD:
         inputs, previous = _completed(kind, [None] * len(op.inputs), number, previous)
         # oneDNN's needs what only its own forward op hands on.
         with tf.control_dependencies([previous]), tf.device(op.device or None):
@@ -385,15 +363,15 @@ def _made_up(
     kind: Kind, at: int, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
 ) -> tf.Tensor:
     op, like = kind.op, kind.op.inputs[at]
-    known = _known(op, like)
+    known = known_value(op, like)
     # One after the other: TensorFlow makes one of two that are alike in all.
     with tf.device(op.device or None), tf.control_dependencies([previous]):
         if known is not None:
             return tf.constant(known, like.dtype)
-        return _repeated(number[like.dtype], kind.shape(at))
+        return repeated(number[like.dtype], kind.shape(at))
 
 
-def _repeated(numbers: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+def repeated(numbers: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
     """Return a tensor of a shape from some of these numbers, (n,), twice or more often.
 
     TensorFlow does not copy what is there once.
@@ -406,7 +384,7 @@ def _repeated(numbers: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
     return tf.reshape(tf.tile(numbers[: size // times], [times]), shape)
 
 
-def _known(op: tf.Operation, tensor: tf.Tensor) -> Any:
+def known_value(op: tf.Operation, tensor: tf.Tensor) -> Any:
     """Return the value of an op's input if it does not depend on data; None of any other."""
     if tensor.op.type == "ShapeN":
         return list(tensor.op.inputs[tensor.value_index].shape)
@@ -416,6 +394,20 @@ def _known(op: tf.Operation, tensor: tf.Tensor) -> Any:
         if made.is_fully_defined() and 0 not in given:
             return [after // before for before, after in zip(given, made, strict=True)]
     return value
+
+
+def signature(op: tf.Operation) -> Any:
+    """Return what ops have in common that take the same time."""
+    attributes = {
+        name: value.SerializeToString()
+        for name, value in op.node_def.attr.items()
+        if not name.startswith("_")
+    }
+    # Of some, such as the time at which something was done, not even the rank is known.
+    inputs = [(one.dtype, str(one.shape)) for one in op.inputs]
+    # It may be a number among the inputs that says how much is made of them, as of a Tile.
+    outputs = [str(one.shape) for one in op.outputs]
+    return op.type, tuple(sorted(attributes.items())), tuple(inputs), tuple(outputs)
 
 
 def _like(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Operation:

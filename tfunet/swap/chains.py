@@ -135,7 +135,14 @@ def seconds_of(
         costs: Of the ops of the step; in slabs where `slab_seconds` has them.
     """
     seconds = sum(_op_seconds(trace, one, chain, costs) for one in chain.ops)
-    seconds += sum(copy_seconds(*one, costs) for one in copies(trace, chain, kept, split))
+    return seconds + copied_seconds(trace, chain, kept, split, costs)
+
+
+def copied_seconds(
+    trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int], costs: Costs
+) -> float:
+    """Return what a chain's copies take. See `seconds_of` for the arguments."""
+    seconds = sum(copy_seconds(*one, costs) for one in copies(trace, chain, kept, split))
     return seconds + costs.moved_seconds(_moved_bytes(trace, chain, split))
 
 

@@ -104,7 +104,7 @@ def make_plan(
     if plan.split:
         with tf.init_scope():
             found = as_planned(step, plan)
-            costs = profile.with_slabs(found, cut(found, plan), ops, costs, known)
+            costs = profile.with_slabs(found, cut(found, plan), ops, room.host, costs, known)
         plan = best(plan.budget_bytes)
     timed |= known
     return plan

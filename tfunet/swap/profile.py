@@ -10,9 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfunet.swap.alone import AHEAD_SHARE, Clock, Kind, Taken, take, tiny_seconds
+from tfunet.swap import slab_times
+from tfunet.swap.alone import AHEAD_SHARE, Clock, Kind, Taken, signature, take, tiny_seconds
 from tfunet.swap.budget import free_bytes
-from tfunet.swap.chains import slabs_of
+from tfunet.swap.chains import copied_seconds
 from tfunet.swap.costs import Costs
 from tfunet.swap.host import Tier
 from tfunet.swap.split import Cut
@@ -40,7 +41,7 @@ def measure(
     trace: Trace,
     ops: Sequence[tf.Operation],
     tier: Tier,
-    known: dict[Any, Taken] | None = None,
+    known: dict[Any, Any] | None = None,
 ) -> tuple[Costs, dict[int, int]]:
     """Return the costs of a step, and the scratch of its ops: bytes that no tensor shows.
 
@@ -61,7 +62,7 @@ def measure(
         is_held = op.type in IN_PLACE and not any(
             readers[root(trace, one)] == index for one in described.inputs
         )
-        told = (_signature(op), is_held, fresh[index])
+        told = (signature(op), is_held, fresh[index])
         keys.append(None if is_small or _is_free(op) else told)
         kinds.setdefault(keys[-1], Kind(op, is_held=is_held, fresh=fresh[index]))
     kinds.pop(None, None)
@@ -104,38 +105,30 @@ def with_slabs(
     trace: Trace,
     found: Cut,
     ops: Sequence[tf.Operation],
+    tier: Tier,
     costs: Costs,
-    known: dict[Any, Taken] | None = None,
+    known: dict[Any, Any] | None = None,
 ) -> Costs:
-    """Return the costs with those of the ops that run in slabs, each timed on one slab here.
+    """Return the costs with those of the ops that run in slabs.
 
-    A slab takes more than its share of the op: it reaches rows of its neighbours, too, and small
-    ops are slower for what they do. Of `known` see `measure`. Call it where ops run at once
-    (`tf.init_scope`).
+    Some slabs of each chain are timed with all that they do (see `slab_times`); what that is more
+    than its copies are counted with falls on the ops, in the proportion of their times as a whole.
+    Of `known` see `measure`. Call it where ops run at once (`tf.init_scope`).
     """
     known = {} if known is None else known
-    kinds: dict[Any, Kind] = {}
-    keys: dict[int, Any] = {}
-    counts: Counter[Any] = Counter()
-    for chain in found.chains.values():
-        # The second one has neighbours on both sides, if any has.
-        slab = chain.slabs[1 if len(chain.slabs) > 2 else 0]
-        for index in chain.ops:
-            op, slabs = ops[index], slabs_of(trace.ops[index])
-            is_small = _moved(op) < SMALL_BYTES and trace.ops[index].flops < SMALL_FLOPS
-            if is_small or _is_free(op):
-                continue
-            keys[index] = (*_signature(op), slab)
-            counts[keys[index]] += len(chain.slabs)
-            every = frozenset(range(len(op.inputs)))  # was copied or made right before
-            kind = Kind(op, fresh=every, slab=(slabs, *slab), stays=True)
-            kinds.setdefault(keys[index], kind)
-    wanted = {
-        key: kind._replace(times=counts[key]) for key, kind in kinds.items() if key not in known
-    }
-    timed = zip(wanted, take(list(wanted.values())), strict=True)
-    known |= {key: one for key, one in timed if one is not None}
-    seconds = {index: known[key].seconds for index, key in keys.items() if key in known}
+    keys = {last: slab_times.told(trace, found, ops, last) for last in found.chains}
+    wanted = {key: last for last, key in keys.items() if key not in known}
+    timed = slab_times.seconds_of_slabs(trace, found, ops, type(tier), list(wanted.values()))
+    known |= {key: timed[last] for key, last in wanted.items() if last in timed}
+    seconds: dict[int, float] = {}
+    for last, chain in found.chains.items():
+        if keys[last] in known:
+            kept = found.kept[last]
+            # What comes back whole does so after the slabs.
+            copied = copied_seconds(trace, chain, kept, found.split.union(kept), costs)
+            parts = [0.0 if _is_free(ops[one]) else costs.op_seconds[one] for one in chain.ops]
+            rest = max(0.0, known[keys[last]] - copied) / (sum(parts) or 1.0)
+            seconds |= {one: rest * part for one, part in zip(chain.ops, parts, strict=True)}
     return replace(costs, slab_seconds=seconds)
 
 
@@ -189,19 +182,6 @@ def _moved(op: tf.Operation) -> int:
         return 0  # It shows the variable's own memory.
     moved = sum(num_bytes(one) for one in (*op.inputs, *op.outputs))
     return moved * (2 if op.type.startswith("Assign") else 1)
-
-
-def _signature(op: tf.Operation) -> Any:
-    attributes = {
-        name: value.SerializeToString()
-        for name, value in op.node_def.attr.items()
-        if not name.startswith("_")
-    }
-    # Of some, such as the time at which something was done, not even the rank is known.
-    inputs = [(one.dtype, str(one.shape)) for one in op.inputs]
-    # It may be a number among the inputs that says how much is made of them, as of a Tile.
-    outputs = [str(one.shape) for one in op.outputs]
-    return op.type, tuple(sorted(attributes.items())), tuple(inputs), tuple(outputs)
 
 
 def _large_bytes() -> int:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfunet.swap import slab_ops
 from tfunet.swap.chains import Chain, slabs_of
-from tfunet.swap.host import Tier
+from tfunet.swap.host import Rows, Tier
 from tfunet.swap.split import Cut
 from tfunet.swap.steps import Reach, Trace
 from tfunet.swap.trace import SHAPE_READERS
@@ -55,21 +55,16 @@ class SlabGraph:
             before: Ops that come first.
         """
         rows_out = {one: self._rows[one] for one in self._cut.kept[chain.ops[-1]]}
-        sums: dict[int, tf.Tensor] = {}
-        after = list(before)
-        for begin, end in chain.slabs:
-            made = self._slab(chain, given, after, begin, end)
-            after = []
-            for one, value in made.items():
-                if one in rows_out:
-                    reach = self._given_reach(one, chain)
-                    after.append(rows_out[one].write(value, reach.rows(begin, end)[0]))
-                elif self._is_sum(one, chain):
-                    with tf.device(self._handles[one].device):
-                        # In 16 bits each slab would round the sum once more.
-                        more = tf.cast(value, _of_sums(value.dtype))
-                        sums[one] = sums[one] + more if one in sums else more
-                    after.append(sums[one].op)
+        after, sums = in_slabs(
+            self._whole,
+            self._ops,
+            chain,
+            chain.slabs,
+            given=given.get,
+            rows={one: self._rows[one] for one in self._cut.split},
+            rows_out=rows_out,
+            before=before,
+        )
         for one, total in sums.items():
             with tf.device(self._handles[one].device):
                 self._replace(one, tf.cast(total, self._handles[one].dtype))
@@ -90,71 +85,6 @@ class SlabGraph:
         """Return a tensor, whole, from its rows on the host; under the caller's control edges."""
         return self._rows[tensor].read(0, self._handles[tensor].shape[1])
 
-    def _slab(
-        self,
-        chain: Chain,
-        given: Mapping[int, tf.Tensor],
-        after: Sequence[tf.Operation],
-        begin: int,
-        end: int,
-    ) -> dict[int, tf.Tensor]:
-        """Return what a slab gives of each output of each op of a chain."""
-        made: dict[int, tf.Tensor] = {}
-        read: dict[tuple[int, int, int], tf.Tensor] = {}
-        for index in chain.ops:
-            op, described = self._ops[index], self._whole.ops[index]
-            slabs = slabs_of(described)
-            inputs = []
-            for one, reach, handle in zip(described.inputs, slabs.inputs, op.inputs, strict=True):
-                if one in made:
-                    inputs.append(made[one])
-                elif reach is None:
-                    inputs.append(given.get(one, handle))
-                else:
-                    first, last = reach.rows(begin, end)
-                    key = (one, first, last)
-                    if key not in read:
-                        read[key] = self._read(one, given.get(one, handle), first, last, after)
-                    inputs.append(read[key])
-            # Nothing else would hold back an op that reads no rows.
-            first_of_all = after if not any(slabs.inputs) else ()
-            with tf.device(op.device), tf.control_dependencies(first_of_all):
-                outputs = slab_ops.make(op, slabs, inputs, begin, end)
-            made |= dict(zip(described.outputs, outputs, strict=True))
-        return made
-
-    def _read(
-        self,
-        one: int,
-        handle: tf.Tensor,
-        first: int,
-        last: int,
-        after: Sequence[tf.Operation],
-    ) -> tf.Tensor:
-        with tf.control_dependencies(after):
-            if one in self._cut.split:
-                return self._rows[one].read(first, last)
-            with tf.device(handle.device):
-                rest = handle.shape.as_list()[2:]
-                begin = [0, first, *(0 for _ in rest)]
-                return tf.slice(handle, begin, [handle.shape[0], last - first, *rest])
-
-    def _given_reach(self, tensor: int, chain: Chain) -> Reach:
-        for index in chain.ops:
-            op = self._whole.ops[index]
-            if tensor in op.outputs:
-                reach = slabs_of(op).outputs[op.outputs.index(tensor)]
-                if reach is not None:
-                    return reach
-        raise ValueError(f"{self._whole.tensors[tensor].name} has no rows.")
-
-    def _is_sum(self, tensor: int, chain: Chain) -> bool:
-        ops = (self._whole.ops[index] for index in chain.ops)
-        return any(
-            tensor in op.outputs and slabs_of(op).outputs[op.outputs.index(tensor)] is None
-            for op in ops
-        )
-
     def _replace(self, one: int, tensor: tf.Tensor) -> None:
         """Let every reader of a tensor of the step read another one instead."""
         for reader in self._handles[one].consumers():
@@ -162,6 +92,121 @@ class SlabGraph:
                 if handle is self._handles[one]:
                     reader._update_input(position, tensor)
         self._handles[one] = tensor
+
+
+def in_slabs(
+    whole: Trace,
+    ops: Sequence[tf.Operation],
+    chain: Chain,
+    slabs: Sequence[tuple[int, int]],
+    *,
+    given: Callable[[int, tf.Tensor], tf.Tensor],
+    rows: Mapping[int, Rows],
+    rows_out: Mapping[int, Rows],
+    before: Sequence[tf.Operation],
+) -> tuple[list[tf.Operation], dict[int, tf.Tensor]]:
+    """Make ops of a chain in slabs, one after the other.
+
+    Args:
+        whole: The step before it was cut.
+        ops: Of its graph.
+        chain: Of ops.
+        slabs: Those that run: first own row, and the row after the last.
+        given: Returns what is read of a tensor that is whole on the device, by its index, and by
+            that which the op itself reads.
+        rows: Of those that are not.
+        rows_out: Where made rows go.
+        before: Ops that come first.
+
+    Returns the ops after which all is done, and the sums, in 32 bits or more, by index.
+    """
+    sums: dict[int, tf.Tensor] = {}
+    after = list(before)
+    for begin, end in slabs:
+        made = _slab(whole, ops, chain, begin, end, given, rows, after)
+        after = []
+        for one, value in made.items():
+            if one in rows_out:
+                reach = _given_reach(whole, one, chain)
+                after.append(rows_out[one].write(value, reach.rows(begin, end)[0]))
+            elif _is_sum(whole, one, chain):
+                with tf.device(value.device):
+                    # In 16 bits each slab would round the sum once more.
+                    more = tf.cast(value, _of_sums(value.dtype))
+                    sums[one] = sums[one] + more if one in sums else more
+                after.append(sums[one].op)
+    return after, sums
+
+
+def _slab(
+    whole: Trace,
+    ops: Sequence[tf.Operation],
+    chain: Chain,
+    begin: int,
+    end: int,
+    given: Callable[[int, tf.Tensor], tf.Tensor],
+    rows: Mapping[int, Rows],
+    after: Sequence[tf.Operation],
+) -> dict[int, tf.Tensor]:
+    """Return what a slab gives of each output of each op of a chain."""
+    made: dict[int, tf.Tensor] = {}
+    read: dict[tuple[int, int, int], tf.Tensor] = {}
+    for index in chain.ops:
+        op, described = ops[index], whole.ops[index]
+        slabs = slabs_of(described)
+        inputs = []
+        for one, reach, handle in zip(described.inputs, slabs.inputs, op.inputs, strict=True):
+            if one in made:
+                inputs.append(made[one])
+            elif reach is None:
+                inputs.append(given(one, handle))
+            else:
+                first, last = reach.rows(begin, end)
+                key = (one, first, last)
+                if key not in read:
+                    read[key] = _read(one, given(one, handle), first, last, rows, after)
+                inputs.append(read[key])
+        # Nothing else would hold back an op that reads no rows.
+        first_of_all = after if not any(slabs.inputs) else ()
+        with tf.device(op.device), tf.control_dependencies(first_of_all):
+            outputs = slab_ops.make(op, slabs, inputs, begin, end)
+        made |= dict(zip(described.outputs, outputs, strict=True))
+    return made
+
+
+def _read(
+    one: int,
+    handle: tf.Tensor,
+    first: int,
+    last: int,
+    rows: Mapping[int, Rows],
+    after: Sequence[tf.Operation],
+) -> tf.Tensor:
+    with tf.control_dependencies(after):
+        if one in rows:
+            return rows[one].read(first, last)
+        with tf.device(handle.device):
+            rest = handle.shape.as_list()[2:]
+            begin = [0, first, *(0 for _ in rest)]
+            return tf.slice(handle, begin, [handle.shape[0], last - first, *rest])
+
+
+def _given_reach(whole: Trace, tensor: int, chain: Chain) -> Reach:
+    for index in chain.ops:
+        op = whole.ops[index]
+        if tensor in op.outputs:
+            reach = slabs_of(op).outputs[op.outputs.index(tensor)]
+            if reach is not None:
+                return reach
+    raise ValueError(f"{whole.tensors[tensor].name} has no rows.")
+
+
+def _is_sum(whole: Trace, tensor: int, chain: Chain) -> bool:
+    ops = (whole.ops[index] for index in chain.ops)
+    return any(
+        tensor in op.outputs and slabs_of(op).outputs[op.outputs.index(tensor)] is None
+        for op in ops
+    )
 
 
 def _of_sums(dtype: tf.DType) -> tf.DType:

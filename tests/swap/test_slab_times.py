@@ -1,0 +1,72 @@
+"""What slabs take is measured with all that they do."""
+
+import time
+
+import tensorflow as tf
+
+from tfunet.swap import profile, slab_times, trace
+from tfunet.swap.chains import seconds_of
+from tfunet.swap.costs import Costs
+from tfunet.swap.host import NumpyMemory
+from tfunet.swap.split import cut, splittable
+
+ROWS = 64
+PAUSE_SECONDS = 0.004
+
+
+def step_of(function, *shapes):
+    """Return the trace of a function of float32 tensors, cut where it can be, and its ops."""
+    specs = [tf.TensorSpec(shape) for shape in shapes]
+    graph = tf.function(function).get_concrete_function(*specs).graph
+    ops = trace.in_order(graph.get_operations(), graph.outputs)
+    read, _ = trace.read(ops, graph.outputs)
+    return read, cut(read, splittable(read)), ops
+
+
+def convolved(image, weights):
+    return tf.nn.conv2d(image * 2.0, weights, 1, "SAME")
+
+
+def test_slabs_take_what_their_copies_among_the_ops_take(monkeypatch):
+    array = NumpyMemory.array
+
+    def slow(*arguments):
+        time.sleep(PAUSE_SECONDS)
+        return array(*arguments)
+
+    read, found, ops = step_of(convolved, (1, ROWS, 16, 4), (3, 3, 4, 4))
+    costs = Costs(op_seconds=[1e-6] * len(ops), out_bytes_per_second=1e9, in_bytes_per_second=1e9)
+    (first, last), tier = found.chains, NumpyMemory()
+    fast = profile.with_slabs(read, found, ops, tier, costs)
+    monkeypatch.setattr(NumpyMemory, "array", slow)
+    known = {}
+    slowed = profile.with_slabs(read, found, ops, tier, costs, known)
+    for one in (first, last):
+        chain = found.chains[one]
+        slabs = len(chain.slabs)
+        assert slabs > slab_times.IN_A_ROW
+        taken = [
+            seconds_of(read, chain, found.kept[one], found.split, costs) for costs in (fast, slowed)
+        ]
+        # Each slab puts its rows on the host once.
+        assert taken[1] - taken[0] > 0.9 * slabs * PAUSE_SECONDS
+        assert taken[1] < 2 * slabs * PAUSE_SECONDS + taken[0]
+    # What is known is not timed again.
+    monkeypatch.setattr(slab_times, "_seconds", None)
+    assert profile.with_slabs(read, found, ops, tier, costs, known) == slowed
+
+
+def test_chains_that_find_no_room_do_not_spoil_the_others(monkeypatch):
+    read, found, ops = step_of(convolved, (1, ROWS, 16, 4), (3, 3, 4, 4))
+    first, *others = found.chains
+    timed = slab_times._seconds
+
+    def refusing(*arguments):
+        if first in arguments[-1]:
+            raise tf.errors.ResourceExhaustedError(None, None, "no room")
+        return timed(*arguments)
+
+    monkeypatch.setattr(slab_times, "_seconds", refusing)
+    times = slab_times.seconds_of_slabs(read, found, ops, NumpyMemory, list(found.chains))
+    assert others
+    assert list(times) == others
