@@ -149,6 +149,7 @@ def predictions(models, quick):
                         "peak_ratio": plan["peak_mib"] / run["peak_mib"],
                         "kept_peak_ratio": runs["fits"]["plan"]["peak_mib"] / kept["peak_mib"],
                         "time_ratio": plan["step_seconds"] / run["step_seconds"],
+                        "least_time_ratio": plan["step_seconds"] / min(run["seconds"]),
                         "kept_time_ratio": plan["unlimited_step_seconds"] / kept["step_seconds"],
                         "loss_apart": apart,
                         "over_kept": run["step_seconds"] / kept["step_seconds"],
