@@ -76,6 +76,44 @@ def test_bfloat16_in_slabs():
     assert support.plans[-1].split
 
 
+def first_loss(callbacks):
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    x = image = keras.Input((24, 16, 4))
+    for _ in range(2):
+        x = keras.layers.Conv2D(8, 3, padding="same", dtype="mixed_bfloat16")(x)
+        x = keras.layers.LeakyReLU(0.2, dtype="mixed_bfloat16")(x)
+    model = keras.Model(image, keras.layers.Conv2D(1, 1)(x))
+    model.compile("sgd", "mean_absolute_error", jit_compile=False)
+    images = np.random.default_rng(0).normal(size=(2, 24, 16, 4))
+    far = np.full((2, 24, 16, 1), 3.0)
+    return model.fit(images, far, batch_size=2, verbose=0, callbacks=callbacks).history["loss"]
+
+
+def test_forward_pass_of_16_bits_is_rounded_as_without_slabs():
+    support = LargeModelSupport(0, threshold_bytes=256, verbose=0, allowed=["split"])
+    assert first_loss([support]) == first_loss([])
+    plan = support.plans[-1]
+    # An activation whose input nobody else reads.
+    assert plan.split
+    assert plan.from_outputs
+
+
+def test_forward_pass_of_16_bits_is_rounded_as_without_slabs_by_onednn():
+    # It makes one op of a convolution, its bias and its activation: in a process of its own.
+    options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    name = f"{__file__}::{test_forward_pass_of_16_bits_is_rounded_as_without_slabs.__name__}"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, name],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1"},
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout[-3000:]
+
+
 def test_slabs_of_16_bits_are_added_up_in_32(monkeypatch):
     monkeypatch.setattr(chains, "MOST_SLABS", 64)
     monkeypatch.setattr(planner, "make_plan", all_that_may_be_split)

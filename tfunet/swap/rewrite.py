@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfunet.swap.host import Tier
 from tfunet.swap.schedule import Action, Copy, is_on_host
-from tfunet.swap.slab_graph import SlabGraph
+from tfunet.swap.slab_graph import SlabGraph, apart
 from tfunet.swap.slab_ops import OF_FILTERS
 from tfunet.swap.split import Cut
 from tfunet.swap.steps import ALIASES, IN_PLACE, Op, Trace, fused, root
@@ -154,7 +154,7 @@ def follow(
                 for one in action.inputs
             ]
             if action.inputs and action.inputs[0][0] in trace.parted:
-                inputs[0] = _apart(inputs[0])
+                inputs[0] = apart(inputs[0])
             of_batch = all(one.op.type in READS for one in inputs)
             # What has left to make room and is back may have been so for long.
             was_back = in_line and all(
@@ -273,14 +273,7 @@ def _read_outputs(trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[t
         if described.instead >= 0 and described.inputs[1] == described.instead:
             op._update_input(1, handles[described.instead])
         if described.kind == "LeakyRelu" and described.inputs[0] in trace.parted:
-            op._update_input(0, _apart(op.inputs[0]))
-
-
-def _apart(tensor: tf.Tensor) -> tf.Tensor:
-    """Return a tensor, the same memory, whose reader TensorFlow makes no one op of with what made
-    it: in an activation as one op with its bias, 16 bits are rounded once less."""
-    with tf.control_dependencies(None), tf.device(tensor.device):
-        return tf.raw_ops.EnsureShape(input=tensor, shape=tensor.shape)
+            op._update_input(0, apart(op.inputs[0]))
 
 
 def _delayed(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
