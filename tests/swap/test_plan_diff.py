@@ -18,6 +18,7 @@ FIRST = Plan(
     tensor_bytes={"a:0": 20 * MIB, "b:0": 30 * MIB, "c:0": MIB},
     peak_bytes=60 * MIB,
     budget_bytes=64 * MIB,
+    detours=(("e:0", "op1", "op8"), ("f:0", "op2", "op9")),
     step_seconds=0.5,
 )
 
@@ -51,6 +52,10 @@ def saved(folder, plan, measured=None):
         ({"copies": {"a:0": {"op5": 2}}}, "readers share copies back otherwise: 1"),
         ({"fetched_again": {"a:0": {"2": "op5"}}}, "further copies back begin elsewhere: 1"),
         ({"serialized": ("op6", "op7")}, "one after the other under one of them only: 2"),
+        ({"detours": FIRST.detours[:1]}, "leave for a while, to make room, elsewhere or under"),
+        # One that leaves first has more places to come back to.
+        ({"detours": FIRST.detours[::-1]}, "elsewhere or under one of them only: 2"),
+        ({"is_placed": True}, "in a fixed order under one of them only: 1"),
     ],
 )
 def test_what_steers_a_step_makes_plans_differ(changes, told, tmp_path, capsys):

@@ -31,7 +31,8 @@ PLACES = {
     "fetched_again": "tensors whose further copies back begin elsewhere",
     "serialized": "ops that run one after the other under one of them only",
     "from_outputs": "gradients of activations that read the output under one of them only",
-    "detours": "tensors that leave for a while, to make room, under one of them only",
+    "detours": "tensors that leave for a while, to make room, elsewhere or under one of them only",
+    "is_placed": "convolutions and copies back run in a fixed order under one of them only",
     "slab_rows": "ops that run in slabs of another height, or not in slabs",
 }
 
@@ -113,7 +114,8 @@ def difference(
                 {one.name for one in changes},
             )
             for name in PLACES
-        },
+        }
+        | {"detours": _num_other(first.detours, second.detours)},
         figures=figures,
     )
 
@@ -165,7 +167,9 @@ def _done(plan: Plan) -> dict[str, str]:
     return {name: described(name, what) for name, what in found.items() if what != "keep"}
 
 
-def _by_name(places: Mapping[Any, Any] | Sequence[Any]) -> Mapping[Any, Any]:
+def _by_name(places: Mapping[Any, Any] | Sequence[Any] | bool) -> Mapping[Any, Any]:
+    if isinstance(places, bool):
+        return {"": places}
     return places if isinstance(places, Mapping) else dict.fromkeys(places, True)
 
 
@@ -173,6 +177,12 @@ def _num_moved(first: Mapping[Any, Any], second: Mapping[Any, Any], told: Collec
     """Return how many places differ, but those of the tensors that are told of themselves."""
     names = {*first, *second} - set(told)
     return sum(first.get(name) != second.get(name) for name in names)
+
+
+def _num_other(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """Return how many are in one sequence only, or where both have the same, in another place."""
+    alone = {*first} ^ {*second}
+    return len(alone) or sum(one != other for one, other in zip(first, second, strict=False))
 
 
 def _figure(name: str, value: float | None) -> str:
