@@ -18,7 +18,6 @@ from tfunet.swap import (
     forward,
     making,
     rewrite,
-    sums,
     tflms,
     trace,
 )
@@ -311,7 +310,6 @@ class LargeModelSupport(keras.callbacks.Callback):
         if not any(trace.is_backward(op) for op in ops):
             return
         room = self._place()
-        ops = sums.in_pairs(ops, results, self.threshold_bytes)
         step, handles = trace.read(ops, results, compression=self.compression)
         device = self._memory(step, handles)
         unknown = trace.of_unknown_size(step, handles)

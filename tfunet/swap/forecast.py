@@ -12,7 +12,7 @@ from tfunet.backend import num_processes
 from tfunet.config import RunConfig
 from tfunet.data.source import open_source
 from tfunet.models.make import make_model
-from tfunet.swap import amount, planner, sums, trace
+from tfunet.swap import amount, planner, trace
 from tfunet.swap.callback import MIB
 from tfunet.swap.costs import Device, described
 from tfunet.swap.device_memory import variable_bytes
@@ -97,7 +97,6 @@ def forecast(
 
     graph = step.get_concrete_function(image, mask).graph
     ops = trace.in_order(graph.get_operations(), graph.outputs)
-    ops = sums.in_pairs(ops, graph.outputs, MIB)
     found, _ = trace.read(ops, graph.outputs, compression=config.swap_compression)
     memory = Memory(
         limit_bytes=memory_bytes or device.memory_bytes,
