@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from kinds import KINDS
-from test_exactness import trained
+from test_exactness import passed_with_onednn, trained
 
 from tfunet.swap import LargeModelSupport, chains, planner, split
 from tfunet.swap.plan import Plan
@@ -100,18 +100,9 @@ def test_forward_pass_of_16_bits_is_rounded_as_without_slabs():
 
 
 def test_forward_pass_of_16_bits_is_rounded_as_without_slabs_by_onednn():
-    # It makes one op of a convolution, its bias and its activation: in a process of its own.
-    options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
-    name = f"{__file__}::{test_forward_pass_of_16_bits_is_rounded_as_without_slabs.__name__}"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, name],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1"},
-        check=False,
-    )
-    assert "1 passed" in done.stdout, done.stdout[-3000:]
+    # It makes one op of a convolution, its bias and its activation.
+    test = test_forward_pass_of_16_bits_is_rounded_as_without_slabs.__name__
+    assert passed_with_onednn(f"{__file__}::{test}") == 1
 
 
 def test_slabs_of_16_bits_are_added_up_in_32(monkeypatch):

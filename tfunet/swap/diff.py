@@ -1,6 +1,6 @@
 """Says in what two plans differ. Pure."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,14 +108,9 @@ def difference(
     return Difference(
         changes=tuple(changes),
         moved={
-            name: _num_moved(
-                _by_name(vars(first)[name]),
-                _by_name(vars(second)[name]),
-                {one.name for one in changes},
-            )
+            name: _num_moved(vars(first)[name], vars(second)[name], {one.name for one in changes})
             for name in PLACES
-        }
-        | {"detours": _num_other(first.detours, second.detours)},
+        },
         figures=figures,
     )
 
@@ -167,22 +162,16 @@ def _done(plan: Plan) -> dict[str, str]:
     return {name: described(name, what) for name, what in found.items() if what != "keep"}
 
 
-def _by_name(places: Mapping[Any, Any] | Sequence[Any] | bool) -> Mapping[Any, Any]:
-    if isinstance(places, bool):
-        return {"": places}
-    return places if isinstance(places, Mapping) else dict.fromkeys(places, True)
-
-
-def _num_moved(first: Mapping[Any, Any], second: Mapping[Any, Any], told: Collection[str]) -> int:
-    """Return how many places differ, but those of the tensors that are told of themselves."""
-    names = {*first, *second} - set(told)
-    return sum(first.get(name) != second.get(name) for name in names)
-
-
-def _num_other(first: Sequence[Any], second: Sequence[Any]) -> int:
-    """Return how many are in one sequence only, or where both have the same, in another place."""
+def _num_moved(first: Any, second: Any, told: Collection[str]) -> int:
+    """Return how many places differ, but those of the tensors that are told of themselves; where
+    both have the same, in another order, how many stand elsewhere."""
+    if isinstance(first, bool):
+        return int(first != second)
+    if isinstance(first, Mapping):
+        names = {*first, *second} - set(told)
+        return sum(first.get(name) != second.get(name) for name in names)
     alone = {*first} ^ {*second}
-    return len(alone) or sum(one != other for one, other in zip(first, second, strict=False))
+    return len(alone) or sum(one != other for one, other in zip(first, second, strict=True))
 
 
 def _figure(name: str, value: float | None) -> str:
