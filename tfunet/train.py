@@ -36,6 +36,7 @@ from tfunet.energy import NOTHING_YET, RunEnergy
 from tfunet.environment import environment
 from tfunet.evaluation import Evaluation, Scores
 from tfunet.exit_codes import CheckFailedError, StoppedError
+from tfunet.gradient_sums import in_order_of_graph
 from tfunet.models.make import make_model
 from tfunet.optimizer import Switch, averaging
 from tfunet.profiling import Profile
@@ -278,6 +279,8 @@ def run(
         )
         for _ in range(2)
     )
+    if config.deterministic:
+        take_step, step_alone = in_order_of_graph(take_step), in_order_of_graph(step_alone)
     for one in supports:
         take_step, step_alone = one.guarding(take_step), one.guarding(step_alone)
     iterator = iter(backend.feed(training_pipeline))

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfunet.gradient_sums import in_order_of_graph
 from tfunet.stamps import Note
 from tfunet.swap import (
     amount,
@@ -159,6 +160,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._undo: Callable[[], None] | None = None
         self._room: Room | None = None
         self._is_alone = False  # with an evaluation or a prediction, without training
+        self._follows = False  # a plan in a training step
         self._memory: Callable[[Trace, Sequence[tf.Tensor]], Memory]
         self._timed: dict[Any, Any] = {}  # see `profile.measure`
         self._stopwatch = Stopwatch()
@@ -212,6 +214,7 @@ class LargeModelSupport(keras.callbacks.Callback):
 
         Raises OSError, and says so in words, where it was the disk that failed.
         """
+        run = in_order_of_graph(run, lambda: self._follows)
 
         def guarded(*args: Any) -> Any:
             try:
@@ -260,6 +263,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         if trains:
             compiled.build_optimizer(model)
             self.plans = []
+            self._follows = False
             self._stopwatch = Stopwatch()
             self._told_of_unknown = False
         self.evaluation_plans = []
@@ -322,6 +326,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
         if plan.gives_up or plan.serialized or plan.peak_bytes > making.FAR * device.step_bytes:
             self._follow(plan, step, ops, handles, room)
+            self._follows = True
         if self.verbose:
             line = begin_line(plan, "all of known size" if unknown else "all")
             line += f" By the rule of TFLMS v2: {plan.rule}." if plan.rule else ""
