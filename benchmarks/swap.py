@@ -17,7 +17,9 @@ support. The largest volume that trains with it, over n^3: without splitting, ov
 the largest op sets, of all whose sides the network can halve and are at most twice each other; with
 splitting, of those with sides as near to each other as can be. And the largest batch of that size.
 
-Every step counts only where its losses are those of the same step with everything kept.
+Every step counts only where its losses are those of the same step with everything kept, its
+gradients added up in the same order (TensorFlow's own order in a large step hangs on when each
+arrives). Of a peer: those of the step with everything kept as TensorFlow has it.
 """
 
 import argparse
@@ -98,12 +100,11 @@ def train(cap_mib=None, **settings):
     return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
 
 
-def check_same(runs):
+def check_same(first, *others):
     """Return how far apart the losses of the runs are; end the benchmark where it is far.
 
-    Without op determinism the last bits differ, and a 16-bit format has few.
+    In slabs the last bits differ, and a 16-bit format has few.
     """
-    first, *others = runs.values()
     for run in others:
         if losses_apart(first, run) > LOSS_APART:
             raise SystemExit(f"Losses of {run['way']} differ by {losses_apart(first, run)}.")
@@ -129,12 +130,18 @@ def predictions(models, quick):
             planned = [{"name": str(one), "way": "planner", "share": one} for one in SHARES]
             found = train(
                 **settings,
-                runs=[{"way": "keep"}, {"name": "fits", "way": "planner"}, *planned],
+                runs=[
+                    {"way": "keep"},
+                    {"way": "reference"},
+                    {"name": "fits", "way": "planner"},
+                    *planned,
+                ],
                 rounds=2 if quick else 5,
             )
             runs = found["runs"]
-            apart = check_same(runs)
             kept = runs["keep"]
+            check_same(kept, runs["fits"])  # which is the graph as it was
+            apart = check_same(runs["reference"], *(runs[str(one)] for one in SHARES))
             overheads.append(runs["fits"]["step_seconds"] / kept["step_seconds"])
             for share in SHARES:
                 run = runs[str(share)]
@@ -204,16 +211,15 @@ def cost(models, quick):
         ways = ("planner", "swap", "recompute")
         for base in bases:
             runs = [{"way": way, "base_size": base, "share": 1.0} for way in ways]
-            result = train(model=model, size=size, rounds=rounds, runs=[{"way": "keep"}, *runs])[
-                "runs"
-            ]
-            keep = result.pop("keep")
-            found += curve_claims(model, size, base, keep, result)
+            runs = [{"way": "keep"}, {"way": "reference"}, *runs]
+            result = train(model=model, size=size, rounds=rounds, runs=runs)["runs"]
+            keep, reference = result.pop("keep"), result.pop("reference")
+            found += curve_claims(model, size, base, keep, reference, result)
         found += peer_claims(model, size, rounds)
     return found
 
 
-def curve_claims(model, size, base, keep, runs):
+def curve_claims(model, size, base, keep, reference, runs):
     """Return claims on one point of the curve: over all kept, and over each other way that fits.
 
     Where one of them computed something else, that claim does not hold, and its step is not told.
@@ -221,7 +227,7 @@ def curve_claims(model, size, base, keep, runs):
     times = (size / base) ** rank(model)
     name = f"{model} {size}, {times:.2f} times the voxels"
     planner = runs["planner"]
-    apart = {way: losses_apart(keep, run) for way, run in runs.items()}
+    apart = {way: losses_apart(reference, run) for way, run in runs.items()}
     found = [
         measure.verdict(
             f"{name}: losses, furthest from those with all kept",
@@ -272,12 +278,13 @@ def peer_claims(model, size, rounds):
         alone = train(**settings, rounds=1, runs=[{"way": way}])["runs"][way]
         runs = [
             {"way": "keep"},
+            {"way": "reference"},
             {"way": way},
             {"way": "planner", "budget_mib": alone["peak_mib"] + alone["resident_mib"]},
         ]
         result = train(**settings, rounds=rounds, runs=runs)["runs"]
         keep, peer, planner = result["keep"], result[way], result["planner"]
-        check_same({"keep": keep, "planner": planner})
+        check_same(result["reference"], planner)
         apart = losses_apart(keep, peer)
         if apart > LOSS_APART:
             # It computed something else, and what that takes says nothing.

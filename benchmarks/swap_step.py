@@ -3,9 +3,10 @@
     python benchmarks/swap_step.py '{"model": "unet3d", "size": 48, "runs": [
         {"way": "keep"}, {"way": "planner", "share": 0.5}]}'
 
-Each run is a model of its own with the same weights, and a way: "keep" (no support), "planner"
-(support in all its ways), "whole" (without splitting), "swap" or "recompute" (with one way), or a
-peer: "remat_" and a mode of keras.RematScope, or "grappler_" and a mode of TensorFlow's own memory
+Each run is a model of its own with the same weights, and a way: "keep" (no support), "reference"
+(the same with gradients added up in the order of the graph, as with support: for its losses),
+"planner" (support in all its ways), "whole" (without splitting), "swap" or "recompute" (with one
+way), or a peer: "remat_" and a mode of keras.RematScope, or "grappler_" and a mode of TensorFlow's own memory
 optimizer. Support may use "budget_mib", or a "share" of what is needed with everything kept, at
 this size or at its "base_size"; or it has no limit. The ways take two steps in turn, in an order
 that is drawn anew for each round; the second is timed, as steps follow each other in training.
@@ -40,6 +41,7 @@ import numpy as np
 import swap_peers as peers
 import tensorflow as tf
 
+from tfunet.gradient_sums import in_order_of_graph
 from tfunet.models.make import make_model
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.budget import join_regions, used_bytes
@@ -147,6 +149,9 @@ class Run:
         self.way = run["way"]
         self.model, self.batch = make(settings, self.way, settings["size"])
         self.losses, self.seconds = [], []
+        self.train = self.model.train_on_batch
+        if self.way == "reference":
+            self.train = in_order_of_graph(self.train)
         self.support = None
         if self.way in ALLOWED:
             budget_mib = run.get("budget_mib", NO_LIMIT_MIB)
@@ -166,7 +171,7 @@ class Run:
 
     def step(self):
         with peers.active(self.way):
-            self.losses.append(float(self.model.train_on_batch(*self.batch)))
+            self.losses.append(float(self.train(*self.batch)))
 
     def timed_step(self):
         since = time.perf_counter()

@@ -48,13 +48,13 @@ def trained(support=None, changed=lambda run: run):
 
 def test_sums_of_a_large_step_are_added_in_the_order_of_its_graph():
     _, kinds = trained()
-    assert "TemporaryVariable" in kinds and "AddN" in kinds  # TensorFlow has divided some
+    assert "TemporaryVariable" in kinds  # TensorFlow has divided a sum
     weights, kinds = trained(changed=in_order_of_graph)
-    assert "TemporaryVariable" not in kinds and "AddN" in kinds
+    assert "TemporaryVariable" not in kinds
     support = LargeModelSupport("240MiB", verbose=0)
     supported, kinds = trained(support)
     assert support.gives_up
-    assert "TemporaryVariable" not in kinds and "AddN" in kinds
+    assert "TemporaryVariable" not in kinds
     for one, other in zip(weights, supported, strict=True):
         np.testing.assert_array_equal(one, other)
 
