@@ -6,10 +6,11 @@
 Each run is a model of its own with the same weights, and a way: "keep" (no support), "reference"
 (the same with gradients added up in the order of the graph, as with support: for its losses),
 "planner" (support in all its ways), "whole" (without splitting), "swap" or "recompute" (with one
-way), or a peer: "remat_" and a mode of keras.RematScope, or "grappler_" and a mode of TensorFlow's own memory
-optimizer. Support may use "budget_mib", or a "share" of what is needed with everything kept, at
-this size or at its "base_size"; or it has no limit. The ways take two steps in turn, in an order
-that is drawn anew for each round; the second is timed, as steps follow each other in training.
+way), or a peer: "remat_" and a mode of keras.RematScope, or "grappler_" and a mode of TensorFlow's
+own memory optimizer. Support may use "budget_mib", or a "share" of what is needed with everything
+kept, at this size or at its "base_size"; or it has no limit. The ways take two steps in turn, in an
+order that is drawn anew for each round; the second is timed, as steps follow each other in
+training.
 
 The way "tflms" plans by the rule of IBM's TFLMS v2, with its parameters found for the budget as its
 autotune did; a run's own are its "rule", such as {"swapout_threshold": 40, "swapin_ahead": 3}.

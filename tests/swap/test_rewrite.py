@@ -46,3 +46,31 @@ def test_gradients_of_two_convolutions_that_are_added_up_are_not_taken_together(
     # The one would wait for the other, which waits for the one.
     assert rewrite._of_bias(make_trace(*one, *of_both)[0]) == {}
     assert rewrite._of_bias(make_trace(*one, *of_both[:1])[0]) == {}
+
+
+def test_what_a_loss_makes_of_the_mask_waits_for_the_network(monkeypatch):
+    seen = {}
+
+    def placed(step, **_):
+        again = [step.tensors[op.outputs[0]].name for op in step.ops if op.kind == "Relu"]
+        return Plan(decisions=dict.fromkeys(again, "recompute"), is_placed=seen["placed"])
+
+    monkeypatch.setattr(planner, "make_plan", placed)
+    follow = rewrite.follow
+
+    def spied(found, whole, ops, *rest, **more):
+        follow(found, whole, ops, *rest, **more)
+        casts = [op for op in ops if op.type == "Cast" and op.outputs[0].shape.rank == 3]
+        seen["waits"] = [casts[0].inputs[0].op.control_inputs, casts[0].control_inputs]
+
+    monkeypatch.setattr(rewrite, "follow", spied)
+    for is_placed, expected in ((True, True), (False, False)):
+        seen["placed"] = is_placed
+        keras.utils.set_random_seed(1)
+        model = KINDS["shared layers"]()
+        model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        image, mask = batches(model, "shared layers", num=1)
+        support = LargeModelSupport(0, threshold_bytes=256, margin=0.0, verbose=0)
+        with support.on(model):
+            model.train_on_batch(image, mask)
+        assert any(seen["waits"]) is expected

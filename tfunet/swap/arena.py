@@ -168,6 +168,18 @@ def at_start(
     return arena
 
 
+def in_pieces(pieces: Sequence[int], *, cut_bytes: int = 0) -> Arena:
+    """Return the arena of a device of which just these pieces are free, none beside another."""
+    arena = Arena(0, cut_bytes=cut_bytes)
+    end = 0
+    for num_bytes in pieces:
+        size = num_bytes // ALIGNMENT * ALIGNMENT
+        if size > 0:
+            arena._give(size, end)
+            end += size + ALIGNMENT
+    return arena
+
+
 class Request(NamedTuple):
     """What one action of a step asks of an allocator.
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tfunet.swap.arena import Arena, Request, at_start, plays, requests
+from tfunet.swap.arena import Arena, Request, at_start, in_pieces, plays, requests
 from tfunet.swap.chains import blocks_of_slab
 from tfunet.swap.costs import Costs
 from tfunet.swap.detours import find, with_detours
 from tfunet.swap.peak import at_peak
 from tfunet.swap.plan import Plan
 from tfunet.swap.planned import as_planned, cut, scheduled
-from tfunet.swap.schedule import is_on_host
+from tfunet.swap.schedule import Action, is_on_host
 from tfunet.swap.schedule import memory as memory_of
 from tfunet.swap.split import Cut
 from tfunet.swap.steps import Trace
@@ -31,6 +31,8 @@ SHARES = (1.0, 0.0)
 MORE_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0, -0.15, -0.3, -0.45, -0.6, -0.75)
 # And with scalars at the edge of what is free.
 CUT_BYTES = 2**10
+# Where it is known what is free: of the budget, what the step may find in use of the largest piece.
+TAKEN = (0.0, 0.0005, 0.002, 0.005, 0.01)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +44,15 @@ class Memory:
         first_bytes: See `tfunet.swap.arena.at_start`.
         resident: Bytes of each variable.
         more_bytes: Of all else that is there, such as the batch.
+        pieces: Bytes of each piece that is free, the largest last (`tfunet.swap.pieces`); empty
+            where that is not known.
     """
 
     limit_bytes: int
     first_bytes: int = 0
     resident: Sequence[int] = ()
     more_bytes: int = 0
+    pieces: Sequence[int] = ()
 
     @property
     def step_bytes(self) -> int:
@@ -97,7 +102,7 @@ def fitted(
     for one in reversed(tried):
         if any(one.finds_room == 1 for one in tried):
             break
-        tried.append(_with_detours(step, memory, one, scratch, costs))
+        tried += _with_detours(step, memory, one, scratch, costs)
     best = max(tried, key=lambda one: (one.finds_room, -one.peak_bytes))
     best = replace(best, is_placed=best.gives_up and not step.is_forward)
     most = tried[0].budget_bytes
@@ -111,39 +116,51 @@ def fitted(
 
 def _with_detours(
     step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int], costs: Costs
-) -> Plan:
-    """Return a plan with the detours with which it finds room, or more often; itself without."""
+) -> Iterator[Plan]:
+    """Yield a plan with detours with which it finds room, or more often."""
     step = as_planned(step, plan)
     found = cut(step, plan)
     # Of a forward pass alone some ops would be computed apart, in other last bits.
     if found.chains or plan.rule or plan.detours or step.is_forward:
-        return plan
+        return
     trace, actions = found.trace, scheduled(found.trace, plan)
     blocks = _blocks(step, found, scratch)
-    arenas = _more_arenas(memory)
-    detours = find(trace, actions, blocks, arenas, limit_bytes=memory.limit_bytes)
+    on_disk = {at for at, one in enumerate(trace.tensors) if one.name in plan.on_disk}
+    costs = replace(costs, on_disk=frozenset(on_disk))
+    for arenas in (_as_found(memory), _more_arenas(memory)):
+        detours = find(trace, actions, blocks, arenas, limit_bytes=memory.limit_bytes)
+        changed = with_detours(trace, actions, detours)
+        room = _had_room(memory, requests(trace, changed, blocks))
+        if detours and room > plan.finds_room:
+            with_them = _described(plan, trace, changed, scratch, costs)
+            detoured = tuple((trace.tensors[one.tensor].name, *one[1:]) for one in detours)
+            host = costs.tiers.host_bytes
+            if host is None or with_them.host_bytes <= host:
+                yield replace(with_them, detours=detoured, finds_room=room)
+
+
+def _described(
+    plan: Plan,
+    trace: Trace,
+    actions: Sequence[Action],
+    scratch: Mapping[int, int],
+    costs: Costs,
+) -> Plan:
+    """Return a plan with what it comes to when tensors leave as these actions say."""
     swapped = {one.index for one in actions if one.kind == "out"}
-    actions = with_detours(trace, actions, detours)
     leaving = [one for one in actions if one.kind == "leave"]
     sizes = [
         0 if is_on_host(trace, one.inputs[0], swapped) else trace.tensors[one.index].num_bytes
         for one in leaving
     ]
-    host_bytes = plan.host_bytes + sum(sizes)
-    has_room = costs.tiers.host_bytes is None or host_bytes <= costs.tiers.host_bytes
-    if not detours or not has_room:
-        return plan
-    on_disk = {at for at, one in enumerate(trace.tensors) if one.name in plan.on_disk}
-    costs = replace(costs, on_disk=frozenset(on_disk))
     in_use, times = memory_of(trace, actions, scratch), timeline(trace, actions, costs)
     peak_op, peak_tensors = at_peak(trace, actions, in_use, scratch)
-    with_them = replace(
+    return replace(
         plan,
-        detours=tuple((trace.tensors[one.tensor].name, *one[1:]) for one in detours),
         peak_bytes=int(in_use.max(initial=0)),
         peak_op=peak_op,
         peak_tensors=peak_tensors,
-        host_bytes=host_bytes,
+        host_bytes=plan.host_bytes + sum(sizes),
         out_bytes=plan.out_bytes + sum(sizes),
         in_bytes=plan.in_bytes + sum(trace.tensors[one.index].num_bytes for one in leaving),
         step_seconds=times.step_seconds,
@@ -151,18 +168,23 @@ def _with_detours(
         exposed_seconds=times.exposed_seconds,
         curve=curve(times.ends, in_use.tolist()),
     )
-    room = _had_room(memory, requests(trace, actions, blocks))
-    return replace(with_them, finds_room=room) if room > plan.finds_room else plan
 
 
 def finds_room(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) -> float:
-    """Return how often, of the times it was played through, the allocator had room for a plan."""
+    """Return how often, of the times it was played through, the allocator had room for a plan.
+
+    Where it is known what is free, half of it is how often it had room in that.
+    """
     return _had_room(memory, _asked(step, plan, scratch))
 
 
 def _had_room(memory: Memory, asked: Sequence[Request]) -> float:
-    had_room = [plays(make(), asked) for make in _arenas(memory)]
-    return sum(had_room) / len(had_room)
+    def share(arenas: Sequence[Callable[[], Arena]]) -> float:
+        return sum(plays(make(), asked) for make in arenas) / len(arenas)
+
+    any_that_may_be = share(list(_arenas(memory)))
+    as_found = _as_found(memory)
+    return (any_that_may_be + share(as_found)) / 2 if as_found else any_that_may_be
 
 
 def _short(memory: Memory, asked: Sequence[Request]) -> float:
@@ -174,6 +196,16 @@ def _short(memory: Memory, asked: Sequence[Request]) -> float:
             break
         times *= LEAST_STEP
     return times
+
+
+def _as_found(memory: Memory) -> list[Callable[[], Arena]]:
+    """Return what makes what the step will find if it is as now, or a little less."""
+    found: list[Callable[[], Arena]] = []
+    for taken in TAKEN if memory.pieces else ():
+        *small, largest = memory.pieces
+        left = max(0, largest - int(taken * memory.limit_bytes))
+        found += [partial(in_pieces, [*small, left], cut_bytes=one) for one in (0, CUT_BYTES)]
+    return found
 
 
 def _more_arenas(memory: Memory) -> list[Callable[[], Arena]]:

@@ -6,10 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfunet.swap import budget as budgets
 from tfunet.swap import planner, profile, tflms
 from tfunet.swap.costs import Costs
 from tfunet.swap.device_memory import more_bytes
 from tfunet.swap.fitting import Memory, fitted
+from tfunet.swap.pieces import free_pieces
 from tfunet.swap.plan import Plan, Way
 from tfunet.swap.planned import as_planned, cut
 from tfunet.swap.room import Room
@@ -90,6 +92,9 @@ def make_plan(
     # Meanwhile a pipeline of data has filled what it keeps ready.
     now_bytes = more_bytes(device.resident, device.limit_bytes) + step.constant_bytes
     device = replace(device, more_bytes=max(device.more_bytes, now_bytes))
+    if device.limit_bytes == budgets.device_bytes() and (pieces := free_pieces()):
+        *small, largest = pieces
+        device = replace(device, pieces=(*small, max(0, largest - step.constant_bytes)))
 
     def best(most_bytes: int | None = None) -> Plan:
         def make(step_bytes: int) -> Plan:

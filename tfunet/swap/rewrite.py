@@ -212,6 +212,10 @@ def follow(
             in_turn = described.kind not in FUSED and not is_end and is_alone
             in_turn = bool(found.chains) if is_part else in_turn
             before = list(after) if described.is_backward or in_turn else []
+            batch = _batch_alone(trace, action.index) if is_placed and not in_turn else None
+            if batch is not None:
+                # What a loss makes of a mask would be there from the beginning on.
+                op._update_input(batch, _identity(op.inputs[batch], after))
             if is_part:
                 if action.index not in ends and (waits := [*before, *gone]):
                     op._update_input(0, _identity(op.inputs[0], waits))
@@ -233,6 +237,18 @@ def follow(
                 op._update_input(0, _identity(op.inputs[0], waits))
             if before:
                 op._add_control_inputs(before)
+
+
+def _batch_alone(trace: Trace, at: int) -> int | None:
+    """Return which input of an op of the forward pass is of the batch, if nothing that the step
+    makes is another; None if not."""
+    op = trace.ops[at]
+    if op.is_backward:
+        return None
+    producers = [trace.tensors[root(trace, one)].producer for one in op.inputs]
+    if any(one >= 0 and trace.ops[one].kind not in READS for one in producers):
+        return None
+    return next((place for place, one in enumerate(producers) if one < 0), None)
 
 
 def _of_bias(trace: Trace) -> dict[int, int]:
