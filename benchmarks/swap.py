@@ -12,10 +12,7 @@ cost: the budget is what a smaller volume needs without support. For a larger on
 same step with everything kept and no cap. keras.RematScope in its modes and grappler's memory
 optimizer take no budget: the planner has the peak that they reach.
 
-growth: TensorFlow's allocator is capped at the least in which a volume of n^3 trains without
-support. The largest volume that trains with it, over n^3: without splitting, over the bound that
-the largest op sets, of all whose sides the network can halve and are at most twice each other; with
-splitting, of those with sides as near to each other as can be. And the largest batch of that size.
+growth: how much larger a volume, or a batch, trains in a capped arena (swap_growth.py).
 
 Every step counts only where its losses are those of the same step with everything kept, its
 gradients added up in the same order (TensorFlow's own order in a large step hangs on when each
@@ -23,20 +20,13 @@ arrives). Of a peer: those of the step with everything kept as TensorFlow has it
 """
 
 import argparse
-import itertools
-import json
-import math
 import os
 import statistics
-import subprocess
-import sys
-from pathlib import Path
 
 import measure
+from swap_growth import BASE, growth
+from swap_runs import PEERS, losses_apart, rank, show, train
 
-STEP = Path(__file__).with_name("swap_step.py")
-PEERS = ["tensorflow", "keras"]
-LIMIT_SECONDS = 900
 LOSS_APART = 1e-3
 # (model, precision, sizes of its images). None of them was used to tune the predictions: that was
 # done with unet3d 24, 32, 40, 56, unet3d_instance 40, isensee 32 and unet2d 16, 128, 160, 224. A
@@ -50,7 +40,6 @@ COMBINATIONS = (
     ("unet2d", "mixed_bfloat16", (192,)),
 )
 SHARES = (0.75, 0.55)
-BASE = {"unet3d": 48, "isensee": 48, "unet2d": 256}
 # A size, and those whose need is the budget: 1, 2.37, 4 and 8 times the voxels, as near as the
 # networks' halvings let it.
 CURVES = {
@@ -74,30 +63,6 @@ SAME = 1.02
 # A way that is so much above the budget, by what was measured, does not count as within it: as far
 # off as a predicted peak may be.
 NEAR = 1.05
-# TFLMS v2's figures for a 3D U-Net and for the batch of a ResNet-50 (ISMM 2019), and where the
-# search ends.
-TFLMS_GROWTH, TFLMS_BATCH, MOST_GROWTH = 5.6, 4.9, 14
-# What the sides of an image are multiples of.
-UNIT = {"unet3d": 8, "isensee": 16, "unet2d": 16}
-
-
-def train(cap_mib=None, **settings):
-    """Return what one fresh process found; None where it ended without a word."""
-    environment = {**os.environ}
-    if cap_mib is not None:
-        environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(int(cap_mib))
-    done = subprocess.run(
-        [sys.executable, str(STEP), json.dumps(settings)],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-        env=environment,
-    )
-    if done.returncode and cap_mib is None:
-        raise SystemExit(f"{settings}: exit code {done.returncode}\n{done.stderr[-2000:]}")
-    # In a capped arena oneDNN ends the process where its own scratch does not fit.
-    return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
 
 
 def check_same(first, *others):
@@ -109,16 +74,6 @@ def check_same(first, *others):
         if losses_apart(first, run) > LOSS_APART:
             raise SystemExit(f"Losses of {run['way']} differ by {losses_apart(first, run)}.")
     return max(losses_apart(first, run) for run in others)
-
-
-def losses_apart(run, other):
-    return max(abs(a - b) for a, b in zip(run["losses"], other["losses"], strict=True))
-
-
-def show(row):
-    """Print a row while the rest is measured."""
-    print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}))
-    sys.stdout.flush()
 
 
 def predictions(models, quick):
@@ -196,10 +151,6 @@ def claim(name, rows, key, bound):
         f"{statistics.median(ratios):.3f})",
         "samples": rows,
     }
-
-
-def rank(model):
-    return 2 if model.endswith("2d") else 3
 
 
 def cost(models, quick):
@@ -315,107 +266,6 @@ def step_claim(name, run, other, bound):
         samples={"seconds": run["seconds"], "peak_mib": run["peak_mib"]},
         peers=PEERS,
     )
-
-
-def growth(models, quick):
-    """Return claims on the largest volume and batch that train in a capped arena."""
-    found = []
-    for model in models:
-        base = BASE[model]
-        cap_mib = least_cap(model, base)
-        floor = train(model=model, size=base, rounds=1, runs=[{"way": "whole"}])
-        plan = floor["runs"]["whole"]["plan"]
-        resident = floor["runs"]["whole"]["resident_mib"]
-        bound = (cap_mib - resident) / plan["floor_mib"]
-        ways = (
-            ("whole", "size", "voxels, without splitting", 0.9),
-            ("planner", "size", "voxels, with splitting", TFLMS_GROWTH),
-            ("planner", "batch", "images of a batch", TFLMS_BATCH),
-        )
-        for way, key, what, least in ways:
-            sizes = list(ladder(model, base))
-            if way == "whole":
-                sizes = all_sizes(model, base, bound)
-            largest, tried = largest_that_fits(
-                model, cap_mib, way, key, sizes, 2 if quick else None
-            )
-            times = largest if key == "batch" else voxels(largest) / base ** rank(model)
-            name = f"{model}: {times:.2f} times the {what}: {largest} in {cap_mib} MiB"
-            if way == "whole":
-                name += f", over the {bound:.2f} that the largest op lets it be"
-            found.append(
-                measure.verdict(
-                    name,
-                    [times / bound if way == "whole" else times],
-                    bound=least,
-                    most=False,
-                    samples={"tried": tried, "times": times, "bound": bound},
-                    peers=PEERS,
-                )
-            )
-            print(name, flush=True)
-    return found
-
-
-def largest_that_fits(model, cap_mib, way, key, sizes, most_tries):
-    """Return the largest size or batch, found by halving, and which were tried."""
-    settings, given = sizes, {}
-    if key == "batch":
-        settings, given = list(range(1, MOST_GROWTH + 2)), {"size": BASE[model]}
-    tried = {}
-    low, high = 0, len(settings)
-    while high - low > 1 and len(tried) != most_tries:
-        middle = (low + high) // 2
-        one = settings[middle]
-        found = in_arena(cap_mib, way, model=model, **given, **{key: one})
-        room = found.get("finds_room")
-        tried[str(one)] = {"fits": found["fits"], "foretold": room}
-        show({"model": model, "way": way, key: one, **tried[str(one)]})
-        low, high = (middle, high) if found["fits"] else (low, middle)
-    return settings[low], tried
-
-
-def ladder(model, base):
-    """Return sizes from n^3 on, each the last one with one side longer by what it is divided by."""
-    sides = [base] * rank(model)
-    while True:
-        yield list(sides)
-        shortest = min(range(len(sides)), key=lambda at: (sides[at], at))
-        sides[shortest] += UNIT[model]
-        if math.prod(sides) > (MOST_GROWTH + 1) * base ** len(sides):
-            return
-
-
-def all_sizes(model, base, bound):
-    """Return sizes up to a bound on their voxels over n^3, the one with the least sides of those
-    with as many voxels, no side more than twice another."""
-    sides = range(UNIT[model], 4 * base, UNIT[model])
-    found = {}
-    for size in itertools.combinations_with_replacement(sides, rank(model)):
-        is_even = size[-1] <= 2 * size[0]
-        if is_even and 1 <= voxels(size) / base ** rank(model) <= bound:
-            same = found.setdefault(voxels(size), size)
-            found[voxels(size)] = min(same, size, key=sum)
-    return [list(found[one])[::-1] for one in sorted(found)]
-
-
-def voxels(size):
-    return math.prod(size)
-
-
-def in_arena(cap_mib, way, **settings):
-    """Return whether steps go through in a capped arena, with support as it is by default."""
-    result = train(cap_mib, rounds=2, capped=True, runs=[{"way": way}], **settings)
-    return {"fits": False} if result is None else result
-
-
-def least_cap(model, size):
-    """Return the MiB of the smallest arena, to 5 %, in which a size trains without support."""
-    cap_mib = train(2**15, model=model, size=size, rounds=2, capped=True, runs=[{"way": "keep"}])
-    cap_mib = math.ceil(cap_mib["arena_peak_mib"])
-    while not in_arena(cap_mib, "keep", model=model, size=size)["fits"]:
-        cap_mib = math.ceil(cap_mib * 1.05)
-    return cap_mib
 
 
 def main():

@@ -95,7 +95,8 @@ class RunConfig:
         swap_compression: "bfloat16" rounds swapped tensors to 16 bits: they take half of host
             memory, disk and copies, and losses and weights are not those without support. "none",
             the default, swaps them as they are.
-        deterministic: Use only deterministic ops (slower on GPUs).
+        deterministic: Use only deterministic ops (slower on GPUs), and add gradients up in one
+            order.
         checkpoint_steps: Optimizer steps between checkpoints; one is also written after every
             epoch.
         synthetic: Feed the first batch again and again: the bound of what any pipeline can do.

@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 from test_arena import COSTS, STEP, planned
 
+from tfunet.swap import budget
 from tfunet.swap.arena import Request, in_pieces, plays
 from tfunet.swap.fitting import Memory, finds_room, fitted
 from tfunet.swap.pieces import free_pieces
@@ -56,6 +58,16 @@ def test_pieces_are_those_that_are_free():
 
 def test_a_cpu_without_a_cap_has_no_pieces(monkeypatch):
     monkeypatch.delenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", raising=False)
+    assert free_pieces() == ()
+
+
+def test_memory_that_something_else_takes_meanwhile_has_no_pieces(monkeypatch):
+    def full(**_):
+        raise tf.errors.ResourceExhaustedError(None, None, "full")
+
+    monkeypatch.setattr(budget, "device_bytes", lambda: 64 * MIB)
+    monkeypatch.setattr(budget, "used_bytes", lambda: (MIB, MIB))
+    monkeypatch.setattr(tf.raw_ops, "Empty", full)
     assert free_pieces() == ()
 
 

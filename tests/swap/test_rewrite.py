@@ -11,7 +11,7 @@ from tfunet.swap.trace import READS
 
 def test_what_is_repeated_waits_for_the_backward_pass_also_where_it_reads_the_batch(monkeypatch):
     repeated = []
-    repeat = rewrite._repeat
+    repeat = rewrite.repeated
 
     def spied(op, inputs):
         repeated.append((op, inputs))
@@ -22,7 +22,7 @@ def test_what_is_repeated_waits_for_the_backward_pass_also_where_it_reads_the_ba
         names = [step.tensors[op.outputs[0]].name for op in step.ops if op.kind in ways]
         return Plan(decisions=dict.fromkeys(names, "recompute"))
 
-    monkeypatch.setattr(rewrite, "_repeat", spied)
+    monkeypatch.setattr(rewrite, "repeated", spied)
     monkeypatch.setattr(planner, "make_plan", of_convolutions)
     keras.utils.set_random_seed(1)
     model = KINDS["shared layers"]()

@@ -10,7 +10,7 @@ from tfunet.swap.arena import ALIGNMENT
 # Smaller pieces are not looked for, nor those below such a part of what is free.
 LEAST_BYTES, LEAST_SHARE = 2**16, 1 / 2048
 # Such a part stays free: what does not fit TensorFlow tries for ten seconds.
-LEFT_SHARE = 1 / 32
+LEFT_SHARE = 1 / 16
 
 
 def free_pieces() -> tuple[int, ...]:
@@ -19,7 +19,7 @@ def free_pieces() -> tuple[int, ...]:
 
     Blocks are allocated until little is left, and looked up where they lie; TensorFlow fills the
     smallest pieces first. Nothing is written to them. Empty where there is no cap, where the
-    allocator keeps no account, and on a GPU.
+    allocator keeps no account, where something else took what was left meanwhile, and on a GPU.
     """
     limit, used = budget.device_bytes(), budget.used_bytes()
     if limit is None or used is None or tf.config.list_logical_devices("GPU"):
@@ -31,7 +31,10 @@ def free_pieces() -> tuple[int, ...]:
     with tf.init_scope(), tf.device("CPU:0"), budget.uncounted():
         shape = tf.constant([block])
         number = int(free * (1 - LEFT_SHARE)) // block
-        blocks = [tf.raw_ops.Empty(shape=shape, dtype=tf.uint8) for _ in range(number)]
+        try:
+            blocks = [tf.raw_ops.Empty(shape=shape, dtype=tf.uint8) for _ in range(number)]
+        except tf.errors.ResourceExhaustedError:
+            return ()
         # The memory itself: `numpy()` would copy it.
         addresses = [one._numpy().__array_interface__["data"][0] for one in blocks]
     pieces: list[int] = []

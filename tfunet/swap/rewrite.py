@@ -1,15 +1,17 @@
 """Makes the graph of a traced step follow a plan."""
 
 from collections.abc import Collection, Sequence
+from typing import final
 
 import tensorflow as tf
 
+from tfunet.swap.edits import delayed, done, identity, repeated, together
 from tfunet.swap.host import Tier
 from tfunet.swap.schedule import Action, Copy, is_on_host
 from tfunet.swap.slab_graph import SlabGraph, apart
 from tfunet.swap.slab_ops import OF_FILTERS
 from tfunet.swap.split import Cut
-from tfunet.swap.steps import ALIASES, IN_PLACE, Op, Trace, fused, root
+from tfunet.swap.steps import ALIASES, IN_PLACE, Trace, fused, root
 from tfunet.swap.trace import FUSED_WITH_BIAS, READS
 
 # A control edge to one of these keeps TensorFlow from fusing it with its neighbour.
@@ -71,172 +73,257 @@ def follow(
         is_placed: Whether convolutions and copies back do so too, where copies do not run beside
             computation; ops in any case where tensors leave to make room.
     """
-    trace, handles = found.trace, list(handles)
     _read_outputs(whole, ops, handles)
-    slabs = SlabGraph(whole, found, ops, handles, tier)
-    restored: dict[Copy, tf.Tensor] = {}
-    copies: dict[int, tf.Operation] = {}
-    leaving: list[tuple[int, tf.Operation]] = []  # (op after which its copy is awaited, that)
-    names: dict[int, str] = {}  # of a tensor that has left to make room: its name on the host
-    count = 0
-    carried: list[tf.Operation] = []  # copies that only an op waited for that nothing waits for
-    last_forward = _last_forward_reads(trace)
-    previous: tf.Operation | None = None
-    turn: list[tf.Operation] = []  # the last of those that are serialized
-    parts = fused(trace)
-    ends = frozenset(parts.values())
-    of_bias = _of_bias(trace)
-    placed = frozenset(of_bias.values())
-    # Where what comes back comes to lie is planned, it comes in order.
-    is_placed = any(action.kind == "leave" for action in actions) or (
-        is_placed and not tier.copies_overlap
+    follower = _Follower(
+        found,
+        whole,
+        ops,
+        handles,
+        actions,
+        tier=tier,
+        threshold_bytes=threshold_bytes,
+        serialized=serialized,
+        is_placed=is_placed,
     )
-    in_line = is_placed and not tier.copies_overlap
-    left: dict[int, tf.Operation] = {}  # of a tensor that has left to make room: when it has
-    arrived: list[tf.Operation] = []
     for place, action in enumerate(actions):
-        after = [] if previous is None else [previous]
-        if action.kind == "out":
-            with tf.control_dependencies(None):
-                handle = handles[action.index]
-                copies[action.index] = (
-                    handle.op
-                    if slabs.has(action.index)
-                    # A chain in slabs may have made it anew; the plan knows its first name.
-                    else tier.out(handle, name=trace.tensors[action.index].name)
-                )
-            # In both forms it would wait for its copy beside what reads it.
-            is_compressed = trace.tensors[action.index].compressed_bytes > 0
-            last = -1 if is_compressed else last_forward[action.index]
-            leaving.append((last, copies[action.index]))
-        elif action.kind == "in":
-            # So that whoever looks into a profile sees what came back.
-            name = f"back/{handles[action.index].op.name}/"
-            waits = [copies[action.index], *after, *arrived]
-            with tf.control_dependencies(waits), tf.name_scope(name):
-                restored[action.outputs[0]] = (
-                    slabs.back(action.index)
-                    if slabs.has(action.index)
-                    else tier.back(handles[action.index], name=trace.tensors[action.index].name)
-                )
-            if in_line:
-                arrived = [restored[action.outputs[0]].op]
-        elif action.kind == "leave":
-            (copy,) = action.inputs
-            due = next(one.index for one in actions[place:] if one.kind == "op")
-            waits = [*after, *carried, *(out for last, out in leaving if last < due)]
-            if is_on_host(trace, copy, copies):
-                waits.append(copies[action.index])
-                with tf.control_dependencies(waits):
-                    previous = tf.no_op()
-                names[action.index] = trace.tensors[action.index].name
-            else:
-                count += 1
-                names[action.index] = f"{trace.tensors[action.index].name} away {count}"
-                handle = restored[copy] if copy[1] else handles[copy[0]]
-                with tf.control_dependencies(None), tf.control_dependencies(waits):
-                    previous = tier.out(handle, name=names[action.index])
-            left[action.index] = previous
-            leaving.append((-1, previous))
-        elif action.kind == "return":
-            scope = f"return/{handles[action.index].op.name}/"
-            waits = [left[action.index], *after, *arrived]
-            with tf.control_dependencies(waits), tf.name_scope(scope):
-                restored[action.outputs[0]] = tier.back(
-                    handles[action.index], name=names[action.index]
-                )
-            if in_line:
-                arrived = [restored[action.outputs[0]].op]
-        elif action.kind == "again":
-            after += arrived
-            inputs = [
-                restored[one] if one[1] else _delayed(handles[one[0]], after)
-                for one in action.inputs
-            ]
-            if action.inputs and action.inputs[0][0] in trace.parted:
-                inputs[0] = apart(inputs[0])
-            of_batch = all(one.op.type in READS for one in inputs)
-            # What has left to make room and is back may have been so for long.
-            was_back = in_line and all(
-                copy[1] or one.op.type in READS
-                for copy, one in zip(action.inputs, inputs, strict=True)
+        follower.do(place, action)
+
+
+@final
+class _Follower:
+    """Makes one action after another of a schedule; see `follow`."""
+
+    def __init__(
+        self,
+        found: Cut,
+        whole: Trace,
+        ops: Sequence[tf.Operation],
+        handles: Sequence[tf.Tensor],
+        actions: Sequence[Action],
+        *,
+        tier: Tier,
+        threshold_bytes: int,
+        serialized: Collection[str],
+        is_placed: bool,
+    ) -> None:
+        self._trace = trace = found.trace
+        self._chains = found.chains
+        self._ops = ops
+        self._handles = list(handles)
+        self._actions = actions
+        self._tier = tier
+        self._threshold_bytes = threshold_bytes
+        self._serialized = serialized
+        self._slabs = SlabGraph(whole, found, ops, self._handles, tier)
+        self._last_forward = _last_forward_reads(trace)
+        self._parts = fused(trace)
+        self._ends = frozenset(self._parts.values())
+        self._of_bias = _of_bias(trace)
+        self._beside = frozenset(self._of_bias.values())  # placed where those of the weights are
+        # Where what comes back comes to lie is planned, it comes in order.
+        self._is_placed = any(action.kind == "leave" for action in actions) or (
+            is_placed and not tier.copies_overlap
+        )
+        self._in_line = self._is_placed and not tier.copies_overlap
+
+        self._previous: list[tf.Operation] = []  # the op that the next one in order waits for
+        self._turn: list[tf.Operation] = []  # the last of those that are serialized
+        self._restored: dict[Copy, tf.Tensor] = {}
+        self._copies: dict[int, tf.Operation] = {}  # to the host, of what is swapped
+        self._leaving: list[tuple[int, tf.Operation]] = []  # (op after which it is awaited, copy)
+        # Copies that only an op waited for that nothing waits for.
+        self._carried: list[tf.Operation] = []
+        self._arrived: list[tf.Operation] = []  # the last that came back
+        # Of a tensor that has left to make room: when it has, and its name on the host.
+        self._left: dict[int, tf.Operation] = {}
+        self._names: dict[int, str] = {}
+        self._away = 0  # how many have
+
+    def do(self, place: int, action: Action) -> None:
+        """Make an action of the schedule, after those before it."""
+        match action.kind:
+            case "out":
+                self._copy_out(action.index)
+            case "in":
+                self._bring_back(action)
+            case "leave":
+                self._leave(place, action)
+            case "return":
+                self._return(action)
+            case "again":
+                self._repeat(action)
+            case "op" if action.index in self._chains:
+                self._run_in_slabs(action)
+            # That of a bias has been placed, and reads what that of the weights does.
+            case "op" if action.index not in self._beside:
+                self._read_restored(action)
+                self._order(action.index)
+
+    def _copy_out(self, tensor: int) -> None:
+        with tf.control_dependencies(None):
+            handle = self._handles[tensor]
+            self._copies[tensor] = (
+                handle.op
+                if self._slabs.has(tensor)
+                # A chain in slabs may have made it anew; the plan knows its first name.
+                else self._tier.out(handle, name=self._name(tensor))
             )
-            if of_batch or (was_back and not trace.tensors[action.inputs[0][0]].is_inner):
-                # Nothing else says when it is wanted.
-                inputs[0] = _identity(inputs[0], after)
-            again = _repeat(ops[action.index], inputs)
-            restored.update(zip(action.outputs, again.outputs, strict=True))
-            if in_line:
-                arrived = [_done(again)]
-        elif action.index in found.chains:
-            given = {one[0]: restored[one] for one in action.inputs if one[1]}
-            copied = [copy for last, copy in leaving if last < action.index]
-            leaving = [one for one in leaving if one[0] >= action.index]
-            previous = slabs.run(found.chains[action.index], given, [*after, *copied])
+        # In both forms it would wait for its copy beside what reads it.
+        is_compressed = self._trace.tensors[tensor].compressed_bytes > 0
+        last = -1 if is_compressed else self._last_forward[tensor]
+        self._leaving.append((last, self._copies[tensor]))
+
+    def _bring_back(self, action: Action) -> None:
+        tensor = action.index
+        # So that whoever looks into a profile sees what came back.
+        scope = f"back/{self._handles[tensor].op.name}/"
+        waits = [self._copies[tensor], *self._previous, *self._arrived]
+        with tf.control_dependencies(waits), tf.name_scope(scope):
+            self._has_arrived(
+                action,
+                self._slabs.back(tensor)
+                if self._slabs.has(tensor)
+                else self._tier.back(self._handles[tensor], name=self._name(tensor)),
+            )
+
+    def _leave(self, place: int, action: Action) -> None:
+        (copy,) = action.inputs
+        tensor = action.index
+        due = next(one.index for one in self._actions[place:] if one.kind == "op")
+        waits = [*self._previous, *self._carried]
+        waits += [out for last, out in self._leaving if last < due]
+        if is_on_host(self._trace, copy, self._copies):
+            waits.append(self._copies[tensor])
+            with tf.control_dependencies(waits):
+                left = tf.no_op()
+            self._names[tensor] = self._name(tensor)
         else:
-            if action.index in placed:
-                continue  # Its place, and what it reads, is that of the gradient of the weights.
-            op, described = ops[action.index], trace.ops[action.index]
-            for position, copy in enumerate(action.inputs):
-                if copy[1]:
-                    op._update_input(position, restored[copy])
-                    if action.index in of_bias and position == 2:
-                        ops[of_bias[action.index]]._update_input(0, restored[copy])
-            least = (
-                min(threshold_bytes, ORDERED_BYTES) if described.is_backward else threshold_bytes
-            )
-            # TensorFlow takes out ops that only rename a tensor, and the order with them.
-            takes_turn = described.name in serialized
-            if described.kind in ALIASES or not (takes_turn or _is_large(trace, described, least)):
-                continue
-            gone: list[tf.Operation] = []
-            # Of a step whose values are its results no op may be computed alone that was not.
-            is_part = trace.is_forward and (action.index in parts or action.index in ends)
-            if described.kind != "BiasAdd" and not (is_part and action.index in ends):
-                # What takes over the memory of a tensor waits for its copy, if nothing is lost.
-                takes_over = described.kind in IN_PLACE and not tier.copies_overlap
-                due = action.index + takes_over
-                new = [copy for last, copy in leaving if last < due]
-                # What ends a fused op has waited by its first; an edge more would part the two.
-                gone = new + ([] if action.index in ends else carried)
-                carried = carried + new
-                leaving = [one for one in leaving if one[0] >= due]
-            if takes_turn:
-                # What runs as one op begins with its first and ends with its last.
-                gone += [] if action.index in ends else turn
-                if action.index not in parts:
-                    turn = [_done(op)]
-            # In any other order more would be there at once than was planned.
-            is_end = action.index in ends and not found.chains
-            is_alone = described.kind not in REARRANGED or bool(found.chains)
-            in_turn = described.kind not in FUSED and not is_end and is_alone
-            in_turn = bool(found.chains) if is_part else in_turn
-            before = list(after) if described.is_backward or in_turn else []
-            batch = _batch_alone(trace, action.index) if is_placed and not in_turn else None
-            if batch is not None:
-                # What a loss makes of a mask would be there from the beginning on.
-                op._update_input(batch, _identity(op.inputs[batch], after))
-            if is_part:
-                if action.index not in ends and (waits := [*before, *gone]):
-                    op._update_input(0, _identity(op.inputs[0], waits))
-                if action.index not in parts:
-                    previous = _done(op)
-                continue
-            if action.index in of_bias:
-                previous = _together(op, ops[of_bias[action.index]], [*before, *gone])
-                continue
-            if is_placed and not described.is_backward and action.index in ends:
-                previous = previous if action.index in parts else _done(op)
-            elif described.is_backward or described.kind not in FUSED:
-                previous, carried = op, []
-            elif is_placed and action.index not in parts:
-                previous = _done(op)
-            if described.kind not in FUSED:
-                before += gone
-            elif waits := [*gone, *(after if is_placed and described.kind != "BiasAdd" else ())]:
-                op._update_input(0, _identity(op.inputs[0], waits))
-            if before:
-                op._add_control_inputs(before)
+            self._away += 1
+            self._names[tensor] = f"{self._name(tensor)} away {self._away}"
+            handle = self._restored[copy] if copy[1] else self._handles[tensor]
+            with tf.control_dependencies(None), tf.control_dependencies(waits):
+                left = self._tier.out(handle, name=self._names[tensor])
+        self._left[tensor] = left
+        self._leaving.append((-1, left))
+        self._previous = [left]
+
+    def _return(self, action: Action) -> None:
+        handle = self._handles[action.index]
+        waits = [self._left[action.index], *self._previous, *self._arrived]
+        with tf.control_dependencies(waits), tf.name_scope(f"return/{handle.op.name}/"):
+            self._has_arrived(action, self._tier.back(handle, name=self._names[action.index]))
+
+    def _has_arrived(self, action: Action, tensor: tf.Tensor) -> None:
+        self._restored[action.outputs[0]] = tensor
+        if self._in_line:
+            self._arrived = [tensor.op]
+
+    def _repeat(self, action: Action) -> None:
+        after = [*self._previous, *self._arrived]
+        inputs = [
+            self._restored[one] if one[1] else delayed(self._handles[one[0]], after)
+            for one in action.inputs
+        ]
+        if action.inputs and action.inputs[0][0] in self._trace.parted:
+            inputs[0] = apart(inputs[0])
+        of_batch = all(one.op.type in READS for one in inputs)
+        # What has left to make room and is back may have been so for long.
+        was_back = self._in_line and all(
+            copy[1] or one.op.type in READS for copy, one in zip(action.inputs, inputs, strict=True)
+        )
+        if of_batch or (was_back and not self._trace.tensors[action.inputs[0][0]].is_inner):
+            # Nothing else says when it is wanted.
+            inputs[0] = identity(inputs[0], after)
+        again = repeated(self._ops[action.index], inputs)
+        self._restored.update(zip(action.outputs, again.outputs, strict=True))
+        if self._in_line:
+            self._arrived = [done(again)]
+
+    def _run_in_slabs(self, action: Action) -> None:
+        given = {one[0]: self._restored[one] for one in action.inputs if one[1]}
+        waits = [*self._previous, *self._now_awaited(action.index)]
+        self._previous = [self._slabs.run(self._chains[action.index], given, waits)]
+
+    def _read_restored(self, action: Action) -> None:
+        for position, copy in enumerate(action.inputs):
+            if copy[1]:
+                self._ops[action.index]._update_input(position, self._restored[copy])
+                if action.index in self._of_bias and position == 2:
+                    of_bias = self._ops[self._of_bias[action.index]]
+                    of_bias._update_input(0, self._restored[copy])
+
+    def _order(self, at: int) -> None:
+        """Let an op wait for what is to be before it, if it is large."""
+        op, described = self._ops[at], self._trace.ops[at]
+        takes_turn = described.name in self._serialized
+        # TensorFlow takes out ops that only rename a tensor, and the order with them.
+        if described.kind in ALIASES or not (takes_turn or self._is_large(at)):
+            return
+        is_part, is_end = at in self._parts, at in self._ends
+        # Of a step whose values are its results no op may be computed alone that was not.
+        is_fixed = self._trace.is_forward and (is_part or is_end)
+        gone: list[tf.Operation] = []
+        if described.kind != "BiasAdd" and not (is_fixed and is_end):
+            # What takes over the memory of a tensor waits for its copy, if nothing is lost.
+            takes_over = described.kind in IN_PLACE and not self._tier.copies_overlap
+            new = self._now_awaited(at + takes_over)
+            # What ends a fused op has waited by its first; an edge more would part the two.
+            gone = new if is_end else new + self._carried
+            self._carried = self._carried + new
+        if takes_turn:
+            # What runs as one op begins with its first and ends with its last.
+            gone += [] if is_end else self._turn
+            if not is_part:
+                self._turn = [done(op)]
+        # In any other order more would be there at once than was planned.
+        in_turn = bool(self._chains)
+        if not is_fixed:
+            in_turn = in_turn or not (is_end or described.kind in REARRANGED)
+            in_turn = in_turn and described.kind not in FUSED
+        before = list(self._previous) if described.is_backward or in_turn else []
+        batch = _batch_alone(self._trace, at) if self._is_placed and not in_turn else None
+        if batch is not None:
+            # What a loss makes of a mask would be there from the beginning on.
+            op._update_input(batch, identity(op.inputs[batch], self._previous))
+        if is_fixed:
+            if not is_end and (waits := [*before, *gone]):
+                op._update_input(0, identity(op.inputs[0], waits))
+            if not is_part:
+                self._previous = [done(op)]
+            return
+        if at in self._of_bias:
+            self._previous = [together(op, self._ops[self._of_bias[at]], [*before, *gone])]
+            return
+        after = self._previous
+        if self._is_placed and not described.is_backward and is_end:
+            self._previous = after if is_part else [done(op)]
+        elif described.is_backward or described.kind not in FUSED:
+            self._previous, self._carried = [op], []
+        elif self._is_placed and not is_part:
+            self._previous = [done(op)]
+        if described.kind not in FUSED:
+            before += gone
+        elif waits := [*gone, *(after if self._is_placed and described.kind != "BiasAdd" else ())]:
+            op._update_input(0, identity(op.inputs[0], waits))
+        if before:
+            op._add_control_inputs(before)
+
+    def _now_awaited(self, due: int) -> list[tf.Operation]:
+        """Return the copies to the host that are awaited by an op, and by no other."""
+        found = [copy for last, copy in self._leaving if last < due]
+        self._leaving = [one for one in self._leaving if one[0] >= due]
+        return found
+
+    def _is_large(self, at: int) -> bool:
+        op = self._trace.ops[at]
+        least = self._threshold_bytes
+        if op.is_backward:
+            least = min(least, ORDERED_BYTES)
+        tensors = (self._trace.tensors[one] for one in (*op.inputs, *op.outputs))
+        return any(one.num_bytes >= least for one in tensors)
+
+    def _name(self, tensor: int) -> str:
+        return self._trace.tensors[tensor].name
 
 
 def _batch_alone(trace: Trace, at: int) -> int | None:
@@ -265,23 +352,6 @@ def _of_bias(trace: Trace) -> dict[int, int]:
     return {one[0]: other[0] for one, other in both if len(one) == len(other) == 1}
 
 
-def _together(
-    of_weights: tf.Operation, of_bias: tf.Operation, before: Sequence[tf.Operation]
-) -> tf.Operation:
-    """Let two gradients of a convolution wait for ops by what both read, and return the op after
-    which both are done. oneDNN makes one op of two with the same edges, in other last bits, and
-    which of them TensorFlow leaves nobody says."""
-    shared = of_weights.inputs[2]
-    with tf.control_dependencies(None):
-        if before:
-            with tf.control_dependencies(before), tf.device(of_weights.device):
-                shared = tf.raw_ops.EnsureShape(input=shared, shape=shared.shape)
-            of_weights._update_input(2, shared)
-            of_bias._update_input(0, shared)
-        with tf.control_dependencies([of_weights, of_bias]):
-            return tf.no_op()
-
-
 def _read_outputs(trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[tf.Tensor]) -> None:
     """Let gradients of activations read outputs where the step says so, and part the activations
     from the biases before them, as the gradients' reading did."""
@@ -292,41 +362,6 @@ def _read_outputs(trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[t
             op._update_input(0, apart(op.inputs[0]))
 
 
-def _delayed(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
-    """Return a tensor that is there only after an op: an edge that keeps no two ops from fusing."""
-    if tensor.op.type in READS:
-        return tensor
-    return _identity(tensor, after)
-
-
-def _identity(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
-    if not after:
-        return tensor
-    with tf.control_dependencies(None), tf.control_dependencies(after), tf.device(tensor.device):
-        return tf.identity(tensor)
-
-
-def _done(op: tf.Operation) -> tf.Operation:
-    """Return an op that runs after another, to wait for: edges from it keep no two from fusing."""
-    if not op.outputs:
-        return op
-    with tf.control_dependencies(None), tf.device(op.device):
-        return tf.identity(op.outputs[0]).op
-
-
-def _repeat(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
-    """Return a second op like the first, on other inputs."""
-    with tf.control_dependencies(None), tf.device(op.device):
-        return op.graph.create_op(
-            op.type,
-            list(inputs),
-            [one.dtype for one in op.outputs],
-            attrs=dict(op.node_def.attr),
-            op_def=op.op_def,
-            name=f"again/{op.name}",
-        )
-
-
 def _last_forward_reads(trace: Trace) -> dict[int, int]:
     """Return the last forward op that reads each tensor, or a view of it."""
     last: dict[int, int] = {}
@@ -335,7 +370,3 @@ def _last_forward_reads(trace: Trace) -> dict[int, int]:
             for tensor in (*op.inputs, *op.outputs):
                 last[tensor] = last[root(trace, tensor)] = position
     return last
-
-
-def _is_large(trace: Trace, op: Op, threshold_bytes: int) -> bool:
-    return any(trace.tensors[one].num_bytes >= threshold_bytes for one in (*op.inputs, *op.outputs))
