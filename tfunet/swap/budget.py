@@ -53,6 +53,15 @@ def device_bytes() -> int | None:
     return int(limit) * 2**20 if capped and limit.isdigit() else None
 
 
+def cpu_cap() -> int | None:
+    """Return the cap of a CPU's allocator; None on a GPU, without one, and where the machine has
+    less memory than that."""
+    limit = device_bytes()
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    is_none = limit is None or limit > memory or tf.config.list_logical_devices("GPU")
+    return None if is_none else limit
+
+
 def used_bytes() -> tuple[int, int] | None:
     """Return current and peak bytes of the first device's allocator; None where it keeps none."""
     device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
@@ -72,11 +81,8 @@ def join_regions() -> int:
     tensor lies in one of them. Returns the bytes that it had taken before; 0 on a GPU, whose
     memory is one region. Only the first call in a process does anything.
     """
-    limit = device_bytes()
-    on_gpu = bool(tf.config.list_logical_devices("GPU"))
-    if limit is None or on_gpu or limit > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
-        return 0
-    return _join_regions(limit)
+    cap = cpu_cap()
+    return 0 if cap is None else _join_regions(cap)
 
 
 @functools.cache

@@ -1,7 +1,5 @@
 """What is free of an allocator's memory, in pieces: where a tensor finds room hangs on them."""
 
-import os
-
 import tensorflow as tf
 
 from tfunet.swap import budget
@@ -21,12 +19,10 @@ def free_pieces() -> tuple[int, ...]:
     smallest pieces first. Nothing is written to them. Empty where there is no cap, where the
     allocator keeps no account, where something else took what was left meanwhile, and on a GPU.
     """
-    limit, used = budget.device_bytes(), budget.used_bytes()
-    if limit is None or used is None or tf.config.list_logical_devices("GPU"):
+    cap, used = budget.cpu_cap(), budget.used_bytes()
+    if cap is None or used is None:
         return ()
-    if limit > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
-        return ()  # The cap is none.
-    free = limit - used[0]
+    free = cap - used[0]
     block = int(max(LEAST_BYTES, free * LEAST_SHARE)) // ALIGNMENT * ALIGNMENT
     with tf.init_scope(), tf.device("CPU:0"), budget.uncounted():
         shape = tf.constant([block])
