@@ -181,7 +181,7 @@ def curve_claims(model, size, base, keep, reference, runs):
     apart = {way: losses_apart(reference, run) for way, run in runs.items()}
     found = [
         measure.verdict(
-            f"{name}: losses, furthest from those with all kept",
+            f"{name}: losses, furthest from those with all kept, sums in order",
             [max(apart.values())],
             bound=LOSS_APART,
             most=True,

@@ -49,6 +49,7 @@ class _Options(context.FunctionCallOptions):
         attributes = dict(self._options.as_attrs())
         if self._wanted():
             attributes["config_proto"] = _without_memory_optimizer(attributes["config_proto"])
+        attributes["executor_type"] = self.executor_type or ""
         return attributes
 
 

@@ -57,7 +57,8 @@ class LargeModelSupport(keras.callbacks.Callback):
     ```
 
     It changes nothing in what is computed (but with `compression`): losses and weights are those
-    without it, bit for bit where TensorFlow's ops are deterministic. Evaluations and predictions
+    without it, bit for bit where TensorFlow's ops are deterministic, and gradients are added up in
+    the order of the graph (`tfunet.gradient_sums`). Evaluations and predictions
     are planned too, in training and with `model.evaluate(..., callbacks=[...])`. Before it begins
     it changes the model's steps (`train_step`, `test_step`, `predict_step`) and `jit_compile`, and
     afterwards, also after an exception in a step, they are as they were.
@@ -212,9 +213,13 @@ class LargeModelSupport(keras.callbacks.Callback):
         """Return a function that runs steps, of training or of evaluation, and after an exception
         leaves the model as it was.
 
+        Those of training add up gradients in the order of their graph, where they follow a plan:
+        TensorFlow's memory optimizer is off (`tfunet.gradient_sums`).
+
         Raises OSError, and says so in words, where it was the disk that failed.
         """
-        run = in_order_of_graph(run, lambda: self._follows)
+        if not evaluates:
+            run = in_order_of_graph(run, lambda: self._follows)
 
         def guarded(*args: Any) -> Any:
             try:

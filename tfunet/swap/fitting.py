@@ -192,7 +192,11 @@ def _short(memory: Memory, asked: Sequence[Request]) -> float:
     times = LEAST_STEP
     while times < MOST_STEP:
         larger = replace(memory, limit_bytes=int(memory.limit_bytes * times))
-        if all(plays(make(), asked) for make in _arenas(larger)):
+        if memory.pieces:
+            *small, largest = memory.pieces
+            largest += larger.limit_bytes - memory.limit_bytes
+            larger = replace(larger, pieces=(*small, largest))
+        if _had_room(larger, asked) == 1:
             break
         times *= LEAST_STEP
     return times

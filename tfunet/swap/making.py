@@ -65,7 +65,8 @@ def make_plan(
     allowed = ("swap",) if wanted.rule and step.is_forward else wanted.allowed
     # What takes how long is known of most ops when an evaluation begins.
     known = timed if step.is_forward else {}
-    if rule or _needs(step) > FAR * device.step_bytes:
+    is_near = bool(rule) or _needs(step) > FAR * device.step_bytes
+    if is_near:
         with tf.init_scope():
             costs, scratch = profile.measure(step, ops, room.host, known)
         costs = replace(costs, tiers=room.timed(tiers))
@@ -92,9 +93,13 @@ def make_plan(
     # Meanwhile a pipeline of data has filled what it keeps ready.
     now_bytes = more_bytes(device.resident, device.limit_bytes) + step.constant_bytes
     device = replace(device, more_bytes=max(device.more_bytes, now_bytes))
-    if device.limit_bytes == budgets.device_bytes() and (pieces := free_pieces()):
+    # Not of a forward pass alone, which takes no detours: meanwhile data may be read for it.
+    looks = wanted.margin is None and not step.is_forward and is_near
+    if looks and device.limit_bytes == budgets.device_bytes() and (pieces := free_pieces()):
         *small, largest = pieces
-        device = replace(device, pieces=(*small, max(0, largest - step.constant_bytes)))
+        # What is known to come: constants, and the batch where the step itself fetches it.
+        coming = step.constant_bytes + device.more_bytes - now_bytes
+        device = replace(device, pieces=(*small, max(0, largest - coming)))
 
     def best(most_bytes: int | None = None) -> Plan:
         def make(step_bytes: int) -> Plan:
