@@ -7,9 +7,9 @@ from tfunet.swap.arena import ALIGNMENT
 
 # Smaller pieces are not looked for, nor those below such a part of what is free.
 LEAST_BYTES, LEAST_SHARE = 2**16, 1 / 2048
-# Such a part stays free, and so many of the smallest pieces: what does not fit TensorFlow tries for
+# Such a part stays free, and so many blocks: what does not fit TensorFlow tries for
 # ten seconds. Nothing is looked for where there are fewer.
-LEFT_SHARE, LEAST_PIECES = 1 / 16, 64
+LEFT_SHARE, LEAST_BLOCKS = 1 / 16, 64
 
 
 def free_pieces() -> tuple[int, ...]:
@@ -26,8 +26,8 @@ def free_pieces() -> tuple[int, ...]:
     # Between scalars there is room for scalars alone.
     free = cap - used[0] - budget.SCALARS * ALIGNMENT
     block = int(max(LEAST_BYTES, free * LEAST_SHARE)) // ALIGNMENT * ALIGNMENT
-    number = int(free * (1 - LEFT_SHARE)) // block - LEAST_PIECES
-    if number < LEAST_PIECES:
+    number = int(free * (1 - LEFT_SHARE)) // block - LEAST_BLOCKS
+    if number < LEAST_BLOCKS:
         return ()
     with tf.init_scope(), tf.device("CPU:0"), budget.uncounted():
         try:
