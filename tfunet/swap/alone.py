@@ -73,12 +73,12 @@ class Kind(NamedTuple):
 
     def shape(self, position: int) -> Sequence[int]:
         """Return the shape of an input, or of what a slab takes of it."""
-        shape = self.op.inputs[position].shape
+        whole = self.op.inputs[position]
         reach = self.slab[0].inputs[position] if self.slab is not None else None
         if self.slab is None or reach is None:
-            return shape
+            return whole.shape
         first, last = reach.rows(*self.slab[1:])
-        return [shape[0], last - first, *shape[2:]]
+        return slab_ops.shape_of_rows(whole, last - first)
 
     @property
     def share(self) -> float:

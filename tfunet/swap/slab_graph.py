@@ -39,8 +39,11 @@ class SlabGraph:
         self._rows = {one: tier.rows(handles[one]) for one in found.on_host}
         for chain in found.chains.values():
             for op in (ops[index] for index in chain.ops):
-                for one in op._control_outputs:  # Constants: see slab_ops.describe.
+                for one in op._control_outputs:
+                    # An order only: see slab_ops.describe. It would keep the whole op.
+                    others = [other for other in one.control_inputs if other.name != op.name]
                     one._remove_all_control_inputs()
+                    one._add_control_inputs(others)
                 for output in op.outputs:
                     _forget_shape_readers(output)
 

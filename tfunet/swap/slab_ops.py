@@ -39,10 +39,9 @@ OF_ELEMENTS = frozenset(
         "Sign",
     }
 )
-SAME_ROWS = (IN_PLACE | ALIASES | OF_ELEMENTS | {"ConcatV2", "Slice", "Tile"}) - {
-    "ExpandDims",
-    "Squeeze",
-}
+SAME_ROWS = (IN_PLACE | ALIASES | OF_ELEMENTS | {"ConcatV2", "Slice", "Tile"}) - {"Squeeze"}
+# Of these, a row of the output is a row of the input where both have as many, in other shapes.
+OF_SHAPE = frozenset({"EnsureShape", "ExpandDims", "Reshape"})
 REDUCTIONS = frozenset({"Mean", "Sum"})
 CONVOLUTIONS = frozenset({"Conv2D", "Conv3D"})
 OF_FILTERS = frozenset({"Conv2DBackpropFilter", "Conv3DBackpropFilterV2"})
@@ -55,9 +54,10 @@ def describe(op: tf.Operation) -> Slabs | None:
     """Return how an op can run in slabs; None where it cannot."""
     tensors = (*op.inputs, *op.outputs)
     known = all(one.shape.is_fully_defined() for one in tensors)
-    # A control edge to the whole op cannot follow it into its slabs.
-    edges = (*op.control_inputs, *(one for one in op._control_outputs if one.type != "Const"))
-    if not known or not op.outputs or edges:
+    # A control edge that means more than an order cannot follow an op into its slabs.
+    held = [one for one in op.control_inputs if not orders_only(one, op)]
+    held += [one for one in op._control_outputs if not orders_only(op, one)]
+    if not known or not op.outputs or held:
         return None
     if op.type in ("BiasAdd", "BiasAddGrad") and not _channels_last(op):
         return None
@@ -67,6 +67,14 @@ def describe(op: tf.Operation) -> Slabs | None:
         found = _convolution(op)
     elif op.type in POOLS | POOL_GRADIENTS:
         found = _pool(op)
+    elif op.type == "Reshape" and is_folded(op.outputs[0]):
+        whole = op.inputs[0]
+        found = Slabs(
+            rows=whole.shape[1], unit=1, inputs=(_same(whole), None), outputs=(_same(whole),)
+        )
+    elif op.type == "Sum" and is_folded(op.inputs[0]):
+        folded, made = _same(op.inputs[0].op.inputs[0]), _same(op.outputs[0])
+        found = Slabs(rows=made.extent, unit=1, inputs=(folded, None), outputs=(made,))
     elif op.type in REDUCTIONS:
         found = _reduction(op)
     elif op.type == "BiasAddGrad":
@@ -98,8 +106,12 @@ def make(
     if op.type == "Mean" and slabs.outputs[0] is None:
         (made,) = _again(op, inputs)
         return [made * tf.constant((end - begin) / slabs.rows, made.dtype)]
+    if op.type == "Sum" and has_folded_axes(op.inputs[0]):
+        # Of what `_made_with_shape` left of the folded axes.
+        kept = range(2, op.inputs[0].shape.rank - 2, 2)
+        return _again(op, [inputs[0], tf.constant(list(kept), op.inputs[1].dtype)])
     if op.type in ("Slice", "Reshape", "EnsureShape", "Tile"):
-        return [_made_with_shape(op, inputs, end - begin)]
+        return [_made_with_shape(op, slabs, inputs, begin, end)]
     if op.type in POOL_GRADIENTS and inputs[1].op.type not in POOLS:
         # oneDNN's takes what only its forward op hands on: without, it takes sixty times as long.
         return _again(op, [inputs[0], _pooled(op, inputs[0]), inputs[2]])
@@ -144,7 +156,7 @@ def _same_rows(op: tf.Operation) -> Slabs | None:
         taken = one.shape.as_list()
         if _describes(op, position):
             inputs.append(None)
-        elif op.type in ("Reshape", "EnsureShape"):
+        elif op.type in OF_SHAPE:
             inputs.append(_same(one) if taken[:2] == shape[:2] else None)
         elif len(taken) == len(shape) and taken[1] == shape[1]:
             inputs.append(_same(one))
@@ -160,21 +172,82 @@ def _same_rows(op: tf.Operation) -> Slabs | None:
         return None
     if op.type == "Tile" and (_static(op.inputs[1]) is None):
         return None
-    whole = op.type in ("Reshape", "EnsureShape", "Identity") and inputs[0] is None
+    if op.type == "Reshape" and inputs[0] is None:
+        return _several_rows(op)
+    whole = op.type in OF_SHAPE | {"Identity"} and inputs[0] is None
     if whole or (op.type == "Slice" and op.inputs[0].shape[1] != shape[1]):
         return None
     return Slabs(rows=shape[1], unit=1, inputs=tuple(inputs), outputs=(_same(output),))
+
+
+def _several_rows(op: tf.Operation) -> Slabs | None:
+    """Return the slabs of a Reshape that makes one row of several, or several of one: those of
+    repeated voxels, and of their gradient."""
+    read, made = op.inputs[0], op.outputs[0]
+    least, most = sorted((read.shape[1], made.shape[1])) if read.shape.rank > 1 else (0, 0)
+    if read.shape.rank < LEAST_RANK or read.shape[0] != made.shape[0] or not least or most % least:
+        return None
+    several = {"stride": most // least, "size": most // least}
+    taken = _same(read, **(several if read.shape[1] == most else {}))
+    given = _same(made, **(several if made.shape[1] == most else {}))
+    return Slabs(rows=least, unit=1, inputs=(taken, None), outputs=(given,))
+
+
+def orders_only(before: tf.Operation, after: tf.Operation) -> bool:
+    """Whether a control edge from one op to another says in which order they run, and no more: as
+    neither has a state, what they compute is the same without it."""
+    pure = all(one.outputs and not one.op_def.is_stateful for one in (before, after))
+    return pure and not before.control_inputs
+
+
+def is_folded(tensor: tf.Tensor) -> bool:
+    """Whether each axis of a tensor has been made two, (times, size), for the gradient of a Tile
+    that repeats neither samples nor rows: it sums over the times.
+
+    In slabs it has its samples and rows first, and then the others of those axes.
+    """
+    readers = [one for one in tensor.consumers() if one.type not in ("Shape", "ShapeN")]
+    return has_folded_axes(tensor) and bool(readers) and all(map(_sums_times, readers))
+
+
+def has_folded_axes(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is of such a shape, whoever reads it."""
+    op, shape = tensor.op, tensor.shape
+    if op.type != "Reshape" or not shape.is_fully_defined() or shape.rank < 2 * LEAST_RANK:
+        return False
+    times, sizes = shape.as_list()[::2], shape.as_list()[1::2]
+    whole = [one * size for one, size in zip(times, sizes, strict=False)]
+    return shape.rank % 2 == 0 and times[:2] == [1, 1] and op.inputs[0].shape == whole
+
+
+def shape_of_rows(tensor: tf.Tensor, rows: int) -> list[int]:
+    """Return the shape that so many rows of a tensor have in slabs."""
+    shape = tensor.shape.as_list()
+    if has_folded_axes(tensor):
+        return [shape[1], rows, *shape[4:]]
+    return [shape[0], rows, *shape[2:]]
+
+
+def _sums_times(op: tf.Operation) -> bool:
+    axes = _static(op.inputs[1]) if op.type == "Sum" and not op.get_attr("keep_dims") else None
+    return axes is not None and list(axes.reshape(-1)) == list(range(0, op.inputs[0].shape.rank, 2))
 
 
 def _describes(op: tf.Operation, position: int) -> bool:
     """Whether an input says what to do and has no rows."""
     if op.type == "ConcatV2":
         return position == len(op.inputs) - 1
-    return position > 0 and op.type in ("Reshape", "Slice", "Tile")
+    return position > 0 and op.type in ("ExpandDims", "Reshape", "Slice", "Tile")
 
 
-def _made_with_shape(op: tf.Operation, inputs: Sequence[tf.Tensor], rows: int) -> tf.Tensor:
-    shape = op.outputs[0].shape.as_list()
+def _made_with_shape(
+    op: tf.Operation, slabs: Slabs, inputs: Sequence[tf.Tensor], begin: int, end: int
+) -> tf.Tensor:
+    shape, given = op.outputs[0].shape.as_list(), slabs.outputs[0]
+    if given is None:
+        raise ValueError(f"{op.name} gives no rows.")
+    first, last = given.rows(begin, end)
+    rows = last - first
     if op.type == "Slice":
         begin = [int(one) for one in _static(op.inputs[1])]
         return tf.slice(inputs[0], begin, [shape[0], rows, *shape[2:]])
@@ -182,7 +255,7 @@ def _made_with_shape(op: tf.Operation, inputs: Sequence[tf.Tensor], rows: int) -
         times = [int(one) for one in _static(op.inputs[1])]
         times[1] = rows // inputs[0].shape[1]
         return tf.tile(inputs[0], times)
-    return tf.reshape(inputs[0], [shape[0], rows, *shape[2:]])
+    return tf.reshape(inputs[0], shape_of_rows(op.outputs[0], rows))
 
 
 def _reduction(op: tf.Operation) -> Slabs | None:
@@ -348,6 +421,13 @@ def _static(tensor: tf.Tensor) -> Any:
     if op.type in ("Shape", "ShapeN"):
         shape = op.inputs[tensor.value_index].shape
         return np.array(shape.as_list()) if shape.is_fully_defined() else None
+    if op.type == "Reshape":
+        value, form = _static(op.inputs[0]), _static(op.inputs[1])
+        return None if value is None or form is None else np.reshape(value, form)
+    if op.type == "Pack":
+        parts = [_static(one) for one in op.inputs]
+        known = all(one is not None for one in parts)
+        return np.stack(parts, axis=op.get_attr("axis")) if known else None
     if op.type == "FloorMod":
         sides = [_static(one) for one in op.inputs]
         return None if any(one is None for one in sides) else sides[0] % sides[1]

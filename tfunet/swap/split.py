@@ -74,7 +74,7 @@ def splittable(trace: Trace) -> set[int]:
     readers = readers_of(trace)
     for index, tensor in enumerate(trace.tensors):
         slabs = _slabs_of(trace, tensor.producer)
-        if slabs is None or not tensor.num_bytes or tensor.is_result or tensor.is_inner:
+        if slabs is None or not tensor.num_bytes or tensor.is_result or tensor.is_passed_on:
             continue
         made = slabs.outputs[trace.ops[tensor.producer].outputs.index(index)]
         ends = (*readers.get(index, ()), tensor.producer)
@@ -92,11 +92,11 @@ def _takes_rows(trace: Trace, op: int, tensor: int, readers: Mapping[int, Sequen
         if one == tensor and reach is None:
             return False
         producer = trace.tensors[one].producer
-        if trace.tensors[one].is_inner and not _runs_with(trace, producer, op):
+        if trace.tensors[one].is_passed_on and not _runs_with(trace, producer, op):
             return False
     for one in described.outputs:
         together = all(_runs_with(trace, op, reader) for reader in readers.get(one, ()))
-        if trace.tensors[one].is_inner and not together:
+        if trace.tensors[one].is_passed_on and not together:
             return False
     return True
 
@@ -188,7 +188,7 @@ def touched(trace: Trace, split: Collection[int]) -> set[int]:
     for index, op in enumerate(trace.ops):
         for one in op.inputs:
             tensor = trace.tensors[one]
-            if tensor.is_inner and (index in found or tensor.producer in found):
+            if tensor.is_passed_on and (index in found or tensor.producer in found):
                 found |= {index, tensor.producer}
     return found
 
@@ -203,7 +203,7 @@ def _chains(trace: Trace, split: frozenset[int]) -> list[tuple[int, ...]]:
             if is_open and any(one in made for one in op.inputs):
                 is_open = False
             continue
-        fused = any(trace.tensors[one].is_inner and one in made for one in op.inputs)
+        fused = any(trace.tensors[one].is_passed_on and one in made for one in op.inputs)
         if fused or (is_open and _joins(trace, found[-1], made, op)):
             found[-1].append(index)
         else:

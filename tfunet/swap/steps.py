@@ -75,6 +75,8 @@ class Tensor:
             its bias (of a forward pass alone, that and an activation too): it never comes to be,
             and giving it another reader would part the two, which changes the last bit of what
             they compute.
+        is_folded: Whether only the next op reads it, in another form than it has as a whole where
+            both run in slabs (`tfunet.swap.slab_ops.is_folded`).
         is_result: Whether the step returns it, or something that is no op of it reads it.
         compressed_bytes: What it takes where it is swapped, if in fewer bits; 0 if as it is.
     """
@@ -83,8 +85,15 @@ class Tensor:
     num_bytes: int
     producer: int
     is_inner: bool = False
+    is_folded: bool = False
     is_result: bool = False
     compressed_bytes: int = 0
+
+    @property
+    def is_passed_on(self) -> bool:
+        """Whether the op that makes it and those that read it run in slabs together or not at
+        all."""
+        return self.is_inner or self.is_folded
 
     @property
     def swapped_bytes(self) -> int:

@@ -106,6 +106,7 @@ def read(
                     num_bytes=num_bytes(handle) if own else 0,
                     producer=producer,
                     is_inner=inner,
+                    is_folded=slab_ops.is_folded(handle),
                     is_result=handle.name in returned or _is_read_whole(handle, of_step, last),
                     compressed_bytes=_compressed_bytes(handle, compression) if own else 0,
                 )
