@@ -53,11 +53,13 @@ def schedule(
     """
     actions: list[Action] = []
     restored: set[Copy] = set()
+    given_up = _given_up(trace, decisions)
+    swapped = {one for one, what in decisions.items() if what == "swap"}
 
     def restore(tensor: int, reader: int) -> int:
         """Append what brings a tensor back for an op; return the number of the copy it reads."""
-        decision = _decision(trace, decisions, tensor)
-        if decision == "keep":
+        decision = given_up.get(tensor)
+        if decision is None:
             return 0
         # A view is one of the copy that the op reads of the tensor itself.
         number = copies.get(root(trace, tensor), {}).get(reader, 1) if copies else 1
@@ -76,33 +78,33 @@ def schedule(
         return number
 
     for position, op in enumerate(trace.ops):
-        if op.is_backward:
+        inputs, outputs = op.first_copies
+        if op.is_backward and not given_up.keys().isdisjoint(op.inputs):
             inputs = tuple((one, restore(one, position)) for one in op.inputs)
-        else:
-            inputs = tuple((one, 0) for one in op.inputs)
-        outputs = tuple((one, 0) for one in op.outputs)
-        actions.append(Action(kind="op", index=position, inputs=inputs, outputs=outputs))
-        actions += [
-            Action(kind="out", index=one, inputs=((one, 0),), outputs=())
-            for one in op.outputs
-            if decisions.get(one) == "swap"
-        ]
+        actions.append(Action("op", position, inputs, outputs))
+        if not swapped.isdisjoint(op.outputs):
+            actions += [
+                Action(kind="out", index=one, inputs=((one, 0),), outputs=())
+                for one in op.outputs
+                if one in swapped
+            ]
     return actions
 
 
-def _decision(trace: Trace, decisions: Mapping[int, Decision], tensor: int) -> Decision:
-    producer = trace.tensors[tensor].producer
-    if producer < 0 or trace.ops[producer].is_backward:
-        return "keep"
-    if tensor in decisions:
-        return decisions[tensor]
-    if trace.tensors[tensor].is_inner or tensor in trace.parted:
-        return "recompute"
-    op = trace.ops[producer]
-    # A view of a tensor that is given up must not hold it.
-    if op.kind in ALIASES and op.is_repeatable:
-        return "keep" if _decision(trace, decisions, op.inputs[0]) == "keep" else "recompute"
-    return "keep"
+def _given_up(trace: Trace, decisions: Mapping[int, Decision]) -> dict[int, Decision]:
+    """Return the tensors that are not there when the backward pass reads them, and what brings
+    each of them back."""
+    found: dict[int, Decision] = dict.fromkeys(trace.passing, "recompute")
+    for one, what in decisions.items():
+        if what == "keep":
+            found.pop(one, None)
+        elif trace.is_of_forward(one):
+            found[one] = what
+    for view, of in trace.views:
+        # A view of a tensor that is given up must not hold it.
+        if of in found and view not in decisions:
+            found[view] = "recompute"
+    return found
 
 
 def is_on_host(trace: Trace, copy: Copy, swapped: Container[int]) -> bool:

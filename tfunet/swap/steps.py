@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 # Of these, an output is the memory of the first input, seen with another shape or name.
 ALIASES = frozenset(
@@ -196,6 +197,11 @@ class Op:
     slabs: Slabs | None = None
     instead: int = -1
 
+    @cached_property
+    def first_copies(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+        """Its inputs and outputs where nothing is given up; see `tfunet.swap.schedule.Action`."""
+        return tuple((one, 0) for one in self.inputs), tuple((one, 0) for one in self.outputs)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
@@ -217,6 +223,28 @@ class Trace:
     constant_bytes: int = 0
     is_forward: bool = False
     parted: frozenset[int] = frozenset()
+
+    def is_of_forward(self, tensor: int) -> bool:
+        """Whether the forward pass makes a tensor."""
+        producer = self.tensors[tensor].producer
+        return producer >= 0 and not self.ops[producer].is_backward
+
+    @cached_property
+    def passing(self) -> frozenset[int]:
+        """Tensors of the forward pass that are never there for the backward pass."""
+        inner = {at for at, one in enumerate(self.tensors) if one.is_inner}
+        return frozenset(one for one in inner | self.parted if self.is_of_forward(one))
+
+    @cached_property
+    def views(self) -> tuple[tuple[int, int], ...]:
+        """Each view that the forward pass takes and can take again, and of which tensor."""
+        return tuple(
+            (one, op.inputs[0])
+            for op in self.ops
+            if op.kind in ALIASES and op.is_repeatable and not op.is_backward
+            for one in op.outputs
+            if one not in self.passing
+        )
 
 
 def root(trace: Trace, tensor: int) -> int:
