@@ -16,7 +16,10 @@ growth: how much larger a volume, or a batch, trains in a capped arena (swap_gro
 
 Every step counts only where its losses are those of the same step with everything kept, its
 gradients added up in the same order (TensorFlow's own order in a large step hangs on when each
-arrives). Of a peer: those of the step with everything kept as TensorFlow has it.
+arrives). Of a peer: those of the step with everything kept as TensorFlow has it. Slabs round sums
+in other last bits, and a network may make much of that: where the losses part by more than is
+allowed, so do those of weights that were nudged by a last bit, half as much or more; and the
+losses of the first step, which no update has parted, are equal to 1 in 100,000.
 """
 
 import argparse
@@ -28,6 +31,9 @@ from swap_growth import BASE, growth
 from swap_runs import PEERS, losses_apart, rank, show, train
 
 LOSS_APART = 1e-3
+FIRST_LOSS_APART = 1e-5
+# How many times as far as those of nudged weights losses may part.
+OF_NUDGED = 2
 # (model, precision, sizes of its images). None of them was used to tune the predictions: that was
 # done with unet3d 24, 32, 40, 56, unet3d_instance 40, isensee 32 and unet2d 16, 128, 160, 224. A
 # 16-bit convolution without hardware for it takes ten times as long.
@@ -165,12 +171,12 @@ def cost(models, quick):
             runs = [{"way": "keep"}, {"way": "reference"}, *runs]
             result = train(model=model, size=size, rounds=rounds, runs=runs)["runs"]
             keep, reference = result.pop("keep"), result.pop("reference")
-            found += curve_claims(model, size, base, keep, reference, result)
+            found += curve_claims(model, size, base, keep, reference, result, rounds)
         found += peer_claims(model, size, rounds)
     return found
 
 
-def curve_claims(model, size, base, keep, reference, runs):
+def curve_claims(model, size, base, keep, reference, runs, rounds):
     """Return claims on one point of the curve: over all kept, and over each other way that fits.
 
     Where one of them computed something else, that claim does not hold, and its step is not told.
@@ -179,14 +185,22 @@ def curve_claims(model, size, base, keep, reference, runs):
     name = f"{model} {size}, {times:.2f} times the voxels"
     planner = runs["planner"]
     apart = {way: losses_apart(reference, run) for way, run in runs.items()}
+    allowed = LOSS_APART
+    if max(apart.values()) > allowed:
+        allowed = max(allowed, OF_NUDGED * apart_if_nudged(model, size, rounds))
+    first = {way: abs(run["losses"][0] / reference["losses"][0] - 1) for way, run in runs.items()}
     found = [
         measure.verdict(
-            f"{name}: losses, furthest from those with all kept, sums in order",
-            [max(apart.values())],
-            bound=LOSS_APART,
+            f"{name}: {what}, furthest from those with all kept, sums in order",
+            [max(values.values())],
+            bound=bound,
             most=True,
-            samples=apart,
+            samples=values,
             peers=PEERS,
+        )
+        for what, values, bound in (
+            ("losses", apart, allowed),
+            ("first losses, relatively", first, FIRST_LOSS_APART),
         )
     ]
     budget_mib = planner["plan"]["budget_mib"]
@@ -199,16 +213,17 @@ def curve_claims(model, size, base, keep, reference, runs):
                 "size": size,
                 "times": times,
                 "way": way,
-                "over_kept": over if apart[way] <= LOSS_APART else None,
+                "over_kept": over if apart[way] <= allowed else None,
                 "budget_mib": budget_mib,
                 "planned_mib": plan["peak_mib"],
                 "peak_mib": run["peak_mib"],
                 "kept_peak_mib": keep["peak_mib"],
                 "losses_apart": apart[way],
+                "losses_may_be_apart": allowed,
                 **{one: plan[one] for one in ("swap", "recompute", "split")},
             }
         )
-    if apart["planner"] > LOSS_APART:
+    if apart["planner"] > allowed:
         return found
     bound = 1.01 if times == 1 else 1.20 if times < 3 else 1.35
     # Beyond 5 times nothing is claimed of the cost: it is only shown.
@@ -216,9 +231,16 @@ def curve_claims(model, size, base, keep, reference, runs):
         found.append(step_claim(f"{name}: step of planner / all kept", planner, keep, bound))
     for way, run in runs.items():
         fits = run["peak_mib"] <= budget_mib * NEAR
-        if way != "planner" and fits and apart[way] <= LOSS_APART:
+        if way != "planner" and fits and apart[way] <= allowed:
             found.append(step_claim(f"{name}: step of planner / {way}", planner, run, SAME))
     return found
+
+
+def apart_if_nudged(model, size, rounds):
+    """Return how far losses part where each weight begins a last bit away."""
+    ways = ("reference", "nudged")
+    runs = train(model=model, size=size, rounds=rounds, runs=[{"way": way} for way in ways])["runs"]
+    return losses_apart(*(runs[way] for way in ways))
 
 
 def peer_claims(model, size, rounds):

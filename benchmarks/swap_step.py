@@ -5,6 +5,8 @@
 
 Each run is a model of its own with the same weights, and a way: "keep" (no support), "reference"
 (the same with gradients added up in the order of the graph, as with support: for its losses),
+"nudged" (that, with each weight moved to the next number of its kind, up or down: what last bits
+do to the losses),
 "planner" (support in all its ways), "whole" (without splitting), "swap" or "recompute" (with one
 way), or a peer: "remat_" and a mode of keras.RematScope, or "grappler_" and a mode of TensorFlow's
 own memory optimizer. Support may use "budget_mib", or a "share" of what is needed with everything
@@ -103,6 +105,15 @@ def need(settings, size):
     return budget_mib
 
 
+def nudge(model):
+    """Move each weight to the next number of its kind, up or down as drawn."""
+    drawn = np.random.default_rng(0)
+    for one in model.trainable_variables:
+        value = one.numpy()
+        towards = np.where(drawn.random(value.shape) < 0.5, -np.inf, np.inf)
+        one.assign(np.nextafter(value, towards.astype(value.dtype)))
+
+
 def requested_peak(run):
     """Return the most bytes that ops had asked for at once while `run` ran, beyond its start."""
     with tempfile.TemporaryDirectory() as folder:
@@ -151,8 +162,10 @@ class Run:
         self.model, self.batch = make(settings, self.way, settings["size"])
         self.losses, self.seconds = [], []
         self.train = self.model.train_on_batch
-        if self.way == "reference":
+        if self.way in ("reference", "nudged"):
             self.train = in_order_of_graph(self.train)
+        if self.way == "nudged":
+            nudge(self.model)
         self.support = None
         if self.way in ALLOWED:
             budget_mib = run.get("budget_mib", NO_LIMIT_MIB)

@@ -110,8 +110,10 @@ def make(
         # Of what `_made_with_shape` left of the folded axes.
         kept = range(2, op.inputs[0].shape.rank - 2, 2)
         return _again(op, [inputs[0], tf.constant(list(kept), op.inputs[1].dtype)])
-    if op.type in ("Slice", "Reshape", "EnsureShape", "Tile"):
-        return [_made_with_shape(op, slabs, inputs, begin, end)]
+    given = slabs.outputs[0]
+    if given is not None and op.type in ("Slice", "Reshape", "EnsureShape", "Tile"):
+        first, last = given.rows(begin, end)
+        return [_made_with_shape(op, inputs, last - first)]
     if op.type in POOL_GRADIENTS and inputs[1].op.type not in POOLS:
         # oneDNN's takes what only its forward op hands on: without, it takes sixty times as long.
         return _again(op, [inputs[0], _pooled(op, inputs[0]), inputs[2]])
@@ -240,17 +242,10 @@ def _describes(op: tf.Operation, position: int) -> bool:
     return position > 0 and op.type in ("ExpandDims", "Reshape", "Slice", "Tile")
 
 
-def _made_with_shape(
-    op: tf.Operation, slabs: Slabs, inputs: Sequence[tf.Tensor], begin: int, end: int
-) -> tf.Tensor:
-    shape, given = op.outputs[0].shape.as_list(), slabs.outputs[0]
-    if given is None:
-        raise ValueError(f"{op.name} gives no rows.")
-    first, last = given.rows(begin, end)
-    rows = last - first
+def _made_with_shape(op: tf.Operation, inputs: Sequence[tf.Tensor], rows: int) -> tf.Tensor:
     if op.type == "Slice":
         begin = [int(one) for one in _static(op.inputs[1])]
-        return tf.slice(inputs[0], begin, [shape[0], rows, *shape[2:]])
+        return tf.slice(inputs[0], begin, shape_of_rows(op.outputs[0], rows))
     if op.type == "Tile":
         times = [int(one) for one in _static(op.inputs[1])]
         times[1] = rows // inputs[0].shape[1]
