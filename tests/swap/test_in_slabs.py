@@ -59,7 +59,8 @@ def test_training_in_slabs_is_training(kind, monkeypatch):
     assert bool(support.plans[-1].split) == (kind not in WHOLE)
 
 
-@pytest.mark.parametrize("kind", ["unet, batch", "subclassed", "own train_step"])
+# Of these not all that is large can be split.
+@pytest.mark.parametrize("kind", ["unet, group", "separable", "own train_step"])
 def test_split_beside_swapped_and_repeated(kind):
     support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
     assert_close(trained(kind, [support], "float64"), trained(kind, [], "float64"), rtol=2e-6)

@@ -176,6 +176,9 @@ def _same_rows(op: tf.Operation) -> Slabs | None:
         return None
     if op.type == "Reshape" and inputs[0] is None:
         return _several_rows(op)
+    # Of one spatial axis, nothing that follows could take its slabs.
+    if op.type == "ExpandDims" and op.inputs[0].shape.rank < LEAST_RANK:
+        return None
     whole = op.type in OF_SHAPE | {"Identity"} and inputs[0] is None
     if whole or (op.type == "Slice" and op.inputs[0].shape[1] != shape[1]):
         return None
