@@ -1,5 +1,7 @@
 """Models of many kinds, small, each with what it is trained on."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -143,11 +145,36 @@ def recurrent():
     return keras.Model(image, layers.Conv3D(CLASSES, 1)(x))
 
 
-def mobile_net():
-    base = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
-    # Up to its second residual: what follows is more of the same, and takes long to trace.
-    x = layers.UpSampling2D(8)(base.get_layer("block_4_add").output)
-    return keras.Model(base.input, layers.Conv2D(CLASSES, 1)(x))
+# Of each family its smallest network, and up to which layer: what follows is more of the same, and
+# takes long to trace.
+APPLICATIONS = {
+    "ConvNeXtTiny": "convnext_tiny_stage_1_block_0_identity",
+    "DenseNet121": "pool2_pool",
+    "EfficientNetB0": "block3b_add",
+    "EfficientNetV2B0": "block4b_add",
+    "InceptionResNetV2": "block35_1_ac",
+    "InceptionV3": "mixed0",
+    "MobileNet": "conv_pw_3_relu",
+    "MobileNetV2": "block_4_add",
+    "MobileNetV3Small": "expanded_conv_4_add",
+    "NASNetMobile": "reduction_concat_stem_1",
+    "ResNet50": "conv3_block1_out",
+    "ResNet50V2": "conv3_block1_out",
+    "VGG16": "block3_pool",
+    "Xception": "block3_pool",
+}
+# The least that Keras takes, where 32 are too few.
+SIDES = {"InceptionResNetV2": 75, "InceptionV3": 75, "Xception": 71}
+
+
+def application(name):
+    """One of keras.applications, with a class for each pixel."""
+    side = SIDES.get(name, 32)
+    make = getattr(keras.applications, name)
+    base = make(input_shape=(side, side, 3), include_top=False, weights=None)
+    x = base.get_layer(APPLICATIONS[name]).output
+    x = layers.Resizing(side, side, interpolation="nearest")(layers.Conv2D(CLASSES, 1)(x))
+    return keras.Model(base.input, x)
 
 
 KINDS = {
@@ -170,8 +197,10 @@ KINDS = {
     "separable": separable,
     "attention": attention,
     "recurrent": recurrent,
-    "MobileNetV2": mobile_net,
+    **{name: partial(application, name) for name in APPLICATIONS},
 }
+# One application for all: enough where no last bit is looked at.
+FEW_KINDS = [kind for kind in KINDS if kind == "MobileNetV2" or kind not in APPLICATIONS]
 SHAPES = {"subclassed": (16, 16, 1), "own train_step": (16, 16, 1)}
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfunet.stamps import Note, timed, unordered
 from tfunet.swap.disk import DiskFile
-from tfunet.swap.host import Rows, Tier, function_of, key_of
+from tfunet.swap.host import Rows, Tier, function_of, key_of, shaped
 
 
 @final
@@ -58,8 +58,8 @@ class DiskTier:
         def fetched(_: Any) -> tf.Tensor:
             with tf.device(self._host(tensor)):
                 value = tf.numpy_function(get, [], tensor.dtype, name="swap_in")
-                value.set_shape(tensor.shape)
-            unordered(value.op)
+                unordered(value.op)
+                value = shaped(value, tensor.shape)
             with tf.device(tensor.device):
                 if self._on_gpu:
                     return tf.identity(value)

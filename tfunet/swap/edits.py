@@ -1,8 +1,10 @@
 """Small changes of the graph of a traced step."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from tfunet.swap.trace import READS
 
@@ -31,11 +33,25 @@ def delayed(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
     return identity(tensor, after)
 
 
+def named_after(op: tf.Operation, what: str = "") -> AbstractContextManager[str]:
+    """Return a scope for what takes the place of an op's output.
+
+    TensorFlow sorts the inputs of sums and products by their names before it rearranges them: with
+    the op's own name in front, what takes its place keeps its place.
+    """
+    return tf.name_scope(f"{op.name}/{what}/" if what else f"{op.name}/")
+
+
 def identity(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
     if not after:
         return tensor
-    with tf.control_dependencies(None), tf.control_dependencies(after), tf.device(tensor.device):
-        return tf.identity(tensor)
+    with (
+        tf.control_dependencies(None),
+        tf.control_dependencies(after),
+        tf.device(tensor.device),
+        named_after(tensor.op),
+    ):
+        return tf.identity(tensor, name="after")
 
 
 def done(op: tf.Operation) -> tf.Operation:
@@ -44,6 +60,14 @@ def done(op: tf.Operation) -> tf.Operation:
         return op
     with tf.control_dependencies(None), tf.device(op.device):
         return tf.identity(op.outputs[0]).op
+
+
+def kept_apart(op: tf.Operation) -> None:
+    """Keep TensorFlow from making a sum or product anew with an op that reads it, now that there is
+    no second one: it leaves alone what it believes that it has done."""
+    for stage in ("AddOpsRewriteStage", "MinimizeBroadcasts"):
+        name = f"_grappler_ArithmeticOptimizer_{stage}"
+        op._set_attr(name, attr_value_pb2.AttrValue(b=True))
 
 
 def repeated(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
@@ -55,5 +79,5 @@ def repeated(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
             [one.dtype for one in op.outputs],
             attrs=dict(op.node_def.attr),
             op_def=op.op_def,
-            name=f"again/{op.name}",
+            name=f"{op.name}/again",
         )

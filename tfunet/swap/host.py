@@ -133,9 +133,8 @@ class NumpyMemory:
         key = key_of(tensor.graph, name or tensor.name)
         with tf.device(_host(tensor)):
             value = tf.numpy_function(lambda: self._arrays[key], [], tensor.dtype, name="swap_in")
-            value.set_shape(tensor.shape)
-        unordered(value.op)
-
+            unordered(value.op)
+            value = shaped(value, tensor.shape)
         return self._taken(value, tensor.device)
 
     def rows(self, tensor: tf.Tensor) -> "NumpyRows":
@@ -248,6 +247,14 @@ class TensorRows:
             joined = parts[0] if len(parts) == 1 else tf.concat(parts, axis=1)
         with tf.device(self._device):
             return tf.identity(joined, name="slab_in")
+
+
+def shaped(value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """Return what a Python function gave, of a shape that TensorFlow's optimizer knows too.
+
+    It reads none of what `set_shape` says, and rearranges only what it knows the shapes of.
+    """
+    return tf.raw_ops.EnsureShape(input=value, shape=shape)
 
 
 def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:

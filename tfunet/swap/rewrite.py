@@ -5,8 +5,9 @@ from typing import final
 
 import tensorflow as tf
 
-from tfunet.swap.edits import delayed, done, identity, repeated, together
+from tfunet.swap.edits import delayed, done, identity, kept_apart, named_after, repeated, together
 from tfunet.swap.host import Tier
+from tfunet.swap.regrouped import PRODUCTS, SUMS
 from tfunet.swap.schedule import Action, Copy, is_on_host
 from tfunet.swap.slab_graph import SlabGraph, apart
 from tfunet.swap.slab_ops import OF_FILTERS
@@ -176,9 +177,9 @@ class _Follower:
     def _bring_back(self, action: Action) -> None:
         tensor = action.index
         # So that whoever looks into a profile sees what came back.
-        scope = f"back/{self._handles[tensor].op.name}/"
+        scope = named_after(self._handles[tensor].op, "back")
         waits = [self._copies[tensor], *self._previous, *self._arrived]
-        with tf.control_dependencies(waits), tf.name_scope(scope):
+        with tf.control_dependencies(waits), scope:
             self._has_arrived(
                 action,
                 self._slabs.back(tensor)
@@ -210,7 +211,7 @@ class _Follower:
     def _return(self, action: Action) -> None:
         handle = self._handles[action.index]
         waits = [self._left[action.index], *self._previous, *self._arrived]
-        with tf.control_dependencies(waits), tf.name_scope(f"return/{handle.op.name}/"):
+        with tf.control_dependencies(waits), named_after(handle.op, "return"):
             self._has_arrived(action, self._tier.back(handle, name=self._names[action.index]))
 
     def _has_arrived(self, action: Action, tensor: tf.Tensor) -> None:
@@ -234,9 +235,12 @@ class _Follower:
         if of_batch or (was_back and not self._trace.tensors[action.inputs[0][0]].is_inner):
             # Nothing else says when it is wanted.
             inputs[0] = identity(inputs[0], after)
-        again = repeated(self._ops[action.index], inputs)
+        op, described = self._ops[action.index], self._trace.ops[action.index]
+        if described.kind in SUMS | PRODUCTS and not described.is_regrouped:
+            kept_apart(op)  # And its like, whose attributes are the same.
+        again = repeated(op, inputs)
         self._restored.update(zip(action.outputs, again.outputs, strict=True))
-        if self._in_line:
+        if self._in_line and not described.is_regrouped:
             self._arrived = [done(again)]
 
     def _run_in_slabs(self, action: Action) -> None:
@@ -257,7 +261,10 @@ class _Follower:
         op, described = self._ops[at], self._trace.ops[at]
         takes_turn = described.name in self._serialized
         # TensorFlow takes out ops that only rename a tensor, and the order with them.
-        if described.kind in ALIASES or not (takes_turn or self._is_large(at)):
+        if described.kind in ALIASES | {"IdentityN"} or not (takes_turn or self._is_large(at)):
+            return
+        # An edge would keep it from what TensorFlow makes of it.
+        if described.is_regrouped:
             return
         is_part, is_end = at in self._parts, at in self._ends
         # Of a step whose values are its results no op may be computed alone that was not.

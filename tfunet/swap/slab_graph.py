@@ -8,8 +8,7 @@ from tfunet.swap import slab_ops
 from tfunet.swap.chains import Chain, slabs_of
 from tfunet.swap.host import Rows, Tier
 from tfunet.swap.split import Cut
-from tfunet.swap.steps import Reach, Trace
-from tfunet.swap.trace import SHAPE_READERS
+from tfunet.swap.steps import SHAPE_READERS, Reach, Trace
 
 
 class SlabGraph:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+# These look at the shape of their input only, which TensorFlow knows without the values.
+SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"})
 # Of these, an output is the memory of the first input, seen with another shape or name.
 ALIASES = frozenset(
     {
@@ -73,9 +75,9 @@ class Tensor:
             memory of the step's own.
         producer: Index of its op; -1 where it was there before the step.
         is_inner: Whether it lies between two ops that TensorFlow runs as one, a convolution and
-            its bias (of a forward pass alone, that and an activation too): it never comes to be,
-            and giving it another reader would part the two, which changes the last bit of what
-            they compute.
+            its bias (of a forward pass alone, that and an activation too), or that it makes anew
+            together (`tfunet.swap.regrouped`): it never comes to be, and giving it another reader
+            would part the two, which changes the last bit of what they compute.
         is_folded: Whether only the next op reads it, in another form than it has as a whole where
             both run in slabs (`tfunet.swap.slab_ops.is_folded`).
         is_result: Whether the step returns it, or something that is no op of it reads it.
@@ -184,6 +186,8 @@ class Op:
         instead: Of the gradient of an activation: the tensor that it may read in the place of the
             activation's input, to the same bits; -1 where there is none. See
             `tfunet.swap.activations`.
+        is_regrouped: Whether TensorFlow makes it anew with what reads it or what it reads, unless
+            a control edge keeps it from that (`tfunet.swap.regrouped`).
     """
 
     name: str
@@ -196,6 +200,7 @@ class Op:
     item_bytes: int = 4
     slabs: Slabs | None = None
     instead: int = -1
+    is_regrouped: bool = False
 
     @cached_property
     def first_copies(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:

@@ -8,7 +8,8 @@ import tensorflow as tf
 from tfunet.swap import slab_ops
 from tfunet.swap.compression import COMPRESSIONS
 from tfunet.swap.constants import of_one_value
-from tfunet.swap.steps import Op, Tensor, Trace, root
+from tfunet.swap.regrouped import SUMS, made_by, regrouped
+from tfunet.swap.steps import SHAPE_READERS, Op, Tensor, Trace, root
 
 # Their memory is not the step's own: a variable's, the batch's, the graph's.
 READS = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"})
@@ -16,8 +17,6 @@ READS = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"})
 COLLECTIVE = ("Collective", "Horovod", "Nccl")
 NO_SIZE = (tf.resource, tf.variant, tf.string)
 FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul"})
-# These look at the shape of their input only, which TensorFlow knows without the values.
-SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"})
 
 
 def in_order(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
@@ -90,6 +89,8 @@ def read(
     returned = {one.name for one in results}
     last = {one.op.name for one in results}
     constants = of_one_value(ops)
+    groups = regrouped(ops, lambda op: _runs(op, last))
+    in_groups = {*groups, *groups.values()}
     indices: dict[str, int] = {}
     tensors: list[Tensor] = []
     handles: list[tf.Tensor] = []
@@ -97,15 +98,18 @@ def read(
     def index(handle: tf.Tensor, producer: int) -> int:
         if handle.name not in indices:
             indices[handle.name] = len(tensors)
-            inner = producer >= 0 and _is_inner(ops[producer])
-            own = producer >= 0 and ops[producer].type not in READS and not inner
+            is_own = producer >= 0 and ops[producer].type not in READS
+            is_fused = producer >= 0 and _is_inner(ops[producer])
+            is_term = producer >= 0 and made_by(handle).name in groups
+            # Of a sum that becomes part of another nothing is left; a factor stays one.
+            own = is_own and not (is_fused or (is_term and made_by(handle).type in SUMS))
             own = own and handle.name not in constants
             tensors.append(
                 Tensor(
                     name=handle.name,
                     num_bytes=num_bytes(handle) if own else 0,
                     producer=producer,
-                    is_inner=inner,
+                    is_inner=is_fused or is_term,
                     is_folded=slab_ops.is_folded(handle),
                     is_result=handle.name in returned or _is_read_whole(handle, of_step, last),
                     compressed_bytes=_compressed_bytes(handle, compression) if own else 0,
@@ -130,6 +134,7 @@ def read(
                 item_bytes=op.outputs[0].dtype.size if op.outputs else 4,
                 slabs=slab_ops.describe(op),
                 instead=_instead(op, indices),
+                is_regrouped=op.name in in_groups,
             )
         )
     kept = [one for one in handles if one.name in constants and _is_kept(one, constants)]
