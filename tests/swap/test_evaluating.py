@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from kinds import KINDS, batches
+from kinds import FEW_KINDS, KINDS, batches
 from test_exactness import all_that_may_go
 from test_in_slabs import FEW_SLABS, FLOAT32, WHOLE, all_that_may_be_split
 
@@ -35,7 +35,7 @@ def support(**options):
     return LargeModelSupport(0, threshold_bytes=256, verbose=0, **options)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FEW_KINDS)
 def test_same_bits_when_all_that_can_be_is_given_up(kind, monkeypatch):
     monkeypatch.setattr(planner, "make_plan", all_that_may_go)
     loss, logits, _ = found(kind, None)
@@ -47,7 +47,7 @@ def test_same_bits_when_all_that_can_be_is_given_up(kind, monkeypatch):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FEW_KINDS)
 def test_results_in_slabs_are_those_of_whole_ops(kind, monkeypatch):
     monkeypatch.setattr(planner, "make_plan", all_that_may_be_split)
     monkeypatch.setattr(chains, "MOST_SLABS", FEW_SLABS)

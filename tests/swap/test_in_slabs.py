@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from kinds import KINDS
+from kinds import FEW_KINDS
 from test_exactness import passed_with_onednn, trained
 
 from tfunet.swap import LargeModelSupport, chains, planner, split
@@ -48,7 +48,7 @@ def assert_close(one, other, rtol):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FEW_KINDS)
 def test_training_in_slabs_is_training(kind, monkeypatch):
     monkeypatch.setattr(planner, "make_plan", all_that_may_be_split)
     policy = "float32" if kind in FLOAT32 else "float64"
