@@ -132,6 +132,17 @@ def separable():
     return keras.Model(image, layers.Conv2D(CLASSES, 1)(x))
 
 
+def gated():
+    """Sums and products that TensorFlow makes anew, and may not: under other names, of terms that
+    are read twice, of factors of one size."""
+    image = keras.Input((16, 16, 1))
+    x, y = (layers.Conv2D(8, 3, padding="same")(image) for _ in range(2))
+    gate = keras.ops.silu(x) * 0.5
+    z = ((y * 0.3) * gate) * keras.ops.sigmoid(x)
+    both = (x + y) + (z + gate)
+    return keras.Model(image, layers.Conv2D(CLASSES, 1)(keras.ops.tanh(both + both)))
+
+
 def attention():
     image = keras.Input((8, 8, 8))
     x = layers.Reshape((64, 8))(image)
@@ -195,6 +206,7 @@ KINDS = {
     "two outputs": two_outputs,
     "1D": one_dimensional,
     "separable": separable,
+    "gated": gated,
     "attention": attention,
     "recurrent": recurrent,
     **{name: partial(application, name) for name in APPLICATIONS},

@@ -1,6 +1,7 @@
 """The graph of a step after it was made to follow a plan."""
 
 import keras
+import tensorflow as tf
 from kinds import KINDS, batches
 from traces import make_trace
 
@@ -37,6 +38,13 @@ def test_what_is_repeated_waits_for_the_backward_pass_also_where_it_reads_the_ba
     assert of_the_batch
     for inputs in of_the_batch:
         assert inputs[0].op.control_inputs
+
+
+def test_what_is_repeated_has_the_name_of_its_op_in_front_in_any_scope():
+    # TensorFlow rearranges sums by the names of what they add up; a replica has a scope.
+    with tf.Graph().as_default(), tf.name_scope("replica_1"):
+        op = (tf.ones([2]) * 2).op
+        assert rewrite.repeated(op, op.inputs).name == f"{op.name}/again"
 
 
 def test_gradients_of_two_convolutions_that_are_added_up_are_not_taken_together():

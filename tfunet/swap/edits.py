@@ -72,12 +72,12 @@ def kept_apart(op: tf.Operation) -> None:
 
 def repeated(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
     """Return a second op like the first, on other inputs."""
-    with tf.control_dependencies(None), tf.device(op.device):
+    with tf.control_dependencies(None), tf.device(op.device), named_after(op):
         return op.graph.create_op(
             op.type,
             list(inputs),
             [one.dtype for one in op.outputs],
             attrs=dict(op.node_def.attr),
             op_def=op.op_def,
-            name=f"{op.name}/again",
+            name="again",
         )

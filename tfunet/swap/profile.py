@@ -17,8 +17,16 @@ from tfunet.swap.chains import copied_seconds
 from tfunet.swap.costs import Costs
 from tfunet.swap.host import Tier
 from tfunet.swap.split import Cut
-from tfunet.swap.steps import ALIASES, IN_PLACE, SHAPE_READERS, Slabs, Trace, root
-from tfunet.swap.trace import FUSED_WITH_BIAS, num_bytes
+from tfunet.swap.steps import (
+    ALIASES,
+    FUSED_WITH_BIAS,
+    IN_PLACE,
+    SHAPE_READERS,
+    Slabs,
+    Trace,
+    root,
+)
+from tfunet.swap.trace import num_bytes
 
 # An op that moves fewer bytes, and computes little with them, is not timed: it takes what it takes
 # to start any, and the time of its bytes.

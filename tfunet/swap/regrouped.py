@@ -21,12 +21,13 @@ NAMES = frozenset({"Identity", "IdentityN", "PreventGradient", "StopGradient"})
 
 
 def regrouped(
-    ops: Collection[tf.Operation], runs: Callable[[tf.Operation], bool]
+    ops: Collection[tf.Operation], last: Collection[str], runs: Callable[[tf.Operation], bool]
 ) -> dict[str, str]:
     """Return the name of each op that is made anew with the one that reads it, and that one's.
 
     Args:
         ops: Of a step, as it was traced: what reads a tensor later is not what decides.
+        last: Names of those that make what the step returns, which is a reader more.
         runs: Whether an op that is none of these is not left out.
     """
     of_step = {op.name: op for op in ops}
@@ -34,7 +35,9 @@ def regrouped(
     for op in ops:
         if op.type not in SUMS | {"Mul"} or op.control_inputs or op._control_outputs:
             continue
-        readers = [one for one in _readers(op.outputs[0]) if one.name in of_step or runs(one)]
+        if op.name in last:
+            continue
+        readers = [one for one in _readers(op, last) if one.name in of_step or runs(one)]
         if len(readers) == 1 and readers[0].name in of_step and _is_grouped(op, readers[0]):
             found[op.name] = readers[0].name
     for outer in {one for one in found.values() if one not in found}:
@@ -53,20 +56,36 @@ def _is_grouped(op: tf.Operation, reader: tf.Operation) -> bool:
 
 
 def _is_product(op: tf.Operation) -> bool:
-    divides = op.type == "RealDiv"
-    return op.type == "Mul" or (divides and op.inputs[1].op.type == "Const")
+    return op.type == "Mul" or (op.type == "RealDiv" and _is_constant(op.inputs[1].op))
 
 
-def _readers(tensor: tf.Tensor) -> Iterator[tf.Operation]:
-    """Yield the ops that read a tensor, or its like under another name, once for each time."""
+def _is_constant(op: tf.Operation) -> bool:
+    """Whether TensorFlow computes an op once and for all: a constant of another type, its root."""
+    while len(op.inputs) == 1:
+        op = op.inputs[0].op
+    return op.type == "Const"
+
+
+def _readers(op: tf.Operation, last: Collection[str]) -> Collection[tf.Operation]:
+    """Return the ops that read an op's output, or its like under another name.
+
+    A product's as often as they do: of a sum TensorFlow counts the ops that read it.
+    """
+    found = list(_reading(op.outputs[0], last))
+    return {one.name: one for one in found}.values() if op.type in SUMS else found
+
+
+def _reading(tensor: tf.Tensor, last: Collection[str]) -> Iterator[tf.Operation]:
     for op in {one.name: one for one in tensor.consumers()}.values():
         if op.type in SHAPE_READERS:
             continue
-        for one, output in zip(op.inputs, op.outputs, strict=False):
-            if op.type in NAMES and one.name == tensor.name:
-                yield from _readers(output)
-        if op.type not in NAMES:
-            yield from (op for one in op.inputs if one.name == tensor.name)
+        for position, one in enumerate(op.inputs):
+            if one.name != tensor.name:
+                continue
+            if op.type not in NAMES or op.name in last:
+                yield op
+            if op.type in NAMES:
+                yield from _reading(op.outputs[position], last)
 
 
 def made_by(tensor: tf.Tensor) -> tf.Operation:
@@ -100,5 +119,6 @@ def _moves(outer: tf.Operation, found: dict[str, str]) -> bool:
     if len({tuple(one) for one in shapes}) == 1:
         return False
     own = [one for one in outer.inputs if found.get(made_by(one).name) != outer.name]
-    largest = sorted(factors, key=lambda one: one.shape.num_elements())[-1]
-    return len(factors) != 3 or not any(one is largest for one in own)
+    *_, second, largest = sorted(factors, key=lambda one: one.shape.num_elements())
+    is_tied = second.shape.num_elements() == largest.shape.num_elements()
+    return len(factors) != 3 or is_tied or not any(one is largest for one in own)

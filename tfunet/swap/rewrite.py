@@ -12,8 +12,8 @@ from tfunet.swap.schedule import Action, Copy, is_on_host
 from tfunet.swap.slab_graph import SlabGraph, apart
 from tfunet.swap.slab_ops import OF_FILTERS
 from tfunet.swap.split import Cut
-from tfunet.swap.steps import ALIASES, IN_PLACE, Trace, fused, root
-from tfunet.swap.trace import FUSED_WITH_BIAS, READS
+from tfunet.swap.steps import ALIASES, FUSED_WITH_BIAS, IN_PLACE, Trace, fused, root
+from tfunet.swap.trace import READS
 
 # A control edge to one of these keeps TensorFlow from fusing it with its neighbour.
 FUSED = FUSED_WITH_BIAS | {"BiasAdd"}

@@ -84,28 +84,45 @@ def splittable(trace: Trace) -> set[int]:
 
 
 def _takes_rows(trace: Trace, op: int, tensor: int, readers: Mapping[int, Sequence[int]]) -> bool:
-    """Whether an op, and the one it is fused with, runs in slabs of a tensor that it touches."""
+    """Whether an op, and those it must run with, runs in slabs of a tensor that it touches."""
     described = trace.ops[op]
     if described.slabs is None:
         return False
     for one, reach in zip(described.inputs, described.slabs.inputs, strict=True):
         if one == tensor and reach is None:
             return False
-        producer = trace.tensors[one].producer
-        if trace.tensors[one].is_passed_on and not _runs_with(trace, producer, op):
-            return False
-    for one in described.outputs:
-        together = all(_runs_with(trace, op, reader) for reader in readers.get(one, ()))
-        if trace.tensors[one].is_passed_on and not together:
-            return False
-    return True
+    return all(_runs_with(trace, *pair) for pair in _passing_on(trace, op, readers))
+
+
+def _passing_on(
+    trace: Trace, op: int, readers: Mapping[int, Sequence[int]]
+) -> set[tuple[int, int]]:
+    """Return what an op must run with in slabs: pairs, of which one passes a tensor on to the
+    other."""
+    found: set[tuple[int, int]] = set()
+    seen, following = {op}, [op]
+    while following:
+        one = following.pop()
+        inputs, outputs = (
+            [tensor for tensor in some if trace.tensors[tensor].is_passed_on]
+            for some in (trace.ops[one].inputs, trace.ops[one].outputs)
+        )
+        pairs = {(trace.tensors[tensor].producer, one) for tensor in inputs}
+        pairs |= {(one, reader) for tensor in outputs for reader in readers.get(tensor, ())}
+        new = {other for pair in pairs for other in pair} - seen
+        following += new
+        seen |= new
+        found |= pairs
+    return found
 
 
 def _runs_with(trace: Trace, op: int, reader: int) -> bool:
-    """Whether an op and the one it is fused with can be in one chain: nothing lies between."""
-    both = trace.ops[op].slabs, trace.ops[reader].slabs
-    between = trace.ops[op + 1 : reader]
-    return None not in both and all(one.slabs is None for one in between)
+    """Whether an op and one that it passes a tensor on to can be in one chain: they have as many
+    rows, and nothing lies between."""
+    one, other = trace.ops[op].slabs, trace.ops[reader].slabs
+    if one is None or other is None or one.rows != other.rows:
+        return False
+    return all(between.slabs is None for between in trace.ops[op + 1 : reader])
 
 
 def trials(trace: Trace, *, budget_bytes: int, threshold_bytes: int) -> Iterator[frozenset[int]]:
@@ -178,18 +195,16 @@ def _rows(trace: Trace, op: int) -> int:
 
 
 def touched(trace: Trace, split: Collection[int]) -> set[int]:
-    """Return the ops that must run in slabs: those that touch a tensor that is split, and with
-    them what TensorFlow runs as one op with them."""
+    """Return the ops that must run in slabs: those that touch a tensor that is split, and those
+    that must run with them."""
     found = {
         index
         for index, op in enumerate(trace.ops)
         if any(one in split for one in (*op.inputs, *op.outputs))
     }
-    for index, op in enumerate(trace.ops):
-        for one in op.inputs:
-            tensor = trace.tensors[one]
-            if tensor.is_passed_on and (index in found or tensor.producer in found):
-                found |= {index, tensor.producer}
+    readers = readers_of(trace)
+    for index in tuple(found):
+        found.update(*_passing_on(trace, index, readers))
     return found
 
 

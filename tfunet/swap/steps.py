@@ -6,6 +6,8 @@ from functools import cached_property
 
 # These look at the shape of their input only, which TensorFlow knows without the values.
 SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"})
+# TensorFlow runs these and a bias as one op.
+FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul"})
 # Of these, an output is the memory of the first input, seen with another shape or name.
 ALIASES = frozenset(
     {
@@ -276,7 +278,8 @@ def fused(trace: Trace) -> dict[int, int]:
             is_bias = op.kind == "BiasAdd" and trace.tensors[op.inputs[0]].is_inner
             is_bias = is_bias and op.outputs[0] not in trace.parted
             activates = is_bias and trace.ops[ours[0]].kind in ACTIVATIONS
-            if activates or trace.tensors[op.outputs[0]].is_inner:
+            makes_inner = trace.tensors[op.outputs[0]].is_inner and op.kind in FUSED_WITH_BIAS
+            if activates or makes_inner:
                 found[position] = ours[0]
     return found
 

@@ -9,14 +9,13 @@ from tfunet.swap import slab_ops
 from tfunet.swap.compression import COMPRESSIONS
 from tfunet.swap.constants import of_one_value
 from tfunet.swap.regrouped import SUMS, made_by, regrouped
-from tfunet.swap.steps import SHAPE_READERS, Op, Tensor, Trace, root
+from tfunet.swap.steps import FUSED_WITH_BIAS, SHAPE_READERS, Op, Tensor, Trace, root
 
 # Their memory is not the step's own: a variable's, the batch's, the graph's.
 READS = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"})
 # Ops between replicas: one that ran twice in one of them would wait for the others for ever.
 COLLECTIVE = ("Collective", "Horovod", "Nccl")
 NO_SIZE = (tf.resource, tf.variant, tf.string)
-FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul"})
 
 
 def in_order(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
@@ -89,7 +88,7 @@ def read(
     returned = {one.name for one in results}
     last = {one.op.name for one in results}
     constants = of_one_value(ops)
-    groups = regrouped(ops, lambda op: _runs(op, last))
+    groups = regrouped(ops, last, lambda op: _runs(op, last))
     in_groups = {*groups, *groups.values()}
     indices: dict[str, int] = {}
     tensors: list[Tensor] = []
