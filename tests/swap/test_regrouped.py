@@ -43,6 +43,10 @@ def two_as_large(a, b, c, small):
     return (a * small) * b
 
 
+def two_as_large_by_name(a, b, c, small):
+    return (a * small) * tf.tanh(b, name="y")
+
+
 def all_as_large(a, b, c, small):
     return (a * b) * c
 
@@ -79,7 +83,8 @@ def awaited(a, b, c, small):
         (product_by_itself, 0),
         (larger_first, 1),
         (largest_last, 0),  # as TensorFlow would have it
-        (two_as_large, 1),  # the last by its name
+        (two_as_large, 1),
+        (two_as_large_by_name, 0),
         (all_as_large, 0),
         (divided_by_constant, 1),
         (divided_by_what_is_constant, 1),

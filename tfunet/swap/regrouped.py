@@ -103,7 +103,8 @@ def _inner(outer: tf.Operation, found: dict[str, str]) -> Iterator[tf.Operation]
 
 
 def _factors(outer: tf.Operation, found: dict[str, str]) -> Iterator[tf.Tensor]:
-    for one in outer.inputs:
+    """Yield the factors of a product as TensorFlow does, which sorts those of each op by name."""
+    for one in sorted(outer.inputs, key=lambda one: made_by(one).name):
         if found.get(made_by(one).name) == outer.name:
             yield from _factors(made_by(one), found)
         else:
@@ -111,7 +112,7 @@ def _factors(outer: tf.Operation, found: dict[str, str]) -> Iterator[tf.Tensor]:
 
 
 def _moves(outer: tf.Operation, found: dict[str, str]) -> bool:
-    """Whether the factors of a product change places: the largest is multiplied last."""
+    """Whether the factors of a product change places: the last of the largest comes last."""
     factors = list(_factors(outer, found))
     shapes = [one.shape for one in factors]
     if not all(one.is_fully_defined() for one in shapes):
@@ -119,6 +120,5 @@ def _moves(outer: tf.Operation, found: dict[str, str]) -> bool:
     if len({tuple(one) for one in shapes}) == 1:
         return False
     own = [one for one in outer.inputs if found.get(made_by(one).name) != outer.name]
-    *_, second, largest = sorted(factors, key=lambda one: one.shape.num_elements())
-    is_tied = second.shape.num_elements() == largest.shape.num_elements()
-    return len(factors) != 3 or is_tied or not any(one is largest for one in own)
+    largest = sorted(factors, key=lambda one: one.shape.num_elements())[-1]
+    return len(factors) != 3 or not any(one is largest for one in own)
