@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfunet.swap import trace
+from tfunet.swap import split, trace
 
 
 def test_what_nothing_needs_is_no_part_of_a_step():
@@ -28,3 +28,17 @@ def test_what_nothing_needs_is_no_part_of_a_step():
     square_root = next(op for op in ops if op.type == "Sqrt")
     inside = ops[: ops.index(square_root)]
     assert "Sum" in [op.type for op in trace.in_order(inside, ())]
+
+
+def test_sums_that_become_one_run_in_slabs_together_from_the_first_on():
+    @tf.function
+    def step(a, b, c, d):
+        return tf.nn.relu(((a + b) + c) + d)
+
+    graph = step.get_concrete_function(*[tf.TensorSpec((1, 8, 8, 2))] * 4).graph
+    found, _ = trace.read(trace.in_order(graph.get_operations(), graph.outputs), graph.outputs)
+    sums = [index for index, op in enumerate(found.ops) if op.kind == "AddV2"]
+    inner, other, last = (found.ops[index].outputs[0] for index in sums)
+    assert [found.tensors[one].is_passed_on for one in (inner, other, last)] == [True, True, False]
+    assert last in split.splittable(found)
+    assert set(sums) < split.touched(found, {last})
