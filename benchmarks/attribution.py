@@ -15,10 +15,10 @@ from pathlib import Path
 
 import measure
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.launch import launch
-from tfunet.bench.lost import lost
-from tfunet.config import RunConfig
+from tfunet.bench.analysis.lost import lost
+from tfunet.bench.launch.launch import launch
+from tfunet.bench.records.collect import read_sweep
+from tfunet.config.run import RunConfig
 
 ROUNDS = 3
 SETTINGS = {

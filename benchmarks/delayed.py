@@ -5,9 +5,9 @@ import time
 import tensorflow as tf
 
 from tfunet.backend import BACKENDS
+from tfunet.config.refs import resolve
 from tfunet.data.pipeline import TrainingPipeline
-from tfunet.refs import resolve
-from tfunet.stamps import unordered
+from tfunet.timing.stamps import unordered
 
 
 class Delayed:

@@ -112,7 +112,7 @@ def measured(work, *arguments):
 
 def train(folder):
     from tfunet.backend import Launch
-    from tfunet.config import RunConfig
+    from tfunet.config.run import RunConfig
     from tfunet.single import SingleDevice
     from tfunet.train import run
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from tfunet.environment import environment
+from tfunet.machine.environment import environment
 
 
 def quick_option(description: str | None) -> bool:

@@ -294,7 +294,7 @@ def padded_after(image, task):
 
 def our_pipeline(task, folder):
     """Return our training pipeline over the files, decoded into `folder` if they are not there."""
-    from tfunet.data.augmentation import Amount, Augmentation
+    from tfunet.config.augmentation import Amount, Augmentation
     from tfunet.data.cache import build_cache
     from tfunet.data.folder import open_folder
     from tfunet.data.pipeline import TrainingPipeline

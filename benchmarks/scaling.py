@@ -22,10 +22,10 @@ from pathlib import Path
 
 import measure
 
-from tfunet.bench.launch import launch
-from tfunet.bench.series import read_steps
-from tfunet.bench.toml_writer import config_toml
-from tfunet.config import RunConfig
+from tfunet.bench.launch.launch import launch
+from tfunet.bench.records.series import read_steps
+from tfunet.bench.study.toml_writer import config_toml
+from tfunet.config.run import RunConfig
 
 SETTINGS = {
     "model_options": {"filters": 8, "levels": 3, "normalization": "none"},

@@ -48,7 +48,7 @@ def serve(core, folder):
 
     from tfunet.models.make import make_model
     from tfunet.swap import LargeModelSupport
-    from tfunet.swap.plan import Plan
+    from tfunet.swap.plan.plan import Plan
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -22,13 +22,13 @@ import keras
 import measure
 import numpy as np
 
-from tfunet import losses, optimizers
 from tfunet.backend import Launch
-from tfunet.config import RunConfig
+from tfunet.config.run import RunConfig
 from tfunet.data.cache import build_cache
 from tfunet.data.phantoms import cells, tumours
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.split import split_cases
+from tfunet.learning import losses, optimizers
 from tfunet.models.make import make_model
 from tfunet.single import SingleDevice
 from tfunet.train import run

@@ -44,12 +44,13 @@ import numpy as np
 import swap_peers as peers
 import tensorflow as tf
 
-from tfunet.gradient_sums import in_order_of_graph
+from tfunet.graph.gradient_sums import in_order_of_graph
+from tfunet.machine.device import used_bytes
 from tfunet.models.make import make_model
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.budget import join_regions, used_bytes
-from tfunet.swap.device_memory import resident_bytes
-from tfunet.xplane import read_allocations
+from tfunet.swap.arena.budget import join_regions
+from tfunet.swap.arena.device_memory import resident_bytes
+from tfunet.timing.xplane import read_allocations
 
 MIB = 2**20
 NO_LIMIT_MIB = 2**20

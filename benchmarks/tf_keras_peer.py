@@ -16,7 +16,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_native.multiworker import tf_config
-from tfunet.config import from_json
+from tfunet.config.run import from_json
 from tfunet.data.phantoms import cells
 from tfunet.data.split import split_cases
 from tfunet.worker import launch_from

@@ -1,7 +1,7 @@
 import pytest
 
 from tfunet import arguments
-from tfunet.config import RunConfig
+from tfunet.config.run import RunConfig
 
 
 def test_toml_file_and_overrides_give_one_configuration(tmp_path):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tfunet.config import RunConfig, from_json
+from tfunet.config.run import RunConfig, from_json
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tfunet
-from tfunet.cores import core_variables, read_cores, share_cores
+from tfunet.machine.cores import core_variables, read_cores, share_cores
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_process_started_by_hand_is_pinned_and_limited(named):
     cores = sorted(os.sched_getaffinity(0))
     expected = cores[-1:] if named else cores
     program = (
-        "import os; from tfunet.cores import pin_and_limit; pin_and_limit();"
+        "import os; from tfunet.machine.cores import pin_and_limit; pin_and_limit();"
         "print(sorted(os.sched_getaffinity(0)), os.environ['TF_NUM_INTRAOP_THREADS'],"
         "os.environ['OMP_NUM_THREADS'])"
     )

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tfunet.config import RunConfig
-from tfunet.cpu_memory import cap_variables, check_cap, whole_mib
-from tfunet.full_memory import noting, out_of_memory
+from tfunet.config.amount import whole_mib
+from tfunet.config.run import RunConfig
+from tfunet.machine.cpu_memory import cap_variables, check_cap
+from tfunet.process.full_memory import noting, out_of_memory
 
 ROOT = Path(__file__).parents[1]
 CAPPED = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "400"}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tfunet import doctor, probes
-from tfunet.doctor import Check
-from tfunet.probes import Answer
+from tfunet.machine import doctor, probes
+from tfunet.machine.doctor import Check
+from tfunet.machine.probes import Answer
 
 CORE_FACTS = {
     "tensorflow": "2.16.2",
@@ -292,7 +292,10 @@ def test_json_holds_the_same_rows(
 
 
 def test_the_doctor_itself_imports_no_tensorflow() -> None:
-    script = "import sys, tfunet.doctor; print('tensorflow' in sys.modules, 'keras' in sys.modules)"
+    script = (
+        "import sys, tfunet.machine.doctor;"
+        "print('tensorflow' in sys.modules, 'keras' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

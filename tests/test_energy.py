@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from powercap_folder import RANGE, Powercap
 
-from tfunet import energy
 from tfunet.backend import Topology
-from tfunet.doctor import energy_check
-from tfunet.energy import (
+from tfunet.machine import energy
+from tfunet.machine.doctor import energy_check
+from tfunet.machine.energy import (
     NOTHING_YET,
     Counter,
     Meter,

@@ -7,7 +7,7 @@ import pytest
 from powercap_folder import RANGE, Powercap
 
 from tfunet.backend import Launch
-from tfunet.config import RunConfig
+from tfunet.config.run import RunConfig
 from tfunet.exit_codes import StoppedError
 from tfunet.single import SingleDevice
 from tfunet.train import run

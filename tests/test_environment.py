@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tfunet
-from tfunet.environment import environment, git_state, gpus, launcher
+from tfunet.machine.environment import environment, git_state, gpus, launcher
 
 
 def test_facts_of_this_machine():
@@ -95,8 +95,8 @@ def test_commit_of_the_tree_that_holds_the_file(tmp_path):
 
 def test_facts_and_supervisor_import_no_tensorflow():
     code = (
-        "import sys, tfunet.bench.launch, tfunet.environment, tfunet.exit_codes;"
-        "tfunet.environment.environment();"
+        "import sys, tfunet.bench.launch.launch, tfunet.machine.environment, tfunet.exit_codes;"
+        "tfunet.machine.environment.environment();"
         "print([one for one in ('tensorflow', 'keras', 'horovod', 'numpy') if one in sys.modules])"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(tfunet.__file__).parents[1])}

@@ -6,13 +6,13 @@ import keras
 import numpy as np
 import pytest
 
-from tfunet import losses, optimizers
 from tfunet.backend import Launch
-from tfunet.config import RunConfig
+from tfunet.config.run import RunConfig
 from tfunet.data.cache import build_cache
 from tfunet.data.phantoms import cells
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.split import split_cases
+from tfunet.learning import losses, optimizers
 from tfunet.models.make import make_model
 from tfunet.single import SingleDevice
 from tfunet.train import run

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tfunet.gradient_sums import in_order_of_graph
+from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.swap import LargeModelSupport
 
 # A step with some dozen tensors of 16 MiB: TensorFlow takes a CPU for one of 256 MiB.

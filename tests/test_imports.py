@@ -1,93 +1,214 @@
-"""Imports go one way, as docs/design.md says."""
+"""Imports go one way, down the floors of the house (docs/design.md draws them)."""
 
 import ast
+import functools
+import itertools
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-WITHOUT_TENSORFLOW = [
-    *ROOT.glob("tfunet/bench/*.py"),
-    *ROOT.glob("tfunet/commands/*.py"),
-    *(
-        ROOT / f"tfunet/{name}.py"
-        for name in (
-            *("__init__", "arguments", "backend", "cli", "config", "cores", "doctor"),
-            *("energy", "environment", "exit_codes", "full_memory", "record", "refs", "scores"),
-        )
-    ),
-    *(ROOT / f"tfunet/data/{name}.py" for name in ("__init__", "augmentation")),
-    *(ROOT / f"tfunet/data/{name}.py" for name in ("source", "lazy_image", "foreground", "cache")),
-    *(
-        ROOT / f"tfunet/predict/{name}.py"
-        for name in ("__init__", "jobs", "output", "prepare", "raster", "tiles")
-    ),
-    *(ROOT / f"tfunet/swap/{name}.py" for name in ("__init__", "numa", "plan", "planned", "show")),
-    ROOT / "tfunet/models/__init__.py",
-]
+# Each room may import the rooms of the rows above its own, and nothing beside it or below. A room
+# is a folder, or a module that lies in tfunet/ itself.
+FLOORS = (
+    ("files", "geometry"),
+    ("exit_codes", "config"),
+    ("record", "backend"),
+    ("machine", "process", "timing", "models"),
+    ("learning", "graph", "data.formats"),
+    ("data",),
+    ("arguments", "swap.plan", "predict", "single"),
+    ("swap.arena", "swap.storage"),
+    ("swap.search", "swap.rewrite"),
+    ("swap.measure",),
+    ("swap.report",),
+    ("swap",),
+    ("performance", "training"),
+    ("train",),
+    ("worker",),
+    ("bench.records",),
+    ("bench.study",),
+    ("bench.analysis",),
+    ("bench.report",),
+    ("bench.launch",),
+    ("export",),
+    ("bench",),
+    ("commands",),
+    ("cli",),
+    ("__main__",),
+)
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+# `import tfunet` offers `compare` and `RunConfig`, and loads them only when they are used.
+FACADE = "tfunet"
+# What answers at once, or runs where TensorFlow must not be loaded.
+WITHOUT_TENSORFLOW = (
+    *("__init__", "arguments", "backend", "cli", "exit_codes", "record"),
+    *("bench/**/*", "commands/*", "config/*", "files/*", "export/mlperf", "export/perfetto"),
+    *("geometry/reach", "geometry/tiles", "geometry/windows"),
+    *("learning/__init__", "learning/scores", "models/__init__"),
+    *(f"machine/{name}" for name in ("__init__", "code_version", "cores", "cpu_memory", "doctor")),
+    *(f"machine/{name}" for name in ("energy", "environment", "probes")),
+    *("process/*", "timing/__init__", "timing/recorded", "timing/spans", "timing/warm_up"),
+    *(f"data/{name}" for name in ("__init__", "cache", "foreground", "lazy_image", "source")),
+    *(f"predict/{name}" for name in ("__init__", "jobs", "output", "prepare", "raster")),
+    *("graph/__init__", "graph/step", "swap/__init__", "swap/plan/*", "swap/report/*"),
+    *("swap/search/__init__", "swap/search/applied", "swap/search/fitting", "swap/search/planner"),
+    *("performance/__init__", "performance/devices"),
+)
 
 
-def imports(path, *, top_only=False):
-    """The modules that a file imports; with `top_only` only those loaded with it."""
+def modules(root):
+    """Return the files of the package under `root`, by the name that imports them."""
+    files = {}
+    for path in sorted((root / "tfunet").rglob("*.py")):
+        name = ".".join(path.relative_to(root).with_suffix("").parts)
+        files[name.removesuffix(".__init__")] = path
+    return files
+
+
+@functools.cache
+def imported(path, *, on_loading=False):
+    """Return the names that a file imports: whole modules, and what it takes from them.
+
+    With `on_loading` only those that are imported when the file is.
+    """
     tree = ast.parse(path.read_text())
     skipped = set()
     for node in ast.walk(tree):
-        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        if typing_only or (top_only and isinstance(node, ast.FunctionDef)):
-            skipped |= {id(one) for one in ast.walk(node)}
-    found = set()
+        is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if is_for_types or (on_loading and isinstance(node, ast.FunctionDef)):
+            skipped |= {id(inner) for inner in ast.walk(node)}
+    names = set()
     for node in ast.walk(tree):
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
-            found |= {one.name for one in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
-    return found
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(names)
 
 
-def packages(path, **options):
-    return {one.split(".")[0] for one in imports(path, **options)}
+def room_of(module, files):
+    """Return the room of a module of tfunet, as FLOORS writes it."""
+    is_folder = files[module].name == "__init__.py"
+    room = module if is_folder else module.rpartition(".")[0]
+    return (module if room == "tfunet" else room).removeprefix("tfunet.")
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("tfunet/**/*.py")), ids=str)
-def test_the_core_imports_no_backend(path):
-    assert not packages(path) & {"tf_native", "hvd", "horovod"}
+def arrows(root):
+    """Return every import between rooms as (importing module, imported module)."""
+    files = modules(root)
+    pairs = set()
+    for module, path in files.items():
+        for name in imported(path) & files.keys():
+            # `from tfunet.swap.plan import plan` also loads tfunet.swap.plan, its folder.
+            if name != FACADE and room_of(name, files) != room_of(module, files):
+                pairs.add((module, name))
+    return {pair for pair in pairs if pair[0] != FACADE}
+
+
+def wrong_arrows(root):
+    """Return the imports that do not go down, and the rooms that no floor has."""
+    files = modules(root)
+    unknown = {room_of(module, files) for module in files} - FLOOR_OF.keys() - {FACADE}
+    up = []
+    for importing, name in sorted(arrows(root)):
+        rooms = room_of(importing, files), room_of(name, files)
+        is_own_folder = rooms[0].startswith(f"{rooms[1]}.") and files[name].name == "__init__.py"
+        if not is_own_folder and FLOOR_OF.get(rooms[1], 99) >= FLOOR_OF.get(rooms[0], -1):
+            up.append(f"{importing} imports {name}")
+    return [*sorted(unknown), *up]
+
+
+def loaded_by(module, files, loaded=None):
+    """Return every name that importing a module of tfunet loads, through any number of others."""
+    loaded = set() if loaded is None else loaded
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):  # Importing a.b.c runs a, then a.b.
+        name = ".".join(parts[:end])
+        if name in files and name not in loaded:
+            loaded.add(name)
+            for inner in imported(files[name], on_loading=True):
+                loaded.add(inner) if inner not in files else loaded_by(inner, files, loaded)
+    return loaded
+
+
+def test_imports_go_down_the_floors():
+    assert len(arrows(ROOT)) > 300  # The search has found the house.
+    assert wrong_arrows(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "above"),
+    list(itertools.pairwise(FLOORS)),
+    ids=lambda rooms: rooms[0],
+)
+def test_an_arrow_that_runs_up_is_found(tmp_path, room, above):
+    def plant(where, what):
+        folder = tmp_path / "tfunet" / where.replace(".", "/")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "__init__.py").touch()
+        (folder / "there.py").touch()
+        (folder / "planted.py").write_text(f"from tfunet.{what}.there import something\n")
+
+    plant(above[0], room[0])
+    assert not [line for line in wrong_arrows(tmp_path) if "planted imports" in line]
+    plant(room[0], above[0])
+    assert f"tfunet.{room[0]}.planted imports tfunet.{above[0]}.there" in wrong_arrows(tmp_path)
+
+
+def test_the_core_imports_no_backend():
+    for module, path in modules(ROOT).items():
+        tops = {name.split(".")[0] for name in imported(path)}
+        assert not tops & {"tf_native", "hvd", "horovod"}, module
 
 
 @pytest.mark.parametrize("path", [*ROOT.glob("tf_native/*.py"), *ROOT.glob("hvd/*.py")], ids=str)
 def test_backends_import_only_the_seam(path):
-    ours = {one for one in imports(path) if one.startswith("tfunet")}
-    assert {one.split(".")[1] for one in ours if "." in one} <= {"backend", "config"}
+    names = imported(path)
+    ours = {name.split(".")[1] for name in names if name.startswith("tfunet.")}
+    assert ours <= {"backend", "config"}
     other = {"tf_native": "hvd", "hvd": "tf_native"}[path.parent.name]
-    assert other not in packages(path)
+    assert other not in {name.split(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("path", WITHOUT_TENSORFLOW, ids=str)
-def test_module_loads_no_tensorflow(path):
-    loaded = imports(path, top_only=True)
-    assert not {one.split(".")[0] for one in loaded} & {"tensorflow", "keras"}
+@pytest.mark.parametrize("pattern", WITHOUT_TENSORFLOW)
+def test_module_loads_no_tensorflow(pattern):
+    files = modules(ROOT)
+    matching = {path.resolve() for path in (ROOT / "tfunet").glob(f"{pattern}.py")}
+    assert matching, "The pattern matches no file: it tests nothing."
+    for module, path in files.items():
+        if path.resolve() in matching:
+            tops = {name.split(".")[0] for name in loaded_by(module, files)}
+            assert not tops & {"tensorflow", "keras"}, module
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("tfunet/bench/*.py")), ids=str)
-def test_the_harness_does_not_reach_into_the_loop(path):
-    loop = {f"tfunet.{one}" for one in ("train", "evaluation", "training_step", "losses", "state")}
-    assert not imports(path) & loop
+def test_tensorflow_is_found_through_other_modules(tmp_path):
+    (tmp_path / "tfunet").mkdir()
+    for name, line in (("first", "import tfunet.second"), ("second", "import tensorflow as tf")):
+        (tmp_path / f"tfunet/{name}.py").write_text(line)
+    assert "tensorflow" in loaded_by("tfunet.first", modules(tmp_path))
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("tfunet/swap/*.py")), ids=str)
-def test_large_model_support_does_not_need_the_harness(path):
-    assert not {one for one in imports(path) if one.startswith("tfunet.bench")}
-
-
-def test_only_the_record_opens_files_for_writing():
-    run = [*ROOT.glob("tfunet/*.py"), *ROOT.glob("tf_native/*.py"), ROOT / "hvd/backend.py"]
+def test_only_files_and_records_open_files_for_writing():
+    writers = ("tfunet/files/", "tfunet/record.py", "tfunet/training/checkpoint.py")
+    run = [
+        *(ROOT / "tfunet").glob("*.py"),
+        *(
+            path
+            for room in ("training", "timing", "learning")
+            for path in ROOT.glob(f"tfunet/{room}/*")
+        ),
+        *ROOT.glob("tf_native/*.py"),
+        ROOT / "hvd/backend.py",
+    ]
+    assert len(run) > 30
     for path in run:
-        if path.name in ("record.py", "checkpoint.py"):  # checkpoint writes where record says
-            continue
-        text = path.read_text()
-        for call in ("write_text(", "write_bytes(", 'open("w', ', "w")', "np.save"):
-            assert call not in text, (path.name, call)
+        if path.suffix == ".py" and not str(path.relative_to(ROOT)).startswith(writers):
+            text = path.read_text()
+            for call in ("write_text(", "write_bytes(", 'open("w', ', "w")', "np.save"):
+                assert call not in text, (path.name, call)
 
 
 def test_horovod_is_never_called_hvd():

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfunet import losses
+from tfunet.learning import losses
 
 ALL = ["crossentropy", "dice", "dice_crossentropy", "tversky", "focal"]
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from tfunet.cluster import Place, ports_of
-from tfunet.meeting import Meeting, address_of
+from tfunet.process.cluster import Place, ports_of
+from tfunet.process.meeting import Meeting, address_of
 
 KEYS = iter(range(10**6))
 
@@ -59,7 +59,9 @@ def test_two_runs_whose_ports_clash_do_not_mix():
 def test_another_run_at_the_same_port_is_refused(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    monkeypatch.setattr("tfunet.meeting.ports_of", lambda key, index: [] if index else [port])
+    monkeypatch.setattr(
+        "tfunet.process.meeting.ports_of", lambda key, index: [] if index else [port]
+    )
     met = meet([places(2, "1-0-")[0], places(2, "2-0-")[1]], seconds={0: 4, 1: 4})
     assert met[0] == "process 1 of 2 on 127.0.0.1 did not come within 4 s."
     assert "another run meets here" in met[1]

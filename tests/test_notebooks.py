@@ -19,7 +19,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 from PIL import Image
 
-from tfunet.bench.campaign import WARNINGS
+from tfunet.bench.analysis.campaign import WARNINGS
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 from synthetic_sweep import write_swap_sweep  # of a folder that is not a package

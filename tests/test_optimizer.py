@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfunet.optimizer import averaging
+from tfunet.learning.averaging import averaging
 
 GRADIENTS = [[[1.0, 2.0]], [[3.0, -6.0]]]
 

@@ -6,8 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from tfunet import losses, preflight
+from tfunet.learning import losses
 from tfunet.models.make import make_model
+from tfunet.training import preflight
 
 IMAGE = np.random.default_rng(0).normal(size=(1, 8, 8, 1)).astype("float32")
 MASK = np.zeros((1, 8, 8), "int32")
@@ -104,7 +105,8 @@ def test_saved_model_is_loaded_and_code_in_it_is_not_run(tmp_path):
 # Of a CPU, TensorFlow counts memory under a cap only, which a process has from its start.
 PEAK = """
 import numpy as np, tensorflow as tf, keras
-from tfunet import losses, preflight
+from tfunet.learning import losses
+from tfunet.training import preflight
 size, channels, depth = 64, 16, 12
 image = keras.Input((size, size, 1))
 x = image

@@ -14,16 +14,10 @@ import pytest
 
 import tfunet
 from tfunet import exit_codes
-from tfunet.config import RunConfig
-from tfunet.record import (
-    RunFolder,
-    Table,
-    WriteError,
-    epoch_columns,
-    read_rows,
-    replacing,
-    write_atomic,
-)
+from tfunet.config.run import RunConfig
+from tfunet.files.atomic import WriteError, replacing, write_atomic
+from tfunet.files.table import Table, read_rows
+from tfunet.record import RunFolder, epoch_columns
 
 COLUMNS = ("step", "seconds", "loss")
 
@@ -111,7 +105,8 @@ def test_full_disk_keeps_the_old_file_and_names_it(tmp_path):
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from tfunet.record import Table, WriteError, write_atomic
+from tfunet.files.table import Table
+from tfunet.files.atomic import WriteError, write_atomic
 path, size = Path(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 """
@@ -154,7 +149,9 @@ def test_folder_without_permission_is_named(tmp_path):
     program = """
 import os, sys
 from pathlib import Path
-from tfunet.record import RunFolder, Table, WriteError, write_atomic
+from tfunet.record import RunFolder
+from tfunet.files.table import Table
+from tfunet.files.atomic import WriteError, write_atomic
 if os.geteuid() == 0:
     os.seteuid(65534)
 folder = Path(sys.argv[1])
@@ -194,7 +191,8 @@ def test_file_in_the_place_of_a_folder_is_named(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from tfunet.record import Table, write_atomic
+from tfunet.files.table import Table
+from tfunet.files.atomic import write_atomic
 folder = Path(sys.argv[1])
 table = Table(folder / "steps.csv", ("step", "seconds", "loss"))
 for step in range(1, 10**9):

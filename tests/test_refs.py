@@ -1,6 +1,6 @@
 import pytest
 
-from tfunet import refs
+from tfunet.config import refs
 
 TABLE = {"horovod": "hvd.backend:HorovodBackend", "single": "tfunet.single:SingleDevice"}
 
@@ -16,7 +16,7 @@ def test_near_match_is_named_with_all_that_is_known():
     ("ref", "message"),
     [
         ("no_such_module:build", "no_such_module"),
-        ("tfunet.refs:resolv", "Did you mean 'resolve'"),
+        ("tfunet.config.refs:resolv", "Did you mean 'resolve'"),
         ("missing.py:build", "does not exist"),
     ],
 )

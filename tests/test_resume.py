@@ -11,11 +11,12 @@ import keras
 import numpy as np
 import pytest
 
-from tfunet import checkpoint, record
+from tfunet import record
 from tfunet.backend import Launch
-from tfunet.config import RunConfig
+from tfunet.config.run import RunConfig
 from tfunet.single import SingleDevice
 from tfunet.train import run
+from tfunet.training import checkpoint
 
 HERE = Path(__file__).parent
 SETTINGS = {

@@ -1,7 +1,7 @@
 import keras
 import pytest
 
-from tfunet.schedule import WarmupStepDecay, learning_rate
+from tfunet.learning.learning_rate import WarmupStepDecay, learning_rate
 
 FIXED = {"rate": 0.1, "decay_factor": 0.5, "steps_per_epoch": 10}
 

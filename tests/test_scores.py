@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from tfunet import scores
-from tfunet.counting import count, predicted_labels, region_table
+from tfunet.learning import scores
+from tfunet.learning.counting import count, predicted_labels, region_table
 
 
 @pytest.mark.parametrize(

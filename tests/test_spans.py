@@ -2,9 +2,9 @@ from itertools import pairwise
 
 import pytest
 
-from tfunet.bench.traces import read_spans
 from tfunet.record import RunFolder
-from tfunet.spans import Spans
+from tfunet.timing.recorded import read_spans
+from tfunet.timing.spans import Spans
 
 
 def run_names(spans):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfunet.stamps import timed
+from tfunet.timing.stamps import timed
 
 WAIT_SECONDS = 0.2
 

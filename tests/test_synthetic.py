@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tfunet.backend import Launch
-from tfunet.data.augmentation import KINDS, read_augmentation
+from tfunet.config.augmentation import KINDS, read_augmentation
 from tfunet.data.cache import build_cache
 from tfunet.data.phantoms import cells
 from tfunet.data.pipeline import TrainingPipeline
-from tfunet.record import WriteError
+from tfunet.files.atomic import WriteError
 from tfunet.single import SingleDevice
-from tfunet.synthetic import (
+from tfunet.training.input_bound import (
     BLOCK_STEPS,
     MAX_PAIRS,
     NoRoomError,

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from tfunet.warm_up import steady_seconds, warm_up_steps
+from tfunet.timing.warm_up import steady_seconds, warm_up_steps
 
 FLAT = [0.1] * 40
 

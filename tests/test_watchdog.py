@@ -9,16 +9,16 @@ import psutil
 import pytest
 
 import tfunet
-from tfunet.bench.launch import fewer, launch
-from tfunet.config import RunConfig
+from tfunet.bench.launch.launch import fewer, launch
+from tfunet.config.run import RunConfig
+from tfunet.process.watchdog import Beat, Watch
 from tfunet.record import RunFolder
-from tfunet.watchdog import Beat, Watch
 
 # Far more than it takes on a loaded machine.
 MOST_SECONDS = 120
 WORKER = """
 import json, os, signal, sys, time
-from tfunet.watchdog import dump_stacks_when_asked, pulse_to_supervisor
+from tfunet.process.watchdog import dump_stacks_when_asked, pulse_to_supervisor
 dump_stacks_when_asked()
 index = json.loads(os.environ["TFUNET_LAUNCH"])["process_index"]
 pulse = pulse_to_supervisor()
@@ -30,9 +30,9 @@ def waits_for_others():
 """
 MET = """
 import os, signal, time
-from tfunet.cluster import find_place
-from tfunet.meeting import Meeting
-from tfunet.watchdog import dump_stacks_when_asked
+from tfunet.process.cluster import find_place
+from tfunet.process.meeting import Meeting
+from tfunet.process.watchdog import dump_stacks_when_asked
 dump_stacks_when_asked()
 place = find_place(os.environ)
 meeting = Meeting(place, "code", [])

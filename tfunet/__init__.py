@@ -13,7 +13,7 @@ def __getattr__(name: str) -> Any:
 
         return compare
     if name == "RunConfig":
-        from tfunet.config import RunConfig
+        from tfunet.config.run import RunConfig
 
         return RunConfig
     raise AttributeError(f"module 'tfunet' has no attribute {name!r}")

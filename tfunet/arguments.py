@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, Namespace
 
 from tfunet.backend import BACKENDS
-from tfunet.config import RunConfig
+from tfunet.config.refs import expand, near_match
+from tfunet.config.run import RunConfig
 from tfunet.data import DATASETS
 from tfunet.data.description import described
 from tfunet.models import MODELS
-from tfunet.refs import expand, near_match
 
 TYPES = {one.name: str(getattr(one.type, "__name__", one.type)) for one in fields(RunConfig)}
 KEYS = tuple(TYPES)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tfunet.refs import expand
+from tfunet.config.refs import expand
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from tfunet.config import RunConfig
+    from tfunet.config.run import RunConfig
 
 BACKENDS = {
     "single": "tfunet.single:SingleDevice",

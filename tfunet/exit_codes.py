@@ -1,6 +1,6 @@
 """What the exit code of every tfunet command means. Imports no TensorFlow."""
 
-from tfunet.record import WriteError
+from tfunet.files.atomic import WriteError
 
 OK = 0
 BAD_INPUT = 2  # Usage, configuration or data.

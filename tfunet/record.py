@@ -5,10 +5,7 @@ moved there. A table grows by whole lines.
 """
 
 import contextlib
-import csv
-import errno
 import fcntl
-import io
 import json
 import os
 import socket
@@ -17,12 +14,19 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self, final
+from typing import Any, BinaryIO, final
 
-from tfunet.config import SCHEMA_VERSION, RunConfig, from_json
+from tfunet.config.run import SCHEMA_VERSION, RunConfig, from_json
+from tfunet.files.atomic import (
+    PARTIAL,
+    WriteError,
+    read_text,
+    replacing,
+    write_atomic,
+    writing,
+)
+from tfunet.files.table import Table, csv_line, read_rows
 
-PARTIAL = ".partial-"
 LOCK = ".lock"
 LOCK_SECONDS = 0.2
 SPAN_COLUMNS = ("step", "name", "begin_seconds", "seconds")
@@ -45,10 +49,6 @@ PLACEMENT = (
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
 
 
-class WriteError(OSError):
-    """A file of the record could not be written; the message names it and what to do."""
-
-
 def epoch_columns(regions: Iterable[str]) -> tuple[str, ...]:
     """Return the columns of epochs.csv for a data set with these regions."""
     regions = tuple(regions)
@@ -59,109 +59,6 @@ def epoch_columns(regions: Iterable[str]) -> tuple[str, ...]:
         *("learning_rate", "training_seconds", "evaluation_seconds", "saving_seconds"),
         *("elapsed_seconds", "weights_hash", "samples_hash", "dropped_samples"),
     )
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a WriteError that names `path` and says what to do."""
-    try:
-        yield
-    except WriteError:
-        raise
-    except OSError as error:
-        advice = "Check the folder, or choose another one."
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            advice = "Free space there, or choose another folder."
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            advice = "Give yourself the permission to write there, or choose another folder."
-        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
-            advice = "A file is in the way: remove it, or choose another folder."
-        raise WriteError(f"Cannot write {path}: {error.strerror or error}. {advice}") from error
-
-
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a whole file or nothing; raises WriteError."""
-    with replacing(path) as partial:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path with the same suffix, which becomes `path` when the block ends well.
-
-    Any OSError of the block becomes a WriteError, and nothing of it remains.
-    """
-    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
-    try:
-        with writing(path):
-            yield partial
-            _sync(partial)
-            os.replace(partial, path)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-
-
-@final
-class Table:
-    """A CSV file that grows by whole lines; each is in the file when `append` returns.
-
-    Args:
-        path: The file; made if it is not there.
-        columns: The first one counts (steps, epochs) from 1.
-        last: Rows of an earlier attempt that count further than this are dropped: with 0 all.
-    """
-
-    def __init__(self, path: Path, columns: Sequence[str], *, last: int = 0) -> None:
-        self.path = path
-        self.columns = tuple(columns)
-        write_atomic(path, _csv_line(columns) + _rows_up_to(path, self.columns, last))
-        with writing(path):
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-
-    def append(self, row: Mapping[str, object]) -> None:
-        """Add one row, with a value for every column; raises WriteError and adds nothing."""
-        if row.keys() != set(self.columns):
-            raise ValueError(
-                f"A row of {self.path.name} has {', '.join(self.columns)}; got {', '.join(row)}."
-            )
-        line = _csv_line([row[column] for column in self.columns]).encode()
-        with writing(self.path):
-            size = os.fstat(self._file).st_size
-            try:
-                # A disk that is nearly full takes the beginning of a line, and says so only here.
-                if os.write(self._file, line) != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError:
-                os.ftruncate(self._file, size)
-                raise
-
-    def close(self) -> None:
-        """Have the rows on the disk, so that a later result.json never outlives them."""
-        with writing(self.path):
-            try:
-                os.fsync(self._file)
-            finally:
-                os.close(self._file)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table, as text; none if there is no file.
-
-    A last line without its end is left out: its writer died there, or is still at it.
-    """
-    return list(csv.DictReader(_whole_lines(path)))
 
 
 @final
@@ -246,7 +143,7 @@ class RunFolder:
 
     def read_config(self) -> RunConfig | None:
         """Return what `write_config` wrote; None if it has not."""
-        text = _read(self.path / "config.json")
+        text = read_text(self.path / "config.json")
         return None if text is None else from_json(text)
 
     def write_env(self, environment: Mapping[str, Any]) -> None:
@@ -300,8 +197,8 @@ class RunFolder:
 
     def write_cases(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Replace cases.csv by the counts of one evaluation."""
-        lines = [_csv_line([row[column] for column in CASE_COLUMNS]) for row in rows]
-        write_atomic(self.path / "cases.csv", _csv_line(CASE_COLUMNS) + "".join(lines))
+        lines = [csv_line([row[column] for column in CASE_COLUMNS]) for row in rows]
+        write_atomic(self.path / "cases.csv", csv_line(CASE_COLUMNS) + "".join(lines))
 
     def replacing(self, name: str) -> contextlib.AbstractContextManager[Path]:
         """Return a context like that of the module's `replacing`, for checkpoint and model."""
@@ -326,7 +223,7 @@ class RunFolder:
     ) -> None:
         """Write swap.json: what large-model support did with each tensor, a plan a traced step.
 
-        `measured` is what a step took of what they foretell (`tfunet.swap.measured`), and
+        `measured` is what a step took of what they foretell (`tfunet.swap.report.measured`), and
         `evaluation_plans` are those of evaluations.
         """
         table: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "plans": list(plans)}
@@ -374,7 +271,7 @@ class RunFolder:
         write_atomic(self.path / name, json.dumps(value, indent=1, default=_plain) + "\n")
 
     def _read_json(self, name: str) -> Any:
-        text = _read(self.path / name)
+        text = read_text(self.path / name)
         return None if text is None else json.loads(text)
 
 
@@ -385,44 +282,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{value!r} is neither a number nor text, which is all that a record holds.")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _csv_line(values: Iterable[object]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(values)
-    return line.getvalue()
-
-
-def _whole_lines(path: Path) -> list[str]:
-    lines = (_read(path) or "").split("\n")
-    return [f"{line}\n" for line in lines[:-1]]
-
-
-def _rows_up_to(path: Path, columns: tuple[str, ...], last: int) -> str:
-    if last < 1:
-        return ""
-    header, *rows = _whole_lines(path) or [""]
-    if header != _csv_line(columns):
-        raise ValueError(
-            f"{path} has the columns {header.strip() or '(none)'}, and this run writes "
-            f"{','.join(columns)}. Start it anew in another folder."
-        )
-    return "".join(row for row in rows if int(row.partition(",")[0]) <= last)
 
 
 def _lock(path: Path) -> int:

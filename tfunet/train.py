@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,68 +15,45 @@ import psutil
 import tensorflow as tf
 from tqdm import tqdm
 
-from tfunet import callbacks as callback_tables
-from tfunet import checkpoint, losses, optimizers, preflight, state, synthetic
 from tfunet.backend import Backend
-from tfunet.checks import (
+from tfunet.config.augmentation import read_augmentation
+from tfunet.config.run import RunConfig
+from tfunet.data import dali_limits, order
+from tfunet.data.cache import build_cache, default_folder
+from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.source import open_source
+from tfunet.exit_codes import CheckFailedError, StoppedError
+from tfunet.files.atomic import WriteError
+from tfunet.graph.gradient_sums import in_order_of_graph
+from tfunet.learning import losses, optimizers
+from tfunet.learning.averaging import Switch, averaging
+from tfunet.machine.cpu_memory import check_cap
+from tfunet.machine.energy import NOTHING_YET, RunEnergy
+from tfunet.machine.environment import environment
+from tfunet.models.make import make_model
+from tfunet.process.terminal import decoding_bar, shows_progress
+from tfunet.process.watchdog import nobody_asks
+from tfunet.record import RunFolder
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.arena.budget import join_regions
+from tfunet.swap.report.measured import Measured
+from tfunet.timing.profiling import Profile
+from tfunet.timing.spans import Spans
+from tfunet.training import callbacks as callback_tables
+from tfunet.training import checkpoint, input_bound, preflight, state
+from tfunet.training.checks import (
     dropped_samples,
     every_voxel_once,
     make_fingerprint,
     samples_hash,
     weights_hash,
 )
-from tfunet.config import RunConfig
-from tfunet.cpu_memory import check_cap
-from tfunet.data import dali_limits, order
-from tfunet.data.augmentation import read_augmentation
-from tfunet.data.cache import build_cache, default_folder
-from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
-from tfunet.data.source import open_source
-from tfunet.energy import NOTHING_YET, RunEnergy
-from tfunet.environment import environment
-from tfunet.evaluation import Evaluation, Scores
-from tfunet.exit_codes import CheckFailedError, StoppedError
-from tfunet.gradient_sums import in_order_of_graph
-from tfunet.models.make import make_model
-from tfunet.optimizer import Switch, averaging
-from tfunet.profiling import Profile
-from tfunet.progress import decoding_bar, shows_progress
-from tfunet.record import RunFolder, WriteError
-from tfunet.shared_split import shared_split
-from tfunet.spans import Spans
-from tfunet.summary import epoch_row, peak_bytes, summarise
-from tfunet.swap import LargeModelSupport
-from tfunet.swap.budget import far_line, join_regions
-from tfunet.swap.measure import NO_ACCOUNT, step_memory
-from tfunet.swap.measured import Measured
-from tfunet.training_step import make_step
-from tfunet.watchdog import nobody_asks
-
-
-@dataclass
-class Progress:
-    """How far a run is, and what it has measured so far: what a checkpoint keeps of it."""
-
-    step: int = 0
-    step_seconds: list[float] = field(default_factory=list)
-    traced_steps: list[int] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    logs: dict[str, float] = field(default_factory=dict)
-    weights_hash: str = ""
-    samples_hash: str = ""
-    dropped_samples: list[int] = field(default_factory=list)
-    # (first step, replicas) of each part of the run: it may go on with another number.
-    replicas_from_step: list[tuple[int, int]] = field(default_factory=list)
-    # (first step, Unix time) of each attempt.
-    began: list[tuple[int, float]] = field(default_factory=list)
-    energy: dict[str, float] | None = None  # None where it cannot be read.
-    stop_training: bool = False  # A callback has ended it; a killed run only lacks its result.
-
-    def spend(self, phase: str, since: float) -> float:
-        """Add the time since `since` (time.perf_counter) to a phase, and return it."""
-        spent = time.perf_counter() - since
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
-        return spent
+from tfunet.training.evaluation import Evaluation, Scores
+from tfunet.training.progress import Progress
+from tfunet.training.shared_split import shared_split
+from tfunet.training.step import make_step
+from tfunet.training.step_memory import NO_ACCOUNT, step_memory
+from tfunet.training.summary import epoch_row, peak_bytes, summarise
 
 
 def run(
@@ -98,7 +75,7 @@ def run(
         path: The run's folder; the chief writes there.
         callbacks: Keras callbacks beside those of the configuration.
         stops_after: Called after each step; where true, the same in all processes, the run ends.
-        begin: Told what this process begins, and in which step, as `tfunet.watchdog.Pulse.begin`.
+        begin: Told what this process begins, and in which step, as `Pulse.begin`.
 
     Returns what result.json holds.
 
@@ -475,7 +452,7 @@ def run(
             print("Input: not compared with data in memory, for which a capped CPU has no room.")
     if not config.synthetic and not is_full:
         try:
-            turns = synthetic.paired_seconds(
+            turns = input_bound.paired_seconds(
                 functools.partial(timed, take_step),
                 backend,
                 training_pipeline,
@@ -483,10 +460,10 @@ def run(
                 steps=progress.step,
                 alone_step=alone_step if has_parts else None,
             )
-            line = synthetic.share_line(turns)
+            line = input_bound.share_line(turns)
         except (WriteError, tf.errors.ResourceExhaustedError) as error:
             # Others may wait for this process, where not all of them know.
-            if topology.process_count > 1 and not isinstance(error, synthetic.NoRoomError):
+            if topology.process_count > 1 and not isinstance(error, input_bound.NoRoomError):
                 raise
             has_parts = has_room = False
             why = error if isinstance(error, WriteError) else "no memory is left for them."
@@ -502,7 +479,7 @@ def run(
     step_parts: dict[str, Any] = {}
     if has_parts:
         alone_seconds = [one[-1] for one in turns]
-        step_parts = synthetic.parts(backend, topology, alone_seconds, model.trainable_variables)
+        step_parts = input_bound.parts(backend, topology, alone_seconds, model.trainable_variables)
     keras_callbacks.on_train_end()
     bar.close()
 
@@ -548,9 +525,6 @@ def run(
 def _support(config: RunConfig, *, is_chief: bool) -> LargeModelSupport | None:
     if config.swap is None:
         return None
-    # What the chief's support says of its own GPU does not hold for those of others.
-    if not is_chief and (line := far_line()):
-        print(line, flush=True)
     return LargeModelSupport(
         config.swap,
         host_budget=config.swap_host,

@@ -16,17 +16,17 @@ from typing import NoReturn
 
 from tfunet import exit_codes
 from tfunet.backend import BACKENDS, Launch
-from tfunet.cluster import Place, find_place
-from tfunet.code_version import code_hash
-from tfunet.config import RunConfig
-from tfunet.cores import num_threads, pin_and_limit
-from tfunet.cpu_memory import cap_variables
-from tfunet.environment import DEFAULTS
-from tfunet.full_memory import noting, out_of_memory
-from tfunet.meeting import SIGNALS, Meeting
+from tfunet.config.refs import call, resolve
+from tfunet.config.run import RunConfig
+from tfunet.machine.code_version import code_hash
+from tfunet.machine.cores import num_threads, pin_and_limit
+from tfunet.machine.cpu_memory import cap_variables
+from tfunet.machine.environment import DEFAULTS
+from tfunet.process.cluster import Place, find_place
+from tfunet.process.full_memory import noting, out_of_memory
+from tfunet.process.meeting import SIGNALS, Meeting
+from tfunet.process.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 from tfunet.record import RunFolder
-from tfunet.refs import call, resolve
-from tfunet.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 
 LAUNCH_VARIABLE = "TFUNET_LAUNCH"
 
@@ -90,7 +90,7 @@ def work(config: RunConfig, path: Path) -> None:
     os.environ.update(cap_variables(config.cpu_memory))
     import tensorflow as tf
 
-    # The variables of tfunet.cores reach only a part of TensorFlow's pools.
+    # The variables of tfunet.machine.cores reach only a part of TensorFlow's pools.
     tf.config.threading.set_intra_op_parallelism_threads(num_threads(os.environ))
     tf.config.threading.set_inter_op_parallelism_threads(num_threads(os.environ))
     from tfunet.train import run

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tfunet.bench.plan import Trial, plan, plan_json
-from tfunet.bench.study import Study, study_from_dict
-from tfunet.bench.toml_writer import study_toml
-from tfunet.record import CASE_COLUMNS, RunFolder, write_atomic
-from tfunet.swap.measured import Measured
-from tfunet.swap.plan import Plan
+from tfunet.bench.study.plan import Trial, plan, plan_json
+from tfunet.bench.study.study import Study, study_from_dict
+from tfunet.bench.study.toml_writer import study_toml
+from tfunet.files.atomic import write_atomic
+from tfunet.record import CASE_COLUMNS, RunFolder
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.measured import Measured
 
 MIB = 2**20
 EFFICIENCY = {"single": 1.0, "mirrored": 0.88, "multiworker": 0.82, "horovod": 0.93}

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tfunet.bench.campaign import (
+from tfunet.bench.analysis.campaign import (
     WARNINGS,
     campaign_json,
     campaign_rows,

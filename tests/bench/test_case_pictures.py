@@ -11,7 +11,10 @@ import pytest
 from PIL import Image
 from synthetic_sweep import make_study, write_sweep
 
-from tfunet.bench.case_pictures import (
+from tfunet.bench.analysis.cases import case_rows, dice_by_case, find_run, worst_and_best
+from tfunet.bench.analysis.comparison import summarise
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.case_pictures import (
     ShownCase,
     dice_of,
     differences,
@@ -20,10 +23,7 @@ from tfunet.bench.case_pictures import (
     picture,
     read_case,
 )
-from tfunet.bench.cases import case_rows, dice_by_case, find_run, worst_and_best
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.comparison import summarise
-from tfunet.config import RunConfig
+from tfunet.config.run import RunConfig
 from tfunet.data.readers import read_image
 from tfunet.record import CASE_COLUMNS, RunFolder
 

@@ -4,10 +4,10 @@ import shutil
 import pytest
 from synthetic_sweep import make_study, write_sweep, write_trial
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.series import read_cases, read_steps, read_table
-from tfunet.bench.status import status, status_table
-from tfunet.config import RunConfig
+from tfunet.bench.launch.status import status, status_table
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.records.series import read_cases, read_steps, read_table
+from tfunet.config.run import RunConfig
 from tfunet.record import RunFolder
 
 ONE = {"grid": {"backend": ["single"]}, "skip": [], "repeats": 1}

@@ -5,11 +5,12 @@ import pytest
 from synthetic_sweep import ENVIRONMENT, make_study, write_sweep, write_trial
 
 from tfunet import exit_codes
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.compare_sweeps import change_json, change_text, compare_sweeps
-from tfunet.bench.comparison import summarise
-from tfunet.bench.verdict import doubts
-from tfunet.record import RunFolder, write_atomic
+from tfunet.bench.analysis.compare_sweeps import change_json, change_text, compare_sweeps
+from tfunet.bench.analysis.comparison import summarise
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.verdict import doubts
+from tfunet.files.atomic import write_atomic
+from tfunet.record import RunFolder
 
 GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
 EVEN = {"mirrored": 0.9, "horovod": 0.9}

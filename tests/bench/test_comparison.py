@@ -4,10 +4,10 @@ import shutil
 import pytest
 from synthetic_sweep import EFFICIENCY, ENVIRONMENT, drawn, make_study, write_sweep, write_trial
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.comparison import summarise
-from tfunet.bench.tables import summary_rows
-from tfunet.bench.verdict import doubts, findings
+from tfunet.bench.analysis.comparison import summarise
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.tables import summary_rows
+from tfunet.bench.report.verdict import doubts, findings
 from tfunet.record import RunFolder
 
 NO_SKIP = {"skip": []}

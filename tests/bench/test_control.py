@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tfunet import exit_codes
-from tfunet.bench import control
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.study import read_study
-from tfunet.bench.submit import wait_for
-from tfunet.bench.sweep import run_sweep
+from tfunet.bench.launch.launch import control
+from tfunet.bench.launch.submit import wait_for
+from tfunet.bench.launch.sweep import run_sweep
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.study.study import read_study
 
 FAKE = Path(__file__).with_name("fake_trial.py")
 # Without a name: it has that of its file, which is another one in the sweep's folder.
@@ -92,8 +92,8 @@ def test_cancel_ends_a_running_sweep_as_a_whole(sweep, tmp_path):
     script = tmp_path / "run.py"
     script.write_text(
         "import sys\n"
-        "from tfunet.bench.study import read_study\n"
-        "from tfunet.bench.sweep import run_sweep\n"
+        "from tfunet.bench.study.study import read_study\n"
+        "from tfunet.bench.launch.sweep import run_sweep\n"
         f"command = lambda folder: [sys.executable, {str(FAKE)!r}, 'slow', str(folder)]\n"
         f"sys.exit(run_sweep(read_study({str(tmp_path / 'mine.toml')!r}), {str(sweep.folder)!r},"
         " command=command, noise=dict))\n"

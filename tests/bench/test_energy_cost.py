@@ -3,10 +3,10 @@
 import pytest
 from synthetic_sweep import make_study, write_sweep, write_trial
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.comparison import summarise
-from tfunet.bench.report import write_report
-from tfunet.bench.tables import cell_facts, cost_rows, trial_facts
+from tfunet.bench.analysis.comparison import summarise
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.report import write_report
+from tfunet.bench.report.tables import cell_facts, cost_rows, trial_facts
 
 GRID = {"backend": ["single", "mirrored"], "num_replicas": [1, 2]}
 COLUMNS = ("energy a run (Wh)", "J a sample")

@@ -9,12 +9,13 @@ import pytest
 import tensorflow as tf
 from synthetic_sweep import MIB, write_swap_sweep
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.mlperf import PREFIX, mlperf_lines
-from tfunet.bench.series import read_steps
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.records.series import read_steps
 from tfunet.cli import main
-from tfunet.event_files import write_events
-from tfunet.record import RunFolder, read_rows
+from tfunet.export.mlperf import PREFIX, mlperf_lines
+from tfunet.export.tensorboard import write_events
+from tfunet.files.table import read_rows
+from tfunet.record import RunFolder
 
 SWEEP = Path(__file__).parents[2] / "logs/reference/sem"
 

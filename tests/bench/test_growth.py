@@ -13,12 +13,12 @@ from synthetic_sweep import (
     write_trial,
 )
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.comparison import shared_environment
-from tfunet.bench.growth import cost_rows, ended, growth_sentences, read_growth, size_rows
-from tfunet.bench.growth_plots import GROWTH, growth_figure
-from tfunet.bench.plots import drawn
-from tfunet.cpu_memory import LIMIT
+from tfunet.bench.analysis.comparison import shared_environment
+from tfunet.bench.analysis.growth import cost_rows, ended, growth_sentences, read_growth, size_rows
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.growth_plots import GROWTH, growth_figure
+from tfunet.bench.report.plots import drawn
+from tfunet.machine.cpu_memory import LIMIT
 from tfunet.record import RunFolder
 
 CAP = "200MiB"

@@ -13,21 +13,21 @@ from synthetic_sweep import make_study, write_trial
 from test_sweep import FAKE, quiet
 
 from tfunet import exit_codes
-from tfunet.bench import control, submit
-from tfunet.bench.collect import TrialRecord, read_sweep
-from tfunet.bench.comparison import summarise
-from tfunet.bench.hopeless import HopelessRule, read_rule, why_hopeless
-from tfunet.bench.plan import plan, plan_json, plan_table
-from tfunet.bench.precision import noise_of_records
-from tfunet.bench.report import summary_table, write_report
-from tfunet.bench.status import status
-from tfunet.bench.study import study_from_dict
-from tfunet.bench.submit import dry_run, submit_sweep, wait_for
-from tfunet.bench.sweep import run_sweep, write_plan
-from tfunet.bench.toml_writer import study_toml
+from tfunet.bench.analysis.comparison import summarise
+from tfunet.bench.analysis.precision import noise_of_records
+from tfunet.bench.launch import control, submit
+from tfunet.bench.launch.status import status
+from tfunet.bench.launch.submit import dry_run, submit_sweep, wait_for
+from tfunet.bench.launch.sweep import run_sweep, write_plan
+from tfunet.bench.records.collect import TrialRecord, read_sweep
+from tfunet.bench.report.report import summary_table, write_report
+from tfunet.bench.report.verdict import doubts
+from tfunet.bench.study.hopeless import HopelessRule, read_rule, why_hopeless
+from tfunet.bench.study.plan import plan, plan_json, plan_table
+from tfunet.bench.study.study import study_from_dict
+from tfunet.bench.study.toml_writer import study_toml
 from tfunet.bench.trial import main
-from tfunet.bench.verdict import doubts
-from tfunet.code_version import code_hash
+from tfunet.machine.code_version import code_hash
 
 TABLE = {
     "name": "fake",

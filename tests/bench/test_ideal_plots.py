@@ -4,12 +4,17 @@ import pytest
 from synthetic_sweep import EFFICIENCY, make_study, write_sweep
 from test_campaign import GPUS, ONE_GPU, PUBLISHED, write_log
 
-from tfunet.bench.campaign import read_campaign
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.comparison import summarise
-from tfunet.bench.ideal_plots import DEVIATION_FIGURE, beside_campaign, campaign_figure, deviation
-from tfunet.bench.plot_style import styles_of
-from tfunet.bench.plots import draw_all, named
+from tfunet.bench.analysis.campaign import read_campaign
+from tfunet.bench.analysis.comparison import summarise
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.ideal_plots import (
+    DEVIATION_FIGURE,
+    beside_campaign,
+    campaign_figure,
+    deviation,
+)
+from tfunet.bench.report.plot_style import styles_of
+from tfunet.bench.report.plots import draw_all, named
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ import pytest
 
 import tfunet
 from tfunet.backend import num_processes
-from tfunet.bench import launch as launch_module
-from tfunet.bench.launch import (
+from tfunet.bench.launch import launch as launch_module
+from tfunet.bench.launch.launch import (
     Outcome,
     blame,
     child_environment,
@@ -26,8 +26,9 @@ from tfunet.bench.launch import (
     launch,
     plan_processes,
 )
-from tfunet.config import RunConfig
-from tfunet.record import RunFolder, WriteError
+from tfunet.config.run import RunConfig
+from tfunet.files.atomic import WriteError
+from tfunet.record import RunFolder
 
 MARK = "TFUNET_TEST_MARK"
 # Far more than it takes on a loaded machine, far less than the 600 s that BUSY would go on.

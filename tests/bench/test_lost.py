@@ -5,11 +5,11 @@ import csv
 import pytest
 from synthetic_sweep import make_study, write_sweep, write_trial
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.comparison import summarise
-from tfunet.bench.lost import bus_bytes_per_second
-from tfunet.bench.report import summary_json, write_report
-from tfunet.bench.tables import lost_rows
+from tfunet.bench.analysis.comparison import summarise
+from tfunet.bench.analysis.lost import bus_bytes_per_second
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.report import summary_json, write_report
+from tfunet.bench.report.tables import lost_rows
 
 GRID = {"backend": ["single", "horovod", "mirrored"], "num_replicas": [1, 2]}
 # Milliseconds of a step that one replica makes in 100, 4 of them waiting for its data.

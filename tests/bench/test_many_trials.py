@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tfunet import exit_codes
-from tfunet.bench.plan import plan
-from tfunet.bench.status import status
-from tfunet.bench.study import study_from_dict
-from tfunet.bench.sweep import run_sweep
+from tfunet.bench.launch.status import status
+from tfunet.bench.launch.sweep import run_sweep
+from tfunet.bench.study.plan import plan
+from tfunet.bench.study.study import study_from_dict
 
 HERE = Path(__file__).parent
 STUDY = {"name": "many", "repeats": 5, "grid": {"epochs": list(range(1, 41))}}

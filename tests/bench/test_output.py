@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tfunet.bench.output import TAIL_LINES, Log, Screen, Stream
-from tfunet.record import WriteError
+from tfunet.bench.launch.output import TAIL_LINES, Log, Screen, Stream
+from tfunet.files.atomic import WriteError
 
 NATIVE = "2024-05-01 12:00:00.123456: E external/local_xla/cuda_dnn.cc:9] Unable to register\n"
 

@@ -12,7 +12,7 @@ from synthetic_sweep import make_study, write_sweep
 from test_campaign import GPUS, ONE_GPU, PUBLISHED, write_log
 
 from tfunet import exit_codes
-from tfunet.bench import sweep
+from tfunet.bench.launch import sweep
 from tfunet.cli import main
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,7 +32,7 @@ def fake_command(folder):
 def place(tmp_path, monkeypatch):
     """A folder with what the pages name: sweeps in logs/, the published logs, the study."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tfunet.bench.precision.measure_noise", lambda: {"spread": 0.05})
+    monkeypatch.setattr("tfunet.bench.analysis.precision.measure_noise", lambda: {"spread": 0.05})
     monkeypatch.setattr(
         sweep, "run_sweep", functools.partial(sweep.run_sweep, command=fake_command)
     )

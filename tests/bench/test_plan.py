@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from tfunet.bench.collect import planned_config
-from tfunet.bench.plan import impossible, plan, plan_json, plan_table
-from tfunet.bench.study import study_from_dict
-from tfunet.config import RunConfig
+from tfunet.bench.records.collect import planned_config
+from tfunet.bench.study.plan import impossible, plan, plan_json, plan_table
+from tfunet.bench.study.study import study_from_dict
+from tfunet.config.run import RunConfig
 
 
 def planned(num_cores=8, **table):

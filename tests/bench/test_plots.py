@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from synthetic_sweep import make_study, write_sweep
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.comparison import summarise
-from tfunet.bench.plot_style import STYLES, inline, styles_of
-from tfunet.bench.plots import FIGURES, draw_all
-from tfunet.bench.score_plots import MAX_POINTS, case_dice, smooth
+from tfunet.bench.analysis.comparison import summarise
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.plot_style import STYLES, inline, styles_of
+from tfunet.bench.report.plots import FIGURES, draw_all
+from tfunet.bench.report.score_plots import MAX_POINTS, case_dice, smooth
 
 SVG = "{http://www.w3.org/2000/svg}"
 

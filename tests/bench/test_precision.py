@@ -3,10 +3,8 @@ import json
 import pytest
 from synthetic_sweep import make_study, write_sweep
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.comparison import summarise
-from tfunet.bench.plan import plan
-from tfunet.bench.precision import (
+from tfunet.bench.analysis.comparison import summarise
+from tfunet.bench.analysis.precision import (
     Noise,
     assumed_noise,
     block_noise,
@@ -18,6 +16,8 @@ from tfunet.bench.precision import (
     num_comparisons,
     repeats_needed,
 )
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.study.plan import plan
 
 KNOWN = Noise(deviation=0.02, freedom=None, source="known")
 
@@ -111,7 +111,7 @@ def test_an_assumption_counts_for_more_than_records(tmp_path):
 
 
 def test_without_records_the_machine_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr("tfunet.bench.precision.measure_noise", lambda: {"spread": 0.02})
+    monkeypatch.setattr("tfunet.bench.analysis.precision.measure_noise", lambda: {"spread": 0.02})
     found = need_of(plan(make_study(), 64), tmp_path, 0.1)
     assert found.noise == noise_of_machine({"spread": 0.02})
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 
 import tfunet
-from tfunet.bench.process import CHILD
+from tfunet.bench.launch.process import CHILD
 
 PARENT = """
 import os, sys, time
-from tfunet.bench.process import start
+from tfunet.bench.launch.process import start
 process = start(0, ["sleep", "600"], os.sched_getaffinity(0), os.environ)
 print(process.popen.pid, flush=True)
 time.sleep(600)

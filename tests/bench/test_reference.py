@@ -8,11 +8,11 @@ from statistics import fmean
 import browser
 import pytest
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.growth import ended, read_growth
-from tfunet.bench.report import write_report
-from tfunet.bench.resolution import read_resolutions
-from tfunet.swap.show import read_plans
+from tfunet.bench.analysis.growth import ended, read_growth
+from tfunet.bench.analysis.resolution import read_resolutions
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.report import write_report
+from tfunet.swap.report.text import read_plans
 
 REFERENCE = Path(__file__).parents[2] / "logs/reference"
 # Dice reached by others in the same number of steps (README.md there), less 0.02.

@@ -12,9 +12,9 @@ import browser
 import pytest
 from synthetic_sweep import make_study, write_sweep, write_trial
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.report import summary_json, summary_table, write_report
-from tfunet.bench.tables import csv_text, markdown_list, markdown_text, plain_text
+from tfunet.bench.analysis.wording import csv_text, markdown_list, markdown_text, plain_text
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.report import summary_json, summary_table, write_report
 from tfunet.record import RunFolder
 
 GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
@@ -251,11 +251,11 @@ def test_tables_of_texts():
 @pytest.mark.parametrize(
     ("program", "forbidden"),
     [
-        ("tfunet.bench.plan", ("matplotlib", "jinja2", "numpy")),
-        ("tfunet.bench.status", ("matplotlib", "jinja2", "numpy", "jsonargparse")),
-        ("tfunet.bench.sweep", ("matplotlib", "jinja2", "numpy")),
-        ("tfunet.bench.report", ("matplotlib", "jinja2", "jsonargparse")),
-        ("tfunet.bench.plots", ()),
+        ("tfunet.bench.study.plan", ("matplotlib", "jinja2", "numpy")),
+        ("tfunet.bench.launch.status", ("matplotlib", "jinja2", "numpy", "jsonargparse")),
+        ("tfunet.bench.launch.sweep", ("matplotlib", "jinja2", "numpy")),
+        ("tfunet.bench.report.report", ("matplotlib", "jinja2", "jsonargparse")),
+        ("tfunet.bench.report.plots", ()),
     ],
 )
 def test_nothing_slow_is_imported_before_it_is_needed(program, forbidden):
@@ -270,7 +270,7 @@ def test_ten_thousand_trials_have_a_status_in_seconds(tmp_path):
     study = make_study(repeats=8, grid={"backend": ["single"], "learning_rate": rates})
     trials = write_sweep(tmp_path, study, write=lambda trial: False)
     assert len(trials) == 10_000
-    from tfunet.bench.status import status
+    from tfunet.bench.launch.status import status
 
     since = time.process_time()
     assert status(tmp_path)["counts"]["waiting"] == 10_000

@@ -3,10 +3,10 @@
 import pytest
 from synthetic_sweep import make_study, write_failed, write_seen, write_sweep, write_trial
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.growth_plots import BOXES, resolution_figure
-from tfunet.bench.plots import drawn
-from tfunet.bench.resolution import read_resolutions, resolution_rows, resolution_sentences
+from tfunet.bench.analysis.resolution import read_resolutions, resolution_rows, resolution_sentences
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.growth_plots import BOXES, resolution_figure
+from tfunet.bench.report.plots import drawn
 from tfunet.record import RunFolder
 
 REGIONS = {"whole": 0.9, "core": 0.7}

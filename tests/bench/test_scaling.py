@@ -1,6 +1,6 @@
 import pytest
 
-from tfunet.bench.scaling import fit, serial_share
+from tfunet.bench.analysis.scaling import fit, serial_share
 
 
 @pytest.mark.parametrize(

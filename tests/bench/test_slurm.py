@@ -6,23 +6,22 @@ from pathlib import Path
 import pytest
 
 from tfunet import exit_codes
-from tfunet.bench.slurm import (
+from tfunet.bench.launch.slurm import (
     MOST_IN_ARRAY,
     Job,
     Shape,
-    Slurm,
     job_script,
     jobs_of,
-    read_slurm,
     shape_of,
     trials_of,
 )
-from tfunet.bench.slurm_queue import parse_queue
-from tfunet.bench.study import read_study, study_from_dict
-from tfunet.bench.submit import dry_run
-from tfunet.bench.toml_writer import study_toml
+from tfunet.bench.launch.slurm_queue import parse_queue
+from tfunet.bench.launch.submit import dry_run
+from tfunet.bench.study.slurm_settings import Slurm, read_slurm
+from tfunet.bench.study.study import read_study, study_from_dict
+from tfunet.bench.study.toml_writer import study_toml
 from tfunet.bench.trial import Ended, first_failure
-from tfunet.config import RunConfig
+from tfunet.config.run import RunConfig
 
 ONE = Shape(nodes=1, tasks=1, tasks_per_node=1, cpus_per_task=1, gpus_per_node=0)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tfunet.bench.span_plots import step_timeline, time_rows
+from tfunet.bench.report.span_plots import step_timeline, time_rows
 from tfunet.record import RunFolder
 
 

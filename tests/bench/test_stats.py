@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from tfunet.bench.stats import (
+from tfunet.bench.analysis.stats import (
     adjusted_p_values,
     difference,
     efficiency,

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from tfunet.arguments import from_toml
-from tfunet.bench.plan import plan
-from tfunet.bench.settings import flat, nested
-from tfunet.bench.study import read_study, study_from_dict
-from tfunet.bench.toml_writer import config_toml, study_toml
-from tfunet.config import RunConfig
+from tfunet.bench.study.plan import plan
+from tfunet.bench.study.study import read_study, study_from_dict
+from tfunet.bench.study.toml_writer import config_toml, study_toml
+from tfunet.config.keys import flat, nested
+from tfunet.config.run import RunConfig
 
 STUDIES = Path(__file__).parents[2] / "studies"
 

@@ -4,23 +4,22 @@ from dataclasses import replace
 import pytest
 from synthetic_sweep import make_study, write_swap_sweep, write_sweep
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.comparison import summarise
-from tfunet.bench.plot_style import styles_of
-from tfunet.bench.report import summary_json, summary_table, write_report
-from tfunet.bench.swap_plots import memory_curves, predicted_and_measured
-from tfunet.bench.swapping import (
+from tfunet.bench.analysis.comparison import summarise
+from tfunet.bench.analysis.swapping import read_swapped, swapped_facts
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.report.plot_style import styles_of
+from tfunet.bench.report.report import summary_json, summary_table, write_report
+from tfunet.bench.report.swap_plots import memory_curves, predicted_and_measured
+from tfunet.bench.report.swapping_tables import (
     memory_rows,
     plan_rows,
-    read_swapped,
-    swapped_facts,
     tensor_rows,
     time_rows,
     traffic_rows,
     verdicts,
 )
-from tfunet.swap.measured import Measured
-from tfunet.swap.plan import Plan
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.measured import Measured
 
 MIB = 2**20
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tfunet.bench import sweep as sweep_module
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.noise import measure_noise
-from tfunet.bench.study import read_study, study_from_dict
-from tfunet.bench.sweep import duration, remaining_seconds, run_sweep, train_command
+from tfunet.bench.launch import sweep as sweep_module
+from tfunet.bench.launch.sweep import duration, remaining_seconds, run_sweep, train_command
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.study.noise import measure_noise
+from tfunet.bench.study.study import read_study, study_from_dict
 from tfunet.record import RunFolder
 
 FAKE = Path(__file__).with_name("fake_trial.py")

@@ -3,10 +3,10 @@ import dataclasses
 import pytest
 from synthetic_sweep import make_study, write_sweep
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.comparison import summarise
-from tfunet.bench.series import read_epochs
-from tfunet.bench.target import common_target, dice_curve, reach, reached, target_of
+from tfunet.bench.analysis.comparison import summarise
+from tfunet.bench.analysis.target import common_target, dice_curve, reach, reached, target_of
+from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.records.series import read_epochs
 from tfunet.record import RunFolder, epoch_columns
 
 

@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from tfunet.bench.traces import OpSpan, trace
+from tfunet.export.perfetto import trace
 from tfunet.record import RunFolder
+from tfunet.timing.recorded import OpSpan
 
 BEGIN = 1_700_000_000.0
 TIMELINE = """[

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tfunet import exit_codes
-from tfunet.bench.collect import planned_trial
-from tfunet.bench.plan import plan
-from tfunet.bench.study import study_from_dict
-from tfunet.bench.sweep import write_plan
+from tfunet.bench.launch.sweep import write_plan
+from tfunet.bench.records.collect import planned_trial
+from tfunet.bench.study.plan import plan
+from tfunet.bench.study.study import study_from_dict
 from tfunet.bench.trial import main
-from tfunet.code_version import code_hash
+from tfunet.machine.code_version import code_hash
 
 RESULT = {
     "schema_version": 1,

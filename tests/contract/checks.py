@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tfunet.bench.traces import INSIDE, read_spans
+from tfunet.timing.recorded import INSIDE, read_spans
 
 
 def same_weights(run, single, tolerance=1e-6):

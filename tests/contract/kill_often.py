@@ -25,7 +25,8 @@ import checks
 import psutil
 import runs
 
-from tfunet import checkpoint, exit_codes, record
+from tfunet import exit_codes, record
+from tfunet.training import checkpoint
 
 MARK = "TFUNET_TEST_MARK"
 END_SECONDS = 15.0

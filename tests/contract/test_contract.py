@@ -8,8 +8,8 @@ import pytest
 import runs
 from runs import KILL_STEP, kill_at
 
-from tfunet.bench.traces import trace
-from tfunet.xplane import read_ops
+from tfunet.export.perfetto import trace
+from tfunet.timing.xplane import read_ops
 
 BACKENDS = ["single", "mirrored", "multiworker", "horovod"]
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import runs
 
-from tfunet.bench.collect import read_sweep
-from tfunet.bench.lost import lost
+from tfunet.bench.analysis.lost import lost
+from tfunet.bench.records.collect import read_sweep
 
 DELAYS = {"input_seconds": 0.1, "average_seconds": 0.15, "straggler_seconds": 0.2}
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]

@@ -3,10 +3,10 @@
 import pytest
 
 from tfunet import arguments
-from tfunet.bench.plan import plan
-from tfunet.bench.study import study_from_dict
-from tfunet.config import RunConfig, from_json
-from tfunet.data.augmentation import KINDS, Amount, Augmentation, read_augmentation
+from tfunet.bench.study.plan import plan
+from tfunet.bench.study.study import study_from_dict
+from tfunet.config.augmentation import KINDS, Amount, Augmentation, read_augmentation
+from tfunet.config.run import RunConfig, from_json
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from tfunet.backend import Launch
-from tfunet.config import RunConfig
-from tfunet.data import dali_limits, show
+from tfunet.config.augmentation import KINDS, read_augmentation
+from tfunet.config.run import RunConfig
+from tfunet.data import dali_limits, sample_pictures
 from tfunet.data.augment import augment
-from tfunet.data.augmentation import KINDS, read_augmentation
 from tfunet.data.cache import build_cache
 from tfunet.data.dali import AFFINE, DaliAugment
 from tfunet.data.phantoms import cells, tumours
@@ -189,7 +189,7 @@ def test_a_synthetic_run_and_two_iterators_of_one_dataset_get_their_own_batches(
 
 def test_what_is_shown_is_what_dali_makes():
     config = RunConfig(data="tumours", data_options={"num_cases": 4, "size": 16})
-    (sample,) = show.first_samples(config, tumours(**config.data_options), 1, epoch=0)
+    (sample,) = sample_pictures.first_samples(config, tumours(**config.data_options), 1, epoch=0)
     augmentation = read_augmentation({"rotation": 20, "gamma": True})
     ours = sample.changed(augmentation, seed=0, epoch=0)
     found = sample.changed(augmentation, seed=0, epoch=0, augmented_by="dali")
@@ -266,7 +266,7 @@ def test_without_dali_training_and_pictures_say_what_to_type(tmp_path, monkeypat
     config = RunConfig(**SMALL, pipeline="dali", cache_dir=str(tmp_path / "cache"))
     for use in (
         lambda: run(config, SingleDevice(Launch()), tmp_path / "run"),
-        lambda: show.show(config, tmp_path / "a.png"),
+        lambda: sample_pictures.show(config, tmp_path / "a.png"),
     ):
         with pytest.raises(ValueError, match=r"Install it with: pip install 'tfunet\[dali\]', or"):
             use()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tfunet.config import RunConfig
-from tfunet.data.augmentation import KINDS, NAMES, read_augmentation
+from tfunet.config.augmentation import KINDS, NAMES, read_augmentation
+from tfunet.config.run import RunConfig
 from tfunet.data.check import check
 from tfunet.data.folder import open_folder
 from tfunet.data.phantoms import cells, tumours

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tfunet.config.augmentation import Augmentation
 from tfunet.data import foreground
-from tfunet.data.augmentation import Augmentation
 from tfunet.data.cache import build_cache
 from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.pipeline import TrainingPipeline

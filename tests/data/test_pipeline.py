@@ -16,8 +16,8 @@ import tensorflow as tf
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tfunet.config.augmentation import KINDS, Augmentation, read_augmentation
 from tfunet.data import mapped
-from tfunet.data.augmentation import KINDS, Augmentation, read_augmentation
 from tfunet.data.cache import CachedCases, build_cache
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.source import DataSource

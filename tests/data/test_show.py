@@ -8,8 +8,8 @@ from PIL import Image
 
 from tfunet import cli
 from tfunet.arguments import from_dict
-from tfunet.data import show
-from tfunet.data.augmentation import read_augmentation
+from tfunet.config.augmentation import read_augmentation
+from tfunet.data import sample_pictures
 from tfunet.data.cache import build_cache
 from tfunet.data.phantoms import cells, tumours
 from tfunet.data.pipeline import TrainingPipeline
@@ -49,7 +49,7 @@ def test_shown_samples_are_those_that_training_sees(changed, tmp_path):
     )
     epoch, step = divmod(pipeline.first_step, pipeline.steps_per_epoch)
     batch = next(pipeline(range(1)).as_numpy_iterator())
-    samples = show.first_samples(run, source, 3 * step + 3, epoch=epoch)[3 * step :]
+    samples = sample_pictures.first_samples(run, source, 3 * step + 3, epoch=epoch)[3 * step :]
     assert [sample.number for sample in samples] == batch["sample"].tolist()
     for index, sample in enumerate(samples):
         assert sample.case_id == source.case_ids[train[sample.number // run.patches_per_case]]
@@ -62,7 +62,7 @@ def test_shown_samples_are_those_that_training_sees(changed, tmp_path):
 @pytest.mark.parametrize("each", [False, True])
 def test_a_picture_is_written_whole(data, each, tmp_path):
     run = config(data=data)
-    show.show(run, tmp_path / "a.png", num_samples=2, each=each)
+    sample_pictures.show(run, tmp_path / "a.png", num_samples=2, each=each)
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.format == "PNG"
         assert min(picture.size) > 150
@@ -88,7 +88,7 @@ def drawn(run, monkeypatch, tmp_path, **options):
         return kept["figure"]
 
     monkeypatch.setattr(sheet, "draw", keep)
-    show.show(run, tmp_path / "a.svg", **options)
+    sample_pictures.show(run, tmp_path / "a.svg", **options)
     return kept["panels"], texts(kept["figure"])
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_shown_is_refused_and_nothing_is_written(
 ):
     path = tmp_path / options.pop("path", "a.png")
     with pytest.raises(ValueError, match=message):
-        show.show(config(**changed), path, **options)
+        sample_pictures.show(config(**changed), path, **options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -167,7 +167,7 @@ def test_missing_matplotlib_is_said_with_what_to_type(monkeypatch, tmp_path):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"pip install 'tfunet\[report\]'"):
-        show.show(config(), tmp_path / "a.png")
+        sample_pictures.show(config(), tmp_path / "a.png")
 
 
 def test_command_takes_keys_of_the_run_as_train_does(tmp_path, capsys):

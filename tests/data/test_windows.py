@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfunet.data.windows import Window, padding_before, plan_windows
+from tfunet.geometry.windows import Window, padding_before, plan_windows
 
 
 @st.composite

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfunet.models import isensee, unet
 from tfunet.models.activation_memory import activation_bytes
-from tfunet.models.show import describe
+from tfunet.models.describe import describe
 
 BATCH = 2
 NO_CONTENT = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "BroadcastGradientArgs"}

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tfunet.models import isensee, presets, unet
-from tfunet.models.show import describe
+from tfunet.models.describe import describe
 
 UNET_REFUSALS = [
     # Options, and parts of the message: what came, what is allowed, the near match.

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from tfunet.config.refs import resolve
 from tfunet.models import CARDS, MODELS, list_models
-from tfunet.refs import resolve
 
 
 def test_every_model_has_a_card_and_a_line_in_the_list():

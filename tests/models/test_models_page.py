@@ -8,7 +8,7 @@ import pytest
 
 from tfunet.models import MODELS, isensee, unet
 from tfunet.models.blocks import ACTIVATIONS, NORMALIZATIONS, UPSAMPLINGS
-from tfunet.models.show import describe
+from tfunet.models.describe import describe
 from tfunet.models.unet import DOWNSAMPLINGS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()

@@ -4,7 +4,7 @@ import keras
 import pytest
 
 from tfunet.models import isensee, unet
-from tfunet.models.show import describe
+from tfunet.models.describe import describe
 
 UNET = {"filters": 4, "levels": 2, "convolutions": 1}
 

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
+from tfunet.config.refs import resolve
 from tfunet.models import MODELS, isensee, presets, unet
 from tfunet.models.symbolic import build_symbolic
-from tfunet.refs import resolve
 
 SMALL = {
     "unet 2D": (unet.build, (16, 16, 1), {"filters": 4, "levels": 2}),

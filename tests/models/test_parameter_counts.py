@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tfunet.models import presets
-from tfunet.models.show import describe
+from tfunet.models.describe import describe
 from tfunet.models.symbolic import build_symbolic
 
 # torchgpipe's U-Net (poolings, convolutions), 4 channels, 1 class.
@@ -77,7 +77,7 @@ def test_isensee_models_have_the_parameters_counted_by_hand(name, wide, bias):
 LARGEST = """
 import resource
 import keras
-from tfunet.models.show import describe
+from tfunet.models.describe import describe
 
 def peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfunet.models import isensee, unet
-from tfunet.models.receptive_field import (
+from tfunet.geometry.receptive_field import (
     UnknownReachError,
     alignment,
     reach,
     receptive_field,
     statistics_layers,
 )
+from tfunet.models import isensee, unet
 
 # Smooth activations and no normalization: no gradient is exactly zero inside the field.
 SMOOTH = {"normalization": "none", "activation": "silu", "filters": 2}

@@ -5,7 +5,7 @@ import pytest
 import tifffile
 
 from tfunet.backend import Launch
-from tfunet.config import RunConfig
+from tfunet.config.run import RunConfig
 from tfunet.single import SingleDevice
 from tfunet.train import run
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfunet.predict.tiles import bands, blended, with_halo
+from tfunet.geometry.tiles import bands, blended, with_halo
 
 
 @st.composite

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from hvd.build import HOROVOD_VERSION
-from tfunet.doctor import EXTRAS, NEWEST_TENSORFLOW, OLDEST_TENSORFLOW, PYTHONS
+from tfunet.machine.doctor import EXTRAS, NEWEST_TENSORFLOW, OLDEST_TENSORFLOW, PYTHONS
 
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = sorted((ROOT / "constraints").glob("tf-*.txt"))

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CHILD = ROOT / "tfunet/bench/child.py"
+CHILD = ROOT / "tfunet/bench/launch/child.py"
 PACKAGES = {"slurmctld": "slurm-wlm", "munged": "munge"}
 INSTALL_SECONDS = 300
 START_SECONDS = 120

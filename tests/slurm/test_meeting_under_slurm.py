@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tfunet.meeting import address_of
+from tfunet.process.meeting import address_of
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[2]
 MEET = """
 import json, os, sys, time
 from pathlib import Path
-from tfunet.cluster import find_place
-from tfunet.meeting import Meeting
+from tfunet.process.cluster import find_place
+from tfunet.process.meeting import Meeting
 
 place = find_place(os.environ)
 gone = Path(os.environ.get("GONE", "none"))

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 AGAIN = """
 import os, time
 from pathlib import Path
-from tfunet.bench.slurm_queue import own_job, queue_again
+from tfunet.bench.launch.slurm_queue import own_job, queue_again
 
 here = Path(os.environ["SLURM_ARRAY_TASK_ID"])
 here.touch()

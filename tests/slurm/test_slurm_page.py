@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tfunet import exit_codes
-from tfunet.bench.study import read_study
-from tfunet.bench.submit import dry_run
+from tfunet.bench.launch.submit import dry_run
+from tfunet.bench.study.study import read_study
 from tfunet.cli import main
-from tfunet.code_version import code_hash
+from tfunet.machine.code_version import code_hash
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/slurm.md").read_text()

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.disk import DiskFile
+from tfunet.swap.storage.disk import DiskFile
 
 HELD_STEP = 3
 FREE_BYTES = 2**19

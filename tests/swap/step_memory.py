@@ -18,12 +18,14 @@ import tensorflow as tf
 from kinds import unet
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tfunet.swap import LargeModelSupport, slab_times, trace
-from tfunet.swap.alone import Kind, take
-from tfunet.swap.device_memory import resident_bytes
-from tfunet.swap.host import NumpyMemory
-from tfunet.swap.split import cut, splittable
-from tfunet.xplane import read_allocations
+from tfunet.graph import reader
+from tfunet.graph.op_times import Kind, take
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.arena.device_memory import resident_bytes
+from tfunet.swap.measure import slab_times
+from tfunet.swap.plan.split import cut, splittable
+from tfunet.swap.storage.host import NumpyMemory
+from tfunet.timing.xplane import read_allocations
 
 MIB = 2**20
 
@@ -92,8 +94,8 @@ def slabs_between_looks():
 
     specs = [tf.TensorSpec(shape) for shape in ((1, 16, 8, 8, 4), (3, 3, 3, 4, 4))]
     graph = convolved.get_concrete_function(*specs).graph
-    ops = trace.in_order(graph.get_operations(), graph.outputs)
-    read, _ = trace.read(ops, graph.outputs)
+    ops = reader.in_order(graph.get_operations(), graph.outputs)
+    read, _ = reader.read(ops, graph.outputs)
     (doubled,) = (one for one in splittable(read) if ops[read.tensors[one].producer].type == "Mul")
     found = cut(read, {doubled})
     with tempfile.TemporaryDirectory() as folder:

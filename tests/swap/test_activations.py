@@ -6,13 +6,13 @@ import pytest
 import tensorflow as tf
 from traces import costs, make_trace
 
-from tfunet.swap import trace
-from tfunet.swap.activations import from_outputs, reading_outputs
-from tfunet.swap.plan import Plan
-from tfunet.swap.planned import as_planned
-from tfunet.swap.planner import make_plan
-from tfunet.swap.schedule import memory, schedule
-from tfunet.swap.steps import fused
+from tfunet.graph import reader
+from tfunet.graph.step import fused
+from tfunet.swap.plan.activations import from_outputs, reading_outputs
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.plan.schedule import memory, schedule
+from tfunet.swap.search.applied import as_planned
+from tfunet.swap.search.planner import make_plan
 
 # Twice a convolution (of the image x, a; of c, e), its bias (b, f), an activation (c, g); a third.
 STEP = (
@@ -136,7 +136,7 @@ def test_output_will_do_where_it_has_the_signs_of_the_input(slope, will_do):
         return tape.gradient(loss, image)
 
     graph = gradient.get_concrete_function(tf.TensorSpec((1, 8, 8, 1))).graph
-    made, handles = trace.read(trace.in_order(graph.get_operations(), graph.outputs))
+    made, handles = reader.read(reader.in_order(graph.get_operations(), graph.outputs))
     (op,) = (one for one in made.ops if one.kind == "LeakyReluGrad")
     assert (op.instead >= 0) == will_do
     if will_do:

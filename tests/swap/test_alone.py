@@ -14,9 +14,11 @@ import tensorflow as tf
 from kinds import KINDS, batches
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tfunet.swap import LargeModelSupport, alone, profile, trace
-from tfunet.swap.alone import Kind, take
-from tfunet.swap.host import NumpyMemory
+from tfunet.graph import op_times, reader
+from tfunet.graph.op_times import Kind, take
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.measure import profile
+from tfunet.swap.storage.host import NumpyMemory
 
 STEP = Path(__file__).with_name("step_memory.py")
 
@@ -64,7 +66,7 @@ def test_each_op_runs_once_between_two_looks_at_the_clock(tmp_path):
     times = executed(
         lambda: found.extend(take([Kind(ops[one], is_held=True) for one in kinds])), tmp_path
     )
-    runs = alone.REPEATS + 1
+    runs = op_times.REPEATS + 1
     assert [times[f"alone_{index}"] for index in range(len(kinds))] == [runs] * len(kinds)
     assert all(one.seconds >= 0 for one in found)
     # Two inputs of each: the third of the last is what the forward op made.
@@ -73,11 +75,11 @@ def test_each_op_runs_once_between_two_looks_at_the_clock(tmp_path):
 
 
 def test_tiny_ops_are_all_there(tmp_path):
-    times = executed(alone.tiny_seconds, tmp_path)
-    runs = alone.REPEATS + 1
+    times = executed(op_times.tiny_seconds, tmp_path)
+    runs = op_times.REPEATS + 1
     for name in ("Sqrt", "mul"):
         found = sum(count for one, count in times.items() if one.split("_")[0] == name)
-        assert found == runs * alone.TINY_OPS, name
+        assert found == runs * op_times.TINY_OPS, name
 
 
 def test_an_op_that_made_up_numbers_do_not_suit_does_not_spoil_the_others():
@@ -102,8 +104,8 @@ def test_ops_that_make_more_and_less_of_the_same_input_are_timed_apart():
         return tf.tile(sums, [1, 256, 256, 1]), tf.tile(sums, [1, 128, 128, 1])
 
     graph = tf.function(several).get_concrete_function(tf.TensorSpec((1, 1, 1, 16))).graph
-    ops = trace.in_order(graph.get_operations(), graph.outputs)
-    step, _ = trace.read(ops, graph.outputs)
+    ops = reader.in_order(graph.get_operations(), graph.outputs)
+    step, _ = reader.read(ops, graph.outputs)
     known = {}
     profile.measure(step, ops, NumpyMemory(None), known)
     assert [signature[0] for signature in known] == ["Tile", "Tile"]

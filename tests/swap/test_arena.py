@@ -10,12 +10,13 @@ import sys
 import pytest
 from traces import make_trace
 
-from tfunet.swap.arena import ALIGNMENT, Arena, Request, at_start, plays
-from tfunet.swap.budget import SCALARS
-from tfunet.swap.costs import Costs
-from tfunet.swap.fitting import Memory, finds_room, fitted
-from tfunet.swap.planner import make_plan
-from tfunet.swap.show import begin_line
+from tfunet.swap.arena.arena import ALIGNMENT, Arena, Request, at_start, plays
+from tfunet.swap.arena.budget import SCALARS
+from tfunet.swap.arena.memory import Memory
+from tfunet.swap.plan.costs import Costs
+from tfunet.swap.report.text import begin_line
+from tfunet.swap.search.fitting import finds_room, fitted
+from tfunet.swap.search.planner import make_plan
 
 MIB = 2**20
 LIMIT_SECONDS = 120
@@ -24,16 +25,17 @@ LIMIT_SECONDS = 120
 REAL = """
 import json, sys
 import tensorflow as tf
-from tfunet.swap import budget
+from tfunet.machine import device
+from tfunet.swap.arena import budget
 joined, sizes = json.loads(sys.argv[1])
 first = budget.join_regions() if joined else 0
-held, used = {}, [budget.used_bytes()[0] if joined else 0]
+held, used = {}, [device.used_bytes()[0] if joined else 0]
 for number, size in sizes:
     if size:
         held[number] = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8)
     else:
         del held[number]
-    used.append(budget.used_bytes()[0])
+    used.append(device.used_bytes()[0])
 print(json.dumps([first, used]))
 """
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tfunet.swap import amount, budget
+from tfunet.config import amount
+from tfunet.swap.arena import budget
 
 
 @pytest.mark.parametrize(

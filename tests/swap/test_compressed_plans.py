@@ -6,15 +6,15 @@ import pytest
 from test_planner import UNET, costs_of
 from traces import CHAIN, make_trace
 
-from tfunet.swap import split
-from tfunet.swap.exact import compared, without_compared
-from tfunet.swap.plan import Plan
-from tfunet.swap.planned import as_planned
-from tfunet.swap.planner import make_plan
-from tfunet.swap.schedule import memory, schedule
-from tfunet.swap.steps import without_small
-from tfunet.swap.tiers import Tiers
-from tfunet.swap.timeline import Moves, moved, overlap, timeline
+from tfunet.graph.step import without_small
+from tfunet.swap.plan import split
+from tfunet.swap.plan.exact import compared, without_compared
+from tfunet.swap.plan.placement import Tiers
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.plan.schedule import memory, schedule
+from tfunet.swap.plan.timeline import Moves, moved, overlap, timeline
+from tfunet.swap.search.applied import as_planned
+from tfunet.swap.search.planner import make_plan
 
 # A pooling's gradient looks for the numbers of its output p in its input a.
 POOLED = (

@@ -10,20 +10,23 @@ import pytest
 import tensorflow as tf
 from test_faults import fitted, support
 
-from tfunet.config import RunConfig
+from tfunet.config.run import RunConfig
+from tfunet.graph.reader import read
 from tfunet.record import RunFolder
-from tfunet.swap import LargeModelSupport, chains, planner, profile
-from tfunet.swap.compressed_tier import CompressedTier
-from tfunet.swap.costs import Costs
-from tfunet.swap.disk import DiskFile
-from tfunet.swap.disk_tier import DiskTier, HostAndDisk
-from tfunet.swap.exact import without_compared
-from tfunet.swap.host import NumpyMemory, function_of, key_of
-from tfunet.swap.plan import Plan
-from tfunet.swap.schedule import schedule
-from tfunet.swap.search import Search
-from tfunet.swap.show import text
-from tfunet.swap.trace import read
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.measure import profile
+from tfunet.swap.plan import chains
+from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.exact import without_compared
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.plan.schedule import schedule
+from tfunet.swap.report.text import text
+from tfunet.swap.search import planner
+from tfunet.swap.search.search import Search
+from tfunet.swap.storage.compressed_tier import CompressedTier
+from tfunet.swap.storage.disk import DiskFile
+from tfunet.swap.storage.disk_tier import DiskTier, HostAndDisk
+from tfunet.swap.storage.host import NumpyMemory, function_of, key_of
 
 NUMBERS = [0.0, -0.0, 1.0, 1 / 3, -1e-30, 3e38, 1 + 2**-8, 1 + 3 * 2**-8, np.inf, -np.inf, np.nan]
 

@@ -5,15 +5,16 @@ import dataclasses
 import pytest
 from traces import CHAIN, costs, make_trace
 
-from tfunet.swap import planned
-from tfunet.swap.arena import Arena, failing, requests
-from tfunet.swap.detours import Detour, find, movable, name_of, with_detours
-from tfunet.swap.diff import difference
-from tfunet.swap.fitting import Memory, fitted
-from tfunet.swap.plan import Plan
-from tfunet.swap.schedule import memory, schedule
-from tfunet.swap.show import begin_line, text
-from tfunet.swap.timeline import timeline
+from tfunet.swap.arena.arena import Arena, failing, requests
+from tfunet.swap.arena.detours import Detour, find, movable, name_of, with_detours
+from tfunet.swap.arena.memory import Memory
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.plan.schedule import memory, schedule
+from tfunet.swap.plan.timeline import timeline
+from tfunet.swap.report.diff import difference
+from tfunet.swap.report.text import begin_line, text
+from tfunet.swap.search import applied
+from tfunet.swap.search.fitting import fitted
 
 MIB = 2**20
 # Of 8 MiB, when a is gone, b has one free on one side and six on the other, and c wants more.
@@ -140,7 +141,7 @@ def test_a_plan_without_room_gets_detours(tight):
     assert (found.out_bytes, found.in_bytes, found.host_bytes) == (MIB, MIB, MIB)
     assert found.step_seconds == 6
     assert found.gives_up
-    actions = planned.scheduled(trace, Plan.from_json(found.to_json()))
+    actions = applied.scheduled(trace, Plan.from_json(found.to_json()))
     assert [one.kind for one in actions].count("leave") == 1
     assert "1 moved to make room" in begin_line(found, "all")
     assert "b, before op2" in text(found)
@@ -157,4 +158,4 @@ def test_a_detour_of_another_model_is_refused(tight):
     trace, _, plan, _ = tight
     other = dataclasses.replace(plan, detours=(("b", "op2", "another"),))
     with pytest.raises(ValueError, match="names another and"):
-        planned.scheduled(trace, other)
+        applied.scheduled(trace, other)

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfunet.record import WriteError
-from tfunet.swap import disk
-from tfunet.swap.disk import BLOCK_BYTES, CHUNK_BYTES, PREFIX, DiskFile
+from tfunet.files.atomic import WriteError
+from tfunet.swap.storage import disk
+from tfunet.swap.storage.disk import BLOCK_BYTES, CHUNK_BYTES, PREFIX, DiskFile
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ import pytest
 from test_faults import namespace
 
 from tfunet import exit_codes
-from tfunet.swap.plan import Plan
-from tfunet.swap.show import read_plans
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.text import read_plans
 
 pytestmark = pytest.mark.multiprocess
 
@@ -31,7 +31,7 @@ PLANNED = """
 from pathlib import Path
 
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.show import read_plans
+from tfunet.swap.report.text import read_plans
 
 
 def support(run, disk):
@@ -42,7 +42,7 @@ DEAR = """
 from dataclasses import replace
 
 import keras
-from tfunet.swap import profile
+from tfunet.swap.measure import profile
 
 measured = profile.measure
 

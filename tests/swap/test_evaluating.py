@@ -7,7 +7,9 @@ from kinds import FEW_KINDS, KINDS, batches
 from test_exactness import all_that_may_go
 from test_in_slabs import FEW_SLABS, FLOAT32, WHOLE, all_that_may_be_split
 
-from tfunet.swap import LargeModelSupport, chains, planner
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.plan import chains
+from tfunet.swap.search import planner
 
 
 def found(kind, support, policy="float32"):

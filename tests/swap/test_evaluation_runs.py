@@ -13,8 +13,11 @@ import tensorflow as tf
 from kinds import KINDS, batches
 from test_in_slabs import FEW_SLABS
 
-from tfunet.swap import LargeModelSupport, callback, chains, planner, profile, split
-from tfunet.swap.plan import Plan
+from tfunet.swap import LargeModelSupport, callback
+from tfunet.swap.measure import profile
+from tfunet.swap.plan import chains, split
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.search import planner
 
 KIND = "unet, residual, no normalization"
 

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from kinds import KINDS, batches
 
-from tfunet.swap import LargeModelSupport, planner
-from tfunet.swap.activations import from_outputs, reading_outputs
-from tfunet.swap.detours import movable
-from tfunet.swap.plan import Plan
-from tfunet.swap.schedule import schedule
-from tfunet.swap.search import Search
-from tfunet.swap.timeline import moved, overlap
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.arena.detours import movable
+from tfunet.swap.plan.activations import from_outputs, reading_outputs
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.plan.schedule import schedule
+from tfunet.swap.plan.timeline import moved, overlap
+from tfunet.swap.search import planner
+from tfunet.swap.search.search import Search
 
 # Slabs change the last bits: test_in_slabs.py.
 WAYS = ("swap", "recompute")

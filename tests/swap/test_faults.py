@@ -18,12 +18,13 @@ from faulty import batches, compiled
 from test_disk_file import no_file_beyond
 from test_exactness import assert_same, trained
 
-from tfunet.config import RunConfig
-from tfunet.swap import LargeModelSupport, profile
-from tfunet.swap.costs import Costs
-from tfunet.swap.host import NumpyMemory
-from tfunet.swap.plan import Plan
-from tfunet.swap.show import limits_line
+from tfunet.config.run import RunConfig
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.measure import profile
+from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.text import limits_line
+from tfunet.swap.storage.host import NumpyMemory
 
 HERE = Path(__file__).parent
 MIB = 2**20

@@ -6,11 +6,11 @@ import json
 import pytest
 
 from tfunet import cli, exit_codes
-from tfunet.config import RunConfig
-from tfunet.swap.devices import DEVICES
-from tfunet.swap.forecast import forecast
-from tfunet.swap.plan import Plan
-from tfunet.swap.show import read_plans
+from tfunet.config.run import RunConfig
+from tfunet.performance.devices import DEVICES
+from tfunet.performance.forecast import forecast
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.text import read_plans
 
 MIB = 2**20
 CONFIG = """

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from traces import CHAIN, make_trace
 
-from tfunet.swap.costs import Costs
-from tfunet.swap.forward import divided, waiting
-from tfunet.swap.planner import make_plan
-from tfunet.swap.schedule import memory, schedule
-from tfunet.swap.split import splittable
+from tfunet.graph.forward import divided, waiting
+from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.schedule import memory, schedule
+from tfunet.swap.plan.split import splittable
+from tfunet.swap.search.planner import make_plan
 
 # Two skips, s and t, read again on the way up; b is the bottleneck.
 U_NET = (

@@ -14,8 +14,10 @@ import tensorflow as tf
 from kinds import FEW_KINDS
 from test_exactness import passed_with_onednn, trained
 
-from tfunet.swap import LargeModelSupport, chains, planner, split
-from tfunet.swap.plan import Plan
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.plan import chains, split
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.search import planner
 
 # A step of hundreds of slabs takes long to trace.
 FEW_SLABS = 3

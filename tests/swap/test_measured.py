@@ -7,10 +7,10 @@ import pytest
 
 from tfunet import cli, exit_codes
 from tfunet.record import RunFolder
-from tfunet.swap.measured import MOST_POINTS, Measured, account
-from tfunet.swap.plan import Plan
-from tfunet.swap.show import draw, read_measured, read_plans, text
-from tfunet.xplane import Allocation
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.measured import MOST_POINTS, Measured, account
+from tfunet.swap.report.text import draw, read_measured, read_plans, text
+from tfunet.timing.xplane import Allocation
 
 MIB = 2**20
 PLAN = Plan(

@@ -7,7 +7,7 @@ import pytest
 from test_disk_runs import RUN, train, weights
 
 from tfunet import exit_codes
-from tfunet.swap.show import read_measured, read_plans
+from tfunet.swap.report.text import read_measured, read_plans
 
 pytestmark = pytest.mark.multiprocess
 

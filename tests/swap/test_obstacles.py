@@ -9,11 +9,11 @@ from test_planner import plan_for
 from traces import CHAIN, make_trace
 
 from tfunet import cli, exit_codes
-from tfunet.full_memory import noting, out_of_memory
+from tfunet.process.full_memory import noting, out_of_memory
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.obstacles import SPLITTING, in_the_way
-from tfunet.swap.plan import Plan
-from tfunet.swap.show import out_of_memory_line, over_line
+from tfunet.swap.plan.obstacles import SPLITTING, in_the_way
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.text import out_of_memory_line, over_line
 
 MIB = 2**20
 # Tensors at the peak, and ops that alone need more, with more of them than a line has.

@@ -9,10 +9,11 @@ import pytest
 import tensorflow as tf
 from test_arena import COSTS, STEP, planned
 
-from tfunet.swap import budget
-from tfunet.swap.arena import Request, in_pieces, plays
-from tfunet.swap.fitting import Memory, finds_room, fitted
-from tfunet.swap.pieces import free_pieces
+from tfunet.machine import device
+from tfunet.swap.arena.arena import Request, in_pieces, plays
+from tfunet.swap.arena.memory import Memory
+from tfunet.swap.arena.pieces import free_pieces
+from tfunet.swap.search.fitting import finds_room, fitted
 
 MIB = 2**20
 LIMIT_SECONDS = 120
@@ -21,16 +22,17 @@ LIMIT_SECONDS = 120
 HOLES = """
 import json, sys
 import tensorflow as tf
-from tfunet.swap import budget
-from tfunet.swap.pieces import free_pieces
+from tfunet.machine import device
+from tfunet.swap.arena import budget
+from tfunet.swap.arena.pieces import free_pieces
 budget.join_regions()
 held = [tf.raw_ops.Empty(shape=[int(size * 2**20)], dtype=tf.uint8) for size in (3, 1.5, 5, 2, 9)]
 del held[1], held[2]
-budget.forget_peak()
-before, peak = budget.used_bytes()
+device.forget_peak()
+before, peak = device.used_bytes()
 found = [free_pieces(), free_pieces()]
-assert budget.used_bytes() == (before, peak), (before, peak, budget.used_bytes())
-free = budget.free_bytes()
+assert device.used_bytes() == (before, peak), (before, peak, device.used_bytes())
+free = device.free_bytes()
 largest = tf.raw_ops.Empty(shape=[found[0][-1]], dtype=tf.uint8)
 print(json.dumps([*found, free]))
 """
@@ -66,8 +68,8 @@ def test_memory_that_something_else_takes_meanwhile_has_no_pieces(monkeypatch):
     def full(**_):
         raise tf.errors.ResourceExhaustedError(None, None, "full")
 
-    monkeypatch.setattr(budget, "device_bytes", lambda: 64 * MIB)
-    monkeypatch.setattr(budget, "used_bytes", lambda: (MIB, MIB))
+    monkeypatch.setattr(device, "device_bytes", lambda: 64 * MIB)
+    monkeypatch.setattr(device, "used_bytes", lambda: (MIB, MIB))
     monkeypatch.setattr(tf.raw_ops, "Empty", full)
     assert free_pieces() == ()
 

@@ -7,9 +7,9 @@ import pytest
 
 from tfunet import cli, exit_codes
 from tfunet.record import RunFolder
-from tfunet.swap.diff import difference
-from tfunet.swap.measured import Measured
-from tfunet.swap.plan import Plan
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.diff import difference
+from tfunet.swap.report.measured import Measured
 
 MIB = 2**20
 FIRST = Plan(

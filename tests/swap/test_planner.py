@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from traces import CHAIN, make_trace
 
-from tfunet.swap import planner
-from tfunet.swap.costs import Costs
-from tfunet.swap.plan import Plan
-from tfunet.swap.planner import largest_op, make_plan
+from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.search import planner
+from tfunet.swap.search.planner import largest_op, make_plan
 
 # A U-Net of one level: its skip s lives longest; the activation n costs little to repeat.
 UNET = (

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfunet.swap.regrouped import regrouped
+from tfunet.graph.regrouped import regrouped
 
 LARGE, SMALL = (8, 8, 4), (4,)
 

@@ -5,9 +5,11 @@ import tensorflow as tf
 from kinds import KINDS, batches
 from traces import make_trace
 
-from tfunet.swap import LargeModelSupport, planner, rewrite
-from tfunet.swap.plan import Plan
-from tfunet.swap.trace import READS
+from tfunet.graph.reader import READS
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.rewrite import rewrite
+from tfunet.swap.search import planner
 
 
 def test_what_is_repeated_waits_for_the_backward_pass_also_where_it_reads_the_batch(monkeypatch):

@@ -4,11 +4,12 @@ import time
 
 import tensorflow as tf
 
-from tfunet.swap import profile, slab_times, trace
-from tfunet.swap.chains import seconds_of
-from tfunet.swap.costs import Costs
-from tfunet.swap.host import NumpyMemory
-from tfunet.swap.split import cut, splittable
+from tfunet.graph import reader
+from tfunet.swap.measure import profile, slab_times
+from tfunet.swap.plan.chains import seconds_of
+from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.split import cut, splittable
+from tfunet.swap.storage.host import NumpyMemory
 
 ROWS = 64
 PAUSE_SECONDS = 0.004
@@ -18,8 +19,8 @@ def step_of(function, *shapes):
     """Return the trace of a function of float32 tensors, cut where it can be, and its ops."""
     specs = [tf.TensorSpec(shape) for shape in shapes]
     graph = tf.function(function).get_concrete_function(*specs).graph
-    ops = trace.in_order(graph.get_operations(), graph.outputs)
-    read, _ = trace.read(ops, graph.outputs)
+    ops = reader.in_order(graph.get_operations(), graph.outputs)
+    read, _ = reader.read(ops, graph.outputs)
     return read, cut(read, splittable(read)), ops
 
 

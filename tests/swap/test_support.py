@@ -6,7 +6,7 @@ import pytest
 from kinds import KINDS, batches
 
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.plan import Plan
+from tfunet.swap.plan.plan import Plan
 
 
 def compiled(**options):

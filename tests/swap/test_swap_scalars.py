@@ -6,9 +6,9 @@ import tensorflow as tf
 from kinds import KINDS, batches
 
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.measured import Measured
-from tfunet.swap.plan import Plan
-from tfunet.swap.scalars import scalars
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.measured import Measured
+from tfunet.swap.report.scalars import scalars
 
 PLAN = Plan(out_bytes=10, in_bytes=12, copy_seconds=0.5, exposed_seconds=0.25, peak_bytes=7)
 

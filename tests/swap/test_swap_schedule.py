@@ -3,8 +3,8 @@
 import pytest
 from traces import CHAIN, make_trace
 
-from tfunet.swap.schedule import Action, memory, schedule
-from tfunet.swap.steps import Op, Tensor, Trace, without_small
+from tfunet.graph.step import Op, Tensor, Trace, without_small
+from tfunet.swap.plan.schedule import Action, memory, schedule
 
 
 def words(trace, names, actions):

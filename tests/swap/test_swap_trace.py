@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from tfunet.swap import split, trace
+from tfunet.graph import reader
+from tfunet.swap.plan import split
 
 
 def test_what_nothing_needs_is_no_part_of_a_step():
@@ -20,14 +21,14 @@ def test_what_nothing_needs_is_no_part_of_a_step():
     graph = step.get_concrete_function(tf.TensorSpec((1, 8, 8, 1))).graph
     ops = graph.get_operations()
     assert "Conv2DBackpropInput" in [op.type for op in ops]
-    kept = [op.type for op in trace.in_order(ops, graph.outputs)]
+    kept = [op.type for op in reader.in_order(ops, graph.outputs)]
     assert "Conv2DBackpropInput" not in kept
     assert {"Conv2DBackpropFilter", "AssignSubVariableOp", "Sqrt"} <= set(kept)
     # What a step returns is needed, and what is read outside of its ops too.
-    assert "Sqrt" not in [op.type for op in trace.in_order(ops, ())]
+    assert "Sqrt" not in [op.type for op in reader.in_order(ops, ())]
     square_root = next(op for op in ops if op.type == "Sqrt")
     inside = ops[: ops.index(square_root)]
-    assert "Sum" in [op.type for op in trace.in_order(inside, ())]
+    assert "Sum" in [op.type for op in reader.in_order(inside, ())]
 
 
 def test_sums_that_become_one_run_in_slabs_together_from_the_first_on():
@@ -36,7 +37,7 @@ def test_sums_that_become_one_run_in_slabs_together_from_the_first_on():
         return tf.nn.relu(((a + b) + c) + d)
 
     graph = step.get_concrete_function(*[tf.TensorSpec((1, 8, 8, 2))] * 4).graph
-    found, _ = trace.read(trace.in_order(graph.get_operations(), graph.outputs), graph.outputs)
+    found, _ = reader.read(reader.in_order(graph.get_operations(), graph.outputs), graph.outputs)
     sums = [index for index, op in enumerate(found.ops) if op.kind == "AddV2"]
     inner, other, last = (found.ops[index].outputs[0] for index in sums)
     assert [found.tensors[one].is_passed_on for one in (inner, other, last)] == [True, True, False]

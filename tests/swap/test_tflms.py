@@ -8,10 +8,12 @@ from kinds import KINDS
 from test_exactness import assert_same, trained
 from traces import CHAIN, costs, make_trace
 
-from tfunet.swap import LargeModelSupport, rewrite, show
-from tfunet.swap.plan import Plan
-from tfunet.swap.tflms import Levels, Rule, make_plan
-from tfunet.swap.tiers import Tiers
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.plan.placement import Tiers
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report import text
+from tfunet.swap.rewrite import rewrite
+from tfunet.swap.search.tflms import Levels, Rule, make_plan
 
 GIB = 2**30
 # a is read by M, at a distance of 3, and by P, at 6: three levels lie between the two.
@@ -120,7 +122,7 @@ def test_further_copies_begin_ahead_too():
     assert plan.fetched == {"a": "op1"}
     assert plan.fetched_again == {"a": {"2": "op4"}}
     assert Plan.from_json(plan.to_json()) == plan
-    assert f"Made by the rule of TFLMS v2: {plan.rule}." in show.text(plan)
+    assert f"Made by the rule of TFLMS v2: {plan.rule}." in text.text(plan)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import pytest
 from test_planner import UNET, costs_of
 from traces import CHAIN, make_trace
 
-from tfunet.swap.plan import Plan
-from tfunet.swap.planner import make_plan
-from tfunet.swap.schedule import schedule
-from tfunet.swap.search import Search
-from tfunet.swap.show import limits_line, text
-from tfunet.swap.tiers import Tiers
+from tfunet.swap.plan.placement import Tiers
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.plan.schedule import schedule
+from tfunet.swap.report.text import limits_line, text
+from tfunet.swap.search.planner import make_plan
+from tfunet.swap.search.search import Search
 
 # Each a size, in the order in which the forward pass makes them.
 SIZES = (("Conv3D", "x", "a", 30), ("Conv3D", "a", "b", 50), ("Conv3D", "b", "c", 20))

@@ -3,8 +3,8 @@
 import pytest
 from traces import CHAIN, costs, make_trace
 
-from tfunet.swap.schedule import memory, schedule
-from tfunet.swap.timeline import Moves, moved, overlap, timeline
+from tfunet.swap.plan.schedule import memory, schedule
+from tfunet.swap.plan.timeline import Moves, moved, overlap, timeline
 
 
 def swapped(*letters):

@@ -3,10 +3,11 @@
 import pytest
 from traces import CHAIN, make_trace
 
-from tfunet.swap import split
-from tfunet.swap.costs import Costs
-from tfunet.swap.steps import Op, Reach, Slabs, Tensor, Trace
-from tfunet.swap.traffic import traffic
+from tfunet.geometry.reach import Reach, Slabs
+from tfunet.graph.step import Op, Tensor, Trace
+from tfunet.swap.plan import split
+from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.traffic import traffic
 
 ROW_BYTES = 10
 ROWS = 8

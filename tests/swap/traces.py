@@ -1,7 +1,7 @@
 """Small hand-made steps."""
 
-from tfunet.swap.costs import Costs
-from tfunet.swap.steps import Op, Tensor, Trace
+from tfunet.graph.step import Op, Tensor, Trace
+from tfunet.swap.plan.costs import Costs
 
 
 def make_trace(*rows):

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.bench.report import Report, summary_table, write_report
-from tfunet.bench.study import study_from_dict
-from tfunet.bench.sweep import run_sweep
-from tfunet.refs import reference
+from tfunet.bench.launch.sweep import run_sweep
+from tfunet.bench.report.report import Report, summary_table, write_report
+from tfunet.bench.study.study import study_from_dict
+from tfunet.config.refs import reference
 
 ALL_BACKENDS = ("single", "mirrored", "multiworker", "horovod")
 

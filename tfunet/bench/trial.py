@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.bench.collect import FINISHED, TrialRecord, planned_trial, read_plan, read_sweep
-from tfunet.bench.hopeless import read_rule
-from tfunet.bench.output import last_words
-from tfunet.bench.process import signals_noted
-from tfunet.bench.slurm_queue import NoAnswerError, own_job, queue_again
-from tfunet.bench.sweep import execute, give_up, set_aside
-from tfunet.code_version import code_hash
+from tfunet.bench.launch.output import last_words
+from tfunet.bench.launch.process import signals_noted
+from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again
+from tfunet.bench.launch.sweep import execute, give_up, set_aside
+from tfunet.bench.records.collect import FINISHED, TrialRecord, planned_trial, read_plan, read_sweep
+from tfunet.bench.study.hopeless import read_rule
+from tfunet.machine.code_version import code_hash
 from tfunet.record import RunFolder
 
 # As srun 22.05 writes: "srun: error: n10: task 1: Killed", "srun: error: n2: tasks 0-1: Exited

@@ -13,7 +13,7 @@ from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_config, config_of
 
 if TYPE_CHECKING:
-    from tfunet.config import RunConfig
+    from tfunet.config.run import RunConfig
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -72,7 +72,7 @@ def _check(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     config = config_of(options)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from tfunet.data.show import show
+    from tfunet.data.sample_pictures import show
 
     show(
         config,
@@ -106,7 +106,7 @@ def _cache(options: argparse.Namespace) -> int:
 def _build_cache(config: RunConfig, folder: Path) -> str:
     from tfunet.data.cache import build_cache
     from tfunet.data.source import open_source
-    from tfunet.progress import decoding_bar
+    from tfunet.process.terminal import decoding_bar
 
     source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
     with decoding_bar() as show:

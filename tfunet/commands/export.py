@@ -12,7 +12,7 @@ from tfunet import exit_codes
 from tfunet.commands.parsers import add_command
 
 if TYPE_CHECKING:
-    from tfunet.bench.collect import TrialRecord
+    from tfunet.bench.records.collect import TrialRecord
 
 FORMS = {
     "perfetto": "what each process did when (runs with trace = true); open it in ui.perfetto.dev",
@@ -37,7 +37,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from tfunet.bench.collect import read_sweep
+    from tfunet.bench.records.collect import read_sweep
 
     begun = [one for one in read_sweep(options.folder).trials if _has_begun(one, options.to)]
     if not begun:
@@ -55,7 +55,8 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _has_begun(trial: TrialRecord, form: str) -> bool:
-    from tfunet.record import RunFolder, read_rows
+    from tfunet.files.table import read_rows
+    from tfunet.record import RunFolder
 
     if form == "perfetto":
         return any(RunFolder(trial.folder).read_spans().values())
@@ -63,28 +64,29 @@ def _has_begun(trial: TrialRecord, form: str) -> bool:
 
 
 def _write(trial: TrialRecord, form: str, out: Path) -> Path:
-    from tfunet.record import RunFolder, write_atomic
+    from tfunet.files.atomic import write_atomic
+    from tfunet.record import RunFolder
 
     name = trial.folder.resolve().name
     if form == "tensorboard":
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        from tfunet.event_files import write_events
+        from tfunet.export.tensorboard import write_events
 
         return write_events(trial.folder, out / name)
     RunFolder(out).create()
     if form == "mlperf":
-        from tfunet.bench.mlperf import mlperf_lines
+        from tfunet.export.mlperf import mlperf_lines
 
         path = out / f"{name}.log"
         write_atomic(path, "".join(f"{line}\n" for line in mlperf_lines(trial)))
         return path
-    from tfunet.bench.traces import trace
+    from tfunet.export.perfetto import trace
 
     path = out / f"{name}.json"
     ops = None
     if any(trial.folder.glob("profile/process-*/plugins")):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        from tfunet.xplane import read_ops
+        from tfunet.timing.xplane import read_ops
 
         ops = read_ops(trial.folder)
     write_atomic(path, json.dumps(trace(trial.folder, ops)))

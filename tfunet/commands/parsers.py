@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfunet.config import RunConfig
+    from tfunet.config.run import RunConfig
 
 LOGS = Path("logs")
 
@@ -48,3 +49,27 @@ def share(text: str) -> float:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"write it as 2% or 0.02, got {text!r}") from error
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"write it as 512,512, got {text!r}") from error
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"write it as 0.1,0.1, got {text!r}") from error
+
+
+def toml_options(pairs: Sequence[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads("\n".join(pairs))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(
+            f"Options are KEY=VALUE with a value as in TOML (a text in quotes), got {pairs}: "
+            f"{error}."
+        ) from error

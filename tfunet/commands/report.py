@@ -33,12 +33,12 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from tfunet.bench.campaign import is_campaign
+    from tfunet.bench.analysis.campaign import is_campaign
 
     if is_campaign(options.folder):
         return _report_campaign(options)
     if options.json:
-        from tfunet.bench.report import summary_json
+        from tfunet.bench.report.report import summary_json
 
         print(json.dumps(summary_json(options.folder, options.target_dice), indent=1))
         return exit_codes.OK
@@ -48,14 +48,14 @@ def _report(options: argparse.Namespace) -> int:
 
 def print_report(folder: Path, out: Path | None, target_dice: float | None = None) -> None:
     """Print the summary of a sweep and write its report, by default beside its records."""
-    from tfunet.bench.report import summary_table, write_report
+    from tfunet.bench.report.report import summary_table, write_report
 
     print(summary_table(folder, target_dice))
     print(f"Report: {write_report(folder, out, target_dice).html}")
 
 
 def _report_campaign(options: argparse.Namespace) -> int:
-    from tfunet.bench.campaign import (
+    from tfunet.bench.analysis.campaign import (
         campaign_json,
         campaign_text,
         read_campaign,
@@ -72,7 +72,7 @@ def _report_campaign(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from tfunet.bench.compare_sweeps import change_json, change_text, compare_sweeps
+    from tfunet.bench.analysis.compare_sweeps import change_json, change_text, compare_sweeps
 
     change = compare_sweeps(options.first, options.second, options.tolerance)
     print(json.dumps(change_json(change), indent=1) if options.json else change_text(change))

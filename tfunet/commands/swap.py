@@ -36,8 +36,8 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     from tfunet.arguments import check_names
-    from tfunet.refs import near_match
-    from tfunet.swap.devices import DEVICES
+    from tfunet.config.refs import near_match
+    from tfunet.performance.devices import DEVICES
 
     if options.device not in DEVICES:
         raise ValueError(
@@ -47,9 +47,9 @@ def _plan(options: argparse.Namespace) -> int:
     config = config_of(options)
     check_names(config)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from tfunet.record import write_atomic
-    from tfunet.swap.amount import parse as parse_bytes
-    from tfunet.swap.forecast import forecast, forecast_json, forecast_text
+    from tfunet.config.amount import parse as parse_bytes
+    from tfunet.files.atomic import write_atomic
+    from tfunet.performance.forecast import forecast, forecast_json, forecast_text
 
     memory_bytes = None if options.memory is None else parse_bytes(options.memory)
     if isinstance(memory_bytes, float):
@@ -62,8 +62,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from tfunet.bench.traces import copied_seconds
-    from tfunet.swap.show import draw, read_measured, read_plans, text
+    from tfunet.swap.report.text import draw, read_measured, read_plans, text
+    from tfunet.timing.recorded import copied_seconds
 
     plan, measured = read_plans(options.plan)[-1], read_measured(options.plan)
     copied = copied_seconds(options.plan) if options.plan.is_dir() else None
@@ -75,8 +75,8 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from tfunet.swap.diff import difference, difference_json, difference_text
-    from tfunet.swap.show import read_measured, read_plans
+    from tfunet.swap.report.diff import difference, difference_json, difference_text
+    from tfunet.swap.report.text import read_measured, read_plans
 
     both = options.first, options.second
     first, second = (read_plans(path)[-1] for path in both)

@@ -30,8 +30,8 @@ import numpy as np
 from tfunet.data.cache_folder import INDEX, LOCK, Room, hold
 from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.source import CaseParts, DataSource
-from tfunet.data.windows import padding_before
-from tfunet.record import WriteError
+from tfunet.files.atomic import WriteError
+from tfunet.geometry.windows import padding_before
 
 FORMAT_VERSION = 2
 SHOWN_DEFECTS = 20

@@ -15,12 +15,12 @@ import tensorflow as tf
 from nvidia.dali import Pipeline, fn, pipeline_def, types
 from nvidia.dali import math as dali_math
 
-from tfunet.cores import usable_cores
+from tfunet.config.augmentation import KINDS, Augmentation, check_kinds
 from tfunet.data import spatial
 from tfunet.data.augment import Draws, draw_affine, draw_orientation
-from tfunet.data.augmentation import KINDS, Augmentation
-from tfunet.data.dali_limits import GREY, MOST_LENGTHS, check_kinds, check_patch, farthest
+from tfunet.data.dali_limits import GREY, MOST_LENGTHS, check_patch, farthest
 from tfunet.data.streams import normal
+from tfunet.machine.cores import usable_cores
 
 AFFINE = ("rotation", "scale", "shear", "translation")
 # DALI takes a sigma of 0 for none given. This one leaves the middle weight alone.

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from itertools import combinations
 
-from tfunet.data.augmentation import Amount, Augmentation, chosen_axes
+from tfunet.config.augmentation import Amount, Augmentation, chosen_axes
 
 GREY = ("blur", "brightness", "contrast", "gamma", "noise")
 INSTEAD = "or use pipeline = 'tf'"
@@ -25,15 +25,6 @@ def check_installed() -> None:
             f"pipeline = 'dali' needs NVIDIA DALI, which cannot be imported ({error}). Install it "
             f"with: pip install 'tfunet[dali]', {INSTEAD}."
         ) from error
-
-
-def check_kinds(augmentation: Augmentation) -> None:
-    """Raise ValueError for an augmentation that DALI does not have."""
-    if augmentation.elastic is not None:
-        raise ValueError(
-            "DALI moves pixels by affine maps only: it has no elastic deformation of images and "
-            f"volumes on CPU and GPU. Leave out augmentation.elastic, {INSTEAD}."
-        )
 
 
 def check_patch(augmentation: Augmentation, patch: Sequence[int]) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tfunet.config.refs import near_match
 from tfunet.data.defects import BadFileError
 from tfunet.data.readers import lossy_hint, read_mask
-from tfunet.refs import near_match
 
 BACKGROUND = "background"
 

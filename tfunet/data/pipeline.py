@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 import tensorflow as tf
 
+from tfunet.config.augmentation import Augmentation
 from tfunet.data.augment import augment
-from tfunet.data.augmentation import Augmentation
 from tfunet.data.cache import CachedCases
 from tfunet.data.dali_limits import held_batches
 from tfunet.data.mapped import mapped
 from tfunet.data.order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.data.patch_start import patch_start
 from tfunet.data.streams import epoch_order
-from tfunet.data.windows import plan_windows
+from tfunet.geometry.windows import plan_windows
 
 if TYPE_CHECKING:
     from tfunet.data.dali import DaliAugment

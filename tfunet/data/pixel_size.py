@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfunet.config.refs import near_match
 from tfunet.data.defects import Defect
 from tfunet.data.pairs import Case, Found
 from tfunet.data.patterns import placeholders
 from tfunet.data.readers import Header
 from tfunet.data.tables import Table
-from tfunet.refs import near_match
 
 Spacing = tuple[float, ...]
 KEYS = ("file", "key", "column")

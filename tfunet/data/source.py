@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tfunet.config.refs import call, resolve
 from tfunet.data import DATASETS
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.description import described
-from tfunet.refs import call, resolve
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfunet.config import RunConfig
+from tfunet.config.refs import near_match
+from tfunet.config.run import RunConfig
 from tfunet.data.defects import Defect
 from tfunet.data.source import DataSource
-from tfunet.refs import near_match
 
 SIDES = ("train", "validation")
 

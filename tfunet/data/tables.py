@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tfunet.config.refs import near_match
 from tfunet.data.defects import Defect
 from tfunet.data.pairs import Case
-from tfunet.refs import near_match
 
 KEYS = ("file", "key", "group", "keep")
 

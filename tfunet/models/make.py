@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
+from tfunet.config.refs import call, resolve
 from tfunet.models import MODELS
-from tfunet.refs import call, resolve
 
 
 def make_model(

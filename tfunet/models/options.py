@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import TypeGuard
 
-from tfunet.refs import near_match
+from tfunet.config.refs import near_match
 
 Shape = tuple[int | None, ...]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import keras
 
+from tfunet.config.refs import call
 from tfunet.models import isensee, unet
 from tfunet.models.options import Shape, check_at_least, check_dimensions
-from tfunet.refs import call
 
 
 def ronneberger2d(*, image_shape: Shape, num_classes: int, **options: Any) -> keras.Model:

@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfunet.config import RunConfig
+from tfunet.config.run import RunConfig
+from tfunet.geometry.receptive_field import UnknownReachError, alignment, reach, statistics_layers
 from tfunet.models.make import make_model
-from tfunet.models.receptive_field import UnknownReachError, alignment, reach, statistics_layers
 from tfunet.record import RunFolder
 
 WEIGHTS = "model.keras"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tfunet.data.formats.container import split_container
+from tfunet.files.atomic import replacing, writing
 from tfunet.predict.raster import Raster, written_to_array
-from tfunet.record import replacing, writing
 
 # As TIFF wants it, a multiple of 16, and as readers of large images expect it.
 TILE = 256

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfunet.data.lazy_image import cuts
 from tfunet.data.preprocess import nearest, resize_linear_box
-from tfunet.record import writing
+from tfunet.files.atomic import writing
 
 
 @final

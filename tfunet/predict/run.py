@@ -17,17 +17,18 @@ import numpy as np
 from tqdm import tqdm
 
 from tfunet import __version__
-from tfunet.counting import predicted_labels
 from tfunet.data.lazy_image import LazyImage
 from tfunet.data.preprocess import Statistics
 from tfunet.data.readers import read_header
+from tfunet.files.atomic import write_atomic, writing
+from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
+from tfunet.learning.counting import predicted_labels
 from tfunet.predict import output
 from tfunet.predict.jobs import Job, identity_of, is_finished, plan_jobs
 from tfunet.predict.network import WEIGHTS, Facts, Forward, Network, load_network
 from tfunet.predict.prepare import Preparation, check_memory, preparation
 from tfunet.predict.raster import RawFile, raster_of
-from tfunet.predict.tiles import Predict, Tiling, bands, blended, with_halo
-from tfunet.record import RunFolder, write_atomic, writing
+from tfunet.record import RunFolder
 
 WAYS = ("gaussian", "halo")
 

@@ -10,31 +10,28 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfunet.gradient_sums import in_order_of_graph
-from tfunet.stamps import Note
-from tfunet.swap import (
-    amount,
-    compiled,
-    device_memory,
-    forward,
-    making,
-    rewrite,
-    tflms,
-    trace,
-)
-from tfunet.swap import budget as budgets
-from tfunet.swap import compression as compressions
-from tfunet.swap.fitting import Memory
-from tfunet.swap.plan import WAYS, Plan, Way
-from tfunet.swap.planned import as_planned, cut, scheduled
-from tfunet.swap.room import Room, local_replicas, read_limits
-from tfunet.swap.scalars import scalars
-from tfunet.swap.show import begin_line, end_line, forward_line, out_of_memory_line
-from tfunet.swap.steps import Trace
-from tfunet.swap.stopwatch import Stopwatch
-from tfunet.swap.taken_over import taken_over
+from tfunet.config import amount
+from tfunet.config import compression as compressions
+from tfunet.config.amount import MIB
+from tfunet.graph import forward, reader
+from tfunet.graph.capture import taken_over
+from tfunet.graph.gradient_sums import in_order_of_graph
+from tfunet.graph.step import Trace
+from tfunet.machine import device
+from tfunet.swap import compiled, making
+from tfunet.swap.arena import budget as budgets
+from tfunet.swap.arena import device_memory
+from tfunet.swap.arena.memory import Memory
+from tfunet.swap.plan.plan import WAYS, Plan, Way, check_plan
+from tfunet.swap.report.scalars import scalars
+from tfunet.swap.report.stopwatch import Stopwatch
+from tfunet.swap.report.text import begin_line, end_line, forward_line, out_of_memory_line
+from tfunet.swap.rewrite import rewrite
+from tfunet.swap.search import tflms
+from tfunet.swap.search.applied import as_planned, cut, scheduled
+from tfunet.swap.storage.room import Room, local_replicas, read_limits
+from tfunet.timing.stamps import Note
 
-MIB = 2**20
 SCALAR = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
     data_class="DATA_CLASS_SCALAR",
@@ -58,7 +55,7 @@ class LargeModelSupport(keras.callbacks.Callback):
 
     It changes nothing in what is computed (but with `compression`): losses and weights are those
     without it, bit for bit where TensorFlow's ops are deterministic, and gradients are added up in
-    the order of the graph (`tfunet.gradient_sums`). Evaluations and predictions
+    the order of the graph (`tfunet.graph.gradient_sums`). Evaluations and predictions
     are planned too, in training and with `model.evaluate(..., callbacks=[...])`. Before it begins
     it changes the model's steps (`train_step`, `test_step`, `predict_step`) and `jit_compile`, and
     afterwards, also after an exception in a step, they are as they were.
@@ -85,7 +82,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         plan: A plan to follow instead of making one, for the same model and batch; see `plans`.
         swapout_threshold: This and the next five are the parameters of TFLMS v2. With any of them
             the plan is made by its rule, of swapping alone, whatever the budget; what is left out
-            of the first three, or is -1, is found for the budget. `tfunet.swap.tflms.Rule` and
+            of the first three, or is -1, is found for the budget. `tflms.Rule` and
             docs/large-models.md have more. A tensor is swapped for its readers in the backward
             pass that are more than so many levels of the graph from the op that made it.
         swapin_ahead: A copy back begins so many levels before it is read.
@@ -190,7 +187,7 @@ class LargeModelSupport(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._remove()
         # A CPU without a cap is no device that tensors could be moved out of.
-        used = budgets.used_bytes() if budgets.device_bytes() is not None else None
+        used = device.used_bytes() if device.device_bytes() is not None else None
         line = self.plans and end_line(
             _largest(self.plans),
             resident_bytes=device_memory.resident_bytes(self.model),
@@ -214,7 +211,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         leaves the model as it was.
 
         Those of training add up gradients in the order of their graph, where they follow a plan:
-        TensorFlow's memory optimizer is off (`tfunet.gradient_sums`).
+        TensorFlow's memory optimizer is off (`tfunet.graph.gradient_sums`).
 
         Raises OSError, and says so in words, where it was the disk that failed.
         """
@@ -276,8 +273,6 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._room = Room(
             self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
         )
-        if self.verbose and (line := budgets.far_line()):
-            print(line, flush=True)
         self._memory = partial(
             device_memory.of_model, model, budgets.in_bytes(self.budget), budgets.join_regions()
         )
@@ -316,20 +311,20 @@ class LargeModelSupport(keras.callbacks.Callback):
     def _rewrite(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> None:
         """Plan a step of one device and make its graph follow the plan."""
         since = time.perf_counter()
-        if not any(trace.is_backward(op) for op in ops):
+        if not any(reader.is_backward(op) for op in ops):
             return
         room = self._place()
-        step, handles = trace.read(ops, results, compression=self.compression)
-        device = self._memory(step, handles)
-        unknown = trace.of_unknown_size(step, handles)
+        step, handles = reader.read(ops, results, compression=self.compression)
+        memory = self._memory(step, handles)
+        unknown = reader.of_unknown_size(step, handles)
         self._tell_of_unknown(unknown)
-        plan = self.plan or self._make_plan(step, ops, device)
-        compressions.check_plan(plan, self.compression)
+        plan = self.plan or self._make_plan(step, ops, memory)
+        check_plan(plan, self.compression)
         step = as_planned(step, plan)
-        budgets.forget_peak()  # That of timing the ops is not training's.
+        device.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
-        if plan.gives_up or plan.serialized or plan.peak_bytes > making.FAR * device.step_bytes:
+        if plan.gives_up or plan.serialized or plan.peak_bytes > making.FAR * memory.step_bytes:
             self._follow(plan, step, ops, handles, room)
             self._follows = True
         if self.verbose:
@@ -346,9 +341,9 @@ class LargeModelSupport(keras.callbacks.Callback):
             return
         room = self._place()
         # Never compressed: what it computes is what it is for.
-        step, handles = trace.read(ops, results)
+        step, handles = reader.read(ops, results)
         step = forward.divided(step)
-        with budgets.uncounted():
+        with device.uncounted():
             plan = self._make_plan(step, ops, self._memory(step, handles))
         self.evaluation_plans.append(plan)
         if plan.gives_up:
@@ -357,14 +352,14 @@ class LargeModelSupport(keras.callbacks.Callback):
         if self.verbose and line:
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
-    def _make_plan(self, step: Trace, ops: Sequence[tf.Operation], device: Memory) -> Plan:
+    def _make_plan(self, step: Trace, ops: Sequence[tf.Operation], memory: Memory) -> Plan:
         wanted = making.Wanted(
             threshold_bytes=self.threshold_bytes,
             allowed=self.allowed,
             margin=self.margin,
             rule=self.rule,
         )
-        return making.make_plan(step, ops, self._place(), device, wanted, self._timed)
+        return making.make_plan(step, ops, self._place(), memory, wanted, self._timed)
 
     def _place(self) -> Room:
         """Return where tensors go that are given up."""

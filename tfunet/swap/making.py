@@ -6,18 +6,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfunet.swap import budget as budgets
-from tfunet.swap import planner, profile, tflms
-from tfunet.swap.costs import Costs
-from tfunet.swap.device_memory import more_bytes
-from tfunet.swap.fitting import Memory, fitted
-from tfunet.swap.pieces import free_pieces
-from tfunet.swap.plan import Plan, Way
-from tfunet.swap.planned import as_planned, cut
-from tfunet.swap.room import Room
-from tfunet.swap.schedule import memory, schedule
-from tfunet.swap.steps import Trace
-from tfunet.swap.tiers import Tiers, with_advice
+from tfunet.graph.step import Trace
+from tfunet.machine.device import device_bytes
+from tfunet.swap.arena.device_memory import more_bytes
+from tfunet.swap.arena.memory import Memory
+from tfunet.swap.arena.pieces import free_pieces
+from tfunet.swap.measure import profile
+from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.placement import Tiers, with_advice
+from tfunet.swap.plan.plan import Plan, Way
+from tfunet.swap.plan.schedule import memory, schedule
+from tfunet.swap.search import planner, tflms
+from tfunet.swap.search.applied import as_planned, cut
+from tfunet.swap.search.fitting import fitted
+from tfunet.swap.storage.room import Room
 
 # A step whose tensors fill no such part of the budget fits with any scratch, and in any order.
 FAR = 1 / 4
@@ -44,12 +46,12 @@ def make_plan(
     """Return a plan for a step within the memory of a device.
 
     Args:
-        step: As `tfunet.swap.trace.read` returns it.
+        step: As `tfunet.graph.reader.read` returns it.
         ops: Of its graph, in the same order.
         room: For what is given up.
         device: Before the step.
         wanted: Of the plan.
-        timed: See `tfunet.swap.profile.measure`: what is known of the steps of a model. It grows.
+        timed: See `tfunet.swap.measure.profile`: what is known of the steps of a model. It grows.
     """
     tiers = room.left(ops[0].graph, ops[0].device)
     costs = Costs(
@@ -95,7 +97,7 @@ def make_plan(
     device = replace(device, more_bytes=max(device.more_bytes, now_bytes))
     # Not of a forward pass alone, which takes no detours: meanwhile data may be read for it.
     looks = wanted.margin is None and not step.is_forward and is_near
-    if looks and device.limit_bytes == budgets.device_bytes() and (pieces := free_pieces()):
+    if looks and device.limit_bytes == device_bytes() and (pieces := free_pieces()):
         *small, largest = pieces
         # What is known to come: constants, and the batch where the step itself fetches it.
         coming = step.constant_bytes + device.more_bytes - now_bytes

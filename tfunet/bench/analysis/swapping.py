@@ -1,0 +1,204 @@
+"""Compares runs of a sweep under large-model support with the same runs without it. Pure."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from tfunet.bench.analysis.cells import speed_ratio, speed_ratios
+from tfunet.bench.analysis.stats import Estimate, Spread, adjusted_p_values, speed_verdict, spread
+from tfunet.bench.records.collect import SweepRecord, TrialRecord
+from tfunet.bench.records.ways import way_of
+from tfunet.config.amount import MIB
+from tfunet.config.run import SWAP_KEYS, RunConfig
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.measured import Measured
+from tfunet.swap.report.text import read_measured, read_plans
+from tfunet.timing.recorded import copied_seconds
+
+# Of the plans, what programs get the medians of.
+MEDIANS = (
+    *("unlimited_peak_bytes", "peak_bytes", "budget_bytes", "host_bytes", "disk_bytes"),
+    *("out_bytes", "in_bytes", "step_seconds", "unlimited_step_seconds", "repeat_seconds"),
+    *("copy_seconds", "exposed_seconds"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swapped:
+    """The repeats of one combination of settings with a budget, and of the same without one.
+
+    Args:
+        way: Backend with its options.
+        budget: What `swap` was, such as "24MiB", with the limits of host and disk, and with what
+            swapped tensors are compressed to.
+        upper: The finished runs with the budget.
+        lower: Those without; empty where the sweep has none.
+        plans: A plan for each of `upper`: of the replica and step that need most.
+        measured: What a step took, for each of `upper`.
+        copied_seconds: Time of the copies of a step, of those of `upper` that were traced.
+        ratio: How many times as fast as without; None without runs on both sides.
+        ratio_repeats: The same of every repeat.
+        adjusted_p: p-value of `ratio`, adjusted for all those of the sweep.
+    """
+
+    way: str
+    num_replicas: int
+    replica_batch: int
+    budget: str
+    upper: tuple[TrialRecord, ...]
+    lower: tuple[TrialRecord, ...]
+    plans: tuple[Plan, ...]
+    measured: tuple[Measured, ...]
+    copied_seconds: tuple[float, ...]
+    ratio: Estimate | None
+    ratio_repeats: tuple[float, ...]
+    adjusted_p: float | None = None
+
+    @property
+    def label(self) -> str:
+        """Way, replicas, the batch of each, and budget: "horovod x2, batch 4, 24MiB"."""
+        return f"{self.way} x{self.num_replicas}, batch {self.replica_batch}, {self.budget}"
+
+    @property
+    def predicted_ratio(self) -> Spread:
+        """How many times as fast as without, as the plans predict it."""
+        # A plan that changes nothing was made without measured times.
+        return spread(
+            [
+                one.unlimited_step_seconds / one.step_seconds if one.step_seconds else 1.0
+                for one in self.plans
+            ]
+        )
+
+    @property
+    def saved_bytes(self) -> Spread:
+        """Device memory of a step that the plans save."""
+        return spread([one.unlimited_peak_bytes - one.peak_bytes for one in self.plans])
+
+
+def read_swapped(sweep: SweepRecord) -> tuple[Swapped, ...]:
+    """Return every combination of settings that was run with a budget, by replicas and batch.
+
+    Raises ValueError where no finished run has a plan.
+    """
+    groups: dict[str, dict[str | None, list[TrialRecord]]] = {}
+    for trial in sweep.trials:
+        if trial.result is not None:
+            settings = {**vars(trial.config), "seed": None, **dict.fromkeys(SWAP_KEYS)}
+            budgets = groups.setdefault(repr((trial.scaling, settings)), {})
+            budgets.setdefault(budget_text(trial.config), []).append(trial)
+    found = [
+        _swapped(budget, upper, budgets.get(None, []))
+        for budgets in groups.values()
+        for budget, upper in budgets.items()
+        if budget is not None
+    ]
+    if not found:
+        raise ValueError(
+            f"{sweep.folder} holds no finished run with large-model support. Give the study "
+            'swap = ["none", "24MiB"] in its [grid], and run it again.'
+        )
+    # As in the study, where these are the same.
+    found.sort(key=lambda one: (one.num_replicas, one.replica_batch, one.budget, one.upper[0].cell))
+    adjusted = adjusted_p_values([one.ratio for one in found])
+    return tuple(replace(one, adjusted_p=p) for one, p in zip(found, adjusted, strict=True))
+
+
+def swapped_facts(one: Swapped) -> dict[str, Any]:
+    """Return the same for programs: medians over the runs, unrounded; None where nothing is."""
+    ratio = one.ratio
+    return {
+        "backend": one.way,
+        "num_replicas": one.num_replicas,
+        "replica_batch": one.replica_batch,
+        "budget": one.budget,
+        "runs": len(one.upper),
+        "runs_without": len(one.lower),
+        **{name: median(vars(plan)[name] for plan in one.plans) for name in MEDIANS},
+        "hidden_seconds": median(plan.hidden_seconds for plan in one.plans),
+        "tensors_swapped": median(plan.count("swap") for plan in one.plans),
+        "tensors_recomputed": median(plan.count("recompute") for plan in one.plans),
+        "tensors_split": median(len(plan.split) for plan in one.plans),
+        "measured_peak_bytes": _median(peak_bytes(one)),
+        "measured_step_seconds": _median(step_seconds(one.upper)),
+        "measured_step_seconds_without": _median(step_seconds(one.lower)),
+        "measured_copy_seconds": _median(one.copied_seconds),
+        "ratio": None if ratio is None else ratio.value,
+        "ratio_low": None if ratio is None else _finite(ratio.low),
+        "ratio_high": None if ratio is None else _finite(ratio.high),
+        "adjusted_p": one.adjusted_p,
+        "verdict": None if ratio is None else speed_verdict(ratio, one.adjusted_p),
+    }
+
+
+def device_bytes(trials: Iterable[TrialRecord]) -> list[int]:
+    """Return peak device memory of the fullest process, of the runs that count it."""
+    results = [one.result for one in trials if one.result is not None]
+    return [max(one.peak_device_bytes) for one in results if one.peak_device_bytes]
+
+
+def resident_bytes(trials: Iterable[TrialRecord]) -> list[int]:
+    """Return peak host memory of all processes of each run together."""
+    return [sum(one.result.peak_resident_bytes) for one in trials if one.result is not None]
+
+
+def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) -> Swapped:
+    config = upper[0].config
+    measured = [read_measured(trial.folder) for trial in upper]
+    copied = [copied_seconds(trial.folder) for trial in upper]
+    return Swapped(
+        way=way_of(upper[0]),
+        num_replicas=config.num_replicas,
+        replica_batch=config.replica_samples,
+        budget=budget,
+        upper=tuple(upper),
+        lower=tuple(lower),
+        plans=tuple(
+            max(read_plans(trial.folder), key=lambda plan: plan.unlimited_peak_bytes)
+            for trial in upper
+        ),
+        measured=tuple(one for one in measured if one is not None),
+        copied_seconds=tuple(one for one in copied if one is not None),
+        ratio=speed_ratio(upper, lower),
+        ratio_repeats=speed_ratios(upper, lower),
+    )
+
+
+def budget_text(config: RunConfig) -> str | None:
+    if config.swap is None:
+        return None
+    limits = [config.swap]
+    if config.swap_host is not None:
+        limits.append(f"host {config.swap_host}")
+    if config.swap_disk is not None:
+        # Which folder it was is no setting: each machine has its own.
+        size = config.swap_disk_size
+        limits.append("on disk" if size is None else f"disk up to {size}")
+    if config.swap_compression is not None:
+        limits.append(f"compressed to {config.swap_compression}")
+    return ", ".join(map(str, limits))
+
+
+def scaled(values: Spread) -> Spread:
+    return spread([one / MIB for one in values.values])
+
+
+def step_seconds(trials: Iterable[TrialRecord]) -> list[float]:
+    seconds = [one.result.median_step_seconds for one in trials if one.result is not None]
+    return [one for one in seconds if one is not None]
+
+
+def peak_bytes(one: Swapped) -> list[int]:
+    """Return the measured memory of a replica's step, of runs that could tell it from others'."""
+    alone = [found.peak_bytes for found in one.measured if found.num_replicas == 1]
+    return [peak_bytes for peak_bytes in alone if peak_bytes is not None]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

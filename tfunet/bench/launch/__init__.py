@@ -1,0 +1,1 @@
+"""Starts trials and watches them, on this machine or under SLURM."""

@@ -1,0 +1,143 @@
+"""Turns trials into SLURM job scripts that a person can read, and submit by hand. Pure."""
+
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfunet.backend import num_processes
+from tfunet.bench.study.slurm_settings import CHOICES, Slurm, _word
+from tfunet.config.run import RunConfig
+
+# SLURM's MaxArraySize is 1001 unless a site raises it.
+MOST_IN_ARRAY = 1000
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class Shape:
+    """What one run takes of a cluster; trials in one array have the same."""
+
+    nodes: int
+    tasks: int
+    tasks_per_node: int
+    cpus_per_task: int
+    gpus_per_node: int
+
+    @property
+    def name(self) -> str:
+        """As in the name of a job script: "2n2t1c", with GPUs "2n8t8c4g"."""
+        gpus = f"{self.gpus_per_node}g" if self.gpus_per_node else ""
+        return f"{self.nodes}n{self.tasks}t{self.cpus_per_task}c{gpus}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job script: an array of trials of one shape."""
+
+    shape: Shape
+    trials: tuple[str, ...]
+
+
+def shape_of(config: RunConfig, slurm: Slurm) -> Shape:
+    """Return what a run takes: a task a process, one core a replica unless cores_per_replica."""
+    tasks = num_processes(config)
+    replicas = config.num_replicas // tasks
+    tasks_per_node = min(tasks, slurm.processes_per_node)
+    return Shape(
+        nodes=math.ceil(tasks / tasks_per_node),
+        tasks=tasks,
+        tasks_per_node=tasks_per_node,
+        cpus_per_task=replicas * (config.cores_per_replica or 1),
+        gpus_per_node=tasks_per_node * replicas * slurm.gpus_per_replica,
+    )
+
+
+def jobs_of(trials: Sequence[tuple[str, RunConfig]], slurm: Slurm) -> list[Job]:
+    """Return one array for each shape (nodes cannot differ within one), in the order of trials."""
+    names: dict[Shape, list[str]] = {}
+    for name, config in trials:
+        names.setdefault(shape_of(config, slurm), []).append(name)
+    return [
+        Job(shape=shape, trials=tuple(some[at : at + MOST_IN_ARRAY]))
+        for shape, some in names.items()
+        for at in range(0, len(some), MOST_IN_ARRAY)
+    ]
+
+
+def job_script(
+    job: Job,
+    slurm: Slurm,
+    *,
+    study: str,
+    path: Path,
+    folder: Path,
+    code: str,
+    python: str,
+    cwd: Path,
+) -> str:
+    """Return the text of a job script.
+
+    Args:
+        path: Where the script will lie.
+        folder: Of the sweep.
+        code: What `tfunet.machine.code_version.code_hash` gives for the code that was planned.
+        python: The interpreter that runs the trials.
+        cwd: Folder in which they run; paths of data sets are relative to it.
+    """
+    shape = job.shape
+    number = "1 trial" if len(job.trials) == 1 else f"{len(job.trials)} trials"
+    throttle = f"%{slurm.max_running}" if slurm.max_running else ""
+    options = [
+        f"--job-name=tfunet-{_word(study)}",
+        f"--array=0-{len(job.trials) - 1}{throttle}",
+        *(f"--{key}={getattr(slurm, key)}" for key in CHOICES if getattr(slurm, key)),
+        f"--nodes={shape.nodes}",
+        f"--ntasks={shape.tasks}",
+        f"--ntasks-per-node={shape.tasks_per_node}",
+        f"--cpus-per-task={shape.cpus_per_task}",
+        *([f"--gpus-per-node={shape.gpus_per_node}"] if shape.gpus_per_node else []),
+        "--requeue",
+        "--open-mode=append",
+        f"--signal=USR1@{slurm.signal_seconds}",
+        f"--chdir={shlex.quote(str(cwd))}",
+        f"--output={shlex.quote(str(path.with_name(path.stem + '-%a.txt')))}",
+        *slurm.sbatch,
+    ]
+    srun = [
+        "srun",
+        f"--nodes={shape.nodes}",
+        f"--ntasks={shape.tasks}",
+        f"--ntasks-per-node={shape.tasks_per_node}",
+        # Since SLURM 22.05 srun does not take it over from sbatch.
+        f"--cpus-per-task={shape.cpus_per_task}",
+        "--distribution=block",
+        "--kill-on-bad-exit=1",
+        "--export=ALL",
+        *slurm.srun,
+    ]
+    lines = [
+        "#!/bin/bash",
+        f"# {number} of study {study}. By hand: sbatch {shlex.quote(str(path))}",
+        *(f"#SBATCH {option}" for option in options),
+        "",
+        "trials=(",
+        *(f"  {shlex.quote(name)}" for name in job.trials),
+        ")",
+        *slurm.setup,
+        f'trial={shlex.quote(str(folder))}/"${{trials[$SLURM_ARRAY_TASK_ID]}}"',
+        "# Runs srun, and writes down how it ended; refuses other code than the one of the plan.",
+        f'exec {shlex.quote(python)} -m tfunet.bench.trial --code {code} "$trial" \\',
+        f"  {' '.join(map(shlex.quote, srun[:5]))} \\",
+        f"  {' '.join(map(shlex.quote, srun[5:]))} \\",
+        '  --open-mode=append --output="$trial/log-%t.txt" \\',
+        f'  {shlex.quote(python)} -m tfunet.worker "$trial"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def trials_of(script: str) -> list[str]:
+    """Return the trials that a job script lists, by their place in the array."""
+    found = re.search(r"^trials=\(\n(.*?)^\)$", script, re.DOTALL | re.MULTILINE)
+    return shlex.split(found[1]) if found else []

@@ -1,0 +1,1 @@
+"""Writes tables, verdicts and figures."""

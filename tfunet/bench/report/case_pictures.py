@@ -1,0 +1,166 @@
+"""Pictures of a case: image, manual mask, prediction and where they differ. Needs matplotlib."""
+
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from tfunet.bench.report.plot_style import WIDTH, make_panels
+from tfunet.bench.report.plots import Drawing, drawn
+from tfunet.data.check import raw_case
+from tfunet.data.description import described
+from tfunet.data.readers import read_mask
+from tfunet.data.sheet import colour_of, overlay
+from tfunet.data.source import DataSource, open_source
+from tfunet.files.atomic import write_atomic
+from tfunet.learning import scores
+from tfunet.record import RunFolder
+
+# Label of a difference to its name and colour (Okabe and Ito 2008).
+DIFFERENCES = {
+    1: ("predicted, not in the mask", "#D55E00"),
+    2: ("in the mask, not predicted", "#0072B2"),
+    3: ("of another class", "#F0E442"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownCase:
+    """A case as its files hold it, and what `tfunet predict` must be given.
+
+    Args:
+        files: Paths of the image's files, joined by commas.
+        pixel_size: Of the image, where the run resamples; else None.
+        image: float32 (*spatial, channels).
+        mask: The manual one, uint8 (*spatial).
+        regions: Region to its labels.
+        labels: Label to its name.
+    """
+
+    case_id: str
+    files: str
+    pixel_size: tuple[float, ...] | None
+    image: np.ndarray
+    mask: np.ndarray
+    regions: Mapping[str, tuple[int, ...]]
+    labels: Mapping[int, str]
+
+
+def open_data(run: Path, root: str | None) -> DataSource:
+    """Return the data set of a run, read from the folder `root`; None for one made in code.
+
+    Raises ValueError that says what to do where the data is not there.
+    """
+    config = RunFolder(run).read_config()
+    if config is None:
+        raise ValueError(f"{run} holds no run: it has no config.json.")
+    data, options = described(config.data, config.data_options)
+    if root is not None and "root" not in options:
+        raise ValueError(
+            f"The run in {run} has the data set {config.data!r}, which reads no folder: set `root` "
+            "to None."
+        )
+    try:
+        return open_source(data, options if root is None else {**options, "root": root})
+    except ValueError as error:
+        raise ValueError(
+            f"The data of the run in {run} cannot be opened: {error} Set `root` to the folder "
+            "that has it."
+        ) from error
+
+
+def read_case(source: DataSource, case_id: str, scratch: Path) -> ShownCase:
+    """Return a case of a data set; an image that was made in code is written into `scratch`."""
+    if case_id not in source.case_ids:
+        raise ValueError(
+            f"{source.name} has no case {case_id!r}. Its cases: {', '.join(source.case_ids)}."
+        )
+    raw = raw_case(source, source.case_ids.index(case_id))
+    files = [str(source.root / file) for file in raw.image_files]
+    if not files:
+        files = [str(scratch / (re.sub(r"[^\w.-]", "_", case_id) + ".npy"))]
+        content = io.BytesIO()
+        # Of three axes the first would be planes: a plane is a stack of one.
+        np.save(content, raw.image[np.newaxis] if raw.mask.ndim == 2 else raw.image)
+        write_atomic(Path(files[0]), content.getvalue())
+    return ShownCase(
+        case_id=case_id,
+        files=",".join(files),
+        pixel_size=None if raw.target is None else raw.spacing,
+        image=raw.image,
+        mask=raw.mask,
+        regions=source.regions,
+        labels=source.label_names(),
+    )
+
+
+def picture(case: ShownCase, prediction: Path) -> Drawing:
+    """Draw a case beside its prediction, whose labels are in the file; of a volume one slice."""
+    predicted = read_mask(prediction).astype(np.uint8)
+    if predicted.shape != case.mask.shape:
+        raise ValueError(
+            f"{prediction} has the shape {predicted.shape}, the mask of {case.case_id} "
+            f"{case.mask.shape}: it is a prediction of another image."
+        )
+    dice = ", ".join(f"{name} {one:.3f}" for name, one in dice_of(case, predicted).items())
+    name = "case-" + re.sub(r"\W+", "-", case.case_id)
+    return drawn(
+        name,
+        f"{case.case_id}: Dice {dice}",
+        "Dice is that of this prediction at the image's own pixels; the run's records have it at "
+        "those that it was evaluated at.",
+        partial(draw_case, case, predicted),
+    )
+
+
+def dice_of(case: ShownCase, predicted: np.ndarray) -> dict[str, float]:
+    """Return the Dice of every region."""
+    found = {}
+    for region, labels in case.regions.items():
+        inside, truth = np.isin(predicted, labels), np.isin(case.mask, labels)
+        parts = [inside & truth, inside & ~truth, ~inside & truth]
+        found[region] = float(scores.dice(np.array([[one.sum() for one in parts]], float))[0])
+    return found
+
+
+def differences(mask: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Return where they differ, as the labels of `DIFFERENCES`; 0 where they agree."""
+    return np.select([mask == predicted, mask == 0, predicted == 0], [0, 1, 2], 3).astype(np.uint8)
+
+
+def draw_case(case: ShownCase, predicted: np.ndarray) -> Figure:
+    """Draw image, manual mask, prediction, and where the two differ."""
+    grey, mask, where = case.image[..., 0], case.mask, ""
+    if mask.ndim == 3:
+        fullest = int((mask > 0).sum((1, 2)).argmax())
+        grey, mask, predicted = grey[fullest], mask[fullest], predicted[fullest]
+        where = f", slice {fullest + 1} of {len(case.mask)}"
+    rows, columns = mask.shape
+    height = min(2 * 0.48 * WIDTH * rows / columns, 1.6 * WIDTH) + 1.0
+    figure, panels = make_panels(2, 2, height, sharex=True, sharey=True)
+    # Images stand in the SVG as pixels: enough of them to look closely.
+    figure.set_dpi(150)
+    low, high = np.percentile(grey, (0.5, 99.5))
+    wrong = np.zeros((*mask.shape, 4), np.float32)
+    labels = differences(mask, predicted)
+    for label, (_, colour) in DIFFERENCES.items():
+        wrong[labels == label] = to_rgba(colour, 0.85)
+    titles = (f"image{where}", "manual mask", "prediction", "where they differ")
+    layers = (None, overlay(mask), overlay(predicted), wrong)
+    for axes, title, layer in zip(panels, titles, layers, strict=True):
+        axes.imshow(grey, cmap="gray", vmin=low, vmax=high)
+        if layer is not None:
+            axes.imshow(layer, interpolation="nearest")
+        axes.set_title(title)
+        axes.set_axis_off()
+    handles = [Patch(color=colour_of(label), label=name) for label, name in case.labels.items()]
+    handles += [Patch(color=colour, label=name) for name, colour in DIFFERENCES.values()]
+    figure.legend(handles=handles, loc="outside lower left", ncols=5)
+    return figure

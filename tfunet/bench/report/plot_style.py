@@ -1,0 +1,162 @@
+"""How the figures of a report look: colours, markers, panels, axes and SVG. Needs matplotlib."""
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from tfunet.bench.analysis.cells import Cell
+from tfunet.bench.analysis.comparison import Summary
+from tfunet.bench.records.collect import TrialRecord
+
+# Okabe and Ito 2008, told apart by the colour-blind; yellow is left out, too pale on white. Each
+# has a marker of its own too. Names that come often keep theirs from report to report.
+STYLES = {
+    "single": ("#4d4d4d", "o"),
+    "mirrored": ("#0072B2", "s"),
+    "multiworker": ("#009E73", "^"),
+    "horovod": ("#D55E00", "D"),
+}
+OTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#000000")
+OTHER_MARKERS = ("v", "P", "X", "*", "<", "p", ">")
+# How far to the right of its estimate the dot of a repeat stands.
+BESIDE = 2**0.035
+WIDTH = 9.0  # inches, which a page of 900 pixels shows at its own size
+RC = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    # Text stays text: it can be searched, copied and read aloud.
+    "svg.fonttype": "none",
+}
+
+Styles = dict[str, tuple[str, str]]
+
+
+def styles_of(summary: Summary) -> Styles:
+    """Return colour and marker of every way of training; up to 32 are all different."""
+    ways = list(dict.fromkeys(way for family in summary.families for way in family.ways))
+    others = [way for way in ways if way not in STYLES]
+    extra = {
+        way: (OTHER_COLOURS[at % len(OTHER_COLOURS)], OTHER_MARKERS[at % len(OTHER_MARKERS)])
+        for at, way in enumerate(others)
+    }
+    return {**STYLES, **extra}
+
+
+def shifts(cells: Sequence[Cell]) -> dict[str, float]:
+    """Return a factor near 1 for each way, so that equal values do not hide each other."""
+    ways = list(dict.fromkeys(cell.way for cell in cells))
+    middle = (len(ways) - 1) / 2
+    return {way: 2 ** ((at - middle) * 0.09) for at, way in enumerate(ways)}
+
+
+def replica_axis(axes: Any, counts: Sequence[int], label: str) -> None:
+    """Show numbers of replicas at distances of their ratios, each with its number."""
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(counts[0] * 0.78, counts[-1] * 1.28)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.minorticks_off()
+    axes.set_xlabel(label)
+
+
+def make_panels(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, list[Any]]:
+    """Return a figure as wide as the page, `height` inches high, and its axes row by row."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def repeat_dots(
+    axes: Any,
+    x: Sequence[float],
+    y: Sequence[float],
+    colour: str,
+    trials: Sequence[TrialRecord] = (),
+    *,
+    face: str = "white",
+    marker: str = "o",
+    size: float = 3.0,
+) -> None:
+    """Draw a small hollow mark for each repeat, `size` points wide.
+
+    With `trials`, those behind the marks, each leads to its row in the report's table of trials.
+    """
+    style = {"facecolors": face, "edgecolors": colour, "linewidths": 0.9, "zorder": 4}
+    marks = axes.scatter(x, y, s=size**2, marker=marker, **style)
+    if trials:
+        marks.set_urls([f"#trial-{one.id}" for one in trials])
+
+
+def draw_boxes(axes: Any, rows: Sequence[Any], colours: Sequence[str]) -> None:
+    """Draw a box for the values of each row, from 0 on, in the colours as far as they reach."""
+    boxes = axes.boxplot(
+        rows,
+        positions=range(len(rows)),
+        orientation="horizontal",
+        widths=0.6,
+        patch_artist=True,
+        medianprops={"color": "#000000", "linewidth": 1.4},
+        flierprops={"marker": ".", "markersize": 4, "markeredgecolor": "#555555"},
+    )
+    for box, colour in zip(boxes["boxes"], colours, strict=False):
+        box.set(facecolor=colour, alpha=0.5)
+
+
+def bars_height(num_cells: int) -> float:
+    """Return the inches that a figure with a bar for each cell needs."""
+    return 0.9 + 0.34 * num_cells
+
+
+def name_rows(axes: Any, cells: Sequence[Cell]) -> None:
+    """Give each cell a row, the first one on top."""
+    axes.set_yticks(range(len(cells)), [cell.label for cell in cells])
+    axes.set_ylim(len(cells) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, min_n_ticks=3))
+
+
+def legend_above(figure: Figure, *panels: Any) -> None:
+    """Put one legend for all panels above them."""
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    # So that the longest name fits into every column of the page's width.
+    columns = max(1, min(len(handles), 110 // (max(map(len, handles)) + 7)))
+    figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=columns)
+
+
+def to_svg(figure: Figure, name: str, title: str) -> str:
+    """Return the figure as an SVG element; `name` makes its ids its own."""
+    file = io.StringIO()
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(file, format="svg", metadata=no_metadata)
+    return inline(file.getvalue(), name, title)
+
+
+def inline(svg: str, name: str, title: str) -> str:
+    """Return an SVG file as an element of a page: no prolog, own ids, and a name to read aloud."""
+    svg = svg[svg.index("<svg") :]
+    ids = set(re.findall(r'\bid="([^"]+)"', svg))
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+
+    def own(found: re.Match[str]) -> str:
+        return f"{found[1]}#{name}-{found[2]}" if found[2] in ids else found[0]
+
+    svg = re.sub(r'(url\(|href=")#([^)"]+)', own, svg)
+    label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

@@ -1,0 +1,296 @@
+"""Draws the figures of a report as SVG. Needs matplotlib; nothing is shown or written."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from tfunet.bench.analysis.cells import PHASES, Cell
+from tfunet.bench.analysis.comparison import Family, Summary
+from tfunet.bench.report.plot_style import (
+    BESIDE,
+    RC,
+    Styles,
+    bars_height,
+    legend_above,
+    make_panels,
+    name_rows,
+    repeat_dots,
+    replica_axis,
+    shifts,
+    styles_of,
+    to_svg,
+)
+from tfunet.bench.report.score_plots import case_boxes, loss_curves, scores_by_replicas
+from tfunet.config.amount import GIB
+
+PHASE_COLOURS = ("#999999", "#E69F00", "#0072B2", "#009E73", "#CC79A7")
+PHASE_HATCHES = ("", "//", "", "..", "xx")
+# A figure takes about half a second to draw, and nobody looks at hundreds.
+MAX_FAMILIES = 8
+
+# Name, title, caption, and the function that draws it for a family.
+FigureKind = tuple[str, str, str, Callable[[Family, Styles], Figure | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A figure for the report: `svg` has no prolog, so that it can stand inside HTML."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        # What a notebook shows of it.
+        return f"<h4>{escape(self.title)}</h4>{self.svg}<p>{escape(self.caption)}</p>"
+
+
+def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> list[Drawing]:
+    """Return the figures for which the sweep has numbers, for the first families of cells.
+
+    Args:
+        summary: The sweep.
+        figures: Name, title, caption and function of each; by default those of a report.
+    """
+    drawings = []
+    styles = styles_of(summary)
+    for number, family in enumerate(summary.families[:MAX_FAMILIES], 1):
+        suffix = f"-{number}" if len(summary.families) > 1 else ""
+        for name, title, caption, draw in FIGURES if figures is None else figures:
+            heading = f"{title}: {family.title}" if family.title else title
+            with styled(name + suffix):
+                figure = draw(family, styles)
+                if figure is not None:
+                    drawings.append(_drawing(figure, name + suffix, heading, caption))
+    return drawings
+
+
+def drawn(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Drawing:
+    """Return a figure of any kind in the style of all."""
+    with styled(name):
+        return _drawing(draw(), name, title, caption)
+
+
+def styled(name: str) -> AbstractContextManager[None]:
+    """Return a context in which a figure is made and saved in our style; `name` fixes its ids."""
+    return rc_context({**RC, "svg.hashsalt": name})
+
+
+def _drawing(figure: Figure, name: str, title: str, caption: str) -> Drawing:
+    svg = to_svg(figure, name, title)
+    return Drawing(name=name, title=title, caption=caption, svg=svg)
+
+
+def named(*names: str) -> list[FigureKind]:
+    """Return figures of a report by their names."""
+    return [one for one in FIGURES if one[0] in names]
+
+
+def _scaling(family: Family, styles: Styles) -> Figure | None:
+    cells = [cell for cell in family.cells if cell.speed_up is not None]
+    if not any(cell.num_replicas > 1 for cell in cells):
+        return None
+    figure, (left, right) = make_panels(1, 2, 3.7)
+    counts = sorted({cell.num_replicas for cell in cells})
+    left.plot(counts, counts, color="#888888", linestyle="--", linewidth=1, zorder=1)
+    # Between two numbers of replicas, where no interval crosses it.
+    middle = float(np.sqrt(counts[-1] * counts[max(len(counts) - 2, 0)]))
+    left.annotate(
+        "ideal",
+        (middle, middle),
+        xytext=(-6, 2),
+        textcoords="offset points",
+        ha="right",
+        color="#666666",
+    )
+    right.axhline(1, color="#888888", linestyle="--", linewidth=1, zorder=1)
+    _lines(left, cells, styles, lambda cell: 1.0)
+    _lines(right, cells, styles, lambda cell: 1.0 / cell.num_replicas)
+    baseline = f"{family.baseline} x1" if family.baseline else "one replica"
+    left.set(ylabel=f"times as fast as {baseline}", title="Speed-up")
+    right.set(ylabel="speed-up / replicas", title="Efficiency")
+    left.set_yscale("log", base=2)
+    low, high = left.get_ylim()
+    fine = [tick / 5 for tick in range(1, 12) if low <= tick / 5 <= high]
+    ticks = fine if counts[-1] <= 2 else counts
+    left.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    left.minorticks_off()
+    right.set_ylim(0, max(1.1, right.get_ylim()[1]))
+    for axes in (left, right):
+        replica_axis(axes, counts, f"replicas ({family.scaling} scaling)")
+    legend_above(figure, left)
+    return figure
+
+
+def _lines(
+    axes: Any, cells: Sequence[Cell], styles: Styles, scale: Callable[[Cell], float]
+) -> None:
+    """Draw a line a way: ratios with their intervals, and a dot for every repeat beside."""
+    shift = shifts(cells)
+    # The ideal shows too.
+    tops = [1.0, *(cell.num_replicas * scale(cell) for cell in cells)]
+    for way in dict.fromkeys(cell.way for cell in cells):
+        colour, marker = styles[way]
+        own = [cell for cell in cells if cell.way == way]
+        x = np.array([cell.num_replicas * shift[way] for cell in own])
+        middle = np.array([cell.speed_up.value * scale(cell) for cell in own if cell.speed_up])
+        low = np.array([cell.speed_up.low * scale(cell) for cell in own if cell.speed_up])
+        high = np.array([cell.speed_up.high * scale(cell) for cell in own if cell.speed_up])
+        errors = np.nan_to_num([middle - low, high - middle])
+        axes.errorbar(
+            x,
+            middle,
+            yerr=errors,
+            color=colour,
+            marker=marker,
+            label=way,
+            markersize=6,
+            linewidth=1.5,
+            elinewidth=1.2,
+            capsize=3,
+            zorder=3,
+        )
+        for at, cell in zip(x, own, strict=True):
+            values = [value * scale(cell) for value in cell.speed_up_repeats]
+            repeat_dots(axes, [at * BESIDE] * len(values), values, colour, cell.done)
+            tops += values
+        tops += list(middle)
+    # Intervals of two or three repeats are so wide that they would flatten everything else.
+    axes.set_ylim(0.85 * min(tops), 1.12 * max(tops))
+
+
+def _throughput(family: Family, styles: Styles) -> Figure | None:
+    cells = [cell for cell in family.cells if cell.images_per_second is not None]
+    if not cells:
+        return None
+    figure, (axes,) = make_panels(1, 1, bars_height(len(cells)))
+    rates = [cell.images_per_second.values if cell.images_per_second else () for cell in cells]
+    _bars(axes, cells, rates, styles, "{:.1f}")
+    axes.set_xlabel("images per second, all replicas together (steady steps)")
+    return figure
+
+
+def _memory(family: Family, styles: Styles) -> Figure | None:
+    cells = [cell for cell in family.cells if cell.resident_bytes is not None]
+    if not cells:
+        return None
+    on_device = [cell for cell in cells if cell.device_bytes is not None]
+    figure, panels = make_panels(1, 2 if on_device else 1, bars_height(len(cells)))
+    resident = [cell.resident_bytes.values if cell.resident_bytes else () for cell in cells]
+    _bars(panels[0], cells, [[one / GIB for one in row] for row in resident], styles, "{:.2f}")
+    panels[0].set_xlabel("peak resident memory, all processes together (GiB)")
+    if on_device:
+        device = [cell.device_bytes.values if cell.device_bytes else () for cell in on_device]
+        rows = [[one / GIB for one in row] for row in device]
+        _bars(panels[1], on_device, rows, styles, "{:.2f}")
+        panels[1].set_xlabel("peak device memory, fullest process (GiB)")
+    return figure
+
+
+def _bars(
+    axes: Any,
+    cells: Sequence[Cell],
+    rows: Sequence[Sequence[float]],
+    styles: Styles,
+    text: str,
+) -> None:
+    """Draw a bar a cell as long as the median, with a dot for every repeat."""
+    largest = max(max(row) for row in rows)
+    for at, (cell, values) in enumerate(zip(cells, rows, strict=True)):
+        colour, _ = styles[cell.way]
+        median = float(np.median(values))
+        axes.barh(at, median, height=0.62, color=colour, alpha=0.55, zorder=2)
+        # One of each repeat, unless some did not tell.
+        trials = cell.done if len(values) == len(cell.done) else ()
+        repeat_dots(axes, values, [at] * len(values), "#222222", trials, size=4)
+        said = text.format(median) if len(values) == 1 else f"median {text.format(median)}"
+        axes.text(max(values) + 0.015 * largest, at, said, va="center")
+    axes.set_xlim(0, largest * 1.2)
+    name_rows(axes, cells)
+
+
+def _phases(family: Family, styles: Styles) -> Figure | None:
+    cells = [cell for cell in family.cells if cell.phases]
+    if not cells:
+        return None
+    figure, (axes,) = make_panels(1, 1, bars_height(len(cells)) + 0.3)
+    left = np.zeros(len(cells))
+    for phase, colour, hatch in zip(PHASES, PHASE_COLOURS, PHASE_HATCHES, strict=True):
+        widths = np.array([cell.phases[phase] for cell in cells if cell.phases])
+        axes.barh(
+            range(len(cells)),
+            widths,
+            left=left,
+            height=0.62,
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0.5,
+            label=phase,
+            zorder=2,
+        )
+        left += widths
+    for at, total in enumerate(left):
+        axes.text(total + 0.01 * left.max(), at, f"{total:.1f} s", va="center")
+    axes.set_xlim(0, left.max() * 1.1)
+    axes.set_xlabel("seconds (median of the repeats)")
+    name_rows(axes, cells)
+    legend_above(figure, axes)
+    return figure
+
+
+FIGURES: tuple[FigureKind, ...] = (
+    (
+        "scaling",
+        "Speed-up and efficiency",
+        "Ratio with its 95 % interval, cut where it leaves the figure; a dot for every repeat "
+        "leads to its trial; "
+        "dashed: ideal. A line joins points of one backend only.",
+        _scaling,
+    ),
+    (
+        "throughput",
+        "Images per second",
+        "Bar: median. Dots: every repeat.",
+        _throughput,
+    ),
+    (
+        "loss",
+        "Training loss over steps and over time",
+        "A line for every repeat, a running mean over a twentieth of the steps. Dotted: one "
+        "replica, for comparison. Over steps, equal curves lie inside each other. Time is that of "
+        "training alone and contains the first step.",
+        loss_curves,
+    ),
+    (
+        "scores",
+        "Dice and IoU against replicas",
+        "Hollow: every repeat. Filled: their median. Band: range of the baseline's repeats.",
+        scores_by_replicas,
+    ),
+    (
+        "cases",
+        "Dice of every case",
+        "Cases of all repeats. Box: quartiles and median; whiskers: 1.5 times the quartile range.",
+        case_boxes,
+    ),
+    (
+        "phases",
+        "Where the time goes",
+        "Wall clock of the phases of a run. The first step contains tracing and compilation.",
+        _phases,
+    ),
+    (
+        "memory",
+        "Peak memory",
+        "Bar: median. Dots: every repeat.",
+        _memory,
+    ),
+)

@@ -1,0 +1,106 @@
+"""Where the time of a traced run went, in numbers and as a picture. Needs matplotlib."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from tfunet.bench.report.plot_style import legend_above, make_panels
+from tfunet.timing.recorded import INSIDE, inside_seconds, read_spans
+from tfunet.timing.spans import Span
+
+STARTING = ("start", "opening the data", "decoding", "setting up the model")
+STEPS = ("first step", "step")
+COLOURS = {
+    "first step": "#d9d9d9",
+    "step": "#bdbdbd",
+    "input": "#E69F00",
+    "all-reduce": "#0072B2",
+    "swap out": "#CC79A7",
+    "swap in": "#56B4E9",
+    "evaluation": "#009E73",
+    "saving": "#D55E00",
+}
+OTHER = "#4d4d4d"
+CAPTION = (
+    "Steps of all processes",
+    "Above, what each process does in turn; below, what is inside of its steps. Times are those of "
+    "each process's host.",
+)
+HATCHES = {"all-reduce": "//", "input": "..", "swap out": "xx", "swap in": "++"}
+
+
+def time_rows(run: str | Path) -> list[dict[str, str]]:
+    """Return a row for each process of a run: seconds of each phase, and what a step is made of.
+
+    Medians over the steps after the first, which traces; what is inside of a step, summed over it.
+    """
+    rows = []
+    for process, spans in read_spans(run).items():
+        phases: dict[str, float] = {}
+        for span in spans:
+            if span.name not in INSIDE:
+                name = _phase(span.name)
+                phases[name] = phases.get(name, 0.0) + span.seconds
+        row = {"process": str(process)}
+        row |= {f"{name} (s)": f"{seconds:.2f}" for name, seconds in phases.items()}
+        inside = inside_seconds(spans)
+        row |= {f"{name} of a step (ms)": f"{1000 * one:.1f}" for name, one in inside.items()}
+        rows.append(row)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [{name: row.get(name, "-") for name in names} for row in rows]
+
+
+def step_timeline(run: str | Path, first_step: int, num_steps: int) -> Figure:
+    """Draw what every process did from one step on: a bar a span, what is inside below it.
+
+    Raises ValueError if the run has no such step.
+    """
+    processes = read_spans(run)
+    shown = {index: _between(spans, first_step, num_steps) for index, spans in processes.items()}
+    everything = [span for spans in shown.values() for span in spans]
+    if not everything:
+        last = max(span.step for spans in processes.values() for span in spans)
+        raise ValueError(f"{run} has the steps 1 to {last}, and {first_step} was asked for.")
+    zero = min(span.begin_seconds for span in everything)
+    figure, (axes,) = make_panels(1, 1, 1.1 + 0.8 * len(shown))
+    labelled: set[str] = set()
+    for index, spans in shown.items():
+        for span in sorted(spans, key=lambda one: one.name in INSIDE):
+            name = span.name if span.name in COLOURS else "other"
+            axes.barh(
+                index + (0.2 if span.name in INSIDE else -0.2),
+                span.seconds,
+                left=span.begin_seconds - zero,
+                height=0.38,
+                color=COLOURS.get(name, OTHER),
+                hatch=HATCHES.get(name, ""),
+                edgecolor="white",
+                linewidth=0.5,
+                label="_" if name in labelled else name,
+            )
+            labelled.add(name)
+    axes.set_yticks(list(shown), [f"process {index}" for index in shown])
+    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.set_xlabel("seconds")
+    axes.grid(visible=False, axis="y")
+    legend_above(figure, axes)
+    return figure
+
+
+def _between(spans: Sequence[Span], first_step: int, num_steps: int) -> list[Span]:
+    steps = range(first_step, first_step + num_steps)
+    # The last attempt, where steps were made again after a process was killed.
+    begun = [one.begin_seconds for one in spans if one.name in STEPS and one.step == first_step]
+    if not begun:
+        return []
+    starts = [one.begin_seconds for one in spans if one.name == "start"]
+    end = min((one for one in starts if one > begun[-1]), default=math.inf)
+    return [one for one in spans if one.step in steps and begun[-1] <= one.begin_seconds < end]
+
+
+def _phase(name: str) -> str:
+    if name in STARTING:
+        return "start"
+    return "callbacks" if name.startswith("callbacks") else name

@@ -1,0 +1,282 @@
+"""The tables of a report, as rows of texts: the same ones in HTML, Markdown, CSV and a terminal."""
+
+from typing import Any
+
+from tfunet.bench.analysis.cells import Cell
+from tfunet.bench.analysis.comparison import Comparison, Family, Summary
+from tfunet.bench.analysis.lost import mean_lost
+from tfunet.bench.analysis.scaling import serial_share
+from tfunet.bench.analysis.stats import Spread, spread
+from tfunet.bench.analysis.target import Reached, reached, target_of
+from tfunet.bench.analysis.wording import (
+    NONE,
+    _three,
+    estimate_text,
+    interval_facts,
+    significant,
+    spread_text,
+)
+from tfunet.bench.records.collect import TrialRecord
+from tfunet.bench.records.ways import way_of
+from tfunet.config.amount import GIB
+from tfunet.config.keys import describe
+
+
+def summary_rows(family: Family) -> list[dict[str, str]]:
+    """Return a row a cell: medians over the repeats, with the lowest and the highest."""
+    regions = list(dict.fromkeys(region for cell in family.cells for region in cell.regions))
+    has_device = any(cell.device_bytes for cell in family.cells)
+    has_share = any(cell.synthetic_share for cell in family.cells)
+    rows = []
+    for cell in family.cells:
+        row = {
+            "backend": cell.way,
+            "replicas": str(cell.num_replicas),
+            "repeats": _repeats(cell),
+            "images/s": spread_text(cell.images_per_second, 1),
+            "speed-up": _speed_up(cell),
+            "efficiency": NONE if cell.efficiency is None else f"{cell.efficiency:.2f}",
+        }
+        if has_share:
+            row["of bound"] = spread_text(cell.synthetic_share, 2)
+        row |= {f"Dice {region}": spread_text(cell.dice(region), 3) for region in regions}
+        row["memory (GiB)"] = _gibibytes(cell.resident_bytes)
+        if has_device:
+            row["device memory (GiB)"] = _gibibytes(cell.device_bytes)
+        rows.append(row)
+    return rows
+
+
+def cost_rows(family: Family, target_dice: float | None = None) -> list[dict[str, str]]:
+    """Return a row a cell: serial share, what it took to reach a Dice, and what a run costs.
+
+    The Dice is `target_dice`, or else the highest that every trial of the family reached.
+    """
+    has_energy = any(cell.energy_joules for cell in family.cells)
+    target = target_of(family.cells) if target_dice is None else target_dice
+    rows = []
+    for cell in family.cells:
+        row = {
+            "backend": cell.way,
+            "replicas": str(cell.num_replicas),
+            "serial share": _share_text(family, cell),
+            "device-hours a run": significant(cell.device_hours),
+        }
+        if has_energy:
+            row["energy a run (Wh)"] = significant(_scaled(cell.energy_joules, 1 / 3600))
+            row["J a sample"] = significant(cell.joules_per_sample)
+        if target is not None:
+            found = reached(cell, target)
+            row |= {
+                f"samples to Dice {target:g}": significant(found.samples if found else None),
+                "seconds": significant(found.seconds if found else None),
+                "device-hours": significant(found.device_hours if found else None),
+                "reached": _reached_text(found, len(cell.results)),
+            }
+        rows.append(row)
+    return rows
+
+
+def lost_rows(family: Family) -> list[dict[str, str]]:
+    """Return a row a cell that has measured where it loses efficiency: means over the repeats."""
+    rows = []
+    for cell in family.cells:
+        if not cell.lost:
+            continue
+        found = mean_lost(cell.lost)
+        bandwidth = cell.bus_bytes_per_second
+        rows.append(
+            {
+                "backend": cell.way,
+                "replicas": str(cell.num_replicas),
+                "lost efficiency": f"{found.whole:.3f}",
+                **{name: f"{value:+.3f}" for name, value in vars(found).items()},
+                "average alone (ms)": significant(_scaled(cell.average_seconds, 1000)),
+                "bus GB/s": NONE if bandwidth is None else _three(bandwidth.median / 1e9),
+            }
+        )
+    return rows
+
+
+def trial_row(trial: TrialRecord) -> dict[str, str]:
+    """Return one trial, done or not, for people."""
+    result = trial.result
+    row = {
+        "trial": trial.id,
+        "backend": way_of(trial),
+        "replicas": str(trial.config.num_replicas),
+        "repeat": str(trial.repeat),
+        "state": trial.state,
+        "images/s": NONE,
+        "Dice": NONE,
+        "seconds": NONE,
+        "reason": trial.reason,
+    }
+    if result is not None:
+        row["images/s"] = f"{result.images_per_second:.1f}"
+        row["Dice"] = _number(result.mean_dice, 3)
+        row["seconds"] = _number(result.elapsed_seconds, 1)
+    return row
+
+
+def trial_facts(trial: TrialRecord) -> dict[str, Any]:
+    """Return one trial for programs: every number unrounded, settings and reason."""
+    result = trial.result
+    facts: dict[str, Any] = {
+        "trial": trial.id,
+        "state": trial.state,
+        "reason": trial.reason,
+        "repeat": trial.repeat,
+        "seed": trial.config.seed,
+        "scaling": trial.scaling,
+        **trial.settings,
+        "replica_batch": trial.config.replica_batch,
+        "global_batch": trial.config.global_batch,
+    }
+    if result is not None:
+        numbers = dict(vars(result))
+        apart = ("checks", "samples_hash", "weights_hash", "num_replicas", "replicas_from_step")
+        for name in apart:
+            numbers.pop(name)
+        for score in ("dice", "iou"):
+            numbers.update({f"{score}_{key}": one for key, one in numbers.pop(score).items()})
+        for name in ("peak_resident_bytes", "peak_device_bytes"):
+            numbers[name] = " ".join(map(str, numbers[name]))
+        facts |= numbers
+    return facts
+
+
+def cell_facts(family: Family, cell: Cell, target_dice: float | None = None) -> dict[str, Any]:
+    """Return one cell for programs: unrounded. `target_dice` as in `cost_rows`."""
+    facts: dict[str, Any] = {
+        "scaling": family.scaling,
+        **family.settings,
+        "backend": cell.way,
+        "num_replicas": cell.num_replicas,
+        "replica_batch": cell.replica_batch,
+        "global_batch": cell.global_batch,
+        "repeats_done": len(cell.done),
+        "repeats": len(cell.trials),
+    }
+    facts |= _spread_facts("images_per_second", cell.images_per_second)
+    facts |= _spread_facts("synthetic_share", cell.synthetic_share)
+    if cell.speed_up is not None:
+        facts |= {
+            "speed_up": cell.speed_up.value,
+            **interval_facts("speed_up", cell.speed_up),
+            "efficiency": cell.efficiency,
+            **share_facts(family, cell),
+        }
+    if cell.lost:
+        facts |= {f"lost_{name}": value for name, value in vars(mean_lost(cell.lost)).items()}
+    facts |= _spread_facts("average_seconds", cell.average_seconds)
+    facts |= _spread_facts("bus_bytes_per_second", cell.bus_bytes_per_second)
+    for region in cell.regions:
+        facts |= _spread_facts(f"dice_{region}", cell.dice(region))
+        facts |= _spread_facts(f"iou_{region}", cell.iou(region))
+    facts |= _spread_facts("peak_resident_bytes", cell.resident_bytes)
+    facts |= _spread_facts("peak_device_bytes", cell.device_bytes)
+    facts |= _spread_facts("device_hours", cell.device_hours)
+    facts |= _spread_facts("energy_joules", cell.energy_joules)
+    facts |= _spread_facts("joules_per_sample", cell.joules_per_sample)
+    target = target_of(family.cells) if target_dice is None else target_dice
+    found = reached(cell, target)
+    if target is not None:
+        facts |= {"target_dice": target, "reached": found.num_reached if found else 0}
+    if found is not None:
+        facts |= _spread_facts("samples_to_target", found.samples)
+        facts |= _spread_facts("seconds_to_target", found.seconds)
+        facts |= _spread_facts("device_hours_to_target", found.device_hours)
+    return facts
+
+
+def comparison_facts(family: Family, one: Comparison) -> dict[str, Any]:
+    """Return one comparison of speeds for programs: unrounded."""
+    return {
+        **family.settings,
+        "num_replicas": one.upper.num_replicas,
+        "upper": one.upper.way,
+        "lower": one.lower.way,
+        "ratio": one.ratio.value,
+        **interval_facts("ratio", one.ratio),
+        "repeats": one.ratio.repeats,
+        "paired": one.ratio.paired,
+        "p": one.ratio.p_value() if one.ratio.has_interval else None,
+        "adjusted_p": one.adjusted_p,
+        "verdict": one.verdict,
+    }
+
+
+def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
+    """Return a cell's serial share with its interval; empty where there is none."""
+    speed_up = cell.speed_up
+    if speed_up is None or cell.num_replicas < 2:
+        return {}
+
+    def share(value: float) -> float:
+        return serial_share(value, cell.num_replicas, family.scaling)
+
+    # The faster, the less of it is serial: the ends of the interval change places.
+    return {
+        "serial_share": share(speed_up.value),
+        "serial_share_low": share(speed_up.high) if speed_up.has_interval else None,
+        "serial_share_high": share(speed_up.low) if speed_up.has_interval else None,
+    }
+
+
+def family_heading(family: Family) -> str:
+    """Return what a family's table is headed by: its settings, scaling and baseline."""
+    settings = describe({key: one for key, one in family.settings.items() if key != "scaling"})
+    fixed = "replica_batch" if family.scaling == "weak" else "global_batch"
+    baseline = f"one replica of {family.baseline}" if family.baseline else "each its own replica"
+    what = f"{family.scaling} scaling (fixed {fixed}); speed-up against {baseline}"
+    return f"{settings}: {what}" if settings else what.capitalize()
+
+
+def skipped_rows(summary: Summary) -> list[dict[str, str]]:
+    """Return a row for each cell that the plan left out."""
+    return [
+        {"cell": describe(one.get("settings", {})), "reason": str(one.get("reason", ""))}
+        for one in summary.sweep.skipped
+    ]
+
+
+def _repeats(cell: Cell) -> str:
+    done, planned = len(cell.done), len(cell.trials)
+    return str(done) if done == planned else f"{done} of {planned}"
+
+
+def _speed_up(cell: Cell) -> str:
+    return "1 (baseline)" if cell.is_baseline and cell.results else estimate_text(cell.speed_up)
+
+
+def _share_text(family: Family, cell: Cell) -> str:
+    shares = share_facts(family, cell)
+    if not shares:
+        return NONE
+    share, low, high = shares.values()
+    text = f"{share:.3f}"
+    return text if low is None else f"{text} ({low:.3f} to {high:.3f})"
+
+
+def _reached_text(found: Reached | None, num_repeats: int) -> str:
+    return f"{found.num_reached} of {found.num_repeats}" if found else f"0 of {num_repeats}"
+
+
+def _gibibytes(spread: Spread | None) -> str:
+    # The median alone: repeats differ in the third digit.
+    return NONE if spread is None else f"{spread.median / GIB:.2f}"
+
+
+def _scaled(values: Spread | None, factor: float) -> Spread | None:
+    return None if values is None else spread([factor * one for one in values.values])
+
+
+def _spread_facts(name: str, spread: Spread | None) -> dict[str, float]:
+    if spread is None:
+        return {}
+    return {name: spread.median, f"{name}_low": spread.low, f"{name}_high": spread.high}
+
+
+def _number(value: float | None, digits: int) -> str:
+    return NONE if value is None else f"{value:.{digits}f}"

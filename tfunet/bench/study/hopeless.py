@@ -1,0 +1,129 @@
+"""Says which trials of a sweep need not run, since their cell is hopeless, and why. Pure."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from statistics import median
+from typing import Any
+
+from tfunet.bench.records.collect import FINISHED, TrialRecord
+from tfunet.bench.records.ways import BASELINE, WAY, speed_by_repeat, way_of
+from tfunet.config.refs import near_match
+
+
+@dataclass(frozen=True, kw_only=True)
+class HopelessRule:
+    """When a cell is given up: the table [hopeless] of a study.
+
+    Args:
+        after: Repeats of a cell that must have ended first.
+        slower_than: Times as fast as the cell that the fastest one of its group must be.
+    """
+
+    after: int = 2
+    slower_than: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.after < 1:
+            raise ValueError(f"after in [hopeless] must be at least 1, got {self.after}.")
+        if not 1 < self.slower_than < math.inf:
+            raise ValueError(
+                f"slower_than in [hopeless] must be more than 1, got {self.slower_than:g}. "
+                "3.0 gives up what takes more than three times as long."
+            )
+
+    def __str__(self) -> str:
+        first = "repeat" if self.after == 1 else f"{self.after} repeats"
+        return (
+            f"a cell is given up if its first {first} failed, or if the fastest cell that "
+            f"differs from it in the backend alone is more than {self.slower_than:g} times as fast "
+            f"in every repeat that both have, {self.after} at the least"
+        )
+
+
+def read_rule(table: Any) -> HopelessRule | None:
+    """Return the table [hopeless] of a study, checked; None without one."""
+    if table is None:
+        return None
+    if not isinstance(table, Mapping):
+        raise ValueError(f"[hopeless] must be a table, got {table!r}.")
+    kinds: dict[str, Any] = {"after": int, "slower_than": (int, float)}
+    for key, value in table.items():
+        if key not in kinds:
+            known = [one.name for one in fields(HopelessRule)]
+            raise ValueError(
+                f"Unknown key {key!r} in [hopeless].{near_match(key, known)} "
+                f"Known: {', '.join(known)}."
+            )
+        if not isinstance(value, kinds[key]) or isinstance(value, bool):
+            words = "a whole number" if kinds[key] is int else "a number"
+            raise ValueError(f"{key} in [hopeless] must be {words}, got {value!r}.")
+    return HopelessRule(**table)
+
+
+def why_hopeless(
+    trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRule | None
+) -> str:
+    """Return why `trial` need not run, of which `trials` are the whole sweep; empty if it must.
+
+    A trial that failed is never hopeless: who runs a sweep again wants to see it run, and if it
+    then ends well, its cell is no longer given up for it. Nor is what others are measured by.
+    """
+    if rule is None or trial.state in (*FINISHED, "failed"):
+        return ""
+    settings = _but_way(trial)
+    group = [one for one in trials if _but_way(one) == settings]
+    if _is_baseline(trial, group):
+        return ""
+    own = sorted((one for one in group if one.cell == trial.cell), key=lambda one: one.repeat)
+    return _all_failed(own, rule) or _far_slower(own, group, rule)
+
+
+def _but_way(trial: TrialRecord) -> dict[str, Any]:
+    return {key: one for key, one in vars(trial.config).items() if key not in (*WAY, "seed")}
+
+
+def _is_baseline(trial: TrialRecord, group: Iterable[TrialRecord]) -> bool:
+    # Without `single`, each way is measured by its own one replica.
+    is_measured_by_itself = BASELINE not in map(way_of, group)
+    one_replica = trial.config.num_replicas == 1
+    return one_replica and (is_measured_by_itself or way_of(trial) == BASELINE)
+
+
+def _all_failed(own: Sequence[TrialRecord], rule: HopelessRule) -> str:
+    first = [one for one in own if one.repeat <= rule.after]
+    if len(first) < rule.after or any(one.state != "failed" for one in first):
+        return ""
+    reasons = "; ".join(dict.fromkeys(one.reason for one in first))
+    return f"{_repeats(one.repeat for one in first)} failed: {reasons}"
+
+
+def _far_slower(
+    own: Sequence[TrialRecord], group: Sequence[TrialRecord], rule: HopelessRule
+) -> str:
+    cells: dict[int, list[TrialRecord]] = {}
+    for one in group:
+        cells.setdefault(one.cell, []).append(one)
+    speeds = {cell: speed_by_repeat(members) for cell, members in cells.items()}
+    able = {cell: found for cell, found in speeds.items() if len(found) >= rule.after}
+    slow = able.get(own[0].cell)
+    if slow is None:
+        return ""
+    fastest = max(able, key=lambda cell: median(able[cell].values()))
+    ratios = {one: able[fastest][one] / slow[one] for one in sorted(slow) if one in able[fastest]}
+    if len(ratios) < rule.after or min(ratios.values()) <= rule.slower_than:
+        return ""
+    best = cells[fastest][0]
+    times = _listed(f"{value:.1f}" for value in ratios.values())
+    label = f"{way_of(best)} x{best.config.num_replicas}"
+    return f"{label} was {times} times as fast in {_repeats(ratios)}"
+
+
+def _repeats(numbers: Iterable[int]) -> str:
+    texts = [str(one) for one in numbers]
+    return f"repeat{'s' if len(texts) > 1 else ''} {_listed(texts)}"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    *most, last = texts
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,62 @@
+"""Writes tables as TOML, which Python only reads."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from tfunet.bench.study.slurm_settings import Slurm
+from tfunet.bench.study.study import Study
+from tfunet.config.run import RunConfig
+
+
+def config_toml(config: RunConfig) -> str:
+    """Return a run's configuration as `tfunet train --config` reads it."""
+    return "".join(_line(key, value) for key, value in asdict(config).items())
+
+
+def study_toml(study: Study) -> str:
+    """Return a study as `read_study` reads it."""
+    lines = [_line(key, getattr(study, key)) for key in ("name", "repeats", "seed")]
+    for title, table in (("base", study.base), ("grid", study.grid)):
+        lines += [f"\n[{title}]\n", *(_line(key, value) for key, value in table.items())]
+    for case in study.cases:
+        lines += ["\n[[case]]\n", *(_line(key, value) for key, value in case.items())]
+    if study.slurm != Slurm():
+        lines += ["\n[slurm]\n", *(_line(key, value) for key, value in vars(study.slurm).items())]
+    if study.hopeless is not None:
+        limits = vars(study.hopeless)
+        lines += ["\n[hopeless]\n", *(_line(key, value) for key, value in limits.items())]
+    for rule in study.skips:
+        lines += ["\n[[skip]]\n", _line("when", rule.when), _line("reason", rule.reason)]
+    return "".join(lines)
+
+
+def _line(key: str, value: Any) -> str:
+    # TOML has no null: what is left out has its default, which is None wherever None is allowed.
+    return "" if value is None else f"{_key(key)} = {_value(value)}\n"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        entries = (f"{_key(key)} = {_value(one)}" for key, one in value.items() if one is not None)
+        return "{" + ", ".join(entries) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(one) for one in value) + "]"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, (bool, int)):
+        return json.dumps(value)
+    if isinstance(value, float):
+        return repr(value)
+    raise ValueError(f"A study's settings are text, numbers, lists and tables; got {value!r}.")
+
+
+def _text(value: str) -> str:
+    # JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

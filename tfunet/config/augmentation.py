@@ -1,0 +1,250 @@
+"""What may be done to training samples at random, and how much. Imports no TensorFlow.
+
+Amounts are degrees, pixels, factors, or shares of the patch; those of brightness and noise are in
+the image's own unit, which is its standard deviation where it was normalised with "zscore".
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfunet.config.refs import near_match
+
+Axes = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What the amounts of one augmentation may be.
+
+    Args:
+        default: The range that `true` stands for.
+        allowed: The least and the greatest amount.
+        neutral: The amount that changes nothing: 1 for a factor.
+        needs_axes: How many array axes it acts on at least; 0 where it acts on grey values.
+    """
+
+    default: tuple[float, float]
+    allowed: tuple[float, float]
+    neutral: float = 0.0
+    needs_axes: int = 0
+
+    def around(self, amount: float) -> tuple[float, float]:
+        """Return the range that a single number stands for."""
+        if self.neutral == 1:
+            return min(amount, 1 / amount), max(amount, 1 / amount)
+        return (-abs(amount), abs(amount)) if self.allowed[0] < 0 else (0.0, amount)
+
+
+SMALLEST_FACTOR = 0.01
+# In the order in which they are applied. The default ranges of blur, contrast, gamma and noise are
+# those of nnU-Net (Isensee et al. 2021, supplement).
+KINDS = {
+    "rotation": Kind(default=(-15, 15), allowed=(-180, 180), needs_axes=2),
+    "scale": Kind(default=(0.8, 1.25), allowed=(SMALLEST_FACTOR, 100), neutral=1, needs_axes=1),
+    "shear": Kind(default=(-10, 10), allowed=(-60, 60), needs_axes=2),
+    "translation": Kind(default=(-0.1, 0.1), allowed=(-1, 1), needs_axes=1),
+    "elastic": Kind(default=(0, 2), allowed=(0, math.inf), needs_axes=1),
+    "blur": Kind(default=(0.5, 1), allowed=(0, 20)),
+    "brightness": Kind(default=(-0.25, 0.25), allowed=(-math.inf, math.inf)),
+    "contrast": Kind(default=(0.75, 1.25), allowed=(SMALLEST_FACTOR, 100), neutral=1),
+    "gamma": Kind(default=(0.7, 1.5), allowed=(SMALLEST_FACTOR, 100), neutral=1),
+    "noise": Kind(default=(0, 0.1), allowed=(0, math.inf)),
+}
+TURNS = ("flips", "rotation90")
+NAMES = (*TURNS, *KINDS)
+ELASTIC_SIGMA = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amount:
+    """A random amount, drawn anew for every sample.
+
+    Args:
+        low: The least.
+        high: The greatest.
+        probability: Chance that a sample is changed at all.
+        axes: Array axes that it acts on; all by default.
+        sigma: Of `elastic` only: smoothness of the deformation in pixels.
+    """
+
+    low: float
+    high: float
+    probability: float = 1.0
+    axes: Axes | None = None
+    sigma: float = ELASTIC_SIGMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """What is done to a sample at random; None, False or no axes: nothing.
+
+    Args:
+        flips: Reverse each axis, or not, with equal chances: all axes, none, or these.
+        rotation90: Turn by a multiple of 90 degrees, all with equal chances, in the planes of
+            all axes, of none, or of these, which must have equal lengths.
+        rotation: Degrees, in each plane of two axes; positive turns the first towards the second,
+            as numpy.rot90 does.
+        scale: Factor by which things become larger, the same along all axes.
+        shear: Degrees by which the second axis of each plane leans towards the first.
+        translation: Share of the patch's length, along each axis.
+        elastic: Standard deviation, along each axis and in pixels, of a smooth random displacement
+            (Simard et al. 2003).
+        blur: Standard deviation in pixels of a Gaussian filter, for each channel.
+        brightness: What is added to each channel.
+        contrast: Factor of the distance from each channel's mean; its range stays.
+        gamma: Exponent of each channel, taken to 0..1 and back; its mean and deviation stay.
+        noise: Standard deviation of Gaussian noise, for each channel.
+    """
+
+    flips: bool | Axes = True
+    rotation90: bool | Axes = False
+    rotation: Amount | None = None
+    scale: Amount | None = None
+    shear: Amount | None = None
+    translation: Amount | None = None
+    elastic: Amount | None = None
+    blur: Amount | None = None
+    brightness: Amount | None = None
+    contrast: Amount | None = None
+    gamma: Amount | None = None
+    noise: Amount | None = None
+
+    def __post_init__(self) -> None:
+        elastic = self.elastic
+        if elastic is not None and elastic.high > elastic.sigma / 2:
+            raise ValueError(
+                f"An elastic displacement of {elastic.high:g} pixels folds the image over itself; "
+                f"with sigma = {elastic.sigma:g} at most {elastic.sigma / 2:g} are allowed. "
+                "Choose a smaller range or a larger sigma."
+            )
+
+    def check_patch(self, patch: Sequence[int]) -> None:
+        """Raise ValueError for axes that samples of this spatial shape do not have."""
+        rank = len(patch)
+        axes_of = {name: getattr(self, name) for name in TURNS}
+        axes_of |= {name: amount.axes for name in KINDS if (amount := getattr(self, name))}
+        for name, axes in axes_of.items():
+            if not isinstance(axes, bool) and axes and max(axes) >= rank:
+                raise ValueError(
+                    f"The augmentation {name} names axis {max(axes)}; samples of shape "
+                    f"{tuple(patch)} have axes 0 to {rank - 1}."
+                )
+        turned = chosen_axes(self.rotation90, rank)
+        if len({patch[axis] for axis in turned}) > 1:
+            raise ValueError(
+                f"rotation90 turns axes {list(turned)}, whose lengths in a patch of "
+                f"{tuple(patch)} differ. Name axes of equal length, as rotation90 = [0, 1], or "
+                "choose another patch."
+            )
+
+
+def chosen_axes(axes: bool | Axes | None, rank: int) -> Axes:
+    """Return the axes of `rank` that a setting means: True and None are all, False is none."""
+    if axes is None or axes is True:
+        return tuple(range(rank))
+    return () if axes is False else axes
+
+
+def read_augmentation(table: Mapping[str, Any]) -> Augmentation:
+    """Return what a table of a configuration asks for.
+
+    An amount is a number, a range [low, high], a table with `range` and where wanted
+    `probability`, `axes` and (elastic) `sigma`, or true for the default range.
+
+    Raises ValueError for unknown names, with the near match, and for amounts that cannot be.
+    """
+    for name in table:
+        if name not in NAMES:
+            raise ValueError(
+                f"Unknown augmentation {name!r}.{near_match(name, NAMES)} "
+                f"Known: {', '.join(NAMES)}."
+            )
+    values: dict[str, Any] = {
+        name: _turned_axes(name, table[name]) for name in TURNS if name in table
+    }
+    values |= {name: _amount(name, table[name]) for name in KINDS if name in table}
+    return Augmentation(**values)
+
+
+def _turned_axes(name: str, value: Any) -> bool | Axes:
+    if isinstance(value, bool):
+        return value
+    return _axes(name, value, at_least=2 if name == "rotation90" else 1)
+
+
+def _amount(name: str, value: Any) -> Amount | None:
+    kind = KINDS[name]
+    table = dict(value) if isinstance(value, Mapping) else {"range": value}
+    known = ["range", "probability"]
+    known += ["axes"] * (kind.needs_axes > 0) + ["sigma"] * (name == "elastic")
+    for key in table:
+        if key not in known:
+            raise ValueError(
+                f"The augmentation {name} has no {key!r}.{near_match(key, known)} "
+                f"Known: {', '.join(known)}."
+            )
+    wanted = table.get("range", True)
+    if wanted is False:
+        return None
+    low, high = kind.default if wanted is True else _range(name, wanted)
+    probability = _number(f"{name}.probability", table.get("probability", 1.0))
+    if not 0 <= probability <= 1:
+        raise ValueError(f"{name}.probability must lie between 0 and 1, got {probability:g}.")
+    sigma = _number(f"{name}.sigma", table.get("sigma", ELASTIC_SIGMA))
+    if not sigma >= 1:
+        raise ValueError(f"{name}.sigma must be at least 1 pixel, got {sigma:g}.")
+    axes = _axes(name, table["axes"], at_least=kind.needs_axes) if "axes" in table else None
+    if low == high == kind.neutral or not probability:
+        return None
+    return Amount(low=low, high=high, probability=probability, axes=axes, sigma=sigma)
+
+
+def _range(name: str, wanted: Any) -> tuple[float, float]:
+    kind = KINDS[name]
+    least, greatest = kind.allowed
+    if isinstance(wanted, list | tuple):
+        bounds = tuple(_number(name, one) for one in wanted)
+    else:
+        number = _number(name, wanted)
+        # Before it is turned into a range: 1 / 0 is none.
+        bounds = kind.around(number) if least <= abs(number) <= greatest else (number, number)
+    if len(bounds) != 2 or not least <= bounds[0] <= bounds[1] <= greatest:
+        raise ValueError(
+            f"The augmentation {name} takes a number, or a range [low, high], between {least:g} "
+            f"and {greatest:g}; got {wanted!r}."
+        )
+    return float(bounds[0]), float(bounds[1])
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(
+            f"The augmentation {name} takes a number, a range [low, high], a table or true; got "
+            f"{value!r}."
+        )
+    return float(value)
+
+
+def _axes(name: str, value: Any, *, at_least: int) -> Axes:
+    given = list(value) if isinstance(value, list | tuple) else None
+    if given is None or any(type(axis) is not int or not 0 <= axis <= 2 for axis in given):
+        raise ValueError(
+            f"The augmentation {name} takes axes as a list of numbers from 0 (the first of the "
+            f"image) to 2; got {value!r}."
+        )
+    if len(set(given)) != len(given) or len(given) < at_least:
+        raise ValueError(
+            f"The augmentation {name} takes {at_least} or more different axes; got {value!r}."
+        )
+    return tuple(sorted(given))
+
+
+def check_kinds(augmentation: Augmentation) -> None:
+    """Raise ValueError for an augmentation that DALI does not have."""
+    if augmentation.elastic is not None:
+        raise ValueError(
+            "DALI moves pixels by affine maps only: it has no elastic deformation of images and "
+            "volumes on CPU and GPU. Leave out augmentation.elastic, or use pipeline = 'tf'."
+        )

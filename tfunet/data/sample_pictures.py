@@ -1,0 +1,196 @@
+"""Shows training samples as a run sees them, before and after augmentation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import tensorflow as tf
+
+from tfunet.config.augmentation import KINDS, TURNS, Augmentation, read_augmentation
+from tfunet.config.run import RunConfig
+from tfunet.data import dali_limits
+from tfunet.data.augment import augment
+from tfunet.data.check import case_defects
+from tfunet.data.defects import Defect, DefectsError
+from tfunet.data.foreground import ForegroundVoxels
+from tfunet.data.patch_start import patch_start
+from tfunet.data.source import DataSource, open_source
+from tfunet.data.split import split_of
+from tfunet.data.streams import epoch_order
+from tfunet.files.atomic import replacing
+from tfunet.geometry.windows import padding_before
+
+NOTHING = Augmentation(flips=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A patch, as `tfunet.data.pipeline` cuts it in one epoch.
+
+    Args:
+        case_id: The case that it is of.
+        number: The sample, counted over all training samples.
+        image: (*patch, channels) float32.
+        mask: (*patch) uint8.
+    """
+
+    case_id: str
+    number: int
+    image: np.ndarray
+    mask: np.ndarray
+
+    def changed(
+        self, augmentation: Augmentation, *, seed: int, epoch: int, augmented_by: str = "tf"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return image and mask as the epoch shows them."""
+        arrays = tf.constant(self.image), tf.constant(self.mask)
+        when = {
+            "epoch": tf.constant(epoch, tf.int64),
+            "sample": tf.constant(self.number, tf.int64),
+        }
+        if augmented_by != "dali":
+            image, mask = augment(*arrays, augmentation, seed=seed, **when)
+            return image.numpy(), mask.numpy()
+        from tfunet.data.dali import DaliAugment
+
+        *patch, channels = self.image.shape
+        dali = DaliAugment(augmentation, patch=tuple(patch), channels=channels, batch=1, seed=seed)
+        row = {**dali.draw(*arrays, **when), **when}
+        batch = dali({name: value[tf.newaxis] for name, value in row.items()})
+        return batch["image"][0].numpy(), batch["mask"][0].numpy()
+
+
+def show(
+    config: RunConfig, path: Path, *, num_samples: int = 4, epoch: int = 0, each: bool = False
+) -> None:
+    """Draw the first samples of an epoch before and after augmentation, into a file.
+
+    Args:
+        config: Of the run.
+        path: File to write; its suffix says what kind, such as .png or .svg.
+        num_samples: Samples to draw.
+        epoch: From 0, as the random numbers count them.
+        each: Draw one sample under each augmentation of the configuration alone, whatever its
+            probability.
+
+    Raises ValueError for what is wrong with configuration or data, and where matplotlib is
+    missing; WriteError if the file cannot be written.
+    """
+    sheet = _needs()
+    for name, value, least in (("num_samples", num_samples, 1), ("epoch", epoch, 0)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}.")
+    if path.suffix not in sheet.SUFFIXES:
+        raise ValueError(
+            f"A picture cannot be written as {path.name!r}. Give a name that ends in "
+            f"{', '.join(sheet.SUFFIXES)}."
+        )
+    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
+    augmentation = read_augmentation(config.augmentation)
+    patch = source.chosen_patch(config.patch)
+    augmentation.check_patch(patch)
+    if config.pipeline == "dali":
+        dali_limits.check_installed()
+        dali_limits.check_patch(augmentation, patch)
+    panels = []
+    for sample in first_samples(config, source, 1 if each else num_samples, epoch=epoch):
+        panels.append(sheet.Panel(sample.case_id, sample.image, sample.mask))
+        for title, one in _variants(augmentation, each=each):
+            changed = sample.changed(
+                one, seed=config.seed, epoch=epoch, augmented_by=config.pipeline
+            )
+            panels.append(sheet.Panel(title, *changed))
+    drawing = sheet.draw(
+        panels,
+        title=f"{source.name}, seed {config.seed}, epoch {epoch}",
+        labels=source.label_names(),
+        in_pairs=not each,
+    )
+    with replacing(path) as partial:
+        drawing.savefig(partial)
+
+
+def first_samples(
+    config: RunConfig, source: DataSource, num_samples: int, *, epoch: int
+) -> list[Sample]:
+    """Return the samples that an epoch of a run begins with, before augmentation."""
+    split = split_of(config, source)
+    patch = source.chosen_patch(config.patch)
+    when = tf.constant(epoch, tf.int64)
+    total = len(split.train) * config.patches_per_case
+    numbers = epoch_order(total, config.seed, when)[:num_samples]
+    samples = []
+    for number in numbers.numpy().tolist():
+        index = split.train[number // config.patches_per_case]
+        image, mask = source.read(index)
+        case_id = source.case_ids[index]
+        if wrong := case_defects(source, image, mask):
+            raise DefectsError(source.name, [Defect(file=case_id, what=one) for one in wrong])
+        image, mask = _padded(image, patch), _padded(mask, patch)
+        voxels = ForegroundVoxels(source.num_classes)
+        voxels.add(mask)
+        places = voxels.places()
+        corner = patch_start(
+            tf.constant(mask.shape, tf.int64),
+            patch,
+            counts=tf.constant([len(one) for one in places], tf.int64),
+            place=partial(_place, places),
+            foreground_share=config.foreground_share,
+            seed=config.seed,
+            epoch=when,
+            sample=number,
+        ).numpy()
+        inside = tuple(
+            slice(start, start + size) for start, size in zip(corner, patch, strict=True)
+        )
+        samples.append(
+            Sample(case_id=case_id, number=number, image=image[inside], mask=mask[inside])
+        )
+    return samples
+
+
+def _variants(augmentation: Augmentation, *, each: bool) -> list[tuple[str, Augmentation]]:
+    if not each:
+        return [("augmented", augmentation)]
+    turns = {name: getattr(augmentation, name) for name in TURNS}
+    amounts = {name: getattr(augmentation, name) for name in KINDS}
+    # Surely applied: a panel that its sample escaped would show nothing.
+    sure = {name: replace(amount, probability=1.0) for name, amount in amounts.items() if amount}
+    alone = {**turns, **sure}
+    found = [(name, replace(NOTHING, **{name: value})) for name, value in alone.items() if value]
+    if not found:
+        raise ValueError("All augmentations are off: there is nothing to show. Set some.")
+    return found
+
+
+def _place(places: list[np.ndarray], label: tf.Tensor, number: tf.Tensor) -> np.int64:
+    """Return the place of a foreground voxel; 0, which nobody uses, where there is none."""
+    found = places[int(label)]
+    return found[int(number)] if len(found) else np.int64(0)
+
+
+def _padded(array: np.ndarray, patch: Sequence[int]) -> np.ndarray:
+    """Return an array, centred in zeros where it is smaller than the patch, as in the cache."""
+    lengths = array.shape[: len(patch)]
+    before = padding_before(lengths, patch)
+    widths = [
+        (start, max(size - length - start, 0))
+        for start, size, length in zip(before, patch, lengths, strict=True)
+    ]
+    return np.pad(array, [*widths, *[(0, 0)] * (array.ndim - len(patch))])
+
+
+def _needs() -> ModuleType:
+    try:
+        from tfunet.data import sheet
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise ValueError(
+            "A picture needs matplotlib, which is not installed. Install it with: "
+            "pip install 'tfunet[report]'"
+        ) from error
+    return sheet

@@ -1,0 +1,1 @@
+"""Writes the record of a run in the formats of other tools."""

@@ -1,0 +1,125 @@
+"""Merges what the processes of a run did into one trace, which ui.perfetto.dev opens.
+
+It is JSON in the Trace Event Format of Chromium
+(https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): a row a process,
+and below it rows for what happens inside of its steps.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfunet.timing.recorded import (
+    INSIDE,
+    OpSpan,
+    read_spans,
+)
+from tfunet.timing.spans import Span
+
+# Horovod's rows are processes of their own, numbered from here.
+HOROVOD = 1_000_000
+
+
+def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) -> dict[str, Any]:
+    """Return a run's trace as JSON takes it.
+
+    Args:
+        run: Folder of a run that was trained with `trace` or `profile`.
+        ops: Of the steps that were profiled, by process (`tfunet.timing.xplane.read_ops`).
+    """
+    processes = read_spans(run)
+    zero = min(span.begin_seconds for spans in processes.values() for span in spans)
+    events: list[dict[str, Any]] = []
+    for process, spans in processes.items():
+        events += _process_name(process, f"process {process}", process)
+        rows = {"run": [one for one in spans if one.name not in INSIDE]}
+        for name in INSIDE:
+            lanes = _lanes([one for one in spans if one.name == name])
+            rows |= {name if at == 1 else f"{name} {at}": one for at, one in enumerate(lanes, 1)}
+        for number, (name, spans_of_row) in enumerate(rows.items()):
+            events += _row(process, number, name)
+            events += [
+                {**_event(one, process, number, zero), "args": {"step": one.step}}
+                for one in spans_of_row
+            ]
+        threads: dict[str, list[OpSpan]] = {}
+        for op in (ops or {}).get(process, ()):
+            threads.setdefault(op.thread, []).append(op)
+        for number, (name, ops_of_row) in enumerate(threads.items(), len(rows)):
+            events += _row(process, number, f"TensorFlow: {name}")
+            events += [{**_event(one, process, number, zero), "cat": "op"} for one in ops_of_row]
+    for path in sorted(Path(run).glob("profile/process-*/horovod.json")):
+        events += _horovod_events(path, zero)
+    return {
+        "displayTimeUnit": "ms",
+        "otherData": {"run": Path(run).resolve().name, "begin_unix_seconds": zero},
+        "traceEvents": events,
+    }
+
+
+def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
+    """Return the spans in as few rows as hold them side by side: of one row none may overlap."""
+    lanes: list[list[Span]] = []
+    for span in sorted(spans, key=lambda one: one.begin_seconds):
+        for lane in lanes:
+            if lane[-1].begin_seconds + lane[-1].seconds <= span.begin_seconds:
+                lane.append(span)
+                break
+        else:
+            lanes.append([span])
+    return lanes
+
+
+def _event(span: Span | OpSpan, process: int, row: int, zero: float) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": span.name,
+        "ts": round((span.begin_seconds - zero) * 1e6, 1),
+        "dur": round(span.seconds * 1e6, 1),
+        "pid": process,
+        "tid": row,
+    }
+
+
+def _process_name(process: int, name: str, place: int) -> list[dict[str, Any]]:
+    head = {"ph": "M", "pid": process}
+    return [
+        {**head, "name": "process_name", "args": {"name": name}},
+        {**head, "name": "process_sort_index", "args": {"sort_index": place}},
+    ]
+
+
+def _row(process: int, row: int, name: str) -> list[dict[str, Any]]:
+    head = {"ph": "M", "pid": process, "tid": row}
+    return [
+        {**head, "name": "thread_name", "args": {"name": name}},
+        {**head, "name": "thread_sort_index", "args": {"sort_index": row}},
+    ]
+
+
+def _horovod_events(path: Path, zero: float) -> Iterator[dict[str, Any]]:
+    """Yield Horovod's own timeline, a row a tensor, moved to where the run's time begins."""
+    begin = 0.0
+    for event in _whole_events(path.read_text(encoding="utf-8", errors="replace")):
+        arguments = event.get("args", {})
+        # Its first event: Unix time of its own zero, in us.
+        begin = arguments.get("start_time_since_epoch_in_micros", begin)
+        moved = {**event, "pid": HOROVOD + event["pid"]}
+        if event.get("name") == "process_name":
+            moved["args"] = {"name": f"Horovod: {arguments.get('name', 'timeline')}"}
+        if "ts" in event:
+            moved["ts"] = round(event["ts"] + begin - zero * 1e6, 1)
+        yield moved
+
+
+def _whole_events(text: str) -> list[dict[str, Any]]:
+    """Return the events of a list that has no end, and perhaps a torn event, where Horovod was
+    killed."""
+    end = len(text)
+    while end > 0:
+        with contextlib.suppress(ValueError):
+            return json.loads(text[:end].rstrip().rstrip(",").removesuffix("]") + "]")
+        end = text.rfind("}", 0, end - 1) + 1
+    return []

@@ -1,0 +1,69 @@
+"""Writes a file whole or not at all. No TensorFlow."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+PARTIAL = ".partial-"
+
+
+class WriteError(OSError):
+    """A file of the record could not be written; the message names it and what to do."""
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a WriteError that names `path` and says what to do."""
+    try:
+        yield
+    except WriteError:
+        raise
+    except OSError as error:
+        advice = "Check the folder, or choose another one."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            advice = "Free space there, or choose another folder."
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            advice = "Give yourself the permission to write there, or choose another folder."
+        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+            advice = "A file is in the way: remove it, or choose another folder."
+        raise WriteError(f"Cannot write {path}: {error.strerror or error}. {advice}") from error
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a whole file or nothing; raises WriteError."""
+    with replacing(path) as partial:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path with the same suffix, which becomes `path` when the block ends well.
+
+    Any OSError of the block becomes a WriteError, and nothing of it remains.
+    """
+    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
+    try:
+        with writing(path):
+            yield partial
+            _sync(partial)
+            os.replace(partial, path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None

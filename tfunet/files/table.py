@@ -1,0 +1,101 @@
+"""A CSV file that grows by whole lines. No TensorFlow."""
+
+import csv
+import errno
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, final
+
+from tfunet.files.atomic import (
+    read_text,
+    write_atomic,
+    writing,
+)
+
+
+@final
+class Table:
+    """A CSV file that grows by whole lines; each is in the file when `append` returns.
+
+    Args:
+        path: The file; made if it is not there.
+        columns: The first one counts (steps, epochs) from 1.
+        last: Rows of an earlier attempt that count further than this are dropped: with 0 all.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], *, last: int = 0) -> None:
+        self.path = path
+        self.columns = tuple(columns)
+        write_atomic(path, csv_line(columns) + _rows_up_to(path, self.columns, last))
+        with writing(path):
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def append(self, row: Mapping[str, object]) -> None:
+        """Add one row, with a value for every column; raises WriteError and adds nothing."""
+        if row.keys() != set(self.columns):
+            raise ValueError(
+                f"A row of {self.path.name} has {', '.join(self.columns)}; got {', '.join(row)}."
+            )
+        line = csv_line([row[column] for column in self.columns]).encode()
+        with writing(self.path):
+            size = os.fstat(self._file).st_size
+            try:
+                # A disk that is nearly full takes the beginning of a line, and says so only here.
+                if os.write(self._file, line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                os.ftruncate(self._file, size)
+                raise
+
+    def close(self) -> None:
+        """Have the rows on the disk, so that a later result.json never outlives them."""
+        with writing(self.path):
+            try:
+                os.fsync(self._file)
+            finally:
+                os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table, as text; none if there is no file.
+
+    A last line without its end is left out: its writer died there, or is still at it.
+    """
+    return list(csv.DictReader(_whole_lines(path)))
+
+
+def csv_line(values: Iterable[object]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(values)
+    return line.getvalue()
+
+
+def _whole_lines(path: Path) -> list[str]:
+    lines = (read_text(path) or "").split("\n")
+    return [f"{line}\n" for line in lines[:-1]]
+
+
+def _rows_up_to(path: Path, columns: tuple[str, ...], last: int) -> str:
+    if last < 1:
+        return ""
+    header, *rows = _whole_lines(path) or [""]
+    if header != csv_line(columns):
+        raise ValueError(
+            f"{path} has the columns {header.strip() or '(none)'}, and this run writes "
+            f"{','.join(columns)}. Start it anew in another folder."
+        )
+    return "".join(row for row in rows if int(row.partition(",")[0]) <= last)

@@ -1,0 +1,1 @@
+"""Which input an output depends on: reach, halo, windows and tiles. One arithmetic for all."""

@@ -1,0 +1,1 @@
+"""Losses, scores, optimizers and learning rates."""

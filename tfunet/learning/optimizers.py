@@ -1,0 +1,49 @@
+"""Makes the optimizer that a configuration names."""
+
+import keras
+
+from tfunet.config.refs import call, near_match, resolve
+from tfunet.config.run import RunConfig
+from tfunet.learning.learning_rate import learning_rate
+
+
+def make(config: RunConfig, num_replicas: int, steps_per_epoch: int) -> keras.Optimizer:
+    """Return the optimizer with its learning rate, not yet built.
+
+    With precision mixed_float16 it scales the loss (keras.optimizers.LossScaleOptimizer).
+    """
+    rate = learning_rate(
+        rate=config.learning_rate,
+        num_replicas=num_replicas,
+        scaled=config.scale_learning_rate,
+        warmup_epochs=config.warmup_epochs,
+        decay_epochs=config.decay_epochs,
+        decay_factor=config.decay_factor,
+        steps_per_epoch=steps_per_epoch,
+    )
+    kind = _class(config.optimizer)
+    if config.optimizer_options.get("gradient_accumulation_steps"):
+        raise ValueError(
+            "Set accumulation= instead of optimizer_options.gradient_accumulation_steps: it "
+            "communicates once a step, under every backend."
+        )
+    optimizer = call("optimizer", kind, config.optimizer_options, learning_rate=rate)
+    if config.precision == "mixed_float16":
+        return keras.optimizers.LossScaleOptimizer(optimizer)
+    return optimizer
+
+
+def _class(name: str) -> type[keras.Optimizer]:
+    if ":" in name:
+        return resolve("optimizer", name, {})
+    known = {
+        key.lower(): value
+        for key, value in vars(keras.optimizers).items()
+        if isinstance(value, type) and issubclass(value, keras.Optimizer)
+    }
+    if name.lower() not in known:
+        raise ValueError(
+            f"Unknown optimizer {name!r}.{near_match(name, known)} Known: "
+            f"{', '.join(sorted(known))}; or write 'package.module:Class'."
+        )
+    return known[name.lower()]

@@ -1,0 +1,1 @@
+"""What the machine has: cores, memory, devices, energy counters, installed software."""

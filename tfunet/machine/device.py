@@ -1,0 +1,78 @@
+"""The memory of this process's devices, as TensorFlow counts it."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+# The peak before what `uncounted` left out.
+_kept = {"peak": 0}
+
+
+def device_bytes() -> int | None:
+    """Return the memory that TensorFlow may use on a device; None on a CPU without a cap."""
+    limits = [one.memory_limit for one in _local_devices() if one.device_type == "GPU"]
+    if limits:
+        return int(min(limits))
+    capped = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
+    limit = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
+    return int(limit) * 2**20 if capped and limit.isdigit() else None
+
+
+def cpu_cap() -> int | None:
+    """Return the cap of a CPU's allocator; None on a GPU, without one, and where the machine has
+    less memory than that."""
+    limit = device_bytes()
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    is_none = limit is None or limit > memory or tf.config.list_logical_devices("GPU")
+    return None if is_none else limit
+
+
+def used_bytes() -> tuple[int, int] | None:
+    """Return current and peak bytes of the first device's allocator; None where it keeps none."""
+    device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+    try:
+        found = tf.config.experimental.get_memory_info(device)
+    except (ValueError, tf.errors.InvalidArgumentError):
+        return None
+    # An allocator that keeps no account reports zeros.
+    peak = max(int(found["peak"]), _kept["peak"])
+    return (int(found["current"]), peak) if found["peak"] else None
+
+
+def free_bytes() -> int | None:
+    """Return what the device's allocator can still hand out; None where it has no limit."""
+    limit, used = device_bytes(), used_bytes()
+    return None if limit is None else limit - (used[0] if used is not None else 0)
+
+
+def forget_peak() -> None:
+    """Count the peak of `used_bytes` anew, as far as the allocator can."""
+    _kept["peak"] = 0
+    device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+    with contextlib.suppress(ValueError, tf.errors.InvalidArgumentError):
+        tf.config.experimental.reset_memory_stats(device)
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Leave what is done here out of the peak of `used_bytes`, as far as the allocator can."""
+    before = used_bytes()
+    try:
+        yield
+    finally:
+        if before is not None:
+            forget_peak()
+            _kept["peak"] = before[1]
+
+
+def _local_devices() -> list[Any]:
+    if not tf.config.list_physical_devices("GPU"):
+        return []
+    from tensorflow.python.client import device_lib
+    from tensorflow.python.eager import context
+
+    # With another choice of GPUs than this process has made, TensorFlow would refuse.
+    return list(device_lib.list_local_devices(context.context().config))

@@ -1,0 +1,379 @@
+"""Says what works on this machine, what is missing, and what to type. Imports no TensorFlow.
+
+Each part is asked to do a little of its real work in a process of its own, so that one that
+crashes or hangs spoils only its own row.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from tfunet.exit_codes import CHECK_FAILED, OK
+from tfunet.machine.cores import usable_cores
+from tfunet.machine.energy import (
+    gpu_counters,
+    is_readable,
+    load_nvml,
+    package_counters,
+    powercap_root,
+)
+from tfunet.machine.environment import gpus
+from tfunet.machine.probes import (
+    DALI_PROBE,
+    HIDE_GPUS,
+    HOROVOD_PROBE,
+    MIRRORED_PROBE,
+    MULTIWORKER_PROBE,
+    OVER_GLOO,
+    TENSORFLOW_IO_PROBE,
+    TENSORFLOW_PROBE,
+    Answer,
+    ask,
+    one_worker,
+)
+
+PYTHONS = ("3.11", "3.12")
+OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = (2, 16, 2), (2, 21)
+# Without one of these, nothing trains.
+CORE = ("Python", "TensorFlow", "Keras", "single", "logs")
+COMPILERS = ("c++", "g++", "clang++")
+EXTRAS = {
+    "io": ("tifffile", "imagecodecs", "nibabel", "pillow", "pydicom", "h5py", "zarr"),
+    "report": ("matplotlib", "jinja2"),
+    "notebooks": ("nbclient", "ipykernel", "nbformat"),
+}
+INSTALL_COMPILER = (
+    "sudo apt-get install g++ make (Debian, Ubuntu), sudo dnf install gcc-c++ make (Red Hat), "
+    "or module load gcc (a cluster)"
+)
+INSTALL_MPI = "sudo apt-get install libopenmpi-dev openmpi-bin, or module load openmpi (a cluster)"
+
+Status = Literal["ok", "missing", "broken"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One row: `remedy` is what to type, empty where nothing need be done."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+def diagnose(logs: Path = Path("logs")) -> list[Check]:
+    """Return a check of everything that tfunet can use; takes as long as a few TensorFlow starts.
+
+    `logs` is where runs would be written.
+    """
+    probes: tuple[tuple[str, Mapping[str, str]], ...] = (
+        (TENSORFLOW_PROBE, {}),
+        (MIRRORED_PROBE, {}),
+        (MULTIWORKER_PROBE, {**HIDE_GPUS, "TF_CONFIG": one_worker()}),
+        (HOROVOD_PROBE, {**HIDE_GPUS, **OVER_GLOO}),
+        (TENSORFLOW_IO_PROBE, HIDE_GPUS),
+        (DALI_PROBE, HIDE_GPUS),
+    )
+    with ThreadPoolExecutor(max_workers=min(len(usable_cores()), len(probes))) as pool:
+        answers = list(pool.map(lambda probe: ask(*probe), probes))
+    core, mirrored, multiworker, horovod, tensorflow_io, dali = answers
+    has_compiler = compiler_check().status == "ok"
+    return [
+        python_check(platform.python_version()),
+        *tensorflow_checks(core),
+        gpu_check(num_seen=core.facts.get("gpus", 0), listed=[gpu["name"] for gpu in gpus()]),
+        cores_check(),
+        energy_check(powercap_root(), load_nvml()),
+        memory_check(),
+        logs_check(logs),
+        backend_check("single", core),
+        backend_check("mirrored", mirrored),
+        backend_check("multiworker", multiworker),
+        *horovod_checks(horovod, has_compiler=has_compiler, num_gpus=core.facts.get("gpus", 0)),
+        compiler_check(),
+        mpi_check(),
+        *(extra_check(extra, packages) for extra, packages in EXTRAS.items()),
+        tensorflow_io_check(tensorflow_io),
+        dali_check(dali),
+        slurm_check(os.environ),
+    ]
+
+
+def format_checks(checks: Iterable[Check], width: int = 100) -> str:
+    """Return the table that `tfunet doctor` prints, its last line the verdict."""
+    rows = list(checks)
+    name_width = max(len(row.name) for row in rows)
+    indent = " " * (name_width + 2 + len("missing") + 2)
+    lines = []
+    for row in rows:
+        head = f"{row.name:<{name_width}}  {row.status:<7}  "
+        lines += textwrap.wrap(row.detail, width, initial_indent=head, subsequent_indent=indent)
+        if row.remedy:
+            first = f"{indent}type: "
+            lines += textwrap.wrap(
+                row.remedy, width, initial_indent=first, subsequent_indent=" " * len(first)
+            )
+    return "\n".join([*lines, "", _verdict(rows)])
+
+
+def run(*, as_json: bool = False, logs: Path = Path("logs")) -> int:
+    """Print the checks; return 0 if one device can train and write its record, else 4."""
+    checks = diagnose(logs)
+    print(json.dumps([asdict(c) for c in checks], indent=2) if as_json else format_checks(checks))
+    return CHECK_FAILED if _core_failures(checks) else OK
+
+
+def python_check(version: str) -> Check:
+    """Return whether this Python's TensorFlow wheels are those that tfunet supports."""
+    if version.rpartition(".")[0] in PYTHONS:
+        return Check(name="Python", status="ok", detail=version)
+    return Check(
+        name="Python",
+        status="broken",
+        detail=f"{version}; supported: {', '.join(PYTHONS)}",
+        remedy="make env PYTHON=/path/to/python3.11",
+    )
+
+
+def tensorflow_checks(answer: Answer) -> list[Check]:
+    """Return the rows of TensorFlow and Keras."""
+    if answer.error:
+        remedy = "make env, or pip install tfunet"
+        status = _status(answer)
+        row = Check(name="TensorFlow", status=status, detail=_reason(answer), remedy=remedy)
+        return [row, Check(name="Keras", status=status, detail="starts with TensorFlow")]
+    version, keras = answer.facts["tensorflow"], answer.facts["keras"]
+    release = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    if release >= OLDEST_TENSORFLOW and release[:2] <= NEWEST_TENSORFLOW:
+        tensorflow = Check(name="TensorFlow", status="ok", detail=version)
+    else:
+        tensorflow = Check(
+            name="TensorFlow",
+            status="broken",
+            detail=f"{version}; supported: 2.16.2 to 2.21",
+            remedy="make env, or pip install tfunet in a new environment",
+        )
+    keras_backend = answer.facts["keras_backend"]
+    if keras_backend != "tensorflow":
+        detail = f"{keras} computes with {keras_backend}, and tfunet needs TensorFlow"
+        remedy = "export KERAS_BACKEND=tensorflow"
+        return [tensorflow, Check(name="Keras", status="broken", detail=detail, remedy=remedy)]
+    return [tensorflow, Check(name="Keras", status="ok", detail=keras)]
+
+
+def gpu_check(*, num_seen: int, listed: list[str]) -> Check:
+    """Return whether TensorFlow sees the GPUs that nvidia-smi lists."""
+    if num_seen:
+        return Check(name="GPUs", status="ok", detail=f"{num_seen}: {', '.join(listed)}")
+    if not listed:
+        return Check(name="GPUs", status="ok", detail="none; replicas are CPU cores")
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden in ("", "-1"):
+        detail = f"{len(listed)}, hidden by CUDA_VISIBLE_DEVICES={hidden!r}"
+        return Check(
+            name="GPUs", status="missing", detail=detail, remedy="unset CUDA_VISIBLE_DEVICES"
+        )
+    return Check(
+        name="GPUs",
+        status="broken",
+        detail=f"{len(listed)} ({', '.join(listed)}), but TensorFlow sees none",
+        remedy="pip install 'tensorflow[and-cuda]', at the version that is installed",
+    )
+
+
+def cores_check() -> Check:
+    """Return how many cores this process may use, which in a job is fewer than there are."""
+    detail = f"{len(usable_cores())} of {os.cpu_count()} may be used"
+    return Check(name="cores", status="ok", detail=detail)
+
+
+def energy_check(powercap: Path, nvml: Any) -> Check:
+    """Return which counters of energy can be read, and how to open those that only root reads."""
+    found = [*package_counters(powercap), *gpu_counters(nvml)]
+    readable = [one.name for one in found if is_readable(one)]
+    closed = [one.name for one in found if one.is_package and one.name not in readable]
+    known = f"{', '.join(readable)} can be read"
+    if closed:
+        only_root = f"only root may read {', '.join(closed)}"
+        return Check(
+            name="energy",
+            status="missing",
+            detail=f"{known}, {only_root}" if readable else f"{only_root}; runs tell no joules",
+            remedy=f"sudo chmod a+r {powercap}/intel-rapl:*/energy_uj (until the next boot)",
+        )
+    if readable:
+        return Check(name="energy", status="ok", detail=known)
+    return Check(name="energy", status="missing", detail="no counter here; runs tell no joules")
+
+
+def memory_check() -> Check:
+    """Return the machine's memory and what of it is free."""
+    sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
+    total, free = (int(sizes[name]) / 2**20 for name in ("MemTotal", "MemAvailable"))
+    return Check(name="memory", status="ok", detail=f"{total:.1f} GiB, {free:.1f} GiB free")
+
+
+def logs_check(logs: Path) -> Check:
+    """Return whether runs can be written, without leaving anything behind."""
+    existing = next(path for path in (logs, *logs.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return Check(name="logs", status="ok", detail=f"{logs} can be written")
+    except OSError as error:
+        detail = f"{logs} cannot be written: {error.strerror}"
+        remedy = "cd to a folder of your own, or ask for write permission to this one"
+        return Check(name="logs", status="broken", detail=detail, remedy=remedy)
+
+
+def backend_check(name: str, answer: Answer) -> Check:
+    """Return the row of a backend that TensorFlow itself brings."""
+    if answer.error:
+        remedy = "make env, or pip install tfunet" if _status(answer) == "missing" else ""
+        return Check(name=name, status=_status(answer), detail=_reason(answer), remedy=remedy)
+    devices = answer.facts.get("devices")
+    detail = f"works on {' and '.join(devices)}" if devices else "works"
+    return Check(name=name, status="ok", detail=detail)
+
+
+def horovod_checks(answer: Answer, *, has_compiler: bool, num_gpus: int) -> list[Check]:
+    """Return the rows of the Horovod backend and of the ways its processes can meet."""
+    build = build_command()
+    if answer.error:
+        remedy = build if has_compiler else f"{INSTALL_COMPILER}; then {build}"
+        row = Check(name="horovod", status=_status(answer), detail=_reason(answer), remedy=remedy)
+        return [row]
+    rows = [Check(name="horovod", status="ok", detail=f"works, {answer.facts['version']}")]
+    for name, key, needs in (("Gloo", "gloo", ""), ("MPI", "mpi", f"{INSTALL_MPI}; then ")):
+        built = answer.facts[key]
+        rows.append(
+            Check(
+                name=f"horovod {name}",
+                status="ok" if built else "missing",
+                detail="built in" if built else "not built in",
+                remedy="" if built else f"{needs}{build}",
+            )
+        )
+    if num_gpus and not answer.facts["nccl"]:
+        remedy = f"HOROVOD_GPU_OPERATIONS=NCCL {build}"
+        detail = "not built in: gradients go through the CPU's memory"
+        rows.append(Check(name="horovod NCCL", status="missing", detail=detail, remedy=remedy))
+    return rows
+
+
+def compiler_check() -> Check:
+    """Return the C++ compiler that would build Horovod."""
+    # CMake takes $CXX, which may carry flags, before any of the usual names.
+    names = os.environ.get("CXX", "").split()[:1] or COMPILERS
+    found = [path for name in names if (path := shutil.which(name))]
+    if found and shutil.which("make"):
+        return Check(name="compiler", status="ok", detail=found[0])
+    missing = "make" if found else "a C++ compiler"
+    return Check(
+        name="compiler",
+        status="missing",
+        detail=f"no {missing.removeprefix('a ')}; only building Horovod needs it",
+        remedy=INSTALL_COMPILER,
+    )
+
+
+def mpi_check() -> Check:
+    """Return the MPI compiler, which decides whether Horovod is built with MPI."""
+    found = shutil.which("mpicxx")
+    if found:
+        return Check(name="mpicxx", status="ok", detail=found)
+    detail = "no MPI compiler; only Horovod under mpirun needs it"
+    return Check(name="mpicxx", status="missing", detail=detail, remedy=INSTALL_MPI)
+
+
+def extra_check(extra: str, packages: Iterable[str]) -> Check:
+    """Return whether all packages of an extra are installed; none is imported."""
+    missing = [name for name in packages if not _is_installed(name)]
+    if not missing:
+        return Check(name=f"extra {extra}", status="ok", detail=", ".join(packages))
+    return Check(
+        name=f"extra {extra}",
+        status="missing",
+        detail=f"without {', '.join(missing)}",
+        remedy=f"pip install 'tfunet[{extra}]'",
+    )
+
+
+def tensorflow_io_check(answer: Answer) -> Check:
+    """Return whether a native operation of tensorflow-io runs."""
+    if not answer.error:
+        detail = f"{answer.facts['version']}, its native operations run"
+        return Check(name="tensorflow-io", status="ok", detail=detail)
+    if _status(answer) == "missing":
+        detail = "not installed; tifffile and pillow read instead"
+        remedy = "pip install 'tfunet[io]'"
+    else:
+        detail = "its native operations do not load; tifffile and pillow read instead"
+        remedy = "make env TF=2.16.2, the newest TensorFlow for which they were built"
+    return Check(name="tensorflow-io", status="missing", detail=detail, remedy=remedy)
+
+
+def dali_check(answer: Answer) -> Check:
+    """Return whether DALI can augment, for which it needs no GPU."""
+    if not answer.error:
+        return Check(name="DALI", status="ok", detail=f"works, {answer.facts['version']}")
+    detail = f"{_reason(answer)}; only pipeline = 'dali' needs it"
+    remedy = "pip install 'tfunet[dali]'"
+    return Check(name="DALI", status=_status(answer), detail=detail, remedy=remedy)
+
+
+def slurm_check(variables: Mapping[str, str]) -> Check:
+    """Return whether jobs can be submitted from here."""
+    found = shutil.which("sbatch")
+    if found is None:
+        detail = "no sbatch here; sweeps run on this machine"
+        return Check(name="SLURM", status="missing", detail=detail)
+    job = variables.get("SLURM_JOB_ID")
+    return Check(name="SLURM", status="ok", detail=f"{found}{f', in job {job}' if job else ''}")
+
+
+def build_command(prefix: Path = Path(sys.prefix)) -> str:
+    """Return what builds Horovod into the environment at `prefix`."""
+    made_by_make = prefix.name.startswith("tf-") and (prefix.parents[1] / "Makefile").is_file()
+    return f"make horovod TF={prefix.name[3:]}" if made_by_make else "python -m hvd.build"
+
+
+def _status(answer: Answer) -> Status:
+    return "missing" if "ModuleNotFoundError" in answer.error else "broken"
+
+
+def _reason(answer: Answer) -> str:
+    missing = re.search(r"ModuleNotFoundError: No module named '([^']+)'", answer.error)
+    # Some of TensorFlow's errors carry pages.
+    return f"{missing[1]} is not installed" if missing else answer.error[:300]
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _core_failures(checks: Iterable[Check]) -> list[str]:
+    return [check.name for check in checks if check.name in CORE and check.status != "ok"]
+
+
+def _verdict(checks: Iterable[Check]) -> str:
+    failures = _core_failures(checks)
+    return (
+        f"Nothing can be trained yet: {', '.join(failures)}."
+        if failures
+        else "One device can train here. What is missing above is needed only by what it names."
+    )

@@ -1,0 +1,153 @@
+"""What a run ran on, for env.json. Imports nothing that it asks about; no TensorFlow."""
+
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tfunet.machine.cpu_memory import VARIABLES
+
+PACKAGES = (
+    "tfunet",
+    "tensorflow",
+    "keras",
+    "tf_keras",
+    "horovod",
+    "tensorflow-io",
+    "numpy",
+    "mpi4py",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cudnn-cu12",
+    "nvidia-nccl-cu12",
+    "nvidia-dali-cuda120",
+)
+GPU_FIELDS = ("index", "name", "memory.total", "driver_version", "pci.bus_id")
+SLURM_VARIABLES = (
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_STEP_ID",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NNODES",
+    "SLURM_NTASKS",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_CLUSTER_NAME",
+)
+# Switches of the libraries below that change the speed, the memory, and a little the arithmetic, of
+# a step.
+SWITCHES = (
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_GPU_ALLOCATOR",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+    "NVIDIA_TF32_OVERRIDE",
+    *VARIABLES,
+)
+# What a process of a run has where the user says nothing.
+DEFAULTS = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    # TensorFlow turns oneDNN on by itself on some CPUs only. Without it a 3D convolution takes
+    # 8 times as long, a 2D one about twice.
+    "TF_ENABLE_ONEDNN_OPTS": "1",
+    # TensorFlow takes all of a GPU's memory at once, and leaves none for DALI.
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+}
+# A GPU driver that has gone to sleep takes seconds to answer.
+ANSWER_SECONDS = 20.0
+
+
+def environment(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the facts about this machine and this installation that a result depends on."""
+    return {
+        "host": socket.gethostname(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "cpu": _cpu_model(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "machine_cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "gpus": gpus(),
+        "mpi": _first_line(["mpirun", "--version"]),
+        "git": git_state(Path(__file__)),
+        "launcher": launcher(variables),
+        "switches": {name: variables[name] for name in SWITCHES if name in variables},
+        "slurm": {name: variables[name] for name in SLURM_VARIABLES if name in variables},
+    }
+
+
+def gpus() -> list[dict[str, str]]:
+    """Return what nvidia-smi says of each GPU; none where it is not installed."""
+    fields = ",".join(GPU_FIELDS)
+    answer = _answer(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"])
+    rows = [line.split(", ") for line in (answer or "").splitlines()]
+    names = [name.replace(".", "_") for name in GPU_FIELDS]
+    return [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
+
+
+def git_state(file: Path) -> dict[str, Any] | None:
+    """Return the commit of the tree that `file` belongs to, and whether it has been changed."""
+    git = ["git", "-C", str(file.parent)]
+    # An environment inside some other project's tree belongs to no commit of that project.
+    if _answer([*git, "ls-files", "--error-unmatch", file.name]) is None:
+        return None
+    changes = _answer([*git, "status", "--porcelain", "-uno"])
+    return {"commit": _first_line([*git, "rev-parse", "HEAD"]), "modified": bool(changes)}
+
+
+def launcher(variables: Mapping[str, str]) -> str:
+    """Return who started this process: local (the supervisor), slurm, mpi or none."""
+    if "TFUNET_LAUNCH" in variables:
+        return "local"
+    if "SLURM_PROCID" in variables:
+        return "slurm"
+    if "OMPI_COMM_WORLD_RANK" in variables or "PMI_RANK" in variables:
+        return "mpi"
+    return "none"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    # ARM kernels name no model there.
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _answer(command: list[str]) -> str | None:
+    """Return what a program prints; None if there is no such program, or it fails."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _first_line(command: list[str]) -> str | None:
+    lines = (_answer(command) or "").splitlines()
+    return lines[0].strip() if lines else None

@@ -1,0 +1,1 @@
+"""Predicts memory and time of a step on a device that need not be there."""

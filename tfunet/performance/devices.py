@@ -1,0 +1,122 @@
+"""Devices that a plan can be made for without having one. Pure."""
+
+from dataclasses import dataclass
+
+from tfunet.config.amount import GB, GIB
+from tfunet.graph.step import ALIASES, Op, Trace
+from tfunet.swap.plan.costs import Costs
+
+TERA = 10**12
+
+# Of a disk that is only described: an NVMe disk on four lanes of PCI Express 3, in each direction,
+# as its makers give it to 2 and 3 GB/s.
+DISK_BYTES_PER_SECOND = 2 * GB
+BYTES_SHARE = 0.8
+# For each byte of a tensor that is cast to half its size, or from it, so many are moved.
+CAST_BYTES = 1.5
+
+
+# Of what a device could do at best: what a large convolution, and an op that only moves bytes,
+# reach of it.
+CONVOLUTION_SHARE = 0.5
+
+
+OP_START_SECONDS = 5e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A device as its data sheet describes it.
+
+    Args:
+        memory_bytes: Of the device.
+        flops_per_second: Of float32 convolutions as TensorFlow computes them: TF32 where there is.
+        half_flops_per_second: Of bfloat16 or float16.
+        bytes_per_second: Of its memory.
+        link_bytes_per_second: To the host, in each direction.
+        source: Where the figures are from.
+    """
+
+    memory_bytes: int
+    flops_per_second: float
+    half_flops_per_second: float
+    bytes_per_second: float
+    link_bytes_per_second: float
+    source: str
+
+
+def described(trace: Trace, device: Device) -> Costs:
+    """Return what a step would cost on a device that is only described."""
+    return Costs(
+        op_seconds=[_estimate(trace, op, device) for op in trace.ops],
+        out_bytes_per_second=device.link_bytes_per_second,
+        in_bytes_per_second=device.link_bytes_per_second,
+        bytes_per_second=device.bytes_per_second * BYTES_SHARE,
+        copies_overlap=True,
+        cast_bytes_per_second=device.bytes_per_second * BYTES_SHARE / CAST_BYTES,
+    )
+
+
+def _estimate(trace: Trace, op: Op, device: Device) -> float:
+    if op.kind in ALIASES or not any(
+        trace.tensors[one].num_bytes for one in (*op.inputs, *op.outputs)
+    ):
+        return 0.0
+    moved = sum(trace.tensors[one].num_bytes for one in {*op.inputs, *op.outputs})
+    by_bytes = moved / (device.bytes_per_second * BYTES_SHARE)
+    rate = device.half_flops_per_second if op.item_bytes == 2 else device.flops_per_second
+    return max(by_bytes, op.flops / (rate * CONVOLUTION_SHARE)) + OP_START_SECONDS
+
+
+# PCI Express: what IBM measured for generation 3 (11 GB/s each way, Table 4 of their case study of
+# large-model support), twice that for each later generation.
+DEVICES = {
+    "v100-pcie3": Device(
+        memory_bytes=16 * GIB,
+        flops_per_second=14 * TERA,
+        half_flops_per_second=112 * TERA,
+        bytes_per_second=900 * GB,
+        link_bytes_per_second=11 * GB,
+        source="NVIDIA V100 data sheet; IBM",
+    ),
+    "v100-nvlink2": Device(
+        memory_bytes=16 * GIB,
+        flops_per_second=15.7 * TERA,
+        half_flops_per_second=125 * TERA,
+        bytes_per_second=900 * GB,
+        link_bytes_per_second=62 * GB,
+        source="NVIDIA V100 data sheet; IBM measured 64 and 60 GB/s",
+    ),
+    "a100-pcie4": Device(
+        memory_bytes=80 * GIB,
+        flops_per_second=156 * TERA,
+        half_flops_per_second=312 * TERA,
+        bytes_per_second=1935 * GB,
+        link_bytes_per_second=22 * GB,
+        source="NVIDIA A100 80GB PCIe data sheet",
+    ),
+    "h100-pcie5": Device(
+        memory_bytes=80 * GIB,
+        flops_per_second=495 * TERA,
+        half_flops_per_second=989 * TERA,
+        bytes_per_second=3350 * GB,
+        link_bytes_per_second=44 * GB,
+        source="NVIDIA H100 SXM data sheet",
+    ),
+    "h200-pcie5": Device(
+        memory_bytes=141 * GB,
+        flops_per_second=495 * TERA,
+        half_flops_per_second=989 * TERA,
+        bytes_per_second=4800 * GB,
+        link_bytes_per_second=44 * GB,
+        source="NVIDIA H200 SXM data sheet",
+    ),
+    "gh200": Device(
+        memory_bytes=96 * GB,
+        flops_per_second=495 * TERA,
+        half_flops_per_second=989 * TERA,
+        bytes_per_second=4000 * GB,
+        link_bytes_per_second=340 * GB,
+        source="NVIDIA GH200 data sheet; three quarters of the link's 450 GB/s",
+    ),
+}

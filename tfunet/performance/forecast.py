@@ -1,0 +1,176 @@
+"""Plans the training step of a configuration for a device that is only described."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfunet.backend import num_processes
+from tfunet.config import amount
+from tfunet.config.amount import MIB
+from tfunet.config.run import RunConfig
+from tfunet.data.source import open_source
+from tfunet.graph import reader
+from tfunet.learning import losses, optimizers
+from tfunet.models.make import make_model
+from tfunet.performance.devices import DISK_BYTES_PER_SECOND, Device, described
+from tfunet.swap.arena.device_memory import variable_bytes
+from tfunet.swap.arena.memory import Memory
+from tfunet.swap.plan.placement import Tiers, with_advice
+from tfunet.swap.plan.plan import WAYS, Plan, Way
+from tfunet.swap.report.text import text
+from tfunet.swap.search import planner
+from tfunet.swap.search.fitting import fitted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What a step would need and take.
+
+    Args:
+        plan: Its memory and time; without the weights, the optimizer's variables and the batch.
+        resident_bytes: Those.
+        memory_bytes: What the device has for all of it.
+        samples: Of a step.
+    """
+
+    plan: Plan
+    resident_bytes: int
+    memory_bytes: int
+    samples: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits with the plan."""
+        return self.plan.peak_bytes <= self.plan.budget_bytes and self.plan.finds_room == 1
+
+    @property
+    def fits_without(self) -> bool:
+        """Whether the step fits with every tensor kept."""
+        return self.fits and not self.plan.gives_up
+
+
+def forecast(
+    config: RunConfig,
+    device: Device,
+    *,
+    memory_bytes: int | None = None,
+    allowed: Sequence[Way] = WAYS,
+) -> Forecast:
+    """Return what one replica's step of a configuration would need and take on a device.
+
+    The step is traced, not run; only the weights and the optimizer's variables are allocated.
+
+    Args:
+        config: Of the run; its data set is opened for the shape of an image, and not read. Its
+            limits of host and disk are shared by the replicas of a process.
+        device: See `tfunet.performance.devices`.
+        memory_bytes: Instead of the device's own.
+        allowed: What may be done with a tensor beside keeping it.
+
+    Raises ValueError for a configuration that cannot be trained.
+    """
+    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
+    patch = source.chosen_patch(config.patch)
+    keras.config.set_dtype_policy(config.precision)
+    model = make_model(
+        config.model,
+        image_shape=(*patch, source.channels),
+        num_classes=source.num_classes,
+        options=config.model_options,
+    )
+    model.compile(
+        optimizer=optimizers.make(config, 1, 1),
+        loss=losses.make(config.loss, config.loss_options),
+        jit_compile=False,
+        auto_scale_loss=False,
+    )
+    model.optimizer.build(model.trainable_variables)
+    batch = config.replica_samples // config.accumulation
+    image = tf.TensorSpec((batch, *patch, source.channels), tf.float32)
+    mask = tf.TensorSpec((batch, *patch), tf.uint8)
+    model._symbolic_build(data_batch=(image, mask))
+
+    @tf.function(autograph=False, jit_compile=False)
+    def step(one: tf.Tensor, other: tf.Tensor) -> Any:
+        return model.train_step((one, other))
+
+    graph = step.get_concrete_function(image, mask).graph
+    ops = reader.in_order(graph.get_operations(), graph.outputs)
+    found, _ = reader.read(ops, graph.outputs, compression=config.swap_compression)
+    memory = Memory(
+        limit_bytes=memory_bytes or device.memory_bytes,
+        resident=variable_bytes(model),
+        more_bytes=reader.num_bytes(image) + reader.num_bytes(mask) + found.constant_bytes,
+    )
+    costs = described(found, device)
+
+    def planned(budget_bytes: int) -> Plan:
+        return with_advice(
+            lambda tiers: planner.make_plan(
+                found,
+                budget_bytes=budget_bytes,
+                costs=replace(costs, tiers=tiers),
+                threshold_bytes=MIB,
+                allowed=allowed,
+            ),
+            _tiers(config),
+        )
+
+    return Forecast(
+        plan=fitted(found, memory, planned, {}, replace(costs, tiers=_tiers(config))),
+        resident_bytes=sum(memory.resident) + memory.more_bytes,
+        memory_bytes=memory.limit_bytes,
+        samples=batch,
+    )
+
+
+def _tiers(config: RunConfig) -> Tiers:
+    if config.swap_host is None:
+        return Tiers()
+    num_replicas = max(1, config.num_replicas // num_processes(config))
+    disk_bytes: int | None = 0 if config.swap_disk is None else None
+    if config.swap_disk_size is not None:
+        disk_bytes = amount.in_bytes("swap_disk_size", config.swap_disk_size) // num_replicas
+    return Tiers(
+        host_bytes=amount.in_bytes("swap_host", config.swap_host) // num_replicas,
+        disk_bytes=disk_bytes,
+        disk_out_bytes_per_second=DISK_BYTES_PER_SECOND,
+        disk_in_bytes_per_second=DISK_BYTES_PER_SECOND,
+    )
+
+
+def forecast_json(found: Forecast) -> dict[str, Any]:
+    """Return a forecast as JSON knows it."""
+    return {
+        "fits": found.fits,
+        "fits_without": found.fits_without,
+        "memory_bytes": found.memory_bytes,
+        "resident_bytes": found.resident_bytes,
+        "samples": found.samples,
+        "plan": asdict(found.plan),
+    }
+
+
+def forecast_text(found: Forecast) -> str:
+    """Return a forecast in words."""
+    plan = found.plan
+    resident = f"{found.resident_bytes / MIB:,.0f} MiB"
+    memory = f"{found.memory_bytes / MIB:,.0f} MiB"
+    left_bytes = found.memory_bytes - found.resident_bytes - plan.budget_bytes
+    lost = f"{left_bytes / MIB:,.0f} MiB are left to" if left_bytes > 0 else "Nothing is left to"
+    lines = [
+        f"Weights, optimizer and a batch of {found.samples} take {resident} of {memory}. {lost} "
+        "what TensorFlow's allocator loses between its blocks, played through.",
+        text(plan),
+    ]
+    if found.fits_without:
+        lines.append("It fits without swapping.")
+    elif found.fits:
+        longer = plan.step_seconds / plan.unlimited_step_seconds - 1
+        lines.append(f"It fits with swapping: a step takes {longer:.0%} longer.")
+    else:
+        lines.append("It does not fit.")
+    return "\n".join(lines)

@@ -1,0 +1,38 @@
+"""Progress on a terminal, and only there. Imports no TensorFlow."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+TERMINAL_VARIABLE = "TFUNET_TERMINAL"
+
+
+def shows_progress() -> bool:
+    """Whether there is a terminal at the end of the line; the supervisor says so by a variable."""
+    return sys.stderr.isatty() or os.environ.get(TERMINAL_VARIABLE) == "1"
+
+
+@contextmanager
+def decoding_bar() -> Iterator[Callable[[int, int], None]]:
+    """Yield a function of (cases done, cases in all) that draws how far the decoding is."""
+    # Nothing is drawn for cases that are there already, or that another process decodes.
+    bar = tqdm(desc="Decoding", unit="case", delay=1, leave=False, disable=not shows_progress())
+
+    def show(done: int, total: int) -> None:
+        bar.total = total
+        bar.update(done - bar.n)
+
+    with bar:
+        yield show
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines with aligned columns."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

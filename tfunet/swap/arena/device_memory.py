@@ -1,0 +1,63 @@
+"""What a device's memory holds before a step."""
+
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from tfunet.graph import reader
+from tfunet.graph.step import Trace
+from tfunet.machine import device
+from tfunet.swap.arena.memory import Memory
+
+
+def of_model(
+    model: keras.Model,
+    limit_bytes: int,
+    first_bytes: int,
+    step: Trace,
+    handles: Sequence[tf.Tensor],
+) -> Memory:
+    """Return the memory of a device before a step.
+
+    Args:
+        model: Whose variables are there.
+        limit_bytes: The budget.
+        first_bytes: See `tfunet.swap.arena.arena.at_start`.
+        step: To be planned; what none of its ops makes is its batch.
+        handles: Its tensors.
+    """
+    resident = variable_bytes(model)
+    batch_bytes = sum(
+        reader.num_bytes(handle)
+        for one, handle in zip(step.tensors, handles, strict=True)
+        if one.producer < 0 and handle.op.type != "Const"
+    )
+    return Memory(
+        limit_bytes=limit_bytes,
+        first_bytes=first_bytes,
+        resident=resident,
+        more_bytes=max(batch_bytes, more_bytes(resident, limit_bytes)),
+    )
+
+
+def more_bytes(resident: Sequence[int], limit_bytes: int) -> int:
+    """Return what is in use beside variables, and has no place outside of the budget; 0 where
+    nobody keeps an account."""
+    device_bytes = device.device_bytes()
+    used = device.used_bytes() if device_bytes is not None else None
+    if device_bytes is None or used is None:
+        return 0
+    return max(0, used[0] - sum(resident) - max(0, device_bytes - limit_bytes))
+
+
+def resident_bytes(model: keras.Model) -> int:
+    """Return what is in device memory before the step: weights and the optimizer's variables."""
+    return sum(variable_bytes(model))
+
+
+def variable_bytes(model: keras.Model) -> list[int]:
+    """Return the bytes of each of the weights and of the optimizer's variables."""
+    optimizer = getattr(model, "optimizer", None)
+    optimizer = optimizer.variables if optimizer else ()
+    return [reader.num_bytes(one.value) for one in (*model.variables, *optimizer)]

@@ -1,0 +1,29 @@
+"""What a device has for a step, and what is there already. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The memory of a device as a step finds it.
+
+    Args:
+        limit_bytes: The budget.
+        first_bytes: See `tfunet.swap.arena.arena.at_start`.
+        resident: Bytes of each variable.
+        more_bytes: Of all else that is there, such as the batch.
+        pieces: Bytes of each piece that is free, the largest last (`arena.pieces`); empty where
+            that is not known.
+    """
+
+    limit_bytes: int
+    first_bytes: int = 0
+    resident: Sequence[int] = ()
+    more_bytes: int = 0
+    pieces: Sequence[int] = ()
+
+    @property
+    def step_bytes(self) -> int:
+        """What is left to a step."""
+        return max(0, self.limit_bytes - sum(self.resident) - self.more_bytes)

@@ -1,0 +1,1 @@
+"""Times a step, to plan with measured costs."""

@@ -1,0 +1,1 @@
+"""A plan, and what it would take: schedule, timeline, memory, costs. Pure."""

@@ -1,0 +1,108 @@
+"""What the ops and copies of a step cost in time. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from math import inf
+
+from tfunet.graph.step import Tensor, Trace
+from tfunet.swap.plan.placement import Tiers, swapped_bytes
+from tfunet.swap.plan.plan import Decision
+
+COPY_START_SECONDS = 2e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """The time of each op of a step, and the speed of the link between device and host.
+
+    Args:
+        op_seconds: Of each op of the trace.
+        out_bytes_per_second: From device to host.
+        in_bytes_per_second: From host to device.
+        copy_seconds: What any copy costs beside its bytes.
+        slab_seconds: Of ops in slabs, where it was measured: what all slabs take together.
+        bytes_per_second: What an op reads and writes that only moves numbers.
+        copies_overlap: Whether copies run beside computation, one in each direction.
+        cast_bytes_per_second: Of tensors that are compressed before a copy, or after one no more:
+            of what they are on the device.
+        tiers: Where swapped tensors have room.
+        on_disk: Tensors that are copied on to the disk and back, by index; see `placed`.
+    """
+
+    op_seconds: Sequence[float]
+    out_bytes_per_second: float
+    in_bytes_per_second: float
+    copy_seconds: float = COPY_START_SECONDS
+    slab_seconds: Mapping[int, float] = field(default_factory=dict)
+    bytes_per_second: float = float("inf")
+    copies_overlap: bool = False
+    cast_bytes_per_second: float = inf
+    tiers: Tiers = field(default_factory=Tiers)
+    on_disk: frozenset[int] = frozenset()
+
+    def out_seconds(self, num_bytes: int, tensor: int = -1) -> float:
+        """Return the time of a copy to the host, and on to the disk if the tensor lies there."""
+        seconds = num_bytes / self.out_bytes_per_second + self.copy_seconds
+        if tensor in self.on_disk:
+            seconds += num_bytes / self.tiers.disk_out_bytes_per_second
+        return seconds
+
+    def in_seconds(self, num_bytes: int, tensor: int = -1) -> float:
+        """Return the time of a copy to the device, from the disk if the tensor lies there."""
+        seconds = num_bytes / self.in_bytes_per_second + self.copy_seconds
+        if tensor in self.on_disk:
+            seconds += num_bytes / self.tiers.disk_in_bytes_per_second
+        return seconds
+
+    def moved_seconds(self, num_bytes: int) -> float:
+        """Return the time of an op that reads and writes so much on the device, and no more."""
+        return num_bytes / self.bytes_per_second
+
+    def leaving_seconds(self, trace: Trace, tensor: int) -> float:
+        """Return the time from when a swapped tensor is there to when it may go."""
+        one = trace.tensors[tensor]
+        return self._cast_seconds(one) + self.out_seconds(one.swapped_bytes, tensor)
+
+    def arriving_seconds(self, trace: Trace, tensor: int) -> float:
+        """Return the time from when a swapped tensor is called to when it is there again."""
+        one = trace.tensors[tensor]
+        return self.in_seconds(one.swapped_bytes, tensor) + self._cast_seconds(one)
+
+    def _cast_seconds(self, tensor: Tensor) -> float:
+        return tensor.num_bytes / self.cast_bytes_per_second if tensor.compressed_bytes else 0.0
+
+    def placed(self, trace: Trace, decisions: Mapping[int, Decision]) -> "Costs":
+        """Return the costs with the swapped tensors where the tiers have room for them."""
+        return replace(self, on_disk=self.tiers.on_disk(trace, _swapped(decisions)))
+
+    def swap_seconds(
+        self, trace: Trace, tensor: int, decisions: Mapping[int, Decision]
+    ) -> float | None:
+        """Return what swapping a tensor as well costs a step; None where no tier has room.
+
+        Where it takes room from others, it is their way to the disk that is counted.
+        """
+        one = trace.tensors[tensor]
+        seconds = self.out_seconds(one.swapped_bytes) + self.in_seconds(one.swapped_bytes)
+        seconds += 2 * self._cast_seconds(one)
+        if self.tiers.host_bytes is None:
+            return seconds
+        others = _swapped(decisions) - {tensor}
+        before = self.tiers.on_disk(trace, others)
+        after = self.tiers.on_disk(trace, others | {tensor})
+        if not self.tiers.has_room(trace, after):
+            return None
+        more = swapped_bytes(trace, after) - swapped_bytes(trace, before)
+        return seconds + max(0.0, self.tiers.disk_seconds(more))
+
+    def of(self, ops: Sequence[int]) -> "Costs":
+        """Return the costs of some of the ops, each with the time of those left out before it."""
+        ends = [0.0, *accumulate(self.op_seconds)]
+        bounds = [0, *(index + 1 for index in ops)]
+        seconds = [ends[stop] - ends[start] for start, stop in pairwise(bounds)]
+        return replace(self, op_seconds=seconds)
+
+
+def _swapped(decisions: Mapping[int, Decision]) -> set[int]:
+    return {one for one, what in decisions.items() if what == "swap"}

@@ -1,0 +1,66 @@
+"""What stands in the way of a budget that no plan meets, and what would help. Pure."""
+
+from collections.abc import Collection, Mapping
+
+from tfunet.graph.step import ALIASES, Op, Trace
+from tfunet.swap.plan.peak import largest
+from tfunet.swap.plan.plan import Way
+
+# TensorFlow's fused batch normalisation: neither it nor its gradient can run in slabs.
+BATCH_NORMALISATION = "FusedBatchNorm"
+ALWAYS = ("a smaller batch or patch", "fewer filters")
+SHORTER_NUMBERS = "mixed_bfloat16"
+OTHER_NORMALISATION = (
+    "group or instance normalisation (TensorFlow's batch normalisation cannot run in slabs)"
+)
+SPLITTING = 'splitting tensors too (allowed=["swap", "recompute", "split"])'
+
+
+def working_sets(trace: Trace, scratch: Mapping[int, int]) -> dict[str, int]:
+    """Return the bytes that each op alone reads, makes and needs at once, by its name."""
+    return {
+        op.name: sum(trace.tensors[one].num_bytes for one in {*op.inputs, *_own_outputs(op)})
+        + scratch.get(index, 0)
+        for index, op in enumerate(trace.ops)
+    }
+
+
+def in_the_way(
+    trace: Trace,
+    *,
+    budget_bytes: int,
+    scratch: Mapping[int, int],
+    held: Collection[str],
+    allowed: Collection[Way],
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the few largest of the ops that alone pass the budget, and what would help.
+
+    Args:
+        trace: The step, cut as planned.
+        budget_bytes: That no plan meets.
+        scratch: See `tfunet.swap.plan.schedule.memory`.
+        held: Names of the largest tensors at the peak, which are in the way where no op is.
+        allowed: What may be done with a tensor beside keeping it.
+    """
+    ops = largest(
+        {name: size for name, size in working_sets(trace, scratch).items() if size > budget_bytes}
+    )
+    tensors = {one for one, tensor in enumerate(trace.tensors) if tensor.name in held}
+    concerned = [
+        op
+        for op in trace.ops
+        if op.name in ops or not tensors.isdisjoint((*op.inputs, *op.outputs))
+    ]
+    advice = [*ALWAYS]
+    # In mixed precision some ops, such as the loss, stay at 32 bits.
+    if all(op.item_bytes != 2 for op in trace.ops):
+        advice.append(SHORTER_NUMBERS)
+    if "split" not in allowed:
+        advice.append(SPLITTING)
+    elif any(op.kind.startswith(BATCH_NORMALISATION) for op in concerned):
+        advice.append(OTHER_NORMALISATION)
+    return ops, tuple(advice)
+
+
+def _own_outputs(op: Op) -> tuple[int, ...]:
+    return () if op.kind in ALIASES else op.outputs

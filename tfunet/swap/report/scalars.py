@@ -1,0 +1,29 @@
+"""What a plan moves and takes, under the names that TensorBoard shows. Pure."""
+
+from collections.abc import Mapping
+
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.measured import Measured
+
+
+def scalars(
+    plan: Plan, measured: Measured | None = None, *, num_passes: int = 1
+) -> Mapping[str, float]:
+    """Return what a step of a replica copies, in bytes, and its seconds and memory as planned.
+
+    Args:
+        plan: Of a pass.
+        measured: Adds the memory that ops of a step asked for beyond weights and batch, as measured
+            where it was.
+        num_passes: Of a step (`accumulation`), each with the copies of the plan.
+    """
+    found: dict[str, float] = {
+        "swap/copied_out_bytes": num_passes * plan.out_bytes,
+        "swap/copied_in_bytes": num_passes * plan.in_bytes,
+        "swap/planned_hidden_seconds": num_passes * plan.hidden_seconds,
+        "swap/planned_exposed_seconds": num_passes * plan.exposed_seconds,
+        "swap/planned_peak_bytes": plan.peak_bytes,
+    }
+    if measured is not None and measured.peak_bytes is not None:
+        found["swap/measured_peak_bytes"] = measured.peak_bytes
+    return found

@@ -1,0 +1,397 @@
+"""What a plan does, in words and as a picture of memory over the step. Imports no TensorFlow."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from tfunet.config.amount import MIB
+from tfunet.files.atomic import replacing
+from tfunet.swap.plan.obstacles import ALWAYS, SPLITTING
+from tfunet.swap.plan.plan import WAYS, Plan, Way
+from tfunet.swap.report.measured import NOT_TOLD, Measured
+
+SHOWN_TENSORS = 20
+SHOWN_AT_PEAK = 8
+SHOWN_IN_LINE = 3
+UNNAMED = "not named"
+
+
+def read_plans(path: Path) -> list[Plan]:
+    """Return the plans of a run's folder, of its swap.json, or of a plan that was saved.
+
+    Raises ValueError where there are none.
+    """
+    return _read(path)[0]
+
+
+def read_measured(path: Path) -> Measured | None:
+    """Return what a step of a run took, from the same; None for a plan that was saved."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[list[Plan], Measured | None]:
+    file = path / "swap.json" if path.is_dir() else path
+    try:
+        table = json.loads(file.read_text(encoding="utf-8"))
+        plans = [Plan.from_table(one) for one in table.get("plans", [table])]
+        measured = None
+        if "plans" in table:
+            measured = Measured.from_table(table.get("measured", {"why_not": NOT_TOLD}))
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"There is no {file}. A run with --swap writes it, and `tfunet swap plan --save`."
+        ) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{file} holds no plan of this version of tfunet: {error}.") from error
+    if not plans:
+        raise ValueError(f"{file} holds no plan: the run ended before its first step.")
+    return plans, measured
+
+
+def limits_line(plan: Plan) -> str:
+    """Return that host memory or disk stands in the plan's way, to end a sentence; "" if not."""
+    if not plan.wanted_host_bytes:
+        return ""
+    has_disk = plan.disk_budget_bytes != 0
+    which = "budgets of host and disk stand" if has_disk else "host budget stands"
+    return (
+        f". The {which} in the way: with {mib(plan.wanted_host_bytes)} for the swapped tensors "
+        f"of each replica it would be {mib(plan.wanted_peak_bytes)}."
+    )
+
+
+def compressed(plan: Plan) -> str:
+    """Return how swapped tensors are compressed, to follow "swapped"; "" where none is."""
+    if plan.compression is None:
+        return ""
+    num = len(plan.compressed_bytes)
+    some = "" if num == plan.count("swap") else f"{num} of them "
+    return f", {some}compressed to {plan.compression}"
+
+
+def over_line(plan: Plan) -> str:
+    """Return that a plan does not meet its budget, what is in the way and what helps; or ""."""
+    if plan.peak_bytes <= plan.budget_bytes:
+        return ""
+    text = f"That is more than the {mib(plan.budget_bytes)} that a step may use"
+    if limits := limits_line(plan):
+        return f"{text}{limits} What would help: {_or(_ways_past_limits(plan))}."
+    if plan.peak_tensors:
+        text += f". In the way at once, at {plan.peak_op}: {_listed(plan.peak_tensors)}"
+    if plan.obstacles:
+        text += f"; ops that alone need more: {_listed(plan.obstacles)}"
+    elif not plan.peak_tensors:  # Of an earlier version.
+        text += f"; the largest single op needs {mib(plan.floor_bytes)} ({plan.floor_op})"
+    ways = plan.advice or ("a smaller patch", "fewer filters", "mixed_bfloat16")
+    return f"{text}. What would help: {_or(ways)}."
+
+
+def _room_line(plan: Plan) -> str:
+    """Return that TensorFlow's allocator may have no room for a plan; "" where it has."""
+    if plan.finds_room == 1:
+        return ""
+    return (
+        "TensorFlow's allocator may not find room for it in one piece: played through, it did in "
+        f"{plan.finds_room:.0%} of the cases. A smaller batch or patch would help."
+    )
+
+
+def forward_line(plan: Plan, what: str) -> str:
+    """Return what is done in a forward pass alone, of "evaluation" or "prediction"; "" where
+    nothing is, and all fits."""
+    counts = {
+        "swapped": plan.count("swap"),
+        "split": len(plan.split),
+        "recomputed": plan.count("recompute"),
+    }
+    done = [f"{count} {how}" for how, count in counts.items() if count]
+    over = over_line(plan) or _room_line(plan)
+    if not done:
+        needs = f"{mib(plan.peak_bytes)} predicted"
+        return f"Large-model support: in {what} all is kept; {needs}. {over}" if over else ""
+    on_disk = f", {mib(plan.disk_bytes)} on disk" if plan.on_disk else ""
+    line = (
+        f"Large-model support: in {what}, of the tensors {', '.join(done)} "
+        f"({mib(plan.host_bytes)} on the host{on_disk}); {mib(plan.peak_bytes)} predicted instead "
+        f"of {mib(plan.unlimited_peak_bytes)}, and {plan.step_seconds:.3g} s instead of "
+        f"{plan.unlimited_step_seconds:.3g}."
+    )
+    return f"{line} {over}".rstrip()
+
+
+def out_of_memory_line(plan: Plan, *, allowed: Collection[Way] = WAYS) -> str:
+    """Return what to do when a device has no memory left in a step of this plan.
+
+    Args:
+        plan: Of the step.
+        allowed: What might be done with a tensor beside keeping it.
+    """
+    over = over_line(plan)
+    if over:
+        return (
+            f"Large-model support: out of device memory. The plan needs {mib(plan.peak_bytes)} for "
+            f"a step. {over}"
+        )
+    ways = [*([] if "split" in allowed else [SPLITTING]), *ALWAYS]
+    return (
+        f"Large-model support: out of device memory, though {mib(plan.peak_bytes)} of the "
+        f"{mib(plan.budget_bytes)} that a step may use were predicted: the allocator lost more "
+        "than was foreseen. A smaller budget (a smaller share, such as swap = '0.5') or a larger "
+        f"margin would help, and so would {_or(ways)}. At the peak, in "
+        f"{plan.peak_op}, there are {_listed(plan.peak_tensors)}."
+    )
+
+
+def _ways_past_limits(plan: Plan) -> list[str]:
+    """Return what would help where host memory or disk stand in a plan's way."""
+    has_disk = plan.disk_budget_bytes != 0
+    ways = ["a larger host budget (swap_host)"]
+    ways.append("more of the disk (swap_disk_size)" if has_disk else "a disk (swap_disk)")
+    if plan.compression is None:
+        ways.append("16 bits for what is swapped (swap_compression = 'bfloat16')")
+    return [*ways, *ALWAYS]
+
+
+def _or(ways: Sequence[str]) -> str:
+    *others, last = ways
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    """Return the few largest of some ops or tensors."""
+    names = sorted(sizes, key=lambda one: (-sizes[one], one))
+    shown = [f"{one} ({size_text(sizes[one])})" for one in names[:SHOWN_IN_LINE]]
+    if len(names) > SHOWN_IN_LINE:
+        shown.append(f"{len(names) - SHOWN_IN_LINE} more")
+    *others, last = shown or ["nothing large"]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def begin_line(plan: Plan, everything: str) -> str:
+    """Return what a plan does, in a line; where it is nothing, that `everything` fits."""
+    if not plan.gives_up and plan.peak_bytes <= plan.budget_bytes and plan.finds_room == 1:
+        text = f"Large-model support: {everything} fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
+        return text
+    on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
+    in_slabs = f", {len(plan.split)} split" if plan.split else ""
+    freed = f", {len(plan.from_outputs)} inputs of activations freed" if plan.from_outputs else ""
+    moved = f", {len(plan.detours)} moved to make room" if plan.detours else ""
+    text = (
+        f"Large-model support: {plan.count('swap')} tensors swapped{compressed(plan)}{in_slabs} "
+        f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
+        f"recomputed{freed}{moved}; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead "
+        f"of {plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
+        f"{plan.unlimited_step_seconds:.3g}."
+    )
+    if plan.compression is not None:
+        text += " Losses are not those without support."
+    over = over_line(plan) or _room_line(plan)
+    return f"{text} {over}" if over else text
+
+
+def end_line(
+    plan: Plan,
+    *,
+    resident_bytes: int,
+    used_bytes: int | None,
+    seconds: tuple[float, int] | None,
+) -> str:
+    """Return what a step of training took beside what was predicted; "" where nothing is known.
+
+    Args:
+        plan: Of the step.
+        resident_bytes: What the device held before it.
+        used_bytes: Of the device, at the peak; None where that is not known.
+        seconds: Median of the steady steps, and how many those are; None without any.
+    """
+    parts = []
+    if used_bytes is not None:
+        predicted = (resident_bytes + plan.peak_bytes) / MIB
+        parts.append(f"{used_bytes / MIB:.0f} MiB at the peak, {predicted:.0f} MiB predicted")
+    if seconds is not None:
+        median, count = seconds
+        of = f"the median of {count}" if count > 1 else "one"
+        told = f"{seconds_text(median)} a step ({of})"
+        # Of a plan that changes nothing, no op was timed.
+        if plan.step_seconds:
+            told += f", {seconds_text(plan.step_seconds)} predicted"
+        parts.append(told)
+    return f"Large-model support: {'; '.join(parts)}." if parts else ""
+
+
+def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | None = None) -> str:
+    """Return a plan as a table: totals, with what was measured of them, then its tensors.
+
+    `copied_seconds` is the time of all copies of a step, as measured.
+    """
+    peak, seconds = "", ""
+    copied = "" if copied_seconds is None else seconds_text(copied_seconds)
+    if measured is not None:
+        peak = "not measured" if measured.peak_bytes is None else mib(measured.peak_bytes)
+        seconds = "" if measured.step_seconds is None else seconds_text(measured.step_seconds)
+    rows = [
+        ("memory of a step", mib(plan.unlimited_peak_bytes), mib(plan.peak_bytes), peak),
+        (
+            "time of a step",
+            seconds_text(plan.unlimited_step_seconds),
+            seconds_text(plan.step_seconds),
+            seconds,
+        ),
+        ("- run again", "", seconds_text(plan.repeat_seconds), ""),
+        ("- waiting for copies", "", seconds_text(plan.exposed_seconds), ""),
+        ("all copies, hidden or not", "", seconds_text(plan.copy_seconds), copied),
+        ("copied to the host", "", mib(plan.out_bytes), ""),
+        ("copied back", "", mib(plan.in_bytes), ""),
+        ("memory on the host", "", mib(plan.host_bytes), ""),
+    ]
+    if plan.on_disk:
+        rows.append(("on disk, there and back", "", mib(plan.disk_bytes), ""))
+    rows.append(("budget of a step", "", mib(plan.budget_bytes), ""))
+    head = ("", "all kept", "this plan", "" if measured is None else "measured")
+    lines = [
+        f"{name:<26} {one:>12} {other:>12} {last:>12}".rstrip()
+        for name, one, other, last in [head, *rows]
+    ]
+    lines += _notes(measured)
+    if over := over_line(plan):
+        lines.append(over)
+    if plan.from_outputs:
+        lines.append(
+            f"{len(plan.from_outputs)} activations take over the memory of their inputs, as their "
+            "gradients read the outputs."
+        )
+    if plan.detours:
+        lines.append(
+            f"{len(plan.detours)} times a tensor leaves for the host for a while, so that "
+            "TensorFlow's allocator finds room in one piece:"
+        )
+        lines += [f"  {one}, before {op}" for one, op, _ in plan.detours[:SHOWN_TENSORS]]
+        if len(plan.detours) > SHOWN_TENSORS:
+            lines.append(f"  ... and {len(plan.detours) - SHOWN_TENSORS} more.")
+    lines.append(f"The largest single op needs {mib(plan.floor_bytes)}: {plan.floor_op or 'none'}.")
+    lines += _peak_lines("planned", plan.peak_op, plan.peak_tensors)
+    if measured is not None:
+        lines += _peak_lines("measured", measured.peak_op, measured.peak_tensors)
+    done = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
+    if plan.rule:
+        lines.append(f"Made by the rule of TFLMS v2: {plan.rule}.")
+    given_up = sorted(done, key=lambda one: -plan.tensor_bytes.get(one, 0))
+    if given_up:
+        lines.append(f"Of the tensors, {_counts(plan)}:")
+    for name in given_up[:SHOWN_TENSORS]:
+        num_bytes = plan.tensor_bytes.get(name, 0)
+        facts = ["disk"] if name in plan.on_disk else []
+        facts += [plan.compression or ""] if name in plan.compressed_bytes else []
+        where = f" ({', '.join(facts)})" if facts else ""
+        lines.append(f"  {done[name]:<9} {size_text(num_bytes):>12}  {name}{where}")
+    if len(given_up) > SHOWN_TENSORS:
+        lines.append(f"  ... and {len(given_up) - SHOWN_TENSORS} more.")
+    return "\n".join(lines)
+
+
+def _notes(measured: Measured | None) -> list[str]:
+    """Return what must be known of the measured memory."""
+    if measured is None:
+        return []
+    if measured.peak_bytes is None:
+        return [f"Memory was not measured: {measured.why_not}."]
+    if measured.num_replicas > 1:
+        return [
+            f"The measured memory is that of the {measured.num_replicas} replicas of one process "
+            "together, the planned of each."
+        ]
+    return []
+
+
+def _peak_lines(which: str, op: str, tensors: Mapping[str, int]) -> list[str]:
+    """Return what is held at a peak, the largest first."""
+    if not tensors:
+        return []
+    shown = sorted(tensors.items(), key=lambda one: (-one[1], one[0]))[:SHOWN_AT_PEAK]
+    lines = [f"At the {which} peak ({op or UNNAMED}) there are, of the largest:"]
+    return lines + [f"  {size_text(num_bytes):>12}  {name or UNNAMED}" for name, num_bytes in shown]
+
+
+def _counts(plan: Plan) -> str:
+    in_slabs = f"{len(plan.split)} are split, " if plan.split else ""
+    swapped = f"{plan.count('swap')} are swapped{compressed(plan)}"
+    return f"{in_slabs}{swapped} and {plan.count('recompute')} recomputed"
+
+
+def draw(plan: Plan, path: Path, measured: Measured | None = None) -> None:
+    """Draw the memory in use over the step, as planned, with everything kept, and as measured.
+
+    With what was measured, each curve is drawn over its own step's time: they differ.
+
+    Raises ValueError without matplotlib, WriteError where the file cannot be written.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ValueError("A picture needs matplotlib: pip install 'tfunet[report]'.") from error
+
+    with mpl.rc_context({"font.size": 9.5, "svg.fonttype": "none", "svg.hashsalt": "tfunet"}):
+        figure = Figure(figsize=(9, 4.5), layout="constrained")
+        axes = figure.subplots()
+        has_measured = measured is not None and bool(measured.curve)
+        for curve, label, colour, style in (
+            (plan.unlimited_curve, "everything kept", "#4d4d4d", "--"),
+            (plan.curve, "this plan", "#0072B2", "-"),
+        ):
+            times, use = _steps(curve)
+            if has_measured:
+                # Of a plan that was made without measured times, all are 0.
+                last = times[-1] if times else 0.0
+                times = [
+                    100 * (one / last if last else at / len(times)) for at, one in enumerate(times)
+                ]
+            axes.step(times, use, where="post", label=label, color=colour, linestyle=style)
+            if curve is plan.curve:
+                axes.fill_between(times, use, step="post", color=colour, alpha=0.15)
+        if measured is not None and has_measured:
+            shares, use = _steps(measured.curve)
+            axes.step(
+                [100 * one for one in shares], use, where="post", label="measured", color="#009E73"
+            )
+        axes.axhline(plan.budget_bytes / MIB, color="#D55E00", linestyle=":", label="budget")
+        axes.set_xlabel(
+            "share of the step (%)" if has_measured else "predicted time in the step (s)"
+        )
+        axes.set_ylabel("memory of the step (MiB)")
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(left=0, right=100 if has_measured else None)
+        axes.legend(frameon=False)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        axes.set_title(
+            f"Tensors: {_counts(plan)}. "
+            f"{mib(plan.peak_bytes)} instead of {mib(plan.unlimited_peak_bytes)}"
+            + (
+                f", {mib(measured.peak_bytes)} measured" if measured and measured.peak_bytes else ""
+            ),
+            loc="left",
+        )
+        with replacing(path) as partial:
+            figure.savefig(
+                partial, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None
+            )
+
+
+def _steps(curve: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    return [point[0] for point in curve], [point[1] / MIB for point in curve]
+
+
+def mib(num_bytes: float) -> str:
+    """Return an amount of memory as people read it."""
+    return f"{num_bytes / MIB:,.0f} MiB"
+
+
+def size_text(num_bytes: float) -> str:
+    """Return the size of a tensor, which may be small."""
+    return f"{num_bytes / MIB:,.1f} MiB" if num_bytes < 10 * MIB else mib(num_bytes)
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time as people read it."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"

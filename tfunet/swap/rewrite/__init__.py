@@ -1,0 +1,1 @@
+"""Changes the graph of a step so that it follows a plan."""

@@ -1,0 +1,1 @@
+"""Strategies that decide what happens to each tensor."""

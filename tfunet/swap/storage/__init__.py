@@ -1,0 +1,1 @@
+"""Where swapped tensors lie: host memory and disk."""

@@ -1,0 +1,162 @@
+"""Room for the swapped tensors of a process: host memory, and a disk beyond it."""
+
+import weakref
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import tensorflow as tf
+
+from tfunet.config import amount
+from tfunet.config.amount import MIB
+from tfunet.files.atomic import WriteError
+from tfunet.graph.step import Trace
+from tfunet.swap.plan.placement import Tiers
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.storage.compressed_tier import CompressedTier
+from tfunet.swap.storage.disk import DiskFile, check_folder
+from tfunet.swap.storage.disk_tier import DiskTier, HostAndDisk
+from tfunet.swap.storage.host import HostMemory, NumpyMemory, Tier, function_of, key_of
+from tfunet.timing.stamps import Note
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the swapped tensors of all replicas of this process may take.
+
+    Args:
+        host_bytes: Of host memory; None for no limit.
+        folder: On the disk for the rest; None for no disk.
+        disk_bytes: Of the disk; None for no limit.
+    """
+
+    host_bytes: int | None = None
+    folder: Path | None = None
+    disk_bytes: int | None = None
+
+
+def read_limits(
+    host_budget: str | int | None, disk: str | Path | None, disk_budget: str | int | None
+) -> Limits:
+    """Return the limits as a user writes them.
+
+    Raises ValueError for what is no amount, for a folder that cannot be written to, and for a disk
+    that would never be used.
+    """
+    host_bytes = None if host_budget is None else amount.in_bytes("host_budget", host_budget)
+    disk_bytes = None if disk_budget is None else amount.in_bytes("disk_budget", disk_budget)
+    if disk is None and disk_budget is not None:
+        raise ValueError(f"disk_budget={disk_budget!r} is of no disk. Give disk, a folder, too.")
+    if disk is not None and host_budget is None:
+        raise ValueError(
+            f"disk={str(disk)!r} is for tensors beyond the host budget, and there is none. Give "
+            "host_budget too, such as '64GiB', or 0 to have all that is swapped on disk."
+        )
+    folder = None if disk is None else check_folder(disk)
+    return Limits(host_bytes=host_bytes, folder=folder, disk_bytes=disk_bytes)
+
+
+@final
+class Room:
+    """Holds swapped tensors while a model trains.
+
+    Args:
+        limits: Of all replicas of this process.
+        on_gpu: Whether the devices are GPUs.
+        num_replicas: Of this process; each has an equal share.
+        note: See `tfunet.swap.storage.host.NumpyMemory`.
+    """
+
+    def __init__(
+        self, limits: Limits, *, on_gpu: bool, num_replicas: int, note: Note | None
+    ) -> None:
+        self.host: Tier = HostMemory() if on_gpu else NumpyMemory(note)
+        self._limits = limits
+        self._num_replicas = num_replicas
+        self._file = None if limits.folder is None else DiskFile(limits.folder)
+        self._disk = None
+        if self._file is not None:
+            self._disk = DiskTier(self._file, on_gpu=on_gpu, note=note)
+        # Of a graph and replica: what its steps hold. A step that is traced anew takes the place
+        # of that of another graph; in one graph several can be under way (accumulation).
+        self._taken: weakref.WeakKeyDictionary[tf.Graph, dict[str, tuple[int, int]]]
+        self._taken = weakref.WeakKeyDictionary()
+
+    def left(self, graph: tf.Graph, device: str) -> Tiers:
+        """Return what a step that is being traced may take; without the speed of the disk."""
+        host, disk = self._taken.get(graph, {}).get(device, (0, 0))
+        return Tiers(
+            host_bytes=self._share(self._limits.host_bytes, host),
+            disk_bytes=0 if self._file is None else self._share(self._limits.disk_bytes, disk),
+        )
+
+    def timed(self, tiers: Tiers) -> Tiers:
+        """Return them with the speed of the disk, if there is one.
+
+        Raises WriteError where the disk has no room to measure it.
+        """
+        if self._file is None:
+            return tiers
+        out, back = self._file.speed()
+        return replace(tiers, disk_out_bytes_per_second=out, disk_in_bytes_per_second=back)
+
+    def tier(self, plan: Plan, step: Trace, graph: tf.Graph, device: str) -> Tier:
+        """Return where the swapped tensors of a plan go, and reserve the disk for them.
+
+        Raises ValueError where the plan needs a disk and none was given, or more than the limits,
+        and WriteError where the disk is too full.
+        """
+        if plan.on_disk and self._file is None:
+            raise ValueError(
+                f"The plan has {len(plan.on_disk)} tensors on disk: give disk, a folder, too."
+            )
+        left = self.left(graph, device)
+        _check_limit("of host memory", "host_budget", plan.host_bytes, left.host_bytes)
+        _check_limit("on disk", "disk_budget", plan.disk_bytes, left.disk_bytes)
+        taken = self._taken.setdefault(graph, {})
+        host, disk = taken.get(device, (0, 0))
+        taken[device] = host + plan.host_bytes, disk + plan.disk_bytes
+        found: Tier = self.host
+        if plan.on_disk and self._file is not None and self._disk is not None:
+            self._file.reserve(_sizes(plan, step, graph), part=function_of(graph))
+            found = HostAndDisk(self.host, self._disk, plan.on_disk)
+        if plan.compression is None:
+            return found
+        return CompressedTier(found, plan.compression, plan.compressed_bytes)
+
+    def explained(self) -> WriteError | None:
+        """Return what went wrong with the disk in the middle of a step; None where nothing did."""
+        return None if self._file is None else self._file.explained()
+
+    def close(self) -> None:
+        """Free the disk."""
+        if self._file is not None:
+            self._file.close()
+
+    def _share(self, limit: int | None, taken: int) -> int | None:
+        return None if limit is None else max(0, limit // self._num_replicas - taken)
+
+
+def _sizes(plan: Plan, step: Trace, graph: tf.Graph) -> dict[str, int]:
+    """Return what the tensors take that a plan has on disk, by their keys."""
+    # Of a batch whose size is not known a plan still knows the largest.
+    sizes = {one.name: one.swapped_bytes for one in step.tensors}
+    planned = {**plan.tensor_bytes, **plan.compressed_bytes}
+    return {key_of(graph, one): max(sizes.get(one, 0), planned.get(one, 0)) for one in plan.on_disk}
+
+
+def _check_limit(what: str, name: str, num_bytes: int, allowed: int | None) -> None:
+    if allowed is not None and num_bytes > allowed:
+        raise ValueError(
+            f"The plan takes {num_bytes / MIB:,.1f} MiB {what}, and {name} leaves "
+            f"{allowed / MIB:,.1f} MiB to this replica. Raise {name}, or leave plan out to have "
+            "one made within it."
+        )
+
+
+def local_replicas(model: tf.Module) -> int:
+    """Return how many replicas of a model this process has."""
+    with model.distribute_strategy.scope():
+        if not tf.distribute.has_strategy():
+            return 1
+        return len(tf.distribute.get_strategy().extended.worker_devices)

@@ -1,0 +1,1 @@
+"""What a process did when: spans, marks inside of a traced step, profiles."""

@@ -1,0 +1,116 @@
+"""Reads what TensorFlow's profiler wrote: ops and when they ran. Imports TensorFlow."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from tfunet.timing.recorded import OpSpan, read_spans
+
+# The event that begins when the profile does, by our clock.
+CLOCK = "tfunet.clock"
+# Shorter ones are thousands, and too thin to be seen.
+LEAST_SECONDS = 2e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """A block of memory that an op asked its device's allocator for, or gave back.
+
+    Args:
+        op: Name of the op; "" where it is not known.
+        address: Of the block.
+        num_bytes: As asked for; 0 where it is given back.
+        begins: Whether it was asked for.
+        allocator: Name of the allocator, such as "GPU_0_bfc".
+        call: A number of the function call that asked for it, those of tf.data included; 0 where
+            that is not known.
+        seconds: When, from somewhere on.
+    """
+
+    op: str
+    address: int
+    num_bytes: int
+    begins: bool
+    allocator: str = ""
+    call: int = 0
+    seconds: float = 0.0
+
+
+def read_allocations(path: Path) -> list[Allocation]:
+    """Return what a profile of host level 2 says about memory, in order of time.
+
+    Empty where the allocator tells the profiler nothing: a CPU's own, unless it is TensorFlow's
+    (TF_CPU_ALLOCATOR_USE_BFC=true).
+    """
+    space = xplane_pb2.XSpace.FromString(path.read_bytes())
+    found = []
+    for plane in space.planes:
+        names = {key: one.name for key, one in plane.stat_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                kind = plane.event_metadata[event.metadata_id].name
+                if kind not in ("MemoryAllocation", "MemoryDeallocation"):
+                    continue
+                when = line.timestamp_ns * 1000 + event.offset_ps
+                stats = {names[one.metadata_id]: one for one in event.stats}
+                one = Allocation(
+                    op=_text(stats.get("tf_op"), names),
+                    address=_number(stats.get("addr")),
+                    num_bytes=_number(stats.get("requested_bytes")),
+                    begins=kind == "MemoryAllocation",
+                    allocator=_text(stats.get("allocator_name"), names),
+                    call=_number(stats.get("id")),
+                    seconds=when * 1e-12,
+                )
+                found.append((when, one))
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _text(stat: xplane_pb2.XStat | None, names: Mapping[int, str]) -> str:
+    text = "" if stat is None else stat.str_value or names.get(stat.ref_value, "")
+    return "" if text == "(null)" else text
+
+
+def _number(stat: xplane_pb2.XStat | None) -> int:
+    return 0 if stat is None else int(stat.int64_value or stat.uint64_value)
+
+
+def read_ops(run: str | Path) -> dict[int, list[OpSpan]]:
+    """Return the ops of the profiled steps of a run's last attempt, by process.
+
+    TensorFlow's times count from somewhere in the start of its profile. Where its begin by our
+    clock was, an event tells.
+    """
+    found: dict[int, list[OpSpan]] = {}
+    for process, spans in read_spans(run).items():
+        begins = [one.begin_seconds for one in spans if one.name == "profile"]
+        folder = Path(run) / "profile" / f"process-{process}"
+        paths = sorted(folder.glob("plugins/profile/*/*.xplane.pb"))
+        if begins and paths:
+            found[process] = list(_read(paths[-1], begins[-1]))
+    return found
+
+
+def _read(path: Path, begin_seconds: float) -> Iterator[OpSpan]:
+    found = list(_events(path))
+    clock = min((one.begin_seconds for one in found if one.name == CLOCK), default=0.0)
+    for one in found:
+        if one.seconds >= LEAST_SECONDS:
+            yield replace(one, begin_seconds=begin_seconds + one.begin_seconds - clock)
+
+
+def _events(path: Path) -> Iterator[OpSpan]:
+    space = xplane_pb2.XSpace.FromString(path.read_bytes())
+    for plane in space.planes:
+        for line in plane.lines:
+            thread = f"{plane.name} {line.display_name or line.name} {line.id}".strip()
+            for event in line.events:
+                about = plane.event_metadata[event.metadata_id]
+                yield OpSpan(
+                    thread=thread,
+                    name=about.display_name or about.name,
+                    begin_seconds=line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12,
+                    seconds=event.duration_ps * 1e-12,
+                )

@@ -1,0 +1,164 @@
+"""Looks at a model on one device before training, and refuses what would train wrongly."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfunet.learning.losses import per_sample
+from tfunet.swap import LargeModelSupport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    """What a look at the model found."""
+
+    parameters: int
+    trainable_parameters: int
+    weight_bytes: int
+    output_shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.parameters:,} parameters ({self.trainable_parameters:,} trainable, "
+            f"{self.weight_bytes / 2**20:.1f} MiB), output {self.output_shape} a sample"
+        )
+
+
+def inspect(
+    model: keras.Model,
+    loss: keras.Loss,
+    *,
+    image: np.ndarray,
+    mask: np.ndarray,
+    num_classes: int,
+    support: LargeModelSupport | None = None,
+) -> Preflight:
+    """Check the model and its loss with one batch; nothing of them changes.
+
+    Args:
+        model: Built.
+        loss: As it will be compiled with.
+        image: (batch, *spatial, channels).
+        mask: (batch, *spatial), labels 0..num_classes-1.
+        num_classes: Labels of the mask, with background.
+        support: Plans the forward pass within its budget.
+
+    Raises ValueError for an output that does not fit the mask, for probabilities where logits
+    are wanted, and for a loss that takes the one for the other.
+    """
+    output = _forward(model, image, support)
+    _check_shape(tuple(output.shape), mask.shape, num_classes)
+    if not model.trainable_variables:
+        raise ValueError("The model has no trainable weights; there is nothing to train.")
+    if not np.isfinite(output).all():
+        raise ValueError(
+            "The model's output for the first batch holds NaN or infinite values before any "
+            "training. Check its weights and the intensity normalisation of the data."
+        )
+    _check_logits(model, output)
+    _check_loss(loss, num_classes, output.shape[-1])
+    per_sample(loss, tf.constant(mask), tf.constant(output))
+    weights = model.trainable_weights + model.non_trainable_weights
+    return Preflight(
+        parameters=model.count_params(),
+        trainable_parameters=sum(int(np.prod(one.shape)) for one in model.trainable_weights),
+        weight_bytes=sum(int(np.prod(one.shape)) * 4 for one in weights),
+        output_shape=tuple(output.shape[1:]),
+    )
+
+
+def _forward(
+    model: keras.Model, image: np.ndarray, support: LargeModelSupport | None
+) -> np.ndarray:
+    def forward(one: tf.Tensor) -> Any:
+        return model(one, training=False)
+
+    # In a graph, each output is freed after its last reader. Keras's eager call holds those of all
+    # layers at once: with large-model support more than a whole step takes.
+    if support is None:
+        return _output(tf.function(forward, autograph=False), model, image)
+    planned = support.evaluating(forward, what="the look at the model")
+    with support.on(model):
+        look = support.guarding(tf.function(planned, autograph=False), evaluates=True)
+        return _output(look, model, image)
+
+
+def _output(look: Callable[..., Any], model: keras.Model, image: np.ndarray) -> np.ndarray:
+    wanted = getattr(model, "input_shape", None)
+    try:
+        output = look(tf.constant(image))
+    except (OSError, tf.errors.ResourceExhaustedError):
+        raise  # It could take the batch, but for the memory, or the disk.
+    except Exception as error:
+        raise ValueError(
+            f"The model cannot take a batch of shape {image.shape} (it expects {wanted}): "
+            f"{_first_line(error)} Set patch= to the size that it takes, or check the channels."
+        ) from error
+    if not tf.is_tensor(output):
+        raise ValueError(
+            f"The model must return one tensor of logits, got {type(output).__name__} with "
+            f"{len(output)} entries. Return the one that is compared with the mask."
+        )
+    if output.dtype != tf.float32:
+        raise ValueError(
+            f"The model's logits are {output.dtype.name}; the loss needs float32. Give its last "
+            "layer dtype='float32'."
+        )
+    return output.numpy()
+
+
+def _check_shape(output: tuple[int, ...], mask: tuple[int, ...], num_classes: int) -> None:
+    if output[:-1] != mask:
+        raise ValueError(
+            f"The model's output has shape {output} and the masks {mask}; without its last axis "
+            "(the classes) the output must have the shape of the masks. Use padding='same', or a "
+            "patch that divides by the network's pooling."
+        )
+    allowed = (num_classes, 1) if num_classes == 2 else (num_classes,)
+    if output[-1] not in allowed:
+        raise ValueError(
+            f"The model's output has {output[-1]} channels; the data has {num_classes} classes "
+            f"(with background), so allowed: {' or '.join(map(str, allowed))}."
+        )
+
+
+def _check_logits(model: keras.Model, output: np.ndarray) -> None:
+    activation = getattr(getattr(model.layers[-1], "activation", None), "__name__", "")
+    inside = bool((output >= 0).all() and (output <= 1).all())
+    sums = bool(np.allclose(output.sum(-1), 1, atol=1e-3))
+    if activation in ("softmax", "sigmoid") or (inside and (sums or output.shape[-1] == 1)):
+        raise ValueError(
+            "The model's output looks like probabilities"
+            + (f" (its last layer has the activation {activation!r})" if activation else "")
+            + "; the losses and scores want logits, and under mixed precision probabilities train "
+            "wrongly. Remove the last softmax or sigmoid."
+        )
+
+
+def _check_loss(loss: keras.Loss, num_classes: int, channels: int) -> None:
+    config: dict[str, Any] = loss.get_config()
+    if config.get("from_logits") is False:
+        raise ValueError(
+            f"The loss {loss.name!r} takes probabilities and the model gives logits. Set "
+            "loss_options.from_logits = true."
+        )
+    if config.get("reduction", "sum_over_batch_size") not in ("sum_over_batch_size", "mean"):
+        raise ValueError(
+            f"The loss {loss.name!r} has reduction={config['reduction']!r}: its gradient would "
+            "grow with the batch of a replica. Use reduction = 'sum_over_batch_size'."
+        )
+    dense = type(loss).__name__ in ("CategoricalCrossentropy", "Dice", "Tversky")
+    if dense and type(loss).__module__.startswith("keras") and channels > 1:
+        raise ValueError(
+            f"keras.losses.{type(loss).__name__} wants one-hot masks; the masks here are labels "
+            f"0..{num_classes - 1}. Use {type(loss).__name__.lower()!r} of tfunet, or "
+            "SparseCategoricalCrossentropy."
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,56 @@
+"""One optimizer step on every replica, as a single traced function."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfunet.backend import Backend
+from tfunet.timing.stamps import Note, timed
+
+
+def make_step(
+    backend: Backend,
+    model: keras.Model,
+    prepare: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]],
+    *,
+    accumulation: int,
+    xla: bool,
+    note: Note | None = None,
+) -> Callable[[Any], dict[str, Any]]:
+    """Return a function that takes the iterator of a feed and makes one optimizer step.
+
+    The step is the model's own `train_step`, so that a user's override is respected; the model's
+    optimizer averages gradients (see `tfunet.learning.averaging`). Before it, `prepare` does to a
+    replica's batch, on its device, what the pipeline left to it. The function returns "sample"
+    (local replicas, replica batch) and "logs": Keras's running means, (local replicas,) each.
+    `note` is told of each wait for a batch, as "input".
+    """
+
+    def passes(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        logs: dict[str, tf.Tensor] = {}
+        for index in range(accumulation):
+            logs = model.train_step((batch["image"][index], batch["mask"][index]))
+        if "loss" not in logs:
+            raise ValueError(
+                "The model's train_step must return a dict with 'loss', got "
+                f"{sorted(logs)}. Return {{metric.name: metric.result() for metric in "
+                "self.metrics} as Keras does."
+            )
+        return logs
+
+    compiled = tf.function(passes, jit_compile=True) if xla else passes
+
+    def replica_step(batch: dict[str, tf.Tensor]) -> dict[str, Any]:
+        prepared = prepare(batch)
+        logs = compiled({"image": prepared["image"], "mask": prepared["mask"]})
+        return {"sample": batch["sample"], "logs": logs}
+
+    # The iterator advances inside the function: one call from Python a step.
+    @tf.autograph.experimental.do_not_convert
+    def step(iterator: Any) -> dict[str, Any]:
+        batch = timed("input", note, lambda _: next(iterator), device="CPU:0")
+        return backend.run(replica_step, batch)
+
+    return tf.function(step, reduce_retracing=True)
