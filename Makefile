@@ -121,7 +121,7 @@ test: packages lint
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 # The bits of steps with large-model support hang on TensorFlow's own code.
-EXACTNESS := tests/swap/test_exactness.py tests/swap/test_rewrite.py tests/test_gradient_sums.py
+EXACTNESS := tests/swap/test_exactness.py tests/swap/rewrite tests/graph/test_gradient_sums.py
 
 contract: env
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup tests/contract \

@@ -3,11 +3,10 @@
 import ast
 import functools
 import itertools
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 # Each room may import the rooms of the rows above its own, and nothing beside it or below. A room
 # is a folder, or a module that lies in tfunet/ itself.
 FLOORS = (

@@ -18,6 +18,7 @@ import pydicom
 import pytest
 import tifffile
 import zarr
+from paths import ROOT
 from PIL import Image
 from pydicom.dataset import FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
@@ -26,7 +27,6 @@ from tfunet.data.check import check
 from tfunet.data.defects import DefectsError
 from tfunet.data.source import open_source
 
-ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(0)
 SOUND = ("sound1", "sound 2 µm, größe", "sound3")
 

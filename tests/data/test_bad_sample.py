@@ -4,13 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import ROOT
 from PIL import Image
 
-ROOT = Path(__file__).parents[2]
 FILES = ("split.json", "result.json")
 CONFIG = """
 data = "data.toml"

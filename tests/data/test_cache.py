@@ -14,37 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cached_cases import EXTENTS, PATCH, decode, refuse, source_of
 
 from tfunet.data.cache import build_cache, default_folder
-from tfunet.data.source import CaseParts, DataSource
-
-EXTENTS = ((6, 9), (8, 3), (5, 7))
-PATCH = (4, 5)
-
-
-def decode(index):
-    extent = EXTENTS[index]
-    image = np.random.default_rng(index).random((*extent, 2), dtype=np.float32)
-    return image, (image[..., 0] * 3).astype(np.uint8)
-
-
-def source_of(read=decode, num_cases=3, fingerprint="one"):
-    names = tuple(f"case{index}" for index in range(num_cases))
-    return DataSource(
-        name="odd/cells",
-        case_ids=names,
-        groups=names,
-        num_classes=3,
-        channels=2,
-        regions={"cell": (1, 2)},
-        patch=PATCH,
-        fingerprint=fingerprint,
-        read=read,
-    )
-
-
-def refuse(index):
-    raise RuntimeError("must not be read")
+from tfunet.data.source import CaseParts
 
 
 def contents(cases):

@@ -8,13 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_cache import PATCH, refuse, source_of
+from cached_cases import PATCH, refuse, source_of
+from paths import ROOT
 
 from tfunet import cli, exit_codes
 from tfunet.data.cache import build_cache
 from tfunet.data.cache_folder import DEFAULT_LIMIT, LIMIT_VARIABLE, clear, entries, limit_bytes
 
-PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+PAGE = (ROOT / "docs" / "data.md").read_text()
 # A data set of `source_of` takes 1.9 kB with its index.
 ROOM_FOR_TWO = "0.0045MiB"
 

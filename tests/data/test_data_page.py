@@ -3,9 +3,9 @@
 import inspect
 import re
 import tomllib
-from pathlib import Path
 
 import numpy as np
+from paths import ROOT
 
 from tfunet.config.augmentation import KINDS, NAMES, read_augmentation
 from tfunet.config.run import RunConfig
@@ -13,7 +13,6 @@ from tfunet.data.check import check
 from tfunet.data.folder import open_folder
 from tfunet.data.phantoms import cells, tumours
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "data.md").read_text()
 
 

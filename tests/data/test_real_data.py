@@ -8,20 +8,20 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import nibabel
 import numpy as np
 import pytest
+from paths import ROOT
 from PIL import Image
 
 from tfunet.data.check import case_defects
 from tfunet.data.folder import open_folder
 
-STUDIES = Path(__file__).parents[2] / "studies"
-REAL = Path(__file__).parents[3] / "shared" / "data"
+STUDIES = ROOT / "studies"
+REAL = ROOT.parent / "shared" / "data"
 
-PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+PAGE = ROOT / "docs" / "data.md"
 ON_PAGE = re.findall(r"```toml\n(data = \"folder\"\n.*?)```", PAGE.read_text(), re.DOTALL)
 
 

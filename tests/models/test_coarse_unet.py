@@ -1,14 +1,13 @@
 """The network of studies/large-models-resolution.toml, which sees at half the resolution."""
 
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
+from paths import ROOT
 
 from tfunet.models.make import make_model
 
-FILE = Path(__file__).parents[2] / "studies" / "coarse_unet.py"
+FILE = ROOT / "studies" / "coarse_unet.py"
 
 
 def make(shape, coarser):

@@ -2,16 +2,16 @@
 
 import inspect
 import re
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from tfunet.models import MODELS, isensee, unet
 from tfunet.models.blocks import ACTIVATIONS, NORMALIZATIONS, UPSAMPLINGS
 from tfunet.models.describe import describe
 from tfunet.models.unet import DOWNSAMPLINGS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+PAGE = (ROOT / "docs" / "models.md").read_text()
 ROW = r"^\| `(\w+)` \| ([\d x]+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \| ([\d x]+) \|$"
 ROWS = re.findall(ROW, PAGE, re.MULTILINE)
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

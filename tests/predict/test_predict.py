@@ -11,12 +11,12 @@ import time
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tifffile
+from paths import ROOT
 
 from tfunet import exit_codes
 from tfunet.cli import main
@@ -27,7 +27,6 @@ from tfunet.predict.raster import RawFile
 from tfunet.predict.run import Options, predict
 
 SHAPE = (75, 92)
-ROOT = Path(__file__).parents[2]
 BANDS = {"photometric": "minisblack", "planarconfig": "contig"}
 
 

@@ -4,15 +4,14 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import tifffile
+from paths import ROOT
 
 from tfunet import exit_codes
 from tfunet.cli import main
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "predict.md").read_text()
 
 

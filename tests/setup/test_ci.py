@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 FAKE_MAKE = """#!/usr/bin/env bash
 echo "$*" >>calls
 status=$TEST_STATUS

@@ -9,11 +9,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from paths import ROOT
 
 from hvd.build import HOROVOD_VERSION
 from tfunet.machine.doctor import EXTRAS, NEWEST_TENSORFLOW, OLDEST_TENSORFLOW, PYTHONS
 
-ROOT = Path(__file__).parents[2]
 CONSTRAINTS = sorted((ROOT / "constraints").glob("tf-*.txt"))
 by_file = pytest.mark.parametrize("path", CONSTRAINTS, ids=lambda path: path.stem)
 

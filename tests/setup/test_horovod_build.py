@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from hvd import build
 
-ROOT = Path(__file__).parents[2]
 CMAKE_LISTS = """# TF SOURCES
 list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/mpi_ops.cc")
 list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")

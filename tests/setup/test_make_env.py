@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 FAKE_PYTHON = Path(__file__).with_name("fake_python.sh")
 ENV = ".venv/tf-0.0"
 ALL_STEPS = ["venv", "packages", "horovod"]

@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 # In pieces, or this file would hold what it looks for.
 FORBIDDEN = {
     "a path of one machine": "|".join(

@@ -15,7 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from paths import ROOT
+
 CHILD = ROOT / "tfunet/bench/launch/child.py"
 PACKAGES = {"slurmctld": "slurm-wlm", "munged": "munge"}
 INSTALL_SECONDS = 300

@@ -1,12 +1,10 @@
 """A SLURM of our own for the tests that are marked `slurm`."""
 
 import os
-from pathlib import Path
 
 import pytest
 from cluster import NoClusterError, running_cluster
-
-ROOT = Path(__file__).parents[2]
+from paths import ROOT
 
 
 @pytest.fixture(scope="session")

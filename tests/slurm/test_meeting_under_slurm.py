@@ -3,14 +3,13 @@
 import json
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from tfunet.process.meeting import address_of
 
 pytestmark = pytest.mark.slurm
-ROOT = Path(__file__).parents[2]
 MEET = """
 import json, os, sys, time
 from pathlib import Path

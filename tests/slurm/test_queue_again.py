@@ -2,12 +2,11 @@
 
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 pytestmark = pytest.mark.slurm
-ROOT = Path(__file__).parents[2]
 AGAIN = """
 import os, time
 from pathlib import Path

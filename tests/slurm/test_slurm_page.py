@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from tfunet import exit_codes
 from tfunet.bench.launch.submit import dry_run
@@ -13,7 +14,6 @@ from tfunet.bench.study.study import read_study
 from tfunet.cli import main
 from tfunet.machine.code_version import code_hash
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/slurm.md").read_text()
 
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_faults import fitted, support
+from small_fits import fitted, support
 
 from tfunet.config.run import RunConfig
 from tfunet.graph.reader import read

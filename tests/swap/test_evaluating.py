@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 from kinds import FEW_KINDS, KINDS, batches
-from test_exactness import all_that_may_go
-from test_in_slabs import FEW_SLABS, FLOAT32, WHOLE, all_that_may_be_split
+from supported_runs import FEW_SLABS, FLOAT32, WHOLE, all_that_may_be_split, all_that_may_go
 
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan import chains

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from kinds import KINDS, batches
-from test_in_slabs import FEW_SLABS
+from supported_runs import FEW_SLABS
 
 from tfunet.swap import LargeModelSupport, callback
 from tfunet.swap.measure import profile

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from faulty import batches, compiled
-from test_disk_file import no_file_beyond
-from test_exactness import assert_same, trained
+from paths import ROOT, SUPPORT
+from small_fits import fitted, support
+from supported_runs import assert_same, namespace, no_file_beyond, trained
 
 from tfunet.config.run import RunConfig
 from tfunet.swap import LargeModelSupport
@@ -26,61 +26,21 @@ from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.text import limits_line
 from tfunet.swap.storage.host import NumpyMemory
 
-HERE = Path(__file__).parent
 MIB = 2**20
-
-
-def support(folder=None, **options):
-    """Return support that swaps all that lowers the peak, to a folder if one is given."""
-    disk = {} if folder is None else {"host_budget": 0, "disk": folder}
-    return LargeModelSupport(
-        0, **{"threshold_bytes": 2**18, "allowed": ["swap"], "verbose": 0, **disk, **options}
-    )
-
-
-def fitted(callbacks, epochs=1):
-    model = compiled()
-    image, mask = batches()
-    losses = []
-    keep = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])
-    )
-    model.fit(
-        image,
-        mask,
-        batch_size=2,
-        epochs=epochs,
-        shuffle=False,
-        verbose=0,
-        callbacks=[*callbacks, keep],
-    )
-    return model, losses
 
 
 # --- Disk -----------------------------------------------------------------------------------------
 
 
-def namespace():
-    """Return a command that runs another where it may mount, for itself alone.
-
-    A user who is not root may where the kernel grants namespaces of users.
-    """
-    for options in ([], ["--user", "--map-root-user"]):
-        command = ["unshare", "--mount", *options]
-        if shutil.which("unshare") and subprocess.run([*command, "true"]).returncode == 0:
-            return command
-    pytest.skip("Neither root nor namespaces of users here: a full disk is tested by limits only.")
-
-
 def faulty(*arguments, mount=None, **environment):
     """Return what `faulty.py` prints, with a file system mounted at its folder."""
-    command = [sys.executable, str(HERE / "faulty.py"), *map(str, arguments)]
+    command = [sys.executable, str(SUPPORT / "faulty.py"), *map(str, arguments)]
     if mount is not None:
         shell = f"mount -t {mount} none {arguments[0]} && exec " + '"$@"'
         command = [*namespace(), "sh", "-c", shell, "sh", *command]
     ended = subprocess.run(
         command,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
         timeout=240,
@@ -160,8 +120,8 @@ def test_disk_that_fails_in_the_middle_of_training_ends_it_with_its_name(tmp_pat
 
 @pytest.mark.multiprocess
 def test_process_that_is_killed_in_the_middle_of_a_step_leaves_nothing(tmp_path, same_arithmetic):
-    arguments = [sys.executable, str(HERE / "faulty.py"), str(tmp_path), "--hold"]
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), **same_arithmetic}
+    arguments = [sys.executable, str(SUPPORT / "faulty.py"), str(tmp_path), "--hold"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **same_arithmetic}
     with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) as one:
         try:
             assert json.loads(one.stdout.readline()) == {"holds": one.pid}

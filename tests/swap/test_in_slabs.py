@@ -12,36 +12,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from kinds import FEW_KINDS
-from test_exactness import passed_with_onednn, trained
+from supported_runs import (
+    FEW_SLABS,
+    FLOAT32,
+    WHOLE,
+    all_that_may_be_split,
+    passed_with_onednn,
+    trained,
+)
 
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan import chains, split
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.search import planner
 
-# A step of hundreds of slabs takes long to trace.
-FEW_SLABS = 3
-# In float64 an error is not hidden by rounding; the poolings of 3D have no such kernel.
-FLOAT32 = {"unet 3D", "isensee"}
-# Its large ops have rows of one voxel only.
-WHOLE = {"1D"}
-
 
 @pytest.fixture(autouse=True)
 def few_slabs(monkeypatch):
     monkeypatch.setattr(chains, "MOST_SLABS", FEW_SLABS)
-
-
-def all_that_may_be_split(step, *, threshold_bytes, **_):
-    """Return a plan that splits whatever it may, whether or not that lowers the peak."""
-    tensors = {
-        one for one in split.splittable(step) if step.tensors[one].num_bytes >= threshold_bytes
-    }
-    found = split.cut(step, tensors)
-    return Plan(
-        split=tuple(step.tensors[one].name for one in sorted(tensors)),
-        slab_rows={step.ops[last].name: chain.height for last, chain in found.chains.items()},
-    )
 
 
 def assert_close(one, other, rtol):

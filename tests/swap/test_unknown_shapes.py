@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from faulty import batches
 from keras import layers
-from test_faults import fitted, support
+from small_fits import fitted, support
 
 from tfunet.swap import LargeModelSupport
 

@@ -3,7 +3,7 @@
 Why Student's t on logarithms, and no bootstrap: a sweep has 3 to 10 repeats, and a percentile
 bootstrap of so few cannot reach beyond the values that were seen: of 5 it has no p-value below 6 %,
 so that no verdict could be corrected for the number of comparisons. t covers the truth as it
-says at all of these numbers (tests/bench/test_coverage.py), and gives the p-values.
+says at all of these numbers (tests/bench/analysis/test_coverage.py), and gives the p-values.
 """
 
 import functools

@@ -1,0 +1,261 @@
+"""The command line as a person meets it: what works without TensorFlow, and every bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+from paths import ROOT
+from PIL import Image
+
+from tfunet import exit_codes
+from tfunet.cli import main
+
+SMALL = [
+    *("--data_options.num_cases", "10", "--data_options.size", "32"),
+    *("--model_options.filters", "4"),
+]
+TRAIN = [sys.executable, "-m", "tfunet", "train", *SMALL]
+
+
+def tfunet(*arguments, folder, timeout=280, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "tfunet", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "TFUNET_CACHE": str(folder / "cache"), **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["models"],
+        ["sweep", "plan", "studies/quickstart.toml"],
+        ["sweep", "plan", "studies/quickstart.toml", "--precision", "5%"],
+        ["sweep", "status", "SWEEP"],
+        ["report", "SWEEP"],
+        ["report", "SWEEP", "--json"],
+        ["compare", "SWEEP", "SWEEP", "--tolerance", "3%"],
+        ["train", "--help"],
+    ],
+)
+def test_command_imports_no_tensorflow(arguments, tmp_path):
+    sweep = tmp_path / "sweep"
+    tfunet("sweep", "plan", "studies/quickstart.toml", folder=tmp_path)
+    sweep.mkdir()
+    given = [str(sweep) if one == "SWEEP" else one for one in arguments]
+    code = (
+        "import sys; from tfunet.cli import main\n"
+        f"try: main({given!r})\nexcept SystemExit: pass\n"
+        "loaded = {'tensorflow', 'keras', 'horovod'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {loaded}' if loaded else 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "horovd"], "Did you mean 'horovod'"),
+        (["--model", "unett"], "Did you mean 'unet'"),
+        (["--data", "cels"], "Did you mean 'cells'"),
+        (["--modle", "unet"], "Did you mean 'model'"),
+        (["--backend", "mirrored", "--num_replicas", "999"], "999 needs a CPU core"),
+        (["--num_replicas", "2", "--global_batch", "5"], "cannot be divided"),
+        (["--num_replicas", "2"], "'single' trains one replica, got num_replicas=2"),
+        (["--config", "nowhere.toml"], "no configuration file"),
+        (["--precision", "float8"], "Known: float32"),
+    ],
+)
+def test_bad_settings_end_before_anything_starts(arguments, message, tmp_path):
+    ended = tfunet("train", *arguments, "--out", tmp_path / "run", folder=tmp_path)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "mirrored", "--num_replicas", "2"], "takes 1 process, and srun or mpirun"),
+        (["--backend", "horovod", "--num_replicas", "3"], "takes 3 processes, and srun or mpirun"),
+        (["--backend", "horovod", "--num_replicas", "2"], "name the folder that all processes use"),
+        (
+            ["--backend", "horovod", "--num_replicas", "2", "--out", "run", "--elastic", "true"],
+            "elastic needs processes that tfunet starts itself",
+        ),
+    ],
+)
+def test_run_that_does_not_fit_what_mpirun_started_is_refused(
+    arguments, message, monkeypatch, capsys
+):
+    for name, value in (("RANK", "1"), ("SIZE", "2"), ("LOCAL_SIZE", "2")):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    assert main(["train", *arguments]) == exit_codes.BAD_INPUT
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [("multiworker", "one replica a process on CPUs"), ("horovod", "Leave 'processes' out")],
+)
+def test_backend_refuses_replicas_that_it_cannot_place(backend, message, tmp_path):
+    given = ("--backend", backend, "--num_replicas", "2", "--processes", "1")
+    ended = tfunet("train", *given, "--out", tmp_path / "run", folder=tmp_path)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_unknown_key_in_a_file_is_named_with_its_near_match(tmp_path):
+    (tmp_path / "run.toml").write_text("leaning_rate = 0.1\n")
+    for given in (["--config", tmp_path / "run.toml"], [tmp_path / "run.toml"]):
+        ended = tfunet("train", *given, folder=tmp_path)
+        assert ended.returncode == 2
+        assert "Did you mean 'learning_rate'" in ended.stderr
+
+
+def pairs(folder):
+    """Ten images of 32 x 32 with masks."""
+    random = np.random.default_rng(0)
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    for number in range(10):
+        mask = np.zeros((32, 32), np.uint8)
+        mask[8:20, 8:20] = 1
+        image = (100 * mask + random.integers(0, 50, mask.shape)).astype(np.uint8)
+        Image.fromarray(image).save(folder / f"images/{number}.png")
+        Image.fromarray(mask).save(folder / f"masks/{number}.png")
+
+
+def truncate(folder):
+    path = folder / "images/3.png"
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def shrink(folder):
+    Image.fromarray(np.zeros((32, 30), np.uint8)).save(folder / "masks/3.png")
+
+
+def relabel(folder):
+    Image.fromarray(np.full((32, 32), 7, np.uint8)).save(folder / "masks/3.png")
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda folder: (folder / "masks/3.png").unlink(), "3.png"),
+        (lambda folder: (folder / "images/3.png").unlink(), "3.png"),
+        (shrink, "3.png"),
+        (relabel, "3.png"),
+        (truncate, "3.png"),
+    ],
+    ids=["missing mask", "missing image", "size of mask", "label out of range", "truncated"],
+)
+def test_defective_file_is_named_before_training(harm, message, tmp_path):
+    pairs(tmp_path)
+    harm(tmp_path)
+    (tmp_path / "run.toml").write_text(
+        f'data = "folder"\npatch = [32, 32]\nsteps = 2\n[data_options]\nroot = "{tmp_path}"\n'
+        'images = "images/{case}.png"\nmasks = "masks/{case}.png"\nclasses = { cell = 1 }\n'
+    )
+    ended = tfunet(
+        *("train", "--config", tmp_path / "run.toml", "--out", tmp_path / "run"), folder=tmp_path
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "run/steps.csv").exists()
+    assert not (tmp_path / "run/result.json").exists()
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    ended = tfunet("train", *SMALL, "--out", tmp_path / "file/run", folder=tmp_path)
+    assert ended.returncode == 5
+    assert "Cannot write" in ended.stderr
+
+
+def test_full_disk_ends_the_run_and_leaves_no_half_written_file(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk]).returncode
+    limit = "" if mounted == 0 else "ulimit -f 40; "  # KiB of a file, where mounting is forbidden
+    command = f'{limit}exec "$@"'
+    try:
+        ended = subprocess.run(
+            ["bash", "-c", command, "bash", *TRAIN, "--steps", "4", "--out", str(disk / "run")],
+            cwd=ROOT,
+            env={**os.environ, "TFUNET_CACHE": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert ended.returncode == 5, ended.stderr
+        assert "checkpoint.npz" in ended.stderr
+        left = {path.name for path in (disk / "run").iterdir()}
+        assert not left & {"checkpoint.npz", "model.keras", "result.json"}
+        assert not [name for name in left if name.startswith(".partial")]
+    finally:
+        if mounted == 0:
+            subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ended_run_leaves_no_process_no_port_and_no_half_written_file(number, code, tmp_path):
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [
+            *(*TRAIN, "--backend", "multiworker", "--num_replicas", "2"),
+            *("--steps", "100000", "--out", str(run)),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "TFUNET_CACHE": str(tmp_path / "cache")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        children = wait_for_steps(run, process)
+        launch = json.loads(children[0].environ()["TFUNET_LAUNCH"])
+        process.send_signal(number)
+        process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == code
+    assert not [one for one in children if one.is_running() and one.status() != "zombie"]
+    ports = {int(address.rsplit(":", 1)[1]) for address in launch["addresses"]}
+    listening = [one for one in psutil.net_connections() if one.status == psutil.CONN_LISTEN]
+    assert not ports & {one.laddr.port for one in listening}
+    assert not list(run.glob(".partial*"))
+    assert json.loads((run / "failure.json").read_text())["exit_code"] == code
+    assert not (run / "result.json").exists()
+
+
+def wait_for_steps(run, process):
+    """Wait until training has begun; return the processes that the run started."""
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+        assert process.poll() is None, process.stderr.read()
+        table = run / "steps.csv"
+        if table.exists() and len(table.read_text().splitlines()) > 1:
+            return [
+                one
+                for one in psutil.Process(process.pid).children(recursive=True)
+                if "tfunet.worker" in " ".join(one.cmdline())
+            ]
+    raise AssertionError("Training did not begin.")

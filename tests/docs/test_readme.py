@@ -1,0 +1,123 @@
+"""Every command, configuration and snippet of the README and of docs/ does what it says."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from paths import ROOT
+
+PAGES = [
+    "README.md",
+    "docs/backends.md",
+    "docs/choosing.md",
+    "docs/data.md",
+    "docs/large-models.md",
+    "docs/training.md",
+]
+# Set-up and the whole suite: they are what runs this test.
+BY_HAND = ("make demo", "make test")
+
+
+def blocks(page, language):
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(page):
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    return [line for line in lines if not line.startswith(BY_HAND)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the files that the pages show, each under the name in its first line."""
+    folder = tmp_path_factory.mktemp("reader")
+    for page in PAGES:
+        for block in [*blocks(page, "python"), *blocks(page, "toml")]:
+            name = re.match(r"# (\S+)\n", block)
+            if name:
+                (folder / name[1]).write_text(block)
+    return folder
+
+
+def run(arguments, place, **environment):
+    from os import environ
+
+    own = {"TFUNET_CACHE": str(place / "cache"), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        arguments,
+        cwd=place,
+        env={**environ, **own, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("page", "command"), [(page, one) for page in PAGES for one in commands(page)]
+)
+def test_command_works(page, command, place):
+    words = shlex.split(command, comments=True)
+    at = words.index("tfunet")
+    variables = dict(word.split("=") for word in words[:at])
+    rest = words[at + 1 :]
+    quick = ["--data_options.num_cases", "10", "--data_options.size", "32"]
+    more = quick if "train" in rest else []
+    ended = run([sys.executable, "-m", "tfunet", *rest, *more], place, **variables)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.multiprocess
+def test_comparison_from_python_ends_with_a_report(place):
+    script = place / "compare_mine.py"
+    shorter = script.read_text().replace(
+        "steps=4", 'steps=4, data_options={"num_cases": 10, "size": 32}'
+    )
+    script.write_text(shorter)
+    ended = run([sys.executable, "compare_mine.py"], place)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = place / ended.stdout.splitlines()[-1]
+    assert "horovod" in report.read_text()
+
+
+def test_keras_model_trains_with_large_model_support(place):
+    ended = run([sys.executable, "train_large.py"], place)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Large-model support: all fits" in ended.stdout
+
+
+def test_evaluations_are_supported_as_the_page_says(place):
+    ended = run([sys.executable, "evaluate_large.py"], place)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_parameters_of_tflms_are_taken(place):
+    ended = run([sys.executable, "train_as_tflms.py"], place)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (planned,) = (line for line in ended.stdout.splitlines() if "tensors swapped" in line)
+    assert ": 1 tensors swapped" in planned
+    assert "By the rule of TFLMS v2: swapout_threshold=6, swapin_ahead=2," in planned
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_toml_is_what_tfunet_reads(page):
+    from tfunet.arguments import from_dict
+    from tfunet.bench.study.study import study_from_dict
+
+    for block in blocks(page, "toml"):
+        table = tomllib.loads(block)
+        study_from_dict(table) if "base" in table else from_dict(table)
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/{one.name}" for one in ROOT.glob("docs/*.md"))]
+)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        if not target.startswith("http"):
+            assert ((ROOT / page).parent / target).exists(), target

@@ -1,0 +1,94 @@
+"""A run that was killed at an awkward moment goes on as if nothing had been."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from paths import ROOT, SUPPORT
+
+from tfunet import record
+from tfunet.backend import Launch
+from tfunet.config.run import RunConfig
+from tfunet.single import SingleDevice
+from tfunet.train import run
+from tfunet.training import checkpoint
+
+SETTINGS = {
+    "model": f"{SUPPORT / 'own_step.py'}:build",
+    "data_options": {"num_cases": 5, "size": 32},
+    "replica_batch": 2,
+    "epochs": 2,
+    "deterministic": True,
+}
+# The power fails when the second checkpoint, after the last step, is half on the disk.
+POWER_CUT = """
+import json, os, sys
+import numpy as np
+from tfunet.backend import Launch
+from tfunet.config import RunConfig
+from tfunet.single import SingleDevice
+from tfunet.train import run
+
+savez, saved = np.savez, []
+
+def cut(file, **arrays):
+    savez(file, **arrays)
+    saved.append(file)
+    if len(saved) == 2:
+        file.truncate(file.tell() // 2)
+        os.killpg(0, 9)
+
+np.savez = cut
+run(RunConfig(**json.loads(sys.argv[1])), SingleDevice(Launch()), sys.argv[2])
+"""
+
+
+class Stop(keras.callbacks.Callback):
+    """Ends the training with the first epoch, as EarlyStopping may."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = True
+
+
+def config(tmp_path):
+    return RunConfig(**SETTINGS, cache_dir=str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "steps"), [([], 4), ([Stop()], 2)], ids=["all steps made", "ended by a callback"]
+)
+def test_run_killed_before_its_result_makes_no_further_step(callbacks, steps, tmp_path):
+    whole = run(config(tmp_path), SingleDevice(Launch()), tmp_path / "run", callbacks=callbacks)
+    (tmp_path / "run/result.json").unlink()
+    again = run(config(tmp_path), SingleDevice(Launch()), tmp_path / "run", callbacks=callbacks)
+    assert again["steps"] == whole["steps"] == steps
+    for name in ("weights_hash", "dice", "loss", "val_loss", "first_step_seconds"):
+        assert again[name] == whole[name]
+    assert json.loads((tmp_path / "run/result.json").read_text())["steps"] == steps
+
+
+@pytest.mark.multiprocess
+def test_after_a_power_cut_in_a_checkpoint_the_older_one_is_used(tmp_path, capsys, same_arithmetic):
+    settings = json.dumps({**SETTINGS, "cache_dir": str(tmp_path / "cache")})
+    command = [sys.executable, "-c", POWER_CUT, settings, str(tmp_path / "cut")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **same_arithmetic}
+    ended = subprocess.run(command, env=environment, start_new_session=True, timeout=500)
+    assert ended.returncode == -signal.SIGKILL
+    halves = list((tmp_path / "cut").glob(f"{record.PARTIAL}*"))
+    assert [one.name.endswith(checkpoint.NAME) for one in halves] == [True]
+    with record.RunFolder(tmp_path / "cut").locked():  # As all do that start a run.
+        again = run(config(tmp_path), SingleDevice(Launch()), tmp_path / "cut")
+    assert not any(one.exists() for one in halves)
+    assert "Going on from step 2 of 4." in capsys.readouterr().out
+    whole = run(config(tmp_path), SingleDevice(Launch()), tmp_path / "whole")
+    assert again["weights_hash"] == whole["weights_hash"]
+    saved = [np.load(tmp_path / name / checkpoint.NAME) for name in ("cut", "whole")]
+    variables = [one for one in saved[0].files if one.startswith("variable_")]
+    assert variables
+    for name in variables:
+        assert saved[0][name].tobytes() == saved[1][name].tobytes()
