@@ -17,6 +17,15 @@ def near_match(given: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def check_known(kind: str, given: str, known: Iterable[str]) -> None:
+    """Raise ValueError, with the near match, for a word that is not among the known ones."""
+    known = list(known)
+    if given not in known:
+        raise ValueError(
+            f"Unknown {kind} {given!r}.{near_match(given, known)} Known: {', '.join(known)}."
+        )
+
+
 def expand(kind: str, ref: str, table: Mapping[str, str]) -> str:
     """Return the "package.module:attribute" that `ref` stands for; nothing is imported.
 

@@ -1,0 +1,434 @@
+"""The keys of a run by subject: each section holds their defaults, checks and descriptions.
+
+RunConfig inherits them all. A function that needs the keys of one subject takes that section.
+Imports no TensorFlow.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tfunet.config import amount, compression
+from tfunet.config.augmentation import check_kinds, read_augmentation
+from tfunet.config.refs import check_known
+
+BAD_SAMPLES = ("refuse", "skip")
+PIPELINES = ("tf", "device", "dali")
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+def fixed(default: Any, *, is_way: bool = False) -> Any:
+    """Return the field of a key that an interrupted run must keep when it goes on.
+
+    Args:
+        default: The value, or the function that makes it.
+        is_way: Whether the key tells apart the ways of training that a report compares.
+    """
+    given = {"default_factory" if callable(default) else "default": default}
+    return field(**given, metadata={"may_change": False, "is_way": is_way})
+
+
+def free(default: Any, *, is_way: bool = False) -> Any:
+    """Return the field of a key that an interrupted run may change when it goes on.
+
+    Such a key changes nothing that is computed.
+    """
+    return field(default=default, metadata={"may_change": True, "is_way": is_way})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Runs the checks of a section, or of all sections that a class inherits."""
+
+    def __post_init__(self) -> None:
+        for section in reversed(type(self).__mro__):
+            check = vars(section).get("_check")
+            if check is not None:
+                check(self)
+
+    def _at_least(self, bound: int, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise ValueError(f"{name} must be at least {bound}, got {value}.")
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelKeys(Section):
+    """The network.
+
+    Args:
+        model: A name that `tfunet models` lists, 'package.module:build', 'file.py:build' or a
+            .keras file.
+        model_options: Keyword arguments of the model's builder.
+    """
+
+    model: str = fixed("unet")
+    model_options: dict[str, Any] = fixed(dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataKeys(Section):
+    """The data set, and the patches that are cut from its images.
+
+    Args:
+        data: The name of a built-in data set, a TOML file that describes one,
+            'package.module:open' or 'file.py:open'.
+        data_options: Keyword arguments of the data set.
+        patch: Spatial shape of the network's input. Larger images are cropped, smaller ones
+            padded. By default the data set chooses it.
+        patches_per_case: Training patches drawn from each case in an epoch.
+        foreground_share: Share of the training patches that are centred on a foreground voxel.
+            Each class of the case is equally likely (nnU-Net uses 0.33).
+    """
+
+    data: str = fixed("cells")
+    data_options: dict[str, Any] = fixed(dict)
+    patch: tuple[int, ...] | None = fixed(None)
+    patches_per_case: int = fixed(1)
+    foreground_share: float = fixed(0.0)
+
+    def _check(self) -> None:
+        self._at_least(1, "patches_per_case")
+        if not 0 <= self.foreground_share <= 1:
+            raise ValueError(
+                f"foreground_share must lie between 0 and 1, got {self.foreground_share}."
+            )
+        if self.patch is not None and (len(self.patch) not in (2, 3) or min(self.patch) < 1):
+            raise ValueError(
+                f"patch must be 2 or 3 positive sizes (height, width[, depth]), got {self.patch}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitKeys(Section):
+    """The cases to train with, those to validate with, and those to leave out.
+
+    Args:
+        validation_share: Share of the groups to hold out for validation. A data set without
+            groups has one for each case.
+        validation_groups: Names of the groups to hold out, instead of a share.
+        folds: Number of equal parts for cross-validation, instead of a share.
+        fold: The part to hold out, from 0 to `folds` - 1.
+        on_bad_sample: "refuse" ends the run if the data set has defects. "skip" leaves out the
+            cases that cannot be used, and records why.
+        split_seed: Seed of the choice of groups. Runs that differ only in `seed` have the same
+            split.
+    """
+
+    validation_share: float = fixed(0.2)
+    validation_groups: tuple[str, ...] = fixed(())
+    folds: int | None = fixed(None)
+    fold: int = fixed(0)
+    on_bad_sample: str = fixed("refuse")
+    split_seed: int = fixed(0)
+
+    def _check(self) -> None:
+        check_known("on_bad_sample", self.on_bad_sample, BAD_SAMPLES)
+        if not 0 < self.validation_share < 1:
+            raise ValueError(
+                f"validation_share must lie between 0 and 1, got {self.validation_share}."
+            )
+        if self.folds is None:
+            if self.fold:
+                raise ValueError(f"fold={self.fold} needs the number of parts. Give folds too.")
+            return
+        self._at_least(2, "folds")
+        if self.validation_groups:
+            raise ValueError(
+                "validation_groups and folds exclude each other: both say what is held out. Give "
+                "one of them."
+            )
+        if not 0 <= self.fold < self.folds:
+            raise ValueError(
+                f"fold must lie between 0 and {self.folds - 1} with folds={self.folds}, got "
+                f"{self.fold}."
+            )
+
+    @property
+    def skips_bad(self) -> bool:
+        """Whether cases that cannot be used are left out."""
+        return self.on_bad_sample == "skip"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputKeys(Section):
+    """How training samples are prepared.
+
+    Args:
+        augmentation: Random changes of the training samples, by name: flips, rotation90,
+            rotation, scale, shear, translation, elastic, blur, brightness, contrast, gamma,
+            noise. By default flips along every axis.
+        pipeline: Where training samples are augmented: "tf" on the CPU cores of the process,
+            "device" inside the training step, "dali" with NVIDIA DALI, on the GPU if there is
+            one. All three give the same samples, crops and amounts.
+        cache_dir: Folder for decoded cases. By default $TFUNET_CACHE, else ~/.cache/tfunet.
+    """
+
+    augmentation: dict[str, Any] = fixed(dict)
+    pipeline: str = fixed("tf")
+    cache_dir: str | None = fixed(None)
+
+    def _check(self) -> None:
+        augmentation = read_augmentation(self.augmentation)
+        check_known("pipeline", self.pipeline, PIPELINES)
+        if self.pipeline == "dali":
+            check_kinds(augmentation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementKeys(Section):
+    """The backend, its replicas and processes, and each replica's share of the batch.
+
+    Args:
+        backend: single, mirrored, multiworker, horovod, or 'package.module:Class'.
+        backend_options: Keyword arguments of the backend.
+        num_replicas: Model replicas, over all processes.
+        processes: Processes to start. By default as many as the backend needs.
+        cores_per_replica: CPU cores of each replica. By default an equal share of all cores.
+        replica_batch: Samples of each replica in an optimizer step (weak scaling).
+        global_batch: Samples of all replicas in an optimizer step (strong scaling).
+        accumulation: Number of equal passes that process a replica's batch. Their gradients are
+            averaged.
+    """
+
+    backend: str = fixed("single", is_way=True)
+    backend_options: dict[str, Any] = fixed(dict, is_way=True)
+    num_replicas: int = free(1)
+    processes: int | None = free(None, is_way=True)
+    cores_per_replica: int | None = free(None)
+    replica_batch: int | None = free(None)
+    global_batch: int | None = fixed(None)
+    accumulation: int = fixed(1)
+
+    def _check(self) -> None:
+        self._at_least(1, "num_replicas", "processes", "cores_per_replica")
+        self._at_least(1, "replica_batch", "global_batch", "accumulation")
+        if self.replica_batch is None and self.global_batch is None:
+            self._set("replica_batch", 4)
+        if self.global_batch is None:
+            self._set("global_batch", (self.replica_batch or 1) * self.num_replicas)
+        elif self.global_batch % self.num_replicas:
+            raise ValueError(
+                f"global_batch={self.global_batch} cannot be divided by num_replicas="
+                f"{self.num_replicas}. Choose a multiple, or give replica_batch instead."
+            )
+        if self.replica_batch is None:
+            self._set("replica_batch", self.replica_samples)
+        elif self.replica_batch != self.replica_samples:
+            raise ValueError(
+                f"replica_batch={self.replica_batch} x num_replicas={self.num_replicas} is not "
+                f"global_batch={self.global_batch}. Give one of the two."
+            )
+        if self.replica_samples % self.accumulation:
+            raise ValueError(
+                f"replica_batch={self.replica_samples} cannot be cut into accumulation="
+                f"{self.accumulation} equal passes. Choose a divisor of it."
+            )
+
+    @property
+    def replica_samples(self) -> int:
+        """Samples of each replica in an optimizer step."""
+        return self.global_samples // self.num_replicas
+
+    @property
+    def global_samples(self) -> int:
+        """Samples of all replicas in an optimizer step."""
+        return self.global_batch or (self.replica_batch or 1) * self.num_replicas
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizationKeys(Section):
+    """The loss, the optimizer, and how long to train.
+
+    Args:
+        loss: A loss of tfunet, a Keras loss or 'package.module:Class'.
+        loss_options: Keyword arguments of the loss.
+        optimizer: The name of a Keras optimizer or 'package.module:Class'.
+        optimizer_options: Keyword arguments of the optimizer.
+        learning_rate: Learning rate for one replica; see `scale_learning_rate`.
+        scale_learning_rate: Multiply the learning rate by the number of replicas (linear
+            scaling rule, Goyal et al. 2017).
+        warmup_epochs: Epochs over which the learning rate rises linearly from the one-replica
+            rate to the scaled one.
+        decay_epochs: Epochs at which the learning rate is multiplied by `decay_factor`.
+        decay_factor: Factor of the learning rate at each of `decay_epochs`.
+        metrics: Keras metrics, computed on the training batches.
+        callbacks: Keras callbacks: tables with `name` ('package.module:Class' or a name in
+            keras.callbacks) and the callback's keyword arguments.
+        epochs: Passes over the training cases.
+        steps: Optimizer steps, instead of `epochs`.
+    """
+
+    loss: str = fixed("dice_crossentropy")
+    loss_options: dict[str, Any] = fixed(dict)
+    optimizer: str = fixed("adam")
+    optimizer_options: dict[str, Any] = fixed(dict)
+    learning_rate: float = fixed(1e-3)
+    scale_learning_rate: bool = fixed(False)
+    warmup_epochs: float = fixed(0.0)
+    decay_epochs: tuple[int, ...] = fixed(())
+    decay_factor: float = fixed(0.1)
+    metrics: tuple[str, ...] = fixed(())
+    callbacks: tuple[dict[str, Any], ...] = fixed(())
+    epochs: int = fixed(5)
+    steps: int | None = fixed(None)
+
+    def _check(self) -> None:
+        self._at_least(1, "epochs", "steps")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
+        if self.warmup_epochs < 0:
+            raise ValueError(f"warmup_epochs must not be negative, got {self.warmup_epochs}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationKeys(Section):
+    """When and how validation cases are evaluated.
+
+    Args:
+        evaluate_every: Epochs between evaluations. The last epoch is always evaluated.
+        evaluation_halo: Voxels at each border of an evaluation window that only give context,
+            for images larger than `patch`.
+    """
+
+    evaluate_every: int = fixed(1)
+    evaluation_halo: int = fixed(0)
+
+    def _check(self) -> None:
+        self._at_least(1, "evaluate_every")
+        self._at_least(0, "evaluation_halo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArithmeticKeys(Section):
+    """The seed, and the numbers that a step computes with.
+
+    Args:
+        seed: Seed of the initial weights, the order of the samples and the augmentation.
+        precision: float32, mixed_bfloat16 or mixed_float16.
+        xla: Compile the training step with XLA.
+    """
+
+    seed: int = fixed(0)
+    precision: str = fixed("float32")
+    xla: bool = fixed(False)
+
+    def _check(self) -> None:
+        check_known("precision", self.precision, PRECISIONS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryKeys(Section):
+    """The memory that a run may take, and where it puts tensors that do not fit.
+
+    Args:
+        swap: Limit of each replica's device memory: "auto" (the memory of the device), an
+            amount ("12GiB") or a share ("0.5"). Tensors that do not fit are moved to host memory
+            or recomputed. By default, and with "none", large-model support is off.
+        swap_host: Limit of the host memory for each process's swapped tensors, such as "64GiB".
+            By default there is no limit.
+        swap_disk: Folder for swapped tensors beyond `swap_host`, on a disk of each machine. They
+            are deleted when the process ends. Each process expands `~` and `$VARIABLES`.
+        swap_disk_size: Limit of the disk space for each process's swapped tensors, such as
+            "500GiB". By default there is no limit. A disk that is too small ends the run before
+            its first step.
+        cpu_memory: Limit of TensorFlow's CPU memory in each process, such as "400MiB". The CPU
+            then stands for a device that is too small, to try large-model support without one.
+            By default there is no limit.
+        swap_compression: "bfloat16" rounds swapped tensors to 16 bits. They then take half the
+            host memory, disk space and copying, but losses and weights differ from those
+            without large-model support. By default, and with "none", nothing is rounded.
+    """
+
+    swap: str | None = fixed(None)
+    # Free: a run whose disk or memory was too small goes on with more.
+    swap_host: str | None = free(None)
+    swap_disk: str | None = free(None)
+    swap_disk_size: str | None = free(None)
+    cpu_memory: str | None = free(None)
+    swap_compression: str | None = fixed(None)
+
+    def _check(self) -> None:
+        if self.swap == "none":
+            # The other keys too: a study then has the same trials without large-model support.
+            for name in SWAP_KEYS:
+                self._set(name, None)
+        if self.swap_compression == "none":
+            self._set("swap_compression", None)
+        for name in SWAP_KEYS:
+            if getattr(self, name) is not None and self.swap is None:
+                raise ValueError(f"{name} needs swap. Give swap too, such as swap = 'auto'.")
+        for name in ("swap_host", "swap_disk_size"):
+            if getattr(self, name) is not None:
+                amount.in_bytes(name, getattr(self, name))
+        if self.swap_disk is not None and self.swap_host is None:
+            raise ValueError(
+                "swap_disk needs swap_host: the disk takes only what host memory does not. Give "
+                "swap_host too, such as '64GiB', or '0' to put all swapped tensors on the disk."
+            )
+        if self.swap_disk == "":
+            raise ValueError("swap_disk is empty. Give a folder, or '.' for the current one.")
+        if self.swap_disk_size is not None and self.swap_disk is None:
+            raise ValueError("swap_disk_size needs swap_disk. Name the folder too.")
+        compression.check("swap_compression", self.swap_compression)
+        if self.swap is not None:
+            amount.parse(self.swap)
+        if self.cpu_memory is not None:
+            amount.whole_mib(self.cpu_memory)
+
+
+# The keys of large-model support; the first one asks for it.
+SWAP_KEYS = tuple(key.name for key in fields(MemoryKeys) if key.name.startswith("swap"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReliabilityKeys(Section):
+    """What makes a run repeatable, and lets it survive.
+
+    Args:
+        deterministic: Use only deterministic ops (slower on GPUs), and sum gradients in a fixed
+            order.
+        checkpoint_steps: Optimizer steps between checkpoints. A checkpoint is also written after
+            every epoch.
+        elastic: If a process dies or hangs, go on from the last checkpoint with the remaining
+            ones. The global batch and the samples of every step stay the same.
+        hang_seconds: Seconds without progress in one process, or in all of them, after which
+            the run is ended and the process that hangs is named. 0 waits for ever.
+    """
+
+    deterministic: bool = fixed(False)
+    checkpoint_steps: int | None = fixed(None)
+    elastic: bool = free(False)
+    hang_seconds: float = free(600.0)
+
+    def _check(self) -> None:
+        self._at_least(1, "checkpoint_steps")
+        if self.hang_seconds < 0:
+            raise ValueError(f"hang_seconds must not be negative, got {self.hang_seconds}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservationKeys(Section):
+    """What is measured and recorded besides training.
+
+    Args:
+        synthetic: Feed the first batch again and again, to measure what an infinitely fast input
+            pipeline would give.
+        time_parts: After training, also time steps that do not average gradients, and the
+            averaging alone, so that a report can say where efficiency is lost.
+        trace: Record what each process did when, for `tfunet export`.
+        profile: Profile a few steps with TensorFlow, and with Horovod if it is the backend. The
+            times of such a run are not compared with others. Turns `trace` on.
+    """
+
+    synthetic: bool = fixed(False)
+    time_parts: bool = fixed(False)
+    trace: bool = free(False)
+    profile: bool = fixed(False)
+
+    def _check(self) -> None:
+        if self.profile:
+            self._set("trace", True)
