@@ -1,4 +1,4 @@
-"""The seam between the loop and a way of training on many devices. Imports no TensorFlow."""
+"""What the training loop asks of a backend, and the table of backends. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,29 +15,50 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from tfunet.config.run import RunConfig
+    from tfunet.config.sections import PlacementKeys
 
-BACKENDS = {
-    "single": "tfunet.single:SingleDevice",
-    "mirrored": "tf_native.mirrored:MirroredBackend",
-    "multiworker": "tf_native.multiworker:MultiWorkerBackend",
-    "horovod": "hvd.backend:HorovodBackend",
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the supervisor must know of a backend before it starts the processes of a run.
+
+    The supervisor does not import backends, since that would load TensorFlow.
+
+    Args:
+        reference: 'package.module:Class'.
+        one_process: Whether a single process has all replicas. Otherwise each replica has a
+            process, unless the run says how many there are.
+        one_replica: Whether there can be only one replica.
+    """
+
+    reference: str
+    one_process: bool = False
+    one_replica: bool = False
+
+
+FACTS = {
+    "single": Facts(reference="tfunet.single:SingleDevice", one_process=True, one_replica=True),
+    "mirrored": Facts(reference="tf_native.mirrored:MirroredBackend", one_process=True),
+    "multiworker": Facts(reference="tf_native.multiworker:MultiWorkerBackend"),
+    "horovod": Facts(reference="hvd.backend:HorovodBackend"),
 }
-# Read by the supervisor, which must know how many processes to start without importing any of
-# them; a backend that is not listed gets one process for each replica.
-ONE_PROCESS = ("single", "mirrored")
-ONE_REPLICA = ("single",)
+BACKENDS = {name: facts.reference for name, facts in FACTS.items()}
+
+
+def facts_of(backend: str) -> Facts:
+    """Return the facts of a backend by its name; a user's own has the defaults."""
+    return FACTS.get(backend, Facts(reference=backend))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What a process is told of the run that it is part of.
+    """The place of a process in its run.
 
     Args:
-        process_index: This process among all, from 0; process 0 is the chief.
-        process_count: Processes of the run.
-        num_replicas: Replicas over all processes.
-        addresses: "host:port" of every process, in order; the ports are free at the start.
+        process_index: Index of this process, from 0. Process 0 is the chief.
+        process_count: Number of processes.
+        num_replicas: Number of replicas, over all processes.
+        addresses: "host:port" of every process, in order. The ports are free at the start.
         is_profiled: Whether `profile` will be called.
     """
 
@@ -54,12 +75,12 @@ class Launch:
             )
         if self.num_replicas % self.process_count:
             raise ValueError(
-                f"num_replicas={self.num_replicas} cannot be shared by process_count="
-                f"{self.process_count} equally. Choose a multiple."
+                f"num_replicas={self.num_replicas} cannot be shared equally by process_count="
+                f"{self.process_count}. Choose a multiple of it."
             )
         if len(self.addresses) != self.process_count:
             raise ValueError(
-                f"{self.process_count} processes need as many addresses, got {self.addresses}."
+                f"{self.process_count} processes need as many addresses; got {self.addresses}."
             )
 
     @property
@@ -70,15 +91,15 @@ class Launch:
 
     @property
     def place_on_host(self) -> tuple[int, int]:
-        """Index of this process among those on its host, and how many those are."""
+        """Index of this process among the processes of its host, and their number."""
         hosts = [address.rpartition(":")[0] for address in self.addresses]
-        own = hosts[self.process_index]
-        return hosts[: self.process_index].count(own), hosts.count(own)
+        host = hosts[self.process_index]
+        return hosts[: self.process_index].count(host), hosts.count(host)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Where this process stands once its backend has started."""
+    """The place of a process in its run, as its backend knows it after the start."""
 
     process_index: int
     process_count: int
@@ -94,60 +115,65 @@ class Topology:
 class Backend(Protocol):
     """One way of training on many devices: `Class(launch, **options)`.
 
-    The loop calls `start` first and `stop` last, also after an error. Everything else is the
-    same code for every backend.
+    The training loop calls `start` first and `stop` last, also after an error. All other code is
+    the same for every backend.
     """
 
     name: str
 
     def start(self) -> Topology:
-        """Take the devices and meet the other processes."""
+        """Take the devices and connect to the other processes."""
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context in which model and optimizer are made."""
+        """Return the context in which the model and the optimizer are created."""
 
     def feed(self, pipeline: Callable[[range], tf.data.Dataset]) -> Iterable[Any]:
         """Return this process's batches for `run`.
 
-        `pipeline(local_replicas)` yields one batch for each local replica in turn, then the
-        next step's. It is a function so that nothing re-batches or re-shards it.
+        `pipeline(local_replicas)` yields the batches of the local replicas in turn, step after
+        step. It is a function so that nothing batches or shards its samples again.
         """
 
     def run(self, step: Callable[..., Any], *arguments: Any) -> Any:
         """Run `step` once on each local replica, inside a tf.function.
 
-        Returns its structure of tensors with a leading axis of local replicas.
+        Returns the outputs of `step`, each stacked along a leading axis of local replicas.
         """
 
     def average(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the mean over all replicas; called inside `step`, on every replica."""
+        """Return the means over all replicas. Called inside `step`, on every replica."""
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over processes of a float64 array; also the barrier."""
+        """Return the sum of a float64 array over all processes. Serves as a barrier too."""
 
     def profile(self, folder: Path) -> AbstractContextManager[Any]:
-        """Return a context in which the backend writes a profile of its own, if it has one.
+        """Return a context in which the backend writes its own profile, if it has one.
 
-        `folder` is this process's alone. Called by the chief, and only where the run is profiled.
+        `folder` belongs to this process alone. Only the chief calls this, in profiled runs.
         """
 
     def stop(self) -> None:
-        """Leave the others and free the devices."""
+        """Disconnect from the other processes and free the devices."""
 
 
-def num_processes(config: RunConfig) -> int:
-    """Return how many processes a run has; raises ValueError where the backend has no such run."""
-    expand("backend", config.backend, BACKENDS)
-    if config.backend in ONE_REPLICA and config.num_replicas > 1:
+def num_processes(keys: PlacementKeys) -> int:
+    """Return the number of processes of a run.
+
+    Raises ValueError for an unknown backend, and for more replicas or processes than it can have.
+    """
+    expand("backend", keys.backend, BACKENDS)
+    facts = facts_of(keys.backend)
+    if facts.one_replica and keys.num_replicas > 1:
+        others = ", ".join(name for name, other in FACTS.items() if not other.one_replica)
         raise ValueError(
-            f"The backend {config.backend!r} trains one replica, got num_replicas="
-            f"{config.num_replicas}. Leave it out, or choose mirrored, multiworker or horovod."
+            f"The backend {keys.backend!r} trains one replica, got num_replicas="
+            f"{keys.num_replicas}. Leave out num_replicas, or choose another backend: {others}."
         )
-    if config.backend in ONE_PROCESS:
-        if config.processes not in (None, 1):
-            raise ValueError(
-                f"The backend {config.backend!r} runs in one process, got processes="
-                f"{config.processes}. Leave it out, or choose another backend."
-            )
-        return 1
-    return config.processes or config.num_replicas
+    if not facts.one_process:
+        return keys.processes or keys.num_replicas
+    if keys.processes not in (None, 1):
+        raise ValueError(
+            f"The backend {keys.backend!r} runs in one process, got processes={keys.processes}. "
+            "Leave out processes, or choose another backend."
+        )
+    return 1

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
+from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.run import SCHEMA_VERSION, RunConfig, from_json
 from tfunet.files.atomic import (
     PARTIAL,
@@ -31,21 +32,6 @@ LOCK = ".lock"
 LOCK_SECONDS = 0.2
 SPAN_COLUMNS = ("step", "name", "begin_seconds", "seconds")
 STEP_COLUMNS = ("step", "seconds", "loss", "traced")
-# What an unfinished run may change when it goes on: none of it changes what is computed.
-PLACEMENT = (
-    "num_replicas",
-    "replica_batch",
-    "processes",
-    "cores_per_replica",
-    "elastic",
-    "hang_seconds",
-    "trace",
-    # So that one whose disk or memory was full goes on with another.
-    "swap_host",
-    "swap_disk",
-    "swap_disk_size",
-    "cpu_memory",
-)
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
 
 
@@ -125,10 +111,12 @@ class RunFolder:
         before = self.read_config()
         theirs = ours if before is None else json.loads(before.to_json())
         differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-        # Of an unfinished run; the number of replicas, unless the learning rate depends on it.
-        free = set(PLACEMENT) - ({"num_replicas"} if config.scale_learning_rate else set())
-        if differing and (self.is_done() or not set(differing) <= free):
-            shown = [f"{one}={ours.get(one)!r} (there: {theirs.get(one)!r})" for one in differing]
+        # The number of replicas may change unless the learning rate depends on it.
+        tied = {"num_replicas"} if config.scale_learning_rate else set()
+        if differing and (self.is_done() or not set(differing) <= set(MAY_CHANGE) - tied):
+            shown = [
+                f"{name}={ours.get(name)!r} (there: {theirs.get(name)!r})" for name in differing
+            ]
             hint = ""
             if "num_replicas" in differing and "global_batch" in differing:
                 hint = (

@@ -1,8 +1,11 @@
 import json
+from dataclasses import fields
 
 import pytest
 
+from tfunet.config import keys, sections
 from tfunet.config.run import RunConfig, from_json
+from tfunet.config.sections import MemoryKeys, SplitKeys
 
 
 @pytest.mark.parametrize(
@@ -37,7 +40,7 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
         ({"folds": 1}, "folds must be at least 2"),
         ({"folds": 3, "fold": 3}, "between 0 and 2"),
         ({"fold": 1}, "Give folds too"),
-        ({"folds": 3, "validation_groups": ("a",)}, "give one"),
+        ({"folds": 3, "validation_groups": ("a",)}, "Give one of them"),
         ({"swap": "lots"}, "not an amount of memory"),
     ],
 )
@@ -67,3 +70,31 @@ def test_record_from_before_augmentation_is_read():
     del values["augmentation"]
     old = json.dumps({**values, "flips": False})
     assert from_json(old) == RunConfig(augmentation={"flips": False})
+
+
+def test_every_key_stands_in_one_section_and_says_what_it_is():
+    in_sections = [key.name for section in RunConfig.__bases__ for key in fields(section)]
+    assert sorted(in_sections) == sorted(keys.KEYS)
+    for key in fields(RunConfig):
+        assert key.metadata.keys() - {"is_way"} == {"may_change"}, key.name
+
+
+def test_lists_of_keys_follow_from_the_sections():
+    assert keys.WAY == ("backend", "backend_options", "processes")
+    assert (
+        *("model_options", "data_options", "augmentation", "backend_options"),
+        *("loss_options", "optimizer_options"),
+    ) == keys.OPTIONS
+    assert set(keys.MAY_CHANGE) == {
+        *("num_replicas", "replica_batch", "processes", "cores_per_replica"),
+        *("elastic", "hang_seconds", "trace"),
+        *("swap_host", "swap_disk", "swap_disk_size", "cpu_memory"),
+    }
+    assert set(sections.SWAP_KEYS) == {key.name for key in fields(MemoryKeys)} - {"cpu_memory"}
+    assert sections.SWAP_KEYS[0] == "swap"
+
+
+def test_a_section_is_checked_alone():
+    assert SplitKeys(folds=3, fold=2).skips_bad is False
+    with pytest.raises(ValueError, match="between 0 and 2"):
+        SplitKeys(folds=3, fold=3)

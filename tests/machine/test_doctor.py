@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tfunet.backend import BACKENDS
 from tfunet.machine import doctor, probes
 from tfunet.machine.doctor import Check
 from tfunet.machine.probes import Answer
@@ -56,10 +57,8 @@ def test_this_machine_can_train(tmp_path: Path) -> None:
 
 def test_every_backend_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = diagnose_with(monkeypatch, {})
-    assert {"single", "mirrored", "multiworker", "horovod", "energy"} <= set(rows)
-    assert {rows[name].status for name in ("single", "mirrored", "multiworker", "horovod")} == {
-        "ok"
-    }
+    assert {*BACKENDS, "energy"} <= set(rows)
+    assert {rows[name].status for name in BACKENDS} == {"ok"}
 
 
 @pytest.mark.usefixtures("no_programs")

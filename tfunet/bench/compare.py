@@ -4,19 +4,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfunet.backend import BACKENDS
 from tfunet.bench.launch.sweep import run_sweep
 from tfunet.bench.report.report import Report, summary_table, write_report
 from tfunet.bench.study.study import study_from_dict
 from tfunet.config.refs import reference
-
-ALL_BACKENDS = ("single", "mirrored", "multiworker", "horovod")
 
 
 def compare(
     build: str | Callable[..., Any],
     data: str | Callable[..., Any],
     *,
-    backends: Sequence[str] = ALL_BACKENDS,
+    backends: Sequence[str] = tuple(BACKENDS),
     num_replicas: Sequence[int] = (1, 2),
     repeats: int = 3,
     folder: str | Path = "logs/compare",

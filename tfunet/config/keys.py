@@ -6,9 +6,13 @@ from typing import Any
 
 from tfunet.config.run import RunConfig
 
-KEYS = tuple(one.name for one in fields(RunConfig))
+KEYS = tuple(key.name for key in fields(RunConfig))
 # Tables of a configuration whose entries a study may vary one by one: "model_options.filters".
-OPTIONS = tuple(name for name in KEYS if name.endswith("_options") or name == "augmentation")
+OPTIONS = tuple(key.name for key in fields(RunConfig) if key.type == dict[str, Any])
+# What an interrupted run may change when it goes on.
+MAY_CHANGE = tuple(key.name for key in fields(RunConfig) if key.metadata["may_change"])
+# What tells apart the ways of training that a report compares.
+WAY = tuple(key.name for key in fields(RunConfig) if key.metadata.get("is_way"))
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +34,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for key, value in values.items():
         if key in OPTIONS and isinstance(value, Mapping):
-            settings.update({f"{key}.{entry}": one for entry, one in value.items()})
+            settings.update({f"{key}.{name}": entry for name, entry in value.items()})
         else:
             settings[key] = value
     return settings
@@ -38,7 +42,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def defaults() -> dict[str, Any]:
     """Return the settings of a run for which nothing was given."""
-    return {one.name: one.default for one in fields(RunConfig) if one.default is not MISSING}
+    return {key.name: key.default for key in fields(RunConfig) if key.default is not MISSING}
 
 
 def describe(settings: Mapping[str, Any]) -> str:
@@ -51,7 +55,7 @@ def show(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, (list, tuple)):
-        return "x".join(show(one) for one in value) or "-"
+        return "x".join(map(show, value)) or "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -25,7 +25,10 @@ class RunConfig(
     sections.DataKeys,
     sections.ModelKeys,
 ):
-    """One run, fully described. Two runs with equal fields compute the same thing."""
+    """One run, fully described.
+
+    Two runs with equal fields compute the same thing.
+    """
 
     def _check(self) -> None:
         if self.elastic and self.scale_learning_rate:

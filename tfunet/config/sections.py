@@ -16,23 +16,22 @@ PIPELINES = ("tf", "device", "dali")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
-def fixed(default: Any, *, is_way: bool = False) -> Any:
-    """Return the field of a key that an interrupted run must keep when it goes on.
-
-    Args:
-        default: The value, or the function that makes it.
-        is_way: Whether the key tells apart the ways of training that a report compares.
-    """
-    given = {"default_factory" if callable(default) else "default": default}
-    return field(**given, metadata={"may_change": False, "is_way": is_way})
+# What the field of each key says of it: whether an interrupted run may change it when it goes on,
+# as it may where the key changes nothing that is computed ...
+FIXED = {"may_change": False}
+FREE = {"may_change": True}
+# ... and whether it tells apart the ways of training that a report compares.
+IS_WAY = {"is_way": True}
 
 
-def free(default: Any, *, is_way: bool = False) -> Any:
-    """Return the field of a key that an interrupted run may change when it goes on.
+def fixed(default: Any, **more: bool) -> Any:
+    """Return the field of a key that an interrupted run keeps when it goes on."""
+    return field(default=default, metadata=FIXED | more)
 
-    Such a key changes nothing that is computed.
-    """
-    return field(default=default, metadata={"may_change": True, "is_way": is_way})
+
+def free(default: Any, **more: bool) -> Any:
+    """Return the field of a key that an interrupted run may change when it goes on."""
+    return field(default=default, metadata=FREE | more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +65,7 @@ class ModelKeys(Section):
     """
 
     model: str = fixed("unet")
-    model_options: dict[str, Any] = fixed(dict)
+    model_options: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +84,7 @@ class DataKeys(Section):
     """
 
     data: str = fixed("cells")
-    data_options: dict[str, Any] = fixed(dict)
+    data_options: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
     patch: tuple[int, ...] | None = fixed(None)
     patches_per_case: int = fixed(1)
     foreground_share: float = fixed(0.0)
@@ -167,7 +166,7 @@ class InputKeys(Section):
         cache_dir: Folder for decoded cases. By default $TFUNET_CACHE, else ~/.cache/tfunet.
     """
 
-    augmentation: dict[str, Any] = fixed(dict)
+    augmentation: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
     pipeline: str = fixed("tf")
     cache_dir: str | None = fixed(None)
 
@@ -194,10 +193,10 @@ class PlacementKeys(Section):
             averaged.
     """
 
-    backend: str = fixed("single", is_way=True)
-    backend_options: dict[str, Any] = fixed(dict, is_way=True)
+    backend: str = fixed("single", **IS_WAY)
+    backend_options: dict[str, Any] = field(default_factory=dict, metadata=FIXED | IS_WAY)
     num_replicas: int = free(1)
-    processes: int | None = free(None, is_way=True)
+    processes: int | None = free(None, **IS_WAY)
     cores_per_replica: int | None = free(None)
     replica_batch: int | None = free(None)
     global_batch: int | None = fixed(None)
@@ -263,9 +262,9 @@ class OptimizationKeys(Section):
     """
 
     loss: str = fixed("dice_crossentropy")
-    loss_options: dict[str, Any] = fixed(dict)
+    loss_options: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
     optimizer: str = fixed("adam")
-    optimizer_options: dict[str, Any] = fixed(dict)
+    optimizer_options: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
     learning_rate: float = fixed(1e-3)
     scale_learning_rate: bool = fixed(False)
     warmup_epochs: float = fixed(0.0)

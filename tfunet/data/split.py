@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfunet.config.refs import near_match
-from tfunet.config.run import RunConfig
+from tfunet.config.sections import SplitKeys
 from tfunet.data.defects import Defect
 from tfunet.data.source import DataSource
 
@@ -23,7 +23,7 @@ class Split:
     validation: tuple[int, ...]
 
 
-def split_of(config: RunConfig, source: DataSource) -> Split:
+def split_of(config: SplitKeys, source: DataSource) -> Split:
     """Return the split that a configuration describes."""
     return split_cases(
         source,

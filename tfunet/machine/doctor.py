@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from tfunet.backend import BACKENDS
 from tfunet.exit_codes import CHECK_FAILED, OK
 from tfunet.machine.cores import usable_cores
 from tfunet.machine.energy import (
@@ -77,17 +78,17 @@ def diagnose(logs: Path = Path("logs")) -> list[Check]:
 
     `logs` is where runs would be written.
     """
-    probes: tuple[tuple[str, Mapping[str, str]], ...] = (
-        (TENSORFLOW_PROBE, {}),
-        (MIRRORED_PROBE, {}),
-        (MULTIWORKER_PROBE, {**HIDE_GPUS, "TF_CONFIG": one_worker()}),
-        (HOROVOD_PROBE, {**HIDE_GPUS, **OVER_GLOO}),
-        (TENSORFLOW_IO_PROBE, HIDE_GPUS),
-        (DALI_PROBE, HIDE_GPUS),
-    )
+    probes: dict[str, tuple[str, Mapping[str, str]]] = {
+        "single": (TENSORFLOW_PROBE, {}),
+        "mirrored": (MIRRORED_PROBE, {}),
+        "multiworker": (MULTIWORKER_PROBE, {**HIDE_GPUS, "TF_CONFIG": one_worker()}),
+        "horovod": (HOROVOD_PROBE, {**HIDE_GPUS, **OVER_GLOO}),
+        "tensorflow-io": (TENSORFLOW_IO_PROBE, HIDE_GPUS),
+        "dali": (DALI_PROBE, HIDE_GPUS),
+    }
     with ThreadPoolExecutor(max_workers=min(len(usable_cores()), len(probes))) as pool:
-        answers = list(pool.map(lambda probe: ask(*probe), probes))
-    core, mirrored, multiworker, horovod, tensorflow_io, dali = answers
+        answers = dict(zip(probes, pool.map(lambda name: ask(*probes[name]), probes), strict=True))
+    core = answers["single"]
     has_compiler = compiler_check().status == "ok"
     return [
         python_check(platform.python_version()),
@@ -97,15 +98,15 @@ def diagnose(logs: Path = Path("logs")) -> list[Check]:
         energy_check(powercap_root(), load_nvml()),
         memory_check(),
         logs_check(logs),
-        backend_check("single", core),
-        backend_check("mirrored", mirrored),
-        backend_check("multiworker", multiworker),
-        *horovod_checks(horovod, has_compiler=has_compiler, num_gpus=core.facts.get("gpus", 0)),
+        *(backend_check(name, answers[name]) for name in BACKENDS if name != "horovod"),
+        *horovod_checks(
+            answers["horovod"], has_compiler=has_compiler, num_gpus=core.facts.get("gpus", 0)
+        ),
         compiler_check(),
         mpi_check(),
         *(extra_check(extra, packages) for extra, packages in EXTRAS.items()),
-        tensorflow_io_check(tensorflow_io),
-        dali_check(dali),
+        tensorflow_io_check(answers["tensorflow-io"]),
+        dali_check(answers["dali"]),
         slurm_check(os.environ),
     ]
 

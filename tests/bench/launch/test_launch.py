@@ -473,11 +473,11 @@ def test_replicas_of_one_process_share_its_cores():
         ),
         (
             {"backend": "mirrored", "num_replicas": 2, "processes": 2},
-            "The backend 'mirrored' runs in one process, got processes=2. Leave it out",
+            "The backend 'mirrored' runs in one process, got processes=2. Leave out processes",
         ),
         (
             {"num_replicas": 1, "processes": 2},
-            "num_replicas=1 cannot be shared by process_count=2 equally.",
+            "num_replicas=1 cannot be shared equally by process_count=2.",
         ),
         ({"backend": "horovd"}, "Unknown backend 'horovd'. Did you mean 'horovod'?"),
     ],

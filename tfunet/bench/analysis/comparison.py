@@ -14,8 +14,8 @@ from tfunet.bench.analysis.cells import (
 )
 from tfunet.bench.analysis.stats import Estimate, Verdict, adjusted_p_values, speed_verdict
 from tfunet.bench.records.collect import SweepRecord, TrialRecord
-from tfunet.bench.records.ways import BASELINE, WAY, way_of
-from tfunet.config.keys import describe, flat, show
+from tfunet.bench.records.ways import BASELINE, way_of
+from tfunet.config.keys import WAY, describe, flat, show
 from tfunet.machine.cpu_memory import VARIABLES
 
 # A cap that is set by hand is of the place, but one of `cpu_memory` is a setting.

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 
-from tfunet.backend import ONE_PROCESS
+from tfunet.backend import facts_of
 from tfunet.bench.records.collect import TrialRecord
 from tfunet.config.keys import show
 
-# What distinguishes them, and by which one the others are measured.
-WAY = ("backend", "backend_options", "processes")
+# The way by which the others are measured.
 BASELINE = "single"
 
 
@@ -17,7 +16,7 @@ def way_of(trial: TrialRecord) -> str:
     parts = [config.backend]
     parts += [f"{key}={show(value)}" for key, value in sorted(config.backend_options.items())]
     # A process for each replica, where there are several, is what comes without being asked for.
-    usual = config.backend in ONE_PROCESS or config.processes == config.num_replicas > 1
+    usual = facts_of(config.backend).one_process or config.processes == config.num_replicas > 1
     if config.processes is not None and not usual:
         parts.append(f"processes={config.processes}")
     return " ".join(parts)

@@ -7,7 +7,8 @@ from statistics import median
 from typing import Any
 
 from tfunet.bench.records.collect import FINISHED, TrialRecord
-from tfunet.bench.records.ways import BASELINE, WAY, speed_by_repeat, way_of
+from tfunet.bench.records.ways import BASELINE, speed_by_repeat, way_of
+from tfunet.config.keys import WAY
 from tfunet.config.refs import near_match
 
 

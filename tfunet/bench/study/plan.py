@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfunet.backend import ONE_REPLICA, Launch, num_processes
+from tfunet.backend import Launch, facts_of, num_processes
 from tfunet.bench.study.study import SkipRule, Study
 from tfunet.config.keys import defaults, describe, flat, nested, show
 from tfunet.config.run import RunConfig
@@ -219,7 +219,7 @@ def _build(values: Mapping[str, Any]) -> tuple[RunConfig | None, str | None]:
 
 def _too_many_replicas(values: Mapping[str, Any]) -> str | None:
     backend, num_replicas = values.get("backend", RunConfig.backend), values.get("num_replicas", 1)
-    if backend in ONE_REPLICA and num_replicas > 1:
+    if facts_of(backend).one_replica and num_replicas > 1:
         return f"{backend} trains one replica, not {num_replicas}"
     return None
 
