@@ -12,42 +12,40 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, Namespace
 
 from tfunet.backend import BACKENDS
+from tfunet.config.keys import KEYS
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
 from tfunet.data import DATASETS
 from tfunet.data.description import described
 from tfunet.models import MODELS
 
-TYPES = {one.name: str(getattr(one.type, "__name__", one.type)) for one in fields(RunConfig)}
-KEYS = tuple(TYPES)
 TYPE_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "a text",
-    "dict": "a table, { key = value }",
-    "dict[str, Any]": "a table, { key = value }",
-    "tuple[int, ...]": "whole numbers, [1, 2]",
-    "tuple[str, ...]": 'texts, ["a", "b"]',
-    "tuple[dict[str, Any], ...]": 'tables, [{ name = "..." }]',
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    dict[str, Any]: "a table, { key = value }",
+    tuple[int, ...]: "whole numbers, [1, 2]",
+    tuple[str, ...]: 'texts, ["a", "b"]',
+    tuple[dict[str, Any], ...]: 'tables, [{ name = "..." }]',
 }
 
 
 class _Parser(ArgumentParser):
-    """Raises ValueError, in the user's words, where argparse would end the process."""
+    """Raises ValueError, in words that users know, where argparse would end the process."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise ValueError(_in_our_words(message)) from ex
+        raise ValueError(_reworded(message)) from ex
 
 
 def run_parser(prog: str = "tfunet train") -> ArgumentParser:
-    """Return the parser of one run: `--config file.toml`, and every key of RunConfig."""
+    """Return the parser of one run: `--config file.toml` and every key of RunConfig."""
     parser = _Parser(
         prog=prog,
         parser_mode="toml",
         exit_on_error=True,
-        description="Train one model with one backend and write its record. Each process that "
-        "mpirun or srun starts takes part in one run.",
+        description="Train one model with one backend and write its record. All processes that "
+        "mpirun or srun starts take part in one run.",
     )
     parser.add_argument("--config", action="config", help="TOML file with any of the keys below.")
     parser.add_class_arguments(RunConfig, None)
@@ -57,23 +55,18 @@ def run_parser(prog: str = "tfunet train") -> ArgumentParser:
 def to_config(namespace: Namespace) -> RunConfig:
     """Return the configuration that a parsed namespace stands for."""
     values = namespace.as_dict()
-    # So that a record has the whole description, whatever becomes of its file.
+    # The record holds the whole description of the data, even if its file changes later.
     values["data"], values["data_options"] = described(values["data"], values["data_options"])
     return RunConfig(**{key: _tuples(values[key]) for key in KEYS if key in values})
 
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration for a mapping such as a TOML table, its types checked.
+    """Return the configuration for a mapping such as a TOML table.
 
-    Raises ValueError for an unknown key (with the near match) or a value of a wrong type.
+    Raises ValueError for an unknown key (with the near match) and for a value of the wrong type.
     """
     check_keys(values)
     return to_config(_parser().parse_object(dict(values)))
-
-
-def from_toml(path: str | Path) -> RunConfig:
-    """Return the configuration in a TOML file."""
-    return parse(["--config", str(path)])
 
 
 def parse(arguments: Sequence[str]) -> RunConfig:
@@ -97,7 +90,7 @@ def check_keys(values: Mapping[str, Any], where: str = "") -> None:
 
 
 def check_names(config: RunConfig) -> None:
-    """Raise ValueError for a model, data set or backend that does not exist; imports none."""
+    """Raise ValueError for a model, data set or backend that does not exist. Imports none."""
     if not config.model.endswith(".keras"):
         expand("model", config.model, MODELS)
     expand("data set", config.data, DATASETS)
@@ -110,19 +103,23 @@ def _check_toml(path: Path) -> None:
     try:
         tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no TOML file: {error}.") from error
+        raise ValueError(f"{path} is not a TOML file: {error}.") from error
 
 
-def _in_our_words(message: str) -> str:
-    found = re.search(r"Option '([^']+)' is not accepted|unrecognized arguments: --(\S+)", message)
-    if found is not None:
-        return _unknown_key(re.split(r"[.=]", found[1] or found[2])[0])
+def _reworded(message: str) -> str:
+    option = re.search(r"Option '([^']+)' is not accepted|unrecognized arguments: --(\S+)", message)
+    if option is not None:
+        return _unknown_key(re.split(r"[.=]", option[1] or option[2])[0])
     key = re.search(r'Parser key "(\w+)"', message)
     given = re.search(r"(?:Given|Got) value: (.*)", message)
-    if key is None or given is None or key[1] not in TYPES:
+    if key is None or given is None or key[1] not in KEYS:
         return message
-    wanted = TYPE_WORDS.get(TYPES[key[1]].removesuffix(" | None"), TYPES[key[1]])
-    return f"{key[1]} must be {wanted}, got {given[1]}."
+    return f"{key[1]} must be {_allowed(key[1])}, got {given[1]}."
+
+
+def _allowed(key: str) -> str:
+    (kind,) = (field.type for field in fields(RunConfig) if field.name == key)
+    return next(words for type_, words in TYPE_WORDS.items() if kind in (type_, type_ | None))
 
 
 def _unknown_key(key: str, where: str = "") -> str:

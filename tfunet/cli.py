@@ -20,10 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest and not options.takes_keys:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
+    if not options.starts_runs:  # The processes of a run set it themselves.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         return options.command(options)
     except BrokenPipeError:
-        # The reader of a pipe (head, less) has seen enough.
+        # The reader of the pipe (head, less) has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.OK
     except (ValueError, OSError, KeyboardInterrupt) as error:
@@ -37,11 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tfunet",
-        description="Train Keras segmentation models on many devices, and compare the ways.",
+        description="Train Keras segmentation models on many devices, and compare backends.",
         epilog="Exit codes: 0 done, 2 bad usage, configuration or data, 3 a process died, 4 a "
         "check of correctness failed, 5 a file could not be written, 6 compare: a cell is slower, "
-        "7 compare: it cannot tell, 8 swap diff: the plans differ, 130 Ctrl-C, 143 terminated.",
+        "7 compare: too few repeats to tell, 8 swap diff: the plans differ, 130 Ctrl-C, 143 "
+        "terminated.",
     )
+    parser.set_defaults(takes_keys=False, starts_runs=False)
     parser.add_argument("--version", action="version", version=f"tfunet {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -53,8 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     models.add(commands)
     data.add(commands)
     swap.add(commands)
-    doctor = add_command(commands, "doctor", _doctor, "say what works here and what is missing")
-    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor = add_command(commands, "doctor", _doctor, "show what works here and what is missing")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

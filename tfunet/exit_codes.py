@@ -1,4 +1,4 @@
-"""What the exit code of every tfunet command means. Imports no TensorFlow."""
+"""The exit codes of tfunet commands. Imports no TensorFlow."""
 
 from tfunet.files.atomic import WriteError
 
@@ -6,29 +6,29 @@ OK = 0
 BAD_INPUT = 2  # Usage, configuration or data.
 PROCESS_DIED = 3
 CHECK_FAILED = 4  # The run finished, but a check of its correctness did not hold.
-NOT_WRITTEN = 5  # No permission, or a full disk.
-SLOWER = 6  # tfunet compare: a cell of the second sweep is slower, beyond the tolerance.
-CANNOT_TELL = 7  # tfunet compare: none is, but a cell has too few good repeats for a verdict.
-# Not 1, as of diff: with that Python ends where nobody foresaw an error.
-DIFFERENT = 8  # tfunet swap diff: the plans do not do the same.
-STOPPED = 75  # sysexits' "try again": a signal of SLURM's; the checkpoint has all that was done.
+NOT_WRITTEN = 5  # No permission to write, or a full disk.
+SLOWER = 6  # tfunet compare: a cell of the second sweep is slower than the tolerance allows.
+CANNOT_TELL = 7  # tfunet compare: none is slower, but a cell has too few repeats to tell.
+# Not 1, the exit code of diff: Python ends with 1 after any unexpected error.
+DIFFERENT = 8  # tfunet swap diff: the plans differ.
+STOPPED = 75  # "Try again" in sysexits.h: SLURM stopped the run, which has a checkpoint.
 INTERRUPTED = 130  # Ctrl-C.
-TERMINATED = 143  # SIGTERM, or the terminal went away.
+TERMINATED = 143  # SIGTERM, or the terminal was closed.
 
-# A process of a run ends with one of these on purpose; with anything else, it died.
+# A process of a run that ends with another code has died.
 ON_PURPOSE = (BAD_INPUT, CHECK_FAILED, NOT_WRITTEN)
 
 
 class CheckFailedError(RuntimeError):
-    """A run computed something else than it should have; its result must not be used."""
+    """A run computed something wrong; its result must not be used."""
 
 
 class StoppedError(RuntimeError):
-    """A run ended before its last step, on a signal, with a checkpoint to go on from."""
+    """A signal ended a run before its last step; it can go on from a checkpoint."""
 
 
 def of_error(error: BaseException) -> int | None:
-    """Return the exit code that an error stands for; None for one nobody foresaw."""
+    """Return the exit code for an error; None for an unexpected one."""
     if isinstance(error, WriteError):
         return NOT_WRITTEN
     if isinstance(error, CheckFailedError):

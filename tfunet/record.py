@@ -1,7 +1,7 @@
-"""The run folder: the only module that opens files for writing during a run. No TensorFlow.
+"""The folder of a run, and the files in it. No TensorFlow.
 
-A file is either whole or not there: it is written under a temporary name beside its place and
-moved there. A table grows by whole lines.
+A file is either complete or missing: it is written under a temporary name and then renamed. A
+table grows by complete lines.
 """
 
 import contextlib
@@ -18,14 +18,7 @@ from typing import Any, BinaryIO, final
 
 from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.run import SCHEMA_VERSION, RunConfig, from_json
-from tfunet.files.atomic import (
-    PARTIAL,
-    WriteError,
-    read_text,
-    replacing,
-    write_atomic,
-    writing,
-)
+from tfunet.files.atomic import PARTIAL, WriteError, read_text, replacing, write_atomic, writing
 from tfunet.files.table import Table, csv_line, read_rows
 
 LOCK = ".lock"
@@ -50,20 +43,22 @@ def epoch_columns(regions: Iterable[str]) -> tuple[str, ...]:
 @final
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of one run. Its methods raise WriteError for a file that cannot be written."""
+    """The files of one run. Methods raise WriteError for a file that cannot be written."""
 
     path: Path
 
     def create(self) -> None:
-        """Make the folder, with those above it."""
+        """Create the folder and its parents."""
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other run out of this folder; raises ValueError naming who has it.
+        """Keep other runs out of this folder.
 
-        Clears, at both ends, the temporary files of processes that were killed while writing.
+        Removes, before and after, the temporary files of processes that were killed while writing.
+
+        Raises ValueError, which names the process, if another run has the folder.
         """
         path = self.path / LOCK
         descriptor = _lock(path)
@@ -77,7 +72,7 @@ class RunFolder:
             os.close(descriptor)
 
     def is_locked(self) -> bool:
-        """Whether a run is going on in this folder."""
+        """Whether a run is using this folder."""
         try:
             descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -91,7 +86,10 @@ class RunFolder:
         return False
 
     def begin(self, config: RunConfig) -> None:
-        """Write config.json for a run that starts or goes on; ValueError if it is finished."""
+        """Write config.json for a run that starts or goes on.
+
+        Raises ValueError if the folder holds a finished run, or one with other settings.
+        """
         if self.is_done():
             raise ValueError(
                 f"{self.path} holds a finished run. Choose another folder, or delete it."
@@ -100,14 +98,15 @@ class RunFolder:
         self.clear_failure()
 
     def write_config(self, config: RunConfig) -> None:
-        """Write config.json; raises ValueError if the folder holds a run with other settings.
+        """Write config.json.
 
-        A run that is not done may go on with another number of replicas and the same global
-        batch, unless its learning rate depends on that number.
+        An unfinished run may go on with other values of the keys in MAY_CHANGE.
+
+        Raises ValueError if the folder holds a run with other settings.
         """
-        # Compared as JSON: a tuple among a model's options comes back as a list.
+        # Compared as JSON, where a tuple among a model's options is a list.
         ours = json.loads(config.to_json())
-        # A key that is newer than the record had its default.
+        # A key that the record lacks is newer than it, and had its default.
         before = self.read_config()
         theirs = ours if before is None else json.loads(before.to_json())
         differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
@@ -130,7 +129,7 @@ class RunFolder:
         write_atomic(self.path / "config.json", config.to_json() + "\n")
 
     def read_config(self) -> RunConfig | None:
-        """Return what `write_config` wrote; None if it has not."""
+        """Return config.json; None if it is missing."""
         text = read_text(self.path / "config.json")
         return None if text is None else from_json(text)
 
@@ -139,23 +138,23 @@ class RunFolder:
         self._write_json("env.json", environment)
 
     def read_env(self) -> dict[str, Any] | None:
-        """Return what `write_env` wrote; None if it has not."""
+        """Return env.json; None if it is missing."""
         return self._read_json("env.json")
 
     def write_split(self, split: Mapping[str, Any]) -> None:
-        """Write split.json: the case ids of both parts, and what is left out."""
+        """Write split.json: the case ids of both sides, and the cases that are left out."""
         self._write_json("split.json", split)
 
     def read_split(self) -> dict[str, Any] | None:
-        """Return what `write_split` wrote; None if it has not."""
+        """Return split.json; None if it is missing."""
         return self._read_json("split.json")
 
     def write_data(self, data: Mapping[str, Any]) -> None:
-        """Write data.json: what the network was trained on, which `tfunet predict` must know."""
+        """Write data.json: facts about the training data that `tfunet predict` needs."""
         self._write_json("data.json", data)
 
     def read_data(self) -> dict[str, Any] | None:
-        """Return what `write_data` wrote; None if it has not."""
+        """Return data.json; None if it is missing."""
         return self._read_json("data.json")
 
     def steps_table(self, *, last: int = 0) -> Table:
@@ -164,19 +163,19 @@ class RunFolder:
 
     def spans_table(self, process_index: int) -> Table:
         """Open the spans of a process, keeping those of earlier attempts."""
-        self.create()  # Of several hosts, only the chief's may have it.
+        self.create()  # The folder may be missing on hosts other than the chief's.
         path = self.path / f"spans-{process_index}.csv"
         # A run may go on with more processes than it had.
         return Table(path, SPAN_COLUMNS, last=sys.maxsize if path.exists() else 0)
 
     def read_spans(self) -> dict[int, list[dict[str, str]]]:
-        """Return the rows of each process that has written spans, by its index."""
+        """Return the spans of each process that wrote some, by process index."""
         paths = self.path.glob("spans-*.csv")
-        found = {int(path.stem.partition("-")[2]): read_rows(path) for path in paths}
-        return dict(sorted(found.items()))
+        spans = {int(path.stem.partition("-")[2]): read_rows(path) for path in paths}
+        return dict(sorted(spans.items()))
 
     def profile_path(self, process_index: int) -> Path:
-        """Return the folder for what profilers write of a process."""
+        """Return the folder for the profiles of a process."""
         return self.path / "profile" / f"process-{process_index}"
 
     def epochs_table(self, regions: Iterable[str], *, last: int = 0) -> Table:
@@ -184,20 +183,20 @@ class RunFolder:
         return Table(self.path / "epochs.csv", epoch_columns(regions), last=last)
 
     def write_cases(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Replace cases.csv by the counts of one evaluation."""
+        """Replace cases.csv with the counts of one evaluation."""
         lines = [csv_line([row[column] for column in CASE_COLUMNS]) for row in rows]
         write_atomic(self.path / "cases.csv", csv_line(CASE_COLUMNS) + "".join(lines))
 
     def replacing(self, name: str) -> contextlib.AbstractContextManager[Path]:
-        """Return a context like that of the module's `replacing`, for checkpoint and model."""
+        """Return `tfunet.files.atomic.replacing` for a file of this folder."""
         return replacing(self.path / name)
 
     def log_path(self, process_index: int) -> Path:
-        """Return the file that keeps a process's output."""
+        """Return the file for the output of a process."""
         return self.path / f"log-{process_index}.txt"
 
     def open_log(self, process_index: int) -> BinaryIO:
-        """Open that file unbuffered, after what an earlier attempt left in it."""
+        """Open the log of a process, unbuffered, to append to it."""
         path = self.log_path(process_index)
         with writing(path):
             return path.open("ab", buffering=0)
@@ -209,10 +208,13 @@ class RunFolder:
         *,
         evaluation_plans: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Write swap.json: what large-model support did with each tensor, a plan a traced step.
+        """Write swap.json: what large-model support did with each tensor.
 
-        `measured` is what a step took of what they foretell (`tfunet.swap.report.measured`), and
-        `evaluation_plans` are those of evaluations.
+        Args:
+            plans: One plan for each traced step.
+            measured: What a step took, beside what the plans predict
+                (`tfunet.swap.report.measured`).
+            evaluation_plans: The plans of evaluations.
         """
         table: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "plans": list(plans)}
         if evaluation_plans:
@@ -222,26 +224,26 @@ class RunFolder:
         self._write_json("swap.json", table)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write result.json, by which the run is done, and take away an earlier failure."""
+        """Write result.json, which marks the run as done, and remove an earlier failure.json."""
         self._write_json("result.json", {"schema_version": SCHEMA_VERSION, **result})
         self.clear_failure()
 
     def read_result(self) -> dict[str, Any] | None:
-        """Return what `write_result` wrote; None if the run is not done."""
+        """Return result.json; None if the run is not done."""
         return self._read_json("result.json")
 
     def is_done(self) -> bool:
-        """Whether the run has its result."""
+        """Whether the run has a result."""
         return (self.path / "result.json").is_file()
 
     def write_failure(self, reason: str, exit_code: int, process: int | None = None) -> None:
-        """Write failure.json; `process` is the index of the one to blame, if there is one."""
+        """Write failure.json; `process` is the index of the process at fault, if it is known."""
         self._write_json(
             "failure.json", {"reason": reason, "exit_code": exit_code, "process": process}
         )
 
     def read_failure(self) -> dict[str, Any] | None:
-        """Return what `write_failure` wrote; None if it has not."""
+        """Return failure.json; None if it is missing."""
         return self._read_json("failure.json")
 
     def clear_failure(self) -> None:
@@ -264,27 +266,27 @@ class RunFolder:
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy number or array, or a path, as JSON knows it."""
+    """Return a NumPy number or array, or a path, as a JSON value."""
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"{value!r} is neither a number nor text, which is all that a record holds.")
+    raise TypeError(f"A record holds numbers and text; {value!r} is neither a number nor text.")
 
 
 def _lock(path: Path) -> int:
-    """Return the descriptor that holds the lock; the kernel frees it however the process ends."""
+    """Return the descriptor that holds the lock. The kernel frees it however the process ends."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         with writing(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The one before us may have removed the file between our open and our lock.
+            # The previous run may have removed the file between our open and our lock.
             if _is_file(descriptor, path):
                 break
         except BlockingIOError:
-            # Not at once: `is_locked` holds it for an instant.
+            # Try for a while: `is_locked` of another process holds the lock for an instant.
             if time.monotonic() > deadline:
                 holder = os.pread(descriptor, 200, 0).decode(errors="replace")
                 raise ValueError(
@@ -293,7 +295,7 @@ def _lock(path: Path) -> int:
                 ) from None
             time.sleep(LOCK_SECONDS / 10)
         except OSError as error:
-            # Some shared disks know no locks.
+            # Some shared disks do not support locks.
             print(f"tfunet: {path.parent} cannot be locked ({error.strerror}).", file=sys.stderr)
             break
         os.close(descriptor)

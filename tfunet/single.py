@@ -1,4 +1,4 @@
-"""The backend for one replica in one process: the reference that all others are held to."""
+"""The backend for one replica in one process: the reference for all others."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,8 +20,8 @@ class SingleDevice:
     def __init__(self, launch: Launch) -> None:
         if launch.num_replicas != 1:
             raise ValueError(
-                f"The backend 'single' has 1 replica, got num_replicas={launch.num_replicas}. "
-                "Choose mirrored, multiworker or horovod."
+                f"The backend 'single' trains one replica, got num_replicas="
+                f"{launch.num_replicas}. Choose mirrored, multiworker or horovod."
             )
 
     def start(self) -> Topology:

@@ -26,6 +26,8 @@ def test_toml_file_and_overrides_give_one_configuration(tmp_path):
         (["--patch", "1.5"], r"patch must be whole numbers, \[1, 2\], got 1.5"),
         (["--xla", "maybe"], "xla must be true or false, got maybe"),
         (["--model_options", "3"], "model_options must be a table"),
+        (["--metrics", "3"], r'metrics must be texts, \["a", "b"\], got 3'),
+        (["--callbacks", "3"], r"callbacks must be tables, \[\{ name"),
         (["--config", "nowhere.toml"], "nowhere.toml"),
         (["stray"], "stray"),
     ],
@@ -39,14 +41,14 @@ def test_unknown_key_in_a_file_comes_with_its_near_match(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text("num_replica = 2\n")
     with pytest.raises(ValueError, match="Did you mean 'num_replicas'"):
-        arguments.from_toml(file)
+        arguments.parse(["--config", str(file)])
 
 
 def test_broken_toml_names_the_file_and_the_line(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('epochs = 1\nmodel = "unet\n')
-    with pytest.raises(ValueError, match=r"run\.toml is no TOML file: .*line 2"):
-        arguments.from_toml(file)
+    with pytest.raises(ValueError, match=r"run\.toml is not a TOML file: .*line 2"):
+        arguments.parse(["--config", str(file)])
 
 
 def test_help_says_what_each_key_is():

@@ -29,9 +29,7 @@ def test_budget_is_read(text, expected):
 
 @pytest.mark.parametrize("text", ["", "much", "12 parsecs", "1.5", 1.5, "0.0", -1, "-1GiB", "GiB"])
 def test_what_is_no_amount_of_memory_is_refused(text):
-    with pytest.raises(
-        ValueError, match=r"swap budget .* Units: B, KiB, MiB, GiB, TiB, KB|whole number"
-    ):
+    with pytest.raises(ValueError, match=r"swap budget .* Units: B, KiB, MiB, GiB, TiB, KB"):
         amount.parse(text)
 
 

@@ -61,4 +61,4 @@ def test_commands_of_the_page(on_cluster, capsys):
     assert "Report: logs/cells/report/report.html" in said["wait logs/cells"]
     assert "0 of 1 trials to submit" in said["resume logs/cells"]
     assert "0 of 1 trials to submit" in said["retry logs/cells"]
-    assert "Nothing of it runs or is queued." in said["cancel logs/cells"]
+    assert "No trial runs or is queued." in said["cancel logs/cells"]

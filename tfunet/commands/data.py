@@ -1,11 +1,10 @@
-"""`tfunet data`: check a data set, show samples of it, decode it."""
+"""`tfunet data`: check a data set, draw samples of it, decode it."""
 
 from __future__ import annotations
 
 import argparse
 import functools
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,34 +17,36 @@ if TYPE_CHECKING:
 
 def add(commands: argparse._SubParsersAction) -> None:
     """Add the commands of this module."""
-    data = commands.add_parser("data", help="check a data set, or show samples of it")
-    checks = data.add_subparsers(metavar="ACTION", required=True)
+    data = commands.add_parser("data", help="check a data set, draw samples of it, or decode it")
+    actions = data.add_subparsers(metavar="ACTION", required=True)
     check = add_command(
-        checks,
+        actions,
         "check",
         _check,
-        "read every case once, say what is there and what is wrong",
+        "read every case once, and report the contents and all defects",
         takes_keys=True,
     )
-    check.epilog = "Exit codes: 0 no defect (there may be warnings), 2 defects."
+    check.epilog = "Exit codes: 0 no defects (there may be warnings), 2 defects."
     add_config(check)
-    check.add_argument("--json", action="store_true", help="as JSON, with every case")
+    check.add_argument("--json", action="store_true", help="print JSON, with every case")
 
     show = add_command(
-        checks, "show", _show, "draw samples before and after augmentation", takes_keys=True
+        actions, "show", _show, "draw samples before and after augmentation", takes_keys=True
     )
     add_config(show)
     show.add_argument("--out", type=Path, default=Path("samples.png"), help="file to write")
-    show.add_argument("--num_samples", type=int, default=4, help="the first so many of the epoch")
-    show.add_argument("--epoch", type=int, default=0, help="counted from 0")
-    show.add_argument("--each", action="store_true", help="one sample, each augmentation alone")
+    show.add_argument(
+        "--num_samples", type=int, default=4, help="samples to draw, the first of the epoch"
+    )
+    show.add_argument("--epoch", type=int, default=0, help="epoch, counted from 0")
+    show.add_argument("--each", action="store_true", help="draw one sample under each augmentation")
 
     cache = add_command(
-        checks, "cache", _cache, "decode a data set now, list or clear the cache", takes_keys=True
+        actions, "cache", _cache, "decode a data set, list or clear the cache", takes_keys=True
     )
     add_config(cache, nargs="?")
-    cache.add_argument("--list", action="store_true", help="say what is there, and build nothing")
-    cache.add_argument("--clear", action="store_true", help="remove all that no process uses")
+    cache.add_argument("--list", action="store_true", help="list the decoded data sets")
+    cache.add_argument("--clear", action="store_true", help="remove those that no process uses")
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -62,7 +63,7 @@ def _check(options: argparse.Namespace) -> int:
     except DefectsError as error:  # No case is left to read.
         report = Report.of_nothing(error)
     else:
-        # None: without a terminal, no bar.
+        # With None there is no bar without a terminal.
         progress = functools.partial(tqdm, desc="Reading", unit="case", disable=None)
         report = check(source, split_of(config, source), progress=progress)
     print(json.dumps(report.to_json(), indent=1) if options.json else report_text(report))
@@ -71,7 +72,6 @@ def _check(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     config = config_of(options)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from tfunet.data.sample_pictures import show
 
     show(

@@ -1,10 +1,9 @@
-"""`tfunet export`: records in the forms that other programs read."""
+"""`tfunet export`: writes records in the formats of other programs."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,67 +13,70 @@ from tfunet.commands.parsers import add_command
 if TYPE_CHECKING:
     from tfunet.bench.records.collect import TrialRecord
 
-FORMS = {
-    "perfetto": "what each process did when (runs with trace = true); open it in ui.perfetto.dev",
+FORMATS = {
+    "perfetto": "what each process did when (runs with trace = true), for ui.perfetto.dev",
     "tensorboard": "losses, step times, scores and swap traffic, for tensorboard --logdir",
-    "mlperf": "log lines of MLPerf's form",
+    "mlperf": "MLPerf log lines",
 }
 
 
 def add(commands: argparse._SubParsersAction) -> None:
     """Add the command of this module."""
     export = add_command(
-        commands, "export", _export, "write runs as Perfetto, TensorBoard or MLPerf read them"
+        commands, "export", _export, "write runs as Perfetto, TensorBoard or MLPerf files"
     )
     export.add_argument("folder", type=Path, help="folder of a run or of a sweep")
     export.add_argument(
         "--to",
-        choices=FORMS,
+        choices=FORMATS,
         required=True,
-        help="; ".join(f"{name}: {about}" for name, about in FORMS.items()),
+        help="; ".join(f"{name}: {about}" for name, about in FORMATS.items()),
     )
-    export.add_argument("--out", type=Path, help="folder to write in; by default FOLDER/FORM")
+    export.add_argument("--out", type=Path, help="folder to write to; by default FOLDER/FORMAT")
 
 
 def _export(options: argparse.Namespace) -> int:
     from tfunet.bench.records.collect import read_sweep
 
-    begun = [one for one in read_sweep(options.folder).trials if _has_begun(one, options.to)]
-    if not begun:
-        what = {
-            "perfetto": "a run that tells what its processes did. Train with --trace true, or in "
-            "a study with trace = true in [base]",
-        }.get(options.to, "a run with a finished epoch")
-        raise ValueError(f"{options.folder} holds no such thing as {what}.")
+    trials = [
+        trial for trial in read_sweep(options.folder).trials if _can_be_exported(trial, options.to)
+    ]
+    if not trials:
+        missing = "run with a finished epoch."
+        if options.to == "perfetto":
+            missing = (
+                "run that was traced. Train with --trace true, or put trace = true into [base] of "
+                "the study."
+            )
+        raise ValueError(f"{options.folder} holds no {missing}")
     out = options.out or options.folder / options.to
-    for trial in begun:
+    for trial in trials:
         print(_write(trial, options.to, out))
     if options.to == "tensorboard":
-        print(f"Look at them: tensorboard --logdir {out}")
+        print(f"To look at them: tensorboard --logdir {out}")
     return exit_codes.OK
 
 
-def _has_begun(trial: TrialRecord, form: str) -> bool:
+def _can_be_exported(trial: TrialRecord, file_format: str) -> bool:
     from tfunet.files.table import read_rows
     from tfunet.record import RunFolder
 
-    if form == "perfetto":
+    if file_format == "perfetto":
         return any(RunFolder(trial.folder).read_spans().values())
     return bool(read_rows(trial.folder / "epochs.csv"))
 
 
-def _write(trial: TrialRecord, form: str, out: Path) -> Path:
+def _write(trial: TrialRecord, file_format: str, out: Path) -> Path:
     from tfunet.files.atomic import write_atomic
     from tfunet.record import RunFolder
 
     name = trial.folder.resolve().name
-    if form == "tensorboard":
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if file_format == "tensorboard":
         from tfunet.export.tensorboard import write_events
 
         return write_events(trial.folder, out / name)
     RunFolder(out).create()
-    if form == "mlperf":
+    if file_format == "mlperf":
         from tfunet.export.mlperf import mlperf_lines
 
         path = out / f"{name}.log"
@@ -85,7 +87,6 @@ def _write(trial: TrialRecord, form: str, out: Path) -> Path:
     path = out / f"{name}.json"
     ops = None
     if any(trial.folder.glob("profile/process-*/plugins")):
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         from tfunet.timing.xplane import read_ops
 
         ops = read_ops(trial.folder)

@@ -1,10 +1,11 @@
-"""What the groups of commands share: how a command is added, and how its arguments are read."""
+"""How a command is added, and how its arguments are read."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,23 +21,32 @@ def add_command(
     function: Callable[[argparse.Namespace], int],
     help_text: str,
     *,
-    help_: bool = True,
+    has_help: bool = True,
     takes_keys: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command; with `takes_keys` what it does not know is left to it, in `options.rest`."""
-    parser = commands.add_parser(name, help=help_text, description=help_text, add_help=help_)
+    """Add a command.
+
+    Args:
+        commands: The parent's commands.
+        name: The word to type.
+        function: Carries it out and returns the exit code.
+        help_text: What it does, in the imperative.
+        has_help: Whether argparse answers `--help`.
+        takes_keys: Whether the command reads other options itself, from `options.rest`.
+    """
+    parser = commands.add_parser(name, help=help_text, description=help_text, add_help=has_help)
     parser.set_defaults(command=function, takes_keys=takes_keys)
     return parser
 
 
 def add_config(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
-    """Add the configuration of a run to a command that takes keys."""
-    help_text = "TOML file of a run; further keys: --KEY VALUE"
+    """Add the argument for a run's configuration to a command that takes keys."""
+    help_text = "TOML file that describes a run; change keys of it with --KEY VALUE"
     parser.add_argument("config", type=Path, nargs=nargs, help=help_text)
 
 
 def config_of(options: argparse.Namespace) -> RunConfig:
-    """Return the configuration that the file, if there is one, and the further keys say."""
+    """Return the configuration from the file, if there is one, and the keys on the command line."""
     from tfunet.arguments import parse
 
     given = ["--config", str(options.config)] if options.config else []
@@ -45,31 +55,35 @@ def config_of(options: argparse.Namespace) -> RunConfig:
 
 def share(text: str) -> float:
     """Return 0.02 for "2%" and for "0.02"."""
-    try:
+    with _form("2% or 0.02", text):
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"write it as 2% or 0.02, got {text!r}") from error
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"write it as 512,512, got {text!r}") from error
+    """Return (512, 512) for "512,512"."""
+    with _form("512,512", text):
+        return tuple(map(int, text.split(",")))
 
 
 def numbers(text: str) -> tuple[float, ...]:
+    """Return (0.1, 0.1) for "0.1,0.1"."""
+    with _form("0.1,0.1", text):
+        return tuple(map(float, text.split(",")))
+
+
+@contextlib.contextmanager
+def _form(example: str, text: str) -> Iterator[None]:
     try:
-        return tuple(float(part) for part in text.split(","))
+        yield
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"write it as 0.1,0.1, got {text!r}") from error
+        raise argparse.ArgumentTypeError(f"write it as {example}, got {text!r}") from error
 
 
 def toml_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Return {"filters": 8} for ["filters=8"]."""
     try:
         return tomllib.loads("\n".join(pairs))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(
-            f"Options are KEY=VALUE with a value as in TOML (a text in quotes), got {pairs}: "
-            f"{error}."
+            f"Options must be KEY=VALUE with a TOML value (text in quotes), got {pairs}: {error}."
         ) from error

@@ -1,4 +1,4 @@
-"""tfunet predict: whole images with a trained network."""
+"""`tfunet predict`: predict whole images with a trained network."""
 
 from __future__ import annotations
 
@@ -12,42 +12,49 @@ from tfunet.commands.parsers import add_command, numbers, sizes
 
 
 def add(commands: argparse._SubParsersAction) -> None:
+    """Add the command of this module."""
     predict = add_command(
         commands, "predict", _predict, "predict whole images with a trained network"
     )
     predict.add_argument("run", type=Path, help="folder of a finished run")
     predict.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="files; those of one image joined by commas"
+        "images",
+        nargs="+",
+        metavar="IMAGE",
+        help="files; join those of one image by commas",
     )
     predict.add_argument(
-        "--out", type=Path, required=True, help="folder; started again, it resumes"
+        "--out", type=Path, required=True, help="folder to write to; the same command goes on there"
     )
     predict.add_argument(
         "--tiles",
         default="gaussian",
         metavar="WAY",
-        help="gaussian: overlap by half and blend (the default); halo: context around each, the "
-        "prediction of the whole image",
+        help="gaussian (the default): tiles overlap by half and are blended; halo: each tile has "
+        "context around it, which gives the prediction of the image as a whole",
     )
-    predict.add_argument("--window", type=sizes, metavar="512,512", help="size of the tiles")
+    predict.add_argument("--window", type=sizes, metavar="512,512", help="size of a tile")
     predict.add_argument(
-        "--halo", type=int, metavar="N", help="voxels of context; by default as far as it looks"
+        "--halo",
+        type=int,
+        metavar="N",
+        help="voxels of context; by default the network's reach",
     )
-    predict.add_argument("--batch", type=int, default=1, help="tiles at once on the device")
-    predict.add_argument("--format", help="tiff, nifti or zarr; by default as the image")
+    predict.add_argument("--batch", type=int, default=1, help="tiles predicted at once")
+    predict.add_argument("--format", help="tiff, nifti or zarr; by default the image's format")
     predict.add_argument(
-        "--probabilities", action="store_true", help="write those of each class too"
+        "--probabilities", action="store_true", help="write the probability of each class too"
     )
     predict.add_argument(
         "--pixel_size",
         type=numbers,
         metavar="0.1,0.1",
-        help="of the images, if the run resampled its own and these do not state it",
+        help="pixel size of the images; needed if the run resampled its images and these files do "
+        "not state it",
     )
 
 
 def _predict(options: argparse.Namespace) -> int:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     from tfunet.predict.run import Options, predict
 

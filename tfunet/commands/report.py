@@ -1,4 +1,4 @@
-"""`tfunet report` and `tfunet compare`: what sweeps found."""
+"""`tfunet report` and `tfunet compare`: the results of sweeps."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ def add(commands: argparse._SubParsersAction) -> None:
         "--target-dice",
         type=float,
         metavar="DICE",
-        help="tell what it took to reach it; by default the highest that all trials reached",
+        help="report the time to this Dice score; by default the highest that all trials reached",
     )
     report.add_argument("--json", action="store_true", help="print JSON and write nothing")
 
     compare = add_command(commands, "compare", _compare, "compare two sweeps of the same study")
-    compare.add_argument("first", type=Path, help="folder of the sweep to measure by")
-    compare.add_argument("second", type=Path, help="folder of the other one")
+    compare.add_argument("first", type=Path, help="folder of the sweep to compare with")
+    compare.add_argument("second", type=Path, help="folder of the other sweep")
     compare.add_argument(
-        "--tolerance", type=share, default=0.0, metavar="3%", help="a change that does not matter"
+        "--tolerance",
+        type=share,
+        default=0.0,
+        metavar="3%",
+        help="a change that does not matter",
     )
-    compare.add_argument("--json", action="store_true", help="as JSON")
+    compare.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _report(options: argparse.Namespace) -> int:

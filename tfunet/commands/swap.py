@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 
 from tfunet import exit_codes
@@ -46,7 +45,6 @@ def _plan(options: argparse.Namespace) -> int:
         )
     config = config_of(options)
     check_names(config)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from tfunet.config.amount import parse as parse_bytes
     from tfunet.files.atomic import write_atomic
     from tfunet.performance.forecast import forecast, forecast_json, forecast_text

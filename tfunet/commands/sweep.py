@@ -1,4 +1,4 @@
-"""`tfunet sweep`: plan, run, watch and end the trials of a study."""
+"""`tfunet sweep`: plan, run, watch and cancel the trials of a study."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tfunet.commands.report import print_report
 def add(commands: argparse._SubParsersAction) -> None:
     """Add the commands of this module."""
     sweep = commands.add_parser("sweep", help="plan, run and watch a study of many runs")
+    sweep.set_defaults(starts_runs=True)
     actions = sweep.add_subparsers(metavar="ACTION", required=True)
     plan = add_command(actions, "plan", _plan, "print every trial of a study")
     plan.add_argument("study", type=Path, help="TOML file")
@@ -21,43 +22,54 @@ def add(commands: argparse._SubParsersAction) -> None:
         "--precision",
         type=share,
         metavar="2%",
-        help="say how many repeats find a difference this small",
+        help="say how many repeats it takes to detect a difference of this size",
     )
     plan.add_argument(
         "--noise",
         type=share,
         metavar="3%",
-        help="standard deviation of a trial, for --precision; by default that of the sweep's "
-        "records, else what this machine shows now",
+        help="standard deviation between repeats, for --precision; by default taken from the "
+        "records of the sweep, else measured on this machine now",
     )
     plan.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
-    plan.add_argument("--json", action="store_true", help="as JSON")
-    run = add_command(actions, "run", _run, "run what is not done yet, then report")
+    plan.add_argument("--json", action="store_true", help="print JSON")
+    run = add_command(actions, "run", _run, "run the trials that are not done, then report")
     run.add_argument("study", type=Path, help="TOML file")
     run.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
     run.add_argument(
         "--slurm",
         action="store_true",
-        help="submit it to SLURM as [slurm] in the study says, and return",
+        help="submit the trials to SLURM, with [slurm] of the study, and return",
     )
     run.add_argument(
-        "--dry-run", action="store_true", help="with --slurm: print the job scripts and do nothing"
+        "--dry-run", action="store_true", help="with --slurm: only print the job scripts"
     )
-    status = add_command(actions, "status", _status, "say what is done, failed and waiting")
+    status = add_command(actions, "status", _status, "show what is done, failed and waiting")
     status.add_argument("folder", type=Path, help="folder of a sweep")
-    status.add_argument("--json", action="store_true", help="as JSON")
-    wait = add_command(actions, "wait", _wait, "wait until nothing of it runs, then report")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    wait = add_command(actions, "wait", _wait, "wait until no trial runs, then report")
     resume = add_command(
-        actions, "resume", _resume, "run what is not done, here or under SLURM as before"
+        actions,
+        "resume",
+        _resume,
+        "run what is not done, here or under SLURM as before",
     )
     resume.set_defaults(states=("waiting", "interrupted", "failed", "hopeless"))
-    retry = add_command(actions, "retry", _resume, "run what failed again, and nothing else")
+    retry = add_command(actions, "retry", _resume, "run only the failed trials again")
     retry.set_defaults(states=("failed",))
-    cancel = add_command(actions, "cancel", _cancel, "end what runs, and take it out of queues")
+    cancel = add_command(
+        actions,
+        "cancel",
+        _cancel,
+        "end running trials, and remove others from the queue",
+    )
     for action in (wait, resume, retry, cancel):
         action.add_argument("folder", type=Path, help="folder of a sweep")
     cancel.add_argument(
-        "trials", nargs="*", metavar="TRIAL", help="only these, under SLURM; by default all"
+        "trials",
+        nargs="*",
+        metavar="TRIAL",
+        help="only these, under SLURM; by default all",
     )
 
 
@@ -67,7 +79,7 @@ def _plan(options: argparse.Namespace) -> int:
 
     planned = plan(read_study(options.study))
     if options.precision is None and (options.noise is not None or options.out is not None):
-        raise ValueError("--noise and --out serve --precision: give that too, as --precision 2%.")
+        raise ValueError("--noise and --out need --precision. Give it too, such as --precision 2%.")
     table, text = plan_json(planned), plan_table(planned)
     if options.precision is not None:
         from tfunet.bench.analysis.precision import need_json, need_of, need_text
@@ -77,7 +89,7 @@ def _plan(options: argparse.Namespace) -> int:
             need = need_of(planned, folder, options.precision, options.noise)
         except ValueError:
             if not options.json:
-                print(text)  # What was asked for besides.
+                print(text)  # The plan does not depend on it.
             raise
         table["precision"] = need_json(need)
         text = f"{text}\n\n{need_text(need, planned)}"
@@ -91,7 +103,7 @@ def _run(options: argparse.Namespace) -> int:
     study = read_study(options.study)
     folder = options.out or LOGS / study.name
     if options.dry_run and not options.slurm:
-        raise ValueError("--dry-run prints job scripts: give --slurm too. See also: sweep plan.")
+        raise ValueError("--dry-run prints job scripts: give --slurm too, or use sweep plan.")
     if not options.slurm:
         from tfunet.bench.launch.sweep import run_sweep
 
@@ -122,12 +134,12 @@ def _cancel(options: argparse.Namespace) -> int:
     from tfunet.bench.launch.control import cancel_sweep
 
     names = cancel_sweep(options.folder, options.trials)
-    print("\n".join(f"cancelled: {one}" for one in names) or "Nothing of it runs or is queued.")
+    print("\n".join(f"cancelled: {name}" for name in names) or "No trial runs or is queued.")
     return exit_codes.OK
 
 
 def _submitted(folder: Path) -> int:
-    print(f"You may log out. The report, when all is done: tfunet sweep wait {folder}")
+    print(f"You can log out. To wait for the end and get the report: tfunet sweep wait {folder}")
     return exit_codes.OK
 
 

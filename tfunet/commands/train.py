@@ -1,4 +1,4 @@
-"""tfunet train: one run."""
+"""`tfunet train`: one run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from tfunet import exit_codes
 from tfunet.commands.parsers import LOGS, add_command
 from tfunet.process.cluster import Place
 
+OPTIONS = """
+  --out OUT             Folder of the record. The same command resumes a run that was interrupted.
+  --verbose             Show the output of all processes."""
+
 
 def add(commands: argparse._SubParsersAction) -> None:
-    train = add_command(
-        commands, "train", _train, "train one model with one backend", help_=False, takes_keys=True
-    )
-    train.add_argument("-h", "--help", action="store_true", help="show all keys of a run")
-    train.add_argument("--out", type=Path, help="folder of the record; started again, it resumes")
-    train.add_argument("--verbose", action="store_true", help="show the output of all processes")
+    """Add the command of this module."""
+    about = "train one model with one backend"
+    train = add_command(commands, "train", _train, about, has_help=False, takes_keys=True)
+    train.set_defaults(starts_runs=True)
+    train.add_argument("-h", "--help", action="store_true")
+    train.add_argument("--out", type=Path)
+    train.add_argument("--verbose", action="store_true")
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -30,21 +35,20 @@ def _train(options: argparse.Namespace) -> int:
 
     if options.help:
         run_parser().print_help()
-        print("\n  --out OUT             Folder of the record; started again, it resumes.")
-        print("  --verbose             Show the output of all processes.")
+        print(OPTIONS)
         return exit_codes.OK
     given = options.rest
-    if given and given[0].endswith(".toml"):  # As the other commands take it.
+    if given and given[0].endswith(".toml"):  # Without --config, as with the other commands.
         given = ["--config", *given]
     config = parse(given)
     check_names(config)
     place = own_place()
     if place is not None and place.count > 1:
-        _check_others(place, num_processes(config), options.out)
+        _check_launcher(place, num_processes(config), options.out)
         if config.elastic:
             raise ValueError(
-                "elastic needs processes that tfunet starts itself: srun and mpirun end all where "
-                "one is lost. Leave it out; the same command resumes the run."
+                "elastic needs processes that tfunet starts itself: srun and mpirun end all "
+                "processes when one dies. Leave out elastic; the same command resumes the run."
             )
         take_part(config, options.out, place)
     folder = options.out or LOGS / "runs" / time.strftime("%Y%m%d-%H%M%S")
@@ -52,18 +56,18 @@ def _train(options: argparse.Namespace) -> int:
     if outcome.exit_code != exit_codes.OK:
         return outcome.exit_code
     if not RunFolder(folder).is_done():
-        print(f"error: the processes ended early, without a result; see {folder}", file=sys.stderr)
+        print(f"error: the processes ended without a result; see {folder}", file=sys.stderr)
         return exit_codes.PROCESS_DIED
     print(f"Record: {folder}")
     return exit_codes.OK
 
 
-def _check_others(place: Place, count: int, folder: Path | None) -> None:
+def _check_launcher(place: Place, count: int, folder: Path | None) -> None:
     """Raise ValueError unless srun or mpirun started what the run needs."""
     if place.count != count:
         raise ValueError(
             f"The run takes {count} process{'es' if count > 1 else ''}, and srun or mpirun started "
-            f"{place.count}. Start {count}, or let num_replicas be {place.count} with the backend "
+            f"{place.count}. Start {count}, or give num_replicas={place.count} with the backend "
             "horovod or multiworker."
         )
     if folder is None:

@@ -1,4 +1,4 @@
-"""How a budget of device memory is written. Imports no TensorFlow."""
+"""Amounts of memory, as users write them. Imports no TensorFlow."""
 
 import contextlib
 import re
@@ -6,7 +6,7 @@ import re
 MIB = 2**20
 GIB = 2**30
 GB = 10**9
-NAMES = ("B", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB")
+UNIT_NAMES = "Units: B, KiB, MiB, GiB, TiB, KB, MB, GB, TB."
 BINARY = {f"{letter}IB": 2 ** (10 * power) for power, letter in enumerate("KMGT", 1)}
 DECIMAL = {f"{letter}B": 10 ** (3 * power) for power, letter in enumerate("KMGT", 1)}
 UNITS = {"": 1, "B": 1, **BINARY, **DECIMAL}
@@ -15,56 +15,54 @@ UNITS = {"": 1, "B": 1, **BINARY, **DECIMAL}
 def parse(budget: str | float) -> int | float | None:
     """Return bytes (int), a share of the device's memory (float), or None for "auto".
 
-    Takes "auto", a number of bytes, a share such as 0.5, or text such as "12GiB" or "0.5".
+    Accepts "auto", a number of bytes, a share such as 0.5, or text such as "12GiB" or "0.5".
     """
     if budget == "auto":
         return None
     text = str(budget).strip()
-    found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)", text)
-    if found is None or found[2].upper() not in UNITS or float(found[1]) < 0:
+    parts = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)", text)
+    if parts is None or parts[2].upper() not in UNITS:
         raise ValueError(
-            f"swap budget {budget!r} is not an amount of memory. Write 'auto', bytes such as "
-            "'12GiB' or '420MiB', or a share of the device's memory such as '0.5'. Units: "
-            f"{', '.join(NAMES)}."
+            f"swap budget {budget!r} is not an amount of memory. Write 'auto', an amount such as "
+            f"'12GiB' or '420MiB', or a share of the device's memory such as '0.5'. {UNIT_NAMES}"
         )
-    number = float(found[1])
-    if found[2]:
-        return int(number * UNITS[found[2].upper()])
+    number = float(parts[1])
+    if parts[2]:
+        return int(number * UNITS[parts[2].upper()])
     if isinstance(budget, int) or "." not in text:
         return int(number)
     if not 0 < number <= 1:
         raise ValueError(
-            f"swap budget {budget!r} is neither a share (more than 0, at most 1) nor, without a "
-            "unit, a whole number of bytes."
+            f"swap budget {budget!r} has no unit. Write a share (more than 0, at most 1), a whole "
+            f"number of bytes, or give a unit. {UNIT_NAMES}"
         )
     return number
 
 
 def in_bytes(name: str, amount: str | int) -> int:
-    """Return the bytes of an amount such as "64GiB", which is no share of anything.
+    """Return the bytes of an amount such as "64GiB".
 
-    Raises ValueError that names what was given so.
+    Raises ValueError, which names the key, for a share and for what is not an amount.
     """
-    found = None
+    num_bytes = None
     with contextlib.suppress(ValueError):
-        found = parse(amount)
-    if isinstance(found, int):
-        return found
+        num_bytes = parse(amount)
+    if isinstance(num_bytes, int):
+        return num_bytes
     raise ValueError(
-        f"{name} must be an amount such as '64GiB' or '500MiB', got {amount!r}. Units: "
-        f"{', '.join(NAMES)}."
+        f"{name} must be an amount such as '64GiB' or '500MiB', got {amount!r}. {UNIT_NAMES}"
     )
 
 
 def whole_mib(amount: str) -> int:
-    """Return the MiB of an amount such as "400MiB", in which TensorFlow counts.
+    """Return the MiB of an amount such as "400MiB".
 
-    Raises ValueError for an amount that it cannot be told: parts of a MiB, or none.
+    Raises ValueError for 0 and for parts of a MiB, which TensorFlow's limit cannot express.
     """
     num_bytes = in_bytes("cpu_memory", amount)
     if num_bytes < MIB or num_bytes % MIB:
         raise ValueError(
-            f"cpu_memory must be a whole number of MiB, at least 1, got {amount!r}. Write it as "
-            "'400MiB'."
+            f"cpu_memory must be a whole number of MiB, at least 1, such as '400MiB'; got "
+            f"{amount!r}."
         )
     return num_bytes // MIB

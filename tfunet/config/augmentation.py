@@ -1,7 +1,7 @@
-"""What may be done to training samples at random, and how much. Imports no TensorFlow.
+"""Random changes of training samples, and their amounts. Imports no TensorFlow.
 
-Amounts are degrees, pixels, factors, or shares of the patch; those of brightness and noise are in
-the image's own unit, which is its standard deviation where it was normalised with "zscore".
+Amounts are degrees, pixels, factors, or shares of the patch. Brightness and noise are in the
+image's own unit: its standard deviation if it was normalised with "zscore".
 """
 
 import math
@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfunet.config.refs import near_match
+from tfunet.config.refs import check_known, near_match
 
 Axes = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What the amounts of one augmentation may be.
+    """The amounts that one augmentation allows.
 
     Args:
         default: The range that `true` stands for.
         allowed: The least and the greatest amount.
         neutral: The amount that changes nothing: 1 for a factor.
-        needs_axes: How many array axes it acts on at least; 0 where it acts on grey values.
+        needs_axes: The least number of array axes that it acts on; 0 if it acts on grey values.
     """
 
     default: tuple[float, float]
@@ -62,11 +62,11 @@ class Amount:
     """A random amount, drawn anew for every sample.
 
     Args:
-        low: The least.
-        high: The greatest.
+        low: The least amount.
+        high: The greatest amount.
         probability: Chance that a sample is changed at all.
         axes: Array axes that it acts on; all by default.
-        sigma: Of `elastic` only: smoothness of the deformation in pixels.
+        sigma: Smoothness of an elastic deformation, in pixels.
     """
 
     low: float
@@ -78,23 +78,24 @@ class Amount:
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What is done to a sample at random; None, False or no axes: nothing.
+    """The random changes of a sample; None, False or no axes mean no change.
 
     Args:
-        flips: Reverse each axis, or not, with equal chances: all axes, none, or these.
-        rotation90: Turn by a multiple of 90 degrees, all with equal chances, in the planes of
-            all axes, of none, or of these, which must have equal lengths.
-        rotation: Degrees, in each plane of two axes; positive turns the first towards the second,
-            as numpy.rot90 does.
-        scale: Factor by which things become larger, the same along all axes.
+        flips: Axes to reverse, each with a chance of one half: all (True), none, or these.
+        rotation90: Axes in whose planes to turn by a multiple of 90 degrees, with equal chances:
+            all (True), none, or these. They must have equal lengths.
+        rotation: Degrees, in each plane of two axes. Positive turns the first axis towards the
+            second, as numpy.rot90 does.
+        scale: Factor by which objects grow, the same along all axes.
         shear: Degrees by which the second axis of each plane leans towards the first.
         translation: Share of the patch's length, along each axis.
-        elastic: Standard deviation, along each axis and in pixels, of a smooth random displacement
+        elastic: Standard deviation of a smooth random displacement, along each axis, in pixels
             (Simard et al. 2003).
-        blur: Standard deviation in pixels of a Gaussian filter, for each channel.
-        brightness: What is added to each channel.
-        contrast: Factor of the distance from each channel's mean; its range stays.
-        gamma: Exponent of each channel, taken to 0..1 and back; its mean and deviation stay.
+        blur: Standard deviation of a Gaussian filter for each channel, in pixels.
+        brightness: Amount added to each channel.
+        contrast: Factor of the distance from each channel's mean. The channel keeps its range.
+        gamma: Exponent of each channel after scaling to 0..1. The channel keeps its mean and its
+            standard deviation.
         noise: Standard deviation of Gaussian noise, for each channel.
     """
 
@@ -141,26 +142,22 @@ class Augmentation:
 
 
 def chosen_axes(axes: bool | Axes | None, rank: int) -> Axes:
-    """Return the axes of `rank` that a setting means: True and None are all, False is none."""
+    """Return the axes that a setting selects: True and None select all `rank` axes, False none."""
     if axes is None or axes is True:
         return tuple(range(rank))
     return () if axes is False else axes
 
 
 def read_augmentation(table: Mapping[str, Any]) -> Augmentation:
-    """Return what a table of a configuration asks for.
+    """Return the augmentation that a table of a configuration describes.
 
-    An amount is a number, a range [low, high], a table with `range` and where wanted
-    `probability`, `axes` and (elastic) `sigma`, or true for the default range.
+    An amount is a number, a range [low, high], true for the default range, or a table with
+    `range` and optionally `probability`, `axes` and (for elastic) `sigma`.
 
-    Raises ValueError for unknown names, with the near match, and for amounts that cannot be.
+    Raises ValueError for unknown names, with the near match, and for amounts that are not allowed.
     """
     for name in table:
-        if name not in NAMES:
-            raise ValueError(
-                f"Unknown augmentation {name!r}.{near_match(name, NAMES)} "
-                f"Known: {', '.join(NAMES)}."
-            )
+        check_known("augmentation", name, NAMES)
     values: dict[str, Any] = {
         name: _turned_axes(name, table[name]) for name in TURNS if name in table
     }
@@ -185,10 +182,10 @@ def _amount(name: str, value: Any) -> Amount | None:
                 f"The augmentation {name} has no {key!r}.{near_match(key, known)} "
                 f"Known: {', '.join(known)}."
             )
-    wanted = table.get("range", True)
-    if wanted is False:
+    amounts = table.get("range", True)
+    if amounts is False:
         return None
-    low, high = kind.default if wanted is True else _range(name, wanted)
+    low, high = kind.default if amounts is True else _range(name, amounts)
     probability = _number(f"{name}.probability", table.get("probability", 1.0))
     if not 0 <= probability <= 1:
         raise ValueError(f"{name}.probability must lie between 0 and 1, got {probability:g}.")
@@ -201,19 +198,19 @@ def _amount(name: str, value: Any) -> Amount | None:
     return Amount(low=low, high=high, probability=probability, axes=axes, sigma=sigma)
 
 
-def _range(name: str, wanted: Any) -> tuple[float, float]:
+def _range(name: str, amounts: Any) -> tuple[float, float]:
     kind = KINDS[name]
     least, greatest = kind.allowed
-    if isinstance(wanted, list | tuple):
-        bounds = tuple(_number(name, one) for one in wanted)
+    if isinstance(amounts, list | tuple):
+        bounds = tuple(_number(name, bound) for bound in amounts)
     else:
-        number = _number(name, wanted)
-        # Before it is turned into a range: 1 / 0 is none.
+        number = _number(name, amounts)
+        # `around` divides by a factor, which must not be 0.
         bounds = kind.around(number) if least <= abs(number) <= greatest else (number, number)
     if len(bounds) != 2 or not least <= bounds[0] <= bounds[1] <= greatest:
         raise ValueError(
             f"The augmentation {name} takes a number, or a range [low, high], between {least:g} "
-            f"and {greatest:g}; got {wanted!r}."
+            f"and {greatest:g}; got {amounts!r}."
         )
     return float(bounds[0]), float(bounds[1])
 
@@ -228,23 +225,23 @@ def _number(name: str, value: Any) -> float:
 
 
 def _axes(name: str, value: Any, *, at_least: int) -> Axes:
-    given = list(value) if isinstance(value, list | tuple) else None
-    if given is None or any(type(axis) is not int or not 0 <= axis <= 2 for axis in given):
+    axes: list[int] = list(value) if isinstance(value, list | tuple) else [-1]
+    if any(type(axis) is not int or not 0 <= axis <= 2 for axis in axes):
         raise ValueError(
             f"The augmentation {name} takes axes as a list of numbers from 0 (the first of the "
             f"image) to 2; got {value!r}."
         )
-    if len(set(given)) != len(given) or len(given) < at_least:
+    if len(set(axes)) != len(axes) or len(axes) < at_least:
         raise ValueError(
             f"The augmentation {name} takes {at_least} or more different axes; got {value!r}."
         )
-    return tuple(sorted(given))
+    return tuple(sorted(axes))
 
 
 def check_kinds(augmentation: Augmentation) -> None:
-    """Raise ValueError for an augmentation that DALI does not have."""
+    """Raise ValueError for an augmentation that DALI does not offer."""
     if augmentation.elastic is not None:
         raise ValueError(
-            "DALI moves pixels by affine maps only: it has no elastic deformation of images and "
-            "volumes on CPU and GPU. Leave out augmentation.elastic, or use pipeline = 'tf'."
+            "DALI has no elastic deformation of images and volumes on CPU and GPU: it moves pixels "
+            "by affine maps only. Leave out augmentation.elastic, or use pipeline = 'tf'."
         )

@@ -1,16 +1,12 @@
-"""What swapped tensors may be compressed to. Pure."""
+"""The compressions of swapped tensors. Pure."""
 
-from tfunet.config.refs import near_match
+from tfunet.config.refs import check_known
 
-# The bytes of a number then.
+# Bytes of a compressed number.
 COMPRESSIONS = {"bfloat16": 2}
 
 
 def check(name: str, compression: str | None) -> None:
-    """Raise ValueError, which names the setting, for a compression that there is not."""
-    if compression is not None and compression not in COMPRESSIONS:
-        known = ", ".join(map(repr, COMPRESSIONS))
-        raise ValueError(
-            f"Unknown {name} {compression!r}.{near_match(compression, COMPRESSIONS)} Known: "
-            f"{known}. Leave it out to swap tensors as they are."
-        )
+    """Raise ValueError, which names the key, for an unknown compression; None is without one."""
+    if compression is not None:
+        check_known(name, compression, COMPRESSIONS)

@@ -27,10 +27,10 @@ def check_known(kind: str, given: str, known: Iterable[str]) -> None:
 
 
 def expand(kind: str, ref: str, table: Mapping[str, str]) -> str:
-    """Return the "package.module:attribute" that `ref` stands for; nothing is imported.
+    """Return the "package.module:attribute" that `ref` stands for. Imports nothing.
 
-    Raises ValueError for a name that is neither in `table` nor of that form; `kind` ("model",
-    "backend") words the message.
+    Raises ValueError for a name that is neither in `table` nor of that form. The message names
+    the `kind` of object: "model", "backend".
     """
     if ref in table:
         return table[ref]
@@ -54,40 +54,41 @@ def resolve(kind: str, ref: str, table: Mapping[str, str]) -> Any:
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
                 raise
             raise ValueError(
-                f"The {kind} {ref!r} names module {module_name!r}, which cannot be found "
-                f"({error}). Install it, or run from the folder that holds it."
+                f"The module {module_name!r} of the {kind} {ref!r} cannot be found ({error}). "
+                "Install it, or start tfunet in the folder that holds it."
             ) from error
     value: Any = module
     for part in attribute.split("."):
         if not hasattr(value, part):
             known = [name for name in vars(value) if not name.startswith("_")]
             raise ValueError(
-                f"The {kind} {ref!r}: {module_name!r} has no {part!r}.{near_match(part, known)}"
+                f"The {kind} {ref!r} does not exist: {module_name!r} has no {part!r}."
+                f"{near_match(part, known)}"
             )
         value = getattr(value, part)
     return value
 
 
 def reference(function: Any) -> str:
-    """Return the string by which another process finds `function` again.
+    """Return the string by which another process can import `function`.
 
-    Raises ValueError for one that no other process can import: a lambda, a function inside a
-    function, or one typed into a notebook.
+    Raises ValueError if it cannot be imported: a lambda, a function inside a function, or a
+    function that was typed into a notebook.
     """
     name = getattr(function, "__qualname__", "")
     module = getattr(function, "__module__", "")
     if not name or "<" in name:
         raise ValueError(
-            f"{function!r} cannot be found by another process. Put it at the top of a file and "
-            "pass it, or pass 'file.py:function'."
+            f"{function!r} cannot be imported by another process. Define it at the top level of "
+            "a file and pass it, or pass 'file.py:function'."
         )
     if module != "__main__":
         return f"{module}:{name}"
     path = getattr(sys.modules["__main__"], "__file__", None)
     if path is None:
         raise ValueError(
-            f"{name} is defined in a notebook or an interactive session, where the processes of "
-            "a run cannot find it. Put it into a file and pass 'file.py:function'."
+            f"{name} is defined in a notebook or an interactive session, from which the "
+            "processes of a run cannot import it. Put it into a file and pass 'file.py:function'."
         )
     return f"{Path(path).resolve()}:{name}"
 
@@ -95,16 +96,16 @@ def reference(function: Any) -> str:
 def _load_file(kind: str, path: str) -> Any:
     file = Path(path).resolve()
     if not file.is_file():
-        raise ValueError(f"The {kind} names the file {path!r}, which does not exist.")
+        raise ValueError(f"The file {path!r} of the {kind} does not exist.")
     name = f"tfunet_user_{file.stem}"
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(file):
         return loaded
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ValueError(f"The {kind} names {path!r}, which is not a Python file.")
+        raise ValueError(f"The file {path!r} of the {kind} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    # Registered before it runs, so that classes defined in it can be serialised by Keras.
+    # Registered before it runs, so that Keras can serialise the classes that it defines.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -117,43 +118,41 @@ def _load_file(kind: str, path: str) -> Any:
 def call(
     kind: str, function: Any, options: Mapping[str, Any], *, ref: str = "", **fixed: Any
 ) -> Any:
-    """Call `function(**fixed, **options)`; unknown or missing options are a clear ValueError.
+    """Call `function(**fixed, **options)`.
 
-    `kind` and `ref`, the name by which the user asked for it, word the message.
+    Raises ValueError for unknown and missing options. The message names the `kind` of object and
+    the `ref` that the user gave.
     """
     name = ref or getattr(function, "__name__", repr(function))
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:  # Some built-in classes have no signature.
         return function(**fixed, **options)
-    names = [one.name for one in parameters.values() if one.kind in _NAMED]
-    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+    named = {key: value for key, value in parameters.items() if value.kind in _NAMED}
+    if not any(value.kind is inspect.Parameter.VAR_KEYWORD for value in parameters.values()):
         for option in options:
-            if option not in names or option in fixed:
-                allowed = [one for one in names if one not in fixed and one != "self"]
+            if option not in named or option in fixed:
+                allowed = [key for key in named if key not in fixed and key != "self"]
                 raise ValueError(
                     f"The {kind} {name!r} has no option {option!r}.{near_match(option, allowed)} "
                     f"Its options: {', '.join(allowed) or 'none'}."
                 )
     missing = [
-        one.name
-        for one in parameters.values()
-        if one.kind in _NAMED
-        and one.default is inspect.Parameter.empty
-        and one.name not in fixed
-        and one.name not in options
+        key
+        for key, value in named.items()
+        if value.default is inspect.Parameter.empty and key not in fixed and key not in options
     ]
     if missing:
         raise ValueError(f"The {kind} {name!r} needs the option {', '.join(missing)}.")
     try:
         return function(**fixed, **options)
     except TypeError as error:
-        # It takes any keyword, and passed one on to something that does not, or has it already.
-        found = re.search(r"(?:unexpected|values for) keyword argument '(\w+)'", str(error))
-        if found is None or found[1] not in options:
+        # A function that takes any keyword may call another that does not know it.
+        keyword = re.search(r"(?:unexpected|values for) keyword argument '(\w+)'", str(error))
+        if keyword is None or keyword[1] not in options:
             raise
         raise ValueError(
-            f"The {kind} {name!r} has no option {found[1]!r}.{near_match(found[1], names)}"
+            f"The {kind} {name!r} has no option {keyword[1]!r}.{near_match(keyword[1], named)}"
         ) from error
 
 

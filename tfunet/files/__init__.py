@@ -1,1 +1,1 @@
-"""Files that are whole or not there, and tables that grow by lines."""
+"""Files that are complete or missing, and tables that grow by lines."""

@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all. No TensorFlow."""
+"""Writes a complete file or none. No TensorFlow."""
 
 import contextlib
 import errno
@@ -10,12 +10,12 @@ PARTIAL = ".partial-"
 
 
 class WriteError(OSError):
-    """A file of the record could not be written; the message names it and what to do."""
+    """A file could not be written. The message names it and says what to do."""
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a WriteError that names `path` and says what to do."""
+    """Turn an OSError of the block into a WriteError that names `path`."""
     try:
         yield
     except WriteError:
@@ -25,23 +25,23 @@ def writing(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             advice = "Free space there, or choose another folder."
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            advice = "Give yourself the permission to write there, or choose another folder."
+            advice = "Get permission to write there, or choose another folder."
         elif error.errno in (errno.ENOTDIR, errno.EEXIST):
             advice = "A file is in the way: remove it, or choose another folder."
         raise WriteError(f"Cannot write {path}: {error.strerror or error}. {advice}") from error
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a whole file or nothing; raises WriteError."""
+    """Write a complete file or none. Raises WriteError."""
     with replacing(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path with the same suffix, which becomes `path` when the block ends well.
+    """Yield a temporary path with the same suffix, and rename it to `path` after the block.
 
-    Any OSError of the block becomes a WriteError, and nothing of it remains.
+    After an error the temporary file is removed. An OSError becomes a WriteError.
     """
     partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
     try:
@@ -63,6 +63,7 @@ def _sync(path: Path) -> None:
 
 
 def read_text(path: Path) -> str | None:
+    """Return the text of a file; None if it is missing."""
     try:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):

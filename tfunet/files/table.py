@@ -1,4 +1,4 @@
-"""A CSV file that grows by whole lines. No TensorFlow."""
+"""A CSV file that grows by complete lines. No TensorFlow."""
 
 import csv
 import errno
@@ -9,21 +9,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, final
 
-from tfunet.files.atomic import (
-    read_text,
-    write_atomic,
-    writing,
-)
+from tfunet.files.atomic import read_text, write_atomic, writing
 
 
 @final
 class Table:
-    """A CSV file that grows by whole lines; each is in the file when `append` returns.
+    """A CSV file that grows by complete lines. A line is in the file when `append` returns.
 
     Args:
-        path: The file; made if it is not there.
-        columns: The first one counts (steps, epochs) from 1.
-        last: Rows of an earlier attempt that count further than this are dropped: with 0 all.
+        path: The file; created if it is missing.
+        columns: Names of the columns. The first one is a number (step, epoch) that counts from 1.
+        last: Rows of an earlier attempt are kept up to this number; with 0 all are dropped.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], *, last: int = 0) -> None:
@@ -34,16 +30,16 @@ class Table:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def append(self, row: Mapping[str, object]) -> None:
-        """Add one row, with a value for every column; raises WriteError and adds nothing."""
+        """Add one row, with a value for every column. After a WriteError nothing is added."""
         if row.keys() != set(self.columns):
             raise ValueError(
-                f"A row of {self.path.name} has {', '.join(self.columns)}; got {', '.join(row)}."
+                f"A row of {self.path.name} needs {', '.join(self.columns)}; got {', '.join(row)}."
             )
         line = csv_line([row[column] for column in self.columns]).encode()
         with writing(self.path):
             size = os.fstat(self._file).st_size
             try:
-                # A disk that is nearly full takes the beginning of a line, and says so only here.
+                # A disk that is nearly full writes the start of a line and raises no error.
                 if os.write(self._file, line) != len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError:
@@ -51,7 +47,7 @@ class Table:
                 raise
 
     def close(self) -> None:
-        """Have the rows on the disk, so that a later result.json never outlives them."""
+        """Sync the rows to the disk, so that a later result.json never outlives them."""
         with writing(self.path):
             try:
                 os.fsync(self._file)
@@ -71,20 +67,21 @@ class Table:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table, as text; none if there is no file.
+    """Return the rows of a table, as text; none if the file is missing.
 
-    A last line without its end is left out: its writer died there, or is still at it.
+    An incomplete last line is left out: its writer died there, or is still writing it.
     """
-    return list(csv.DictReader(_whole_lines(path)))
+    return list(csv.DictReader(_complete_lines(path)))
 
 
 def csv_line(values: Iterable[object]) -> str:
+    """Return values as a line of a CSV file."""
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(values)
     return line.getvalue()
 
 
-def _whole_lines(path: Path) -> list[str]:
+def _complete_lines(path: Path) -> list[str]:
     lines = (read_text(path) or "").split("\n")
     return [f"{line}\n" for line in lines[:-1]]
 
@@ -92,10 +89,10 @@ def _whole_lines(path: Path) -> list[str]:
 def _rows_up_to(path: Path, columns: tuple[str, ...], last: int) -> str:
     if last < 1:
         return ""
-    header, *rows = _whole_lines(path) or [""]
+    header, *rows = _complete_lines(path) or [""]
     if header != csv_line(columns):
         raise ValueError(
-            f"{path} has the columns {header.strip() or '(none)'}, and this run writes "
-            f"{','.join(columns)}. Start it anew in another folder."
+            f"{path} has the columns {header.strip() or '(none)'}, but this run writes "
+            f"{','.join(columns)}. Start the run in another folder."
         )
     return "".join(row for row in rows if int(row.partition(",")[0]) <= last)

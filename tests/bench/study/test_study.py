@@ -3,7 +3,7 @@ import tomllib
 import pytest
 from paths import ROOT
 
-from tfunet.arguments import from_toml
+from tfunet.arguments import parse
 from tfunet.bench.study.plan import plan
 from tfunet.bench.study.study import read_study, study_from_dict
 from tfunet.bench.study.toml_writer import config_toml, study_toml
@@ -142,7 +142,7 @@ def test_a_configuration_written_as_toml_is_read_back_equal(tmp_path):
     )
     path = tmp_path / "config.toml"
     path.write_text(config_toml(config))
-    assert from_toml(path) == config
+    assert parse(["--config", str(path)]) == config
     assert "null" not in path.read_text()
     assert "steps" not in tomllib.loads(path.read_text())
 
