@@ -1,7 +1,6 @@
 """One replica in each of many processes, over Horovod's core operations.
 
-Horovod's own Keras layer does not synchronise with Keras 3, and says nothing; only its core
-operations are used here.
+Horovod's own Keras layer is not used: with Keras 3 it does not synchronise, and reports no error.
 """
 
 import contextlib
@@ -22,6 +21,7 @@ from horovod.runner.common.util.hosts import SlotInfo
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 from tfunet.backend import Launch, Topology
+from tfunet.config.refs import check_known
 
 CONTROLLERS = ("gloo", "mpi")
 COMPRESSIONS = {"none": horovod.Compression.none, "fp16": horovod.Compression.fp16}
@@ -30,15 +30,15 @@ RENDEZVOUS_SECONDS = 60.0
 
 @final
 class HorovodBackend:
-    """Processes on one or more machines, which meet over Gloo or MPI.
+    """Processes on one or more machines, which connect over Gloo or MPI.
 
     Args:
-        launch: What this process is told of the run.
-        compression: none, or fp16 for gradients on the wire.
-        fusion_threshold_bytes: Gradients are fused to at most this size for one all-reduce.
+        launch: The place of this process in the run.
+        compression: none, or fp16 to send gradients as 16-bit numbers.
+        fusion_threshold_bytes: Gradients are fused to at most this size for an all-reduce.
         cycle_time_ms: Milliseconds for which Horovod collects gradients before it reduces them.
-        adasum: Combine gradients by Adasum (Maleki et al. 2020) instead of their mean.
-        controller: gloo, or mpi where mpirun or srun --mpi started the processes.
+        adasum: Combine gradients by Adasum (Maleki et al. 2020) instead of averaging them.
+        controller: gloo, or mpi if mpirun or srun --mpi started the processes.
     """
 
     name = "horovod"
@@ -54,18 +54,14 @@ class HorovodBackend:
     ) -> None:
         if launch.num_replicas != launch.process_count:
             raise ValueError(
-                f"Horovod has one replica a process, got {launch.num_replicas} replicas in "
-                f"{launch.process_count} processes. Leave 'processes' out."
+                f"Horovod has one replica per process, got {launch.num_replicas} replicas in "
+                f"{launch.process_count} processes. Leave out processes."
             )
-        if compression not in COMPRESSIONS:
-            raise ValueError(
-                f"Unknown compression {compression!r}. Known: {', '.join(COMPRESSIONS)}."
-            )
-        if controller not in CONTROLLERS:
-            raise ValueError(f"Unknown controller {controller!r}. Known: {', '.join(CONTROLLERS)}.")
+        check_known("compression", compression, COMPRESSIONS)
+        check_known("controller", controller, CONTROLLERS)
         if controller == "mpi" and not horovod.mpi_built():
             raise ValueError(
-                "This Horovod was built without MPI. Install one (Debian: libopenmpi-dev), then "
+                "This Horovod was built without MPI. Install MPI (Debian: libopenmpi-dev), then "
                 "type: make horovod. Or use controller = 'gloo'."
             )
         if fusion_threshold_bytes < 0 or cycle_time_ms <= 0:
@@ -74,7 +70,9 @@ class HorovodBackend:
                 f"got {fusion_threshold_bytes} and {cycle_time_ms}."
             )
         if adasum and launch.num_replicas & (launch.num_replicas - 1):
-            raise ValueError(f"Adasum needs a power of two replicas, got {launch.num_replicas}.")
+            raise ValueError(
+                f"adasum needs num_replicas to be a power of two, got {launch.num_replicas}."
+            )
         self._launch = launch
         self._controller = controller
         self._compression = COMPRESSIONS[compression]
@@ -88,26 +86,26 @@ class HorovodBackend:
     def start(self) -> Topology:
         launch = self._launch
         slots = slots_of(launch.addresses)
-        own = slots[launch.process_index]
+        slot = slots[launch.process_index]
         gpus = tf.config.list_physical_devices("GPU")
         if gpus:
-            mine = gpus[own.local_rank if len(gpus) >= own.local_size else 0]
-            tf.config.set_visible_devices(mine, "GPU")
-            tf.config.experimental.set_memory_growth(mine, True)
+            gpu = gpus[slot.local_rank if len(gpus) >= slot.local_size else 0]
+            tf.config.set_visible_devices(gpu, "GPU")
+            tf.config.experimental.set_memory_growth(gpu, True)
         os.environ.update(self._tunables)
         if self._controller == "gloo":
             self._meet_over_gloo(slots)
         else:
             os.environ.update(HOROVOD_CONTROLLER="mpi", HOROVOD_CPU_OPERATIONS="mpi")
         if launch.is_profiled:
-            os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # or it cannot be started later
+            os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # So that it can be started later.
         horovod.init()
         if (horovod.rank(), horovod.size()) != (launch.process_index, launch.process_count):
             raise ValueError(
-                f"{self._controller} says that this is process {horovod.rank()} of "
-                f"{horovod.size()}, and what started it, {launch.process_index} of "
-                f"{launch.process_count}. With controller = 'mpi', start it by mpirun, or in a "
-                'study by srun = ["--mpi=pmix"] in [slurm].'
+                f"This is process {launch.process_index} of {launch.process_count}, but "
+                f"{self._controller} reports process {horovod.rank()} of {horovod.size()}. With "
+                "controller = 'mpi', start the run with mpirun, or give a study srun = "
+                '["--mpi=pmix"] in [slurm].'
             )
         return Topology(
             process_index=horovod.rank(),
@@ -117,13 +115,13 @@ class HorovodBackend:
         )
 
     def _meet_over_gloo(self, slots: Sequence[SlotInfo]) -> None:
-        addresses, own = self._launch.addresses, slots[self._launch.process_index]
-        _check_own_name(slots, socket.gethostname(), own.hostname)
+        addresses, slot = self._launch.addresses, slots[self._launch.process_index]
+        _check_host_name(slots, socket.gethostname(), slot.hostname)
         host, port = addresses[0].rsplit(":", 1)
-        if own.rank == 0:
+        if slot.rank == 0:
             self._server = _serve_rendezvous(host, int(port), slots)
         _await_port(host, int(port))
-        os.environ.update(_gloo_environment(own, host, port, addresses))
+        os.environ.update(_gloo_environment(slot, host, port, addresses))
 
     def scope(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -146,7 +144,7 @@ class HorovodBackend:
 
     @contextlib.contextmanager
     def profile(self, folder: Path) -> Iterator[None]:
-        # Process 0 coordinates, and writes for all.
+        # Process 0 coordinates, and writes the timeline of all processes.
         horovod.start_timeline(str(folder / "horovod.json"))
         try:
             yield
@@ -161,19 +159,19 @@ class HorovodBackend:
 
 
 class _HorovodReplica(tf.distribute.ReplicaContext):
-    """Makes synchronised batch normalisation, and all else that asks TensorFlow, use Horovod."""
+    """Makes all-reduces of TensorFlow use Horovod, as in synchronised batch normalisation."""
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         mean = reduce_op in (tf.distribute.ReduceOp.MEAN, "MEAN", "mean")
         op = horovod.Average if mean else horovod.Sum
-        return tf.nest.map_structure(lambda one: horovod.allreduce(one, op=op), value)
+        return tf.nest.map_structure(lambda tensor: horovod.allreduce(tensor, op=op), value)
 
 
 def slots_of(addresses: Sequence[str]) -> list[SlotInfo]:
-    """Return Horovod's ranks for "host:port" addresses: rank i is address i.
+    """Return Horovod's ranks for "host:port" addresses: rank i has address i.
 
-    Local ranks count the processes of a host; cross ranks count the hosts that have such a local
-    rank.
+    A local rank numbers the processes of a host. A cross rank numbers the processes with the same
+    local rank over all hosts.
     """
     hosts = [address.rsplit(":", 1)[0] for address in addresses]
     local_ranks = [hosts[:index].count(host) for index, host in enumerate(hosts)]
@@ -192,53 +190,53 @@ def slots_of(addresses: Sequence[str]) -> list[SlotInfo]:
 
 
 def _gloo_environment(
-    own: SlotInfo, host: str, port: str, addresses: Sequence[str]
+    slot: SlotInfo, host: str, port: str, addresses: Sequence[str]
 ) -> dict[str, str]:
     environment = {
-        "HOROVOD_HOSTNAME": own.hostname,
-        "HOROVOD_RANK": str(own.rank),
-        "HOROVOD_SIZE": str(own.size),
-        "HOROVOD_LOCAL_RANK": str(own.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(own.local_size),
-        "HOROVOD_CROSS_RANK": str(own.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(own.cross_size),
+        "HOROVOD_HOSTNAME": slot.hostname,
+        "HOROVOD_RANK": str(slot.rank),
+        "HOROVOD_SIZE": str(slot.size),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(host),
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
     }
-    interface = _interface_of(addresses[own.rank].rsplit(":", 1)[0])
+    interface = _interface_of(addresses[slot.rank].rsplit(":", 1)[0])
     if interface:
         environment["HOROVOD_GLOO_IFACE"] = interface
     return environment
 
 
 def _interface_of(host: str) -> str:
-    """Return the network interface that has the address of `host`, or an empty string."""
+    """Return the network interface with the address of `host`, or an empty string."""
     address = socket.gethostbyname(host)
     for interface, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):
             return interface
-    # All of 127/8 is loopback, also the entries that are not listed.
+    # All addresses in 127/8 are loopback, even if none of them is listed.
     return "lo" if address.startswith("127.") else ""
 
 
-def _check_own_name(slots: Sequence[SlotInfo], name: str, address: str) -> None:
-    """Raise ValueError where Horovod would tell other hosts a loopback address of this one.
+def _check_host_name(slots: Sequence[SlotInfo], name: str, address: str) -> None:
+    """Raise ValueError if Horovod would give other hosts a loopback address of this host.
 
-    HOROVOD_GLOO_IFACE is not enough: Horovod 0.28 forgets it for its second set of connections
-    (GlooContext::InitializeForProcessSet), and there looks up the host's own name.
+    HOROVOD_GLOO_IFACE does not prevent it: Horovod 0.28 ignores it for its second set of
+    connections (GlooContext::InitializeForProcessSet), and looks up the host's name instead.
     """
     if len({slot.hostname for slot in slots}) == 1:
         return
     try:
-        found = socket.gethostbyname(name)
+        resolved = socket.gethostbyname(name)
     except OSError:
-        found = "unknown"
-    if found == "unknown" or found.startswith("127."):
+        resolved = "unknown"
+    if resolved == "unknown" or resolved.startswith("127."):
         raise ValueError(
-            f"Horovod looks up this host's own name, and {name} is {found}, where other hosts "
-            f"cannot reach it. Let it be {address}, as in /etc/hosts: {address} {name}"
+            f"Other hosts cannot reach this one: Horovod looks up its name, and {name} is "
+            f"{resolved}. Make it {address}, with this line in /etc/hosts: {address} {name}"
         )
 
 

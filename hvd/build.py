@@ -1,6 +1,6 @@
-"""Builds Horovod against the installed TensorFlow and proves that it starts: python -m hvd.build.
+"""Builds Horovod for the installed TensorFlow and checks that it starts: python -m hvd.build.
 
-Standard library only: it runs before anything else of tfunet is known to work.
+Uses only the standard library, since it runs before the rest of tfunet is known to work.
 """
 
 import argparse
@@ -25,7 +25,7 @@ XLA_OPS = "horovod/tensorflow/xla_mpi_ops.cc"
 NEWEST_TENSORFLOW_FOR_XLA_OPS = (2, 16)
 
 COMPILERS = ("c++", "g++", "clang++")
-# The user's own build settings, for NCCL or an MPI elsewhere; the other HOROVOD_ ones tune a run.
+# The user's build settings, for NCCL or another MPI. Other HOROVOD_ variables tune a run.
 BUILD_SETTINGS = (
     "HOROVOD_BUILD_",
     "HOROVOD_CUDA_",
@@ -47,12 +47,12 @@ if horovod.size() != 1 or total.numpy().tolist() != [1.0, 2.0]:
 
 
 class BuildError(RuntimeError):
-    """A step failed; the message is one line, the log has the rest."""
+    """A step of the build failed. The message is one line; the log has the details."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildPlan:
-    """What Horovod's own build reads from the environment, and the sources it must not compile."""
+    """The environment of Horovod's own build, and the source files to leave out of it."""
 
     environment: Mapping[str, str]
     left_out: tuple[str, ...]
@@ -65,7 +65,7 @@ class BuildPlan:
 def plan_build(
     tensorflow_version: str, *, mpi: bool, settings: Mapping[str, str] | None = None
 ) -> BuildPlan:
-    """The plan for one TensorFlow; `settings` are the user's own, and win."""
+    """Return the plan for a TensorFlow. The user's `settings` take precedence."""
     controllers = {"HOROVOD_WITH_GLOO": "1"}
     controllers["HOROVOD_WITH_MPI" if mpi else "HOROVOD_WITHOUT_MPI"] = "1"
     frameworks = {
@@ -74,7 +74,7 @@ def plan_build(
         "HOROVOD_WITHOUT_MXNET": "1",
     }
     release = tuple(int(part) for part in tensorflow_version.split(".")[:2])
-    # From TensorFlow 2.17 on, the headers that they include are gone or changed.
+    # TensorFlow 2.17 removed or changed headers that these files include.
     left_out = (XLA_OPS,) if release > NEWEST_TENSORFLOW_FOR_XLA_OPS else ()
     return BuildPlan(
         environment={**controllers, **frameworks, **(settings or {})}, left_out=left_out
@@ -84,7 +84,7 @@ def plan_build(
 def plans_to_try(
     tensorflow_version: str, *, mpicxx: str | None, environment: Mapping[str, str]
 ) -> list[BuildPlan]:
-    """With MPI first where `mpicxx` is there and not refused, then with Gloo alone."""
+    """Return the plans in order: with MPI if it is there and not refused, then with Gloo alone."""
     settings = {
         name: value for name, value in environment.items() if name.startswith(BUILD_SETTINGS)
     }
@@ -100,7 +100,7 @@ def plans_to_try(
 def wheel_folder(
     plan: BuildPlan, *, tensorflow_version: str, python: str, compiler: str, mpicxx: str | None
 ) -> str:
-    """A name that differs whenever the wheel would: everything that goes into it."""
+    """Return a name that depends on everything that goes into the wheel."""
     controllers = plan.controllers.replace(" and ", "-").lower()
     facts = [HOROVOD_VERSION, compiler, *plan.left_out, *map(str, sorted(plan.environment.items()))]
     if "mpi" in controllers:
@@ -110,7 +110,7 @@ def wheel_folder(
 
 
 def without_sources(cmake_lists: str, sources: Sequence[str]) -> str:
-    """A CMakeLists.txt less the one line that names each source."""
+    """Return a CMakeLists.txt without the line that names each source."""
     lines = cmake_lists.splitlines(keepends=True)
     for source in sources:
         naming = [line for line in lines if source in line]
@@ -124,14 +124,14 @@ def without_sources(cmake_lists: str, sources: Sequence[str]) -> str:
 
 
 def find_compiler(environment: Mapping[str, str]) -> str | None:
-    """The C++ compiler that CMake would take: $CXX, else the first of the usual names."""
+    """Return the C++ compiler that CMake would use: $CXX, else the first of the usual names."""
     names = [environment["CXX"].split()[0]] if environment.get("CXX") else COMPILERS
-    found = (shutil.which(name, path=environment.get("PATH", "")) for name in names)
-    return next(filter(None, found), None)
+    paths = (shutil.which(name, path=environment.get("PATH", "")) for name in names)
+    return next(filter(None, paths), None)
 
 
 def missing_tools(environment: Mapping[str, str]) -> list[str]:
-    """What must be installed before a build can start."""
+    """Return what must be installed before a build can start."""
     missing = [] if find_compiler(environment) else ["a C++ compiler"]
     return missing + ([] if shutil.which("make", path=environment.get("PATH", "")) else ["make"])
 
@@ -153,14 +153,14 @@ def _run(command: Sequence[str | Path], log: Path, environment: Mapping[str, str
 
 
 def _build_environment(plan: BuildPlan) -> dict[str, str]:
-    # A surrounding make passes its own variables and job slots on, which CMake's make would take.
-    ours = {
+    # A surrounding make passes on its variables and job slots, which CMake's make would use.
+    variables = {
         name: value for name, value in os.environ.items() if name not in ("MFLAGS", "MAKELEVEL")
     }
-    ours["MAKEFLAGS"] = f"-j{len(os.sched_getaffinity(0))}"
+    variables["MAKEFLAGS"] = f"-j{len(os.sched_getaffinity(0))}"
     scripts = sysconfig.get_path("scripts")
-    ours["PATH"] = os.pathsep.join((scripts, os.environ.get("PATH", os.defpath)))
-    return {**ours, **plan.environment}
+    variables["PATH"] = os.pathsep.join((scripts, os.environ.get("PATH", os.defpath)))
+    return {**variables, **plan.environment}
 
 
 def _pip(*arguments: str | Path) -> list[str | Path]:
@@ -168,7 +168,7 @@ def _pip(*arguments: str | Path) -> list[str | Path]:
 
 
 def _build_wheel(plan: BuildPlan, folder: Path, log: Path) -> None:
-    """Leaves the wheel in `folder`, which appears only when the wheel is whole."""
+    """Build the wheel into `folder`, which appears only when the wheel is complete."""
     work = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(work, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -189,7 +189,7 @@ def _build_wheel(plan: BuildPlan, folder: Path, log: Path) -> None:
 
 
 def _install(wheel: Path, log: Path) -> None:
-    # By hand: pip cannot remove an installation that was cut short.
+    # Removed by hand, since pip cannot uninstall after an interrupted installation.
     packages = Path(sysconfig.get_path("platlib"))
     for leftover in (packages / "horovod", *packages.glob("horovod-*.dist-info")):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -216,7 +216,7 @@ def _check_start(log: Path) -> None:
 
 
 def build(plan: BuildPlan, folder: Path, log: Path) -> None:
-    """Installs the wheel in `folder`, building it first where it is missing; BuildError if not."""
+    """Install the wheel in `folder`, and build it first if it is missing. Raises BuildError."""
     if not list(folder.glob("*.whl")):
         _build_wheel(plan, folder, log)
     try:
@@ -242,25 +242,25 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--wheels",
         type=Path,
         default=Path(sys.prefix, "wheels"),
-        help="where built wheels are kept and looked for (default: %(default)s)",
+        help="folder of the built wheels (default: %(default)s)",
     )
     parser.add_argument(
         "--log",
         type=Path,
         default=Path(sys.prefix, "horovod.log"),
-        help="where the compiler's output goes (default: %(default)s)",
+        help="file for the compiler's output (default: %(default)s)",
     )
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 where Horovod works, or 3 where not: one line has said why and what to type."""
+    """Return 0 if Horovod works, else 3 after a line that says why and what to type."""
     options = _parse(arguments)
     options.wheels.mkdir(parents=True, exist_ok=True)
     tensorflow_version, compiler = _tensorflow_version(), find_compiler(os.environ)
     if tensorflow_version is None or compiler is None or not shutil.which("make"):
         needed = " and ".join(missing_tools(os.environ)) or "TensorFlow in this environment"
-        print(f"Horovod is not built: it needs {needed}. All else works. {ASK_DOCTOR}")
+        print(f"Horovod is not built: it needs {needed}. Everything else works. {ASK_DOCTOR}")
         return NOT_BUILT
     mpicxx = shutil.which("mpicxx")
     for plan in plans_to_try(tensorflow_version, mpicxx=mpicxx, environment=os.environ):
@@ -275,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             build(plan, options.wheels / folder, options.log)
         except BuildError as error:
-            print(f"{horovod} is not built: {error}. All else works. {ASK_DOCTOR}")
+            print(f"{horovod} is not built: {error}. Everything else works. {ASK_DOCTOR}")
         else:
             print(f"{horovod} works on TensorFlow {tensorflow_version}.")
             return 0

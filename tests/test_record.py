@@ -273,14 +273,14 @@ def test_absent_table_has_no_rows(tmp_path):
 def test_table_of_other_columns_is_not_continued(tmp_path):
     path = tmp_path / "epochs.csv"
     Table(path, ("epoch", "loss")).close()
-    with pytest.raises(ValueError, match=r"epochs\.csv has the columns epoch,loss, and this run"):
+    with pytest.raises(ValueError, match=r"epochs\.csv has the columns epoch,loss, but this run"):
         Table(path, ("epoch", "loss", "dice_cell"), last=1)
     assert path.read_text() == "epoch,loss\n"
 
 
 @pytest.mark.parametrize("wrong", [{"step": 1, "seconds": 1}, {**row(1), "extra": 1}])
 def test_row_with_other_columns_is_refused(tmp_path, wrong):
-    message = r"A row of steps\.csv has step, seconds, loss; got"
+    message = r"A row of steps\.csv needs step, seconds, loss; got"
     with Table(tmp_path / "steps.csv", COLUMNS) as table, pytest.raises(ValueError, match=message):
         table.append(wrong)
     assert read_rows(tmp_path / "steps.csv") == []

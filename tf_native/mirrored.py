@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_native import replicas
 from tfunet.backend import Launch, Topology
+from tfunet.config.refs import check_known
 
 CROSS_DEVICE = {
     "auto": None,
@@ -24,10 +25,10 @@ class MirroredBackend:
     """Replicas on the GPUs of one machine, or on logical CPUs where there are none.
 
     Args:
-        launch: What this process is told of the run.
+        launch: The place of this process in the run.
         collective: auto, nccl, hierarchical_copy or reduce_to_one.
-        bytes_per_pack: Gradients are packed to about this size for one all-reduce; 0 leaves it
-            to TensorFlow.
+        bytes_per_pack: Gradients are packed to about this size for an all-reduce. With 0
+            TensorFlow decides.
     """
 
     name = "mirrored"
@@ -35,13 +36,10 @@ class MirroredBackend:
     def __init__(self, launch: Launch, collective: str = "auto", bytes_per_pack: int = 0) -> None:
         if launch.process_count != 1:
             raise ValueError(
-                f"The backend 'mirrored' has 1 process, got {launch.process_count}. Choose "
-                "multiworker or horovod for more."
+                f"The backend 'mirrored' runs in one process, got {launch.process_count} "
+                "processes. Choose multiworker or horovod."
             )
-        if collective not in CROSS_DEVICE:
-            raise ValueError(
-                f"Unknown collective {collective!r}. Known: {', '.join(CROSS_DEVICE)}."
-            )
+        check_known("collective", collective, CROSS_DEVICE)
         self._launch = launch
         self._collective = CROSS_DEVICE[collective]
         self._options = replicas.communication_options("auto", bytes_per_pack)

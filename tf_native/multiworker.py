@@ -17,7 +17,7 @@ from tfunet.backend import Launch, Topology
 
 
 def tf_config(launch: Launch) -> str:
-    """Return TF_CONFIG for this process: the cluster of all addresses, in order."""
+    """Return TF_CONFIG for this process, with the addresses of all processes in order."""
     return json.dumps(
         {
             "cluster": {"worker": list(launch.addresses)},
@@ -31,10 +31,10 @@ class MultiWorkerBackend:
     """Processes on one or more machines.
 
     Args:
-        launch: What this process is told of the run.
+        launch: The place of this process in the run.
         collective: auto, ring or nccl.
-        bytes_per_pack: Gradients are packed to about this size for one all-reduce; 0 leaves it
-            to TensorFlow.
+        bytes_per_pack: Gradients are packed to about this size for an all-reduce. With 0
+            TensorFlow decides.
     """
 
     name = "multiworker"
@@ -47,7 +47,7 @@ class MultiWorkerBackend:
         devices = replicas.take_devices(self._launch)
         if len(devices) > 1 and not tf.config.get_visible_devices("GPU"):
             raise ValueError(
-                f"MultiWorkerMirroredStrategy trains one replica a process on CPUs, and each "
+                "MultiWorkerMirroredStrategy trains one replica per process on CPUs, but each "
                 f"process here would have {len(devices)}. Leave out processes, or choose the "
                 "backend mirrored or horovod."
             )
@@ -55,7 +55,7 @@ class MultiWorkerBackend:
         make = replicas.unscaled(tf.distribute.MultiWorkerMirroredStrategy)
         handler = signal.getsignal(signal.SIGTERM)
         self._strategy = make(communication_options=self._options)
-        # TensorFlow's coordination service takes SIGTERM for itself, and nobody asks it.
+        # TensorFlow's coordination service replaces the handler of SIGTERM with its own.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
         return Topology(
@@ -81,9 +81,9 @@ class MultiWorkerBackend:
         first = self._launch.local_replicas.start
 
         def share(context: tf.distribute.experimental.ValueContext) -> tf.Tensor:
-            # Only the first replica of a process speaks for it.
-            own = context.replica_id_in_sync_group == first
-            return tf.constant(values if own else np.zeros_like(values))
+            # Only the first replica of a process contributes its values.
+            is_first = context.replica_id_in_sync_group == first
+            return tf.constant(values if is_first else np.zeros_like(values))
 
         shares = self._strategy.experimental_distribute_values_from_function(share)
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None).numpy()

@@ -6,17 +6,18 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tfunet.backend import Launch
+from tfunet.config.refs import check_known
 
 AnyStrategy = TypeVar("AnyStrategy", bound=type[tf.distribute.Strategy])
 COLLECTIVES = ("auto", "ring", "nccl")
 
 
 def unscaled(strategy_class: AnyStrategy) -> AnyStrategy:
-    """Return a subclass whose replicas believe that they are alone.
+    """Return a subclass that tells each replica that it is the only one.
 
-    Keras divides a loss by `num_replicas_in_sync` and counts on a sum of gradients; a train step
-    of the user's own often does not, and would take steps that are too large by the number of
-    replicas. With 1 here nothing divides, and the mean over replicas is right for both.
+    Keras divides a loss by `num_replicas_in_sync` and expects gradients to be summed. A user's own
+    train step often does not divide, so its steps would be too large by the number of replicas.
+    With 1 here nothing is divided, and the mean over replicas is right for both.
     """
 
     class Unscaled(strategy_class):  # type: ignore[misc, valid-type]  # a class known at run time
@@ -26,10 +27,10 @@ def unscaled(strategy_class: AnyStrategy) -> AnyStrategy:
 
 
 def feed(pipeline: Callable[[range], tf.data.Dataset], local: range) -> tf.data.Dataset:
-    """Return the batches of a step of all local replicas as one element, for `run`.
+    """Return the batches of all local replicas, those of a step as one element, for `run`.
 
-    Not the strategy's own distributed dataset: its iterators have a thread that tunes them, which
-    sleeps for up to a minute, and one that is dropped waits for it.
+    The strategy's own distributed dataset is not used. Its iterators have a tuning thread that
+    sleeps for up to a minute, and deleting such an iterator waits for the thread.
     """
     dataset = pipeline(local)
     return dataset if len(local) == 1 else dataset.batch(len(local), drop_remainder=True)
@@ -41,16 +42,16 @@ def run(
     arguments: Sequence[Any],
     local: range,
 ) -> Any:
-    """Run `step` on each local replica; results get a leading axis of local replicas.
+    """Run `step` on each local replica, and stack the results along a leading axis.
 
-    `arguments` are elements of `feed`, of which each replica gets its part.
+    `arguments` are elements of `feed`. Each replica gets its own part of them.
     """
 
     def part(context: tf.distribute.experimental.ValueContext) -> Any:
         if len(local) == 1:
             return tuple(arguments)
         index = context.replica_id_in_sync_group - local.start
-        with tf.device("CPU:0"):  # Each replica's device fetches its part, and no other.
+        with tf.device("CPU:0"):  # So that each device fetches only its replica's part.
             return tf.nest.map_structure(lambda value: value[index], tuple(arguments))
 
     parts = strategy.experimental_distribute_values_from_function(part) if arguments else ()
@@ -64,7 +65,7 @@ def run(
 def average(
     gradients: Sequence[tf.Tensor], options: tf.distribute.experimental.CommunicationOptions
 ) -> list[tf.Tensor]:
-    """Return the mean over replicas, from inside a replica."""
+    """Return the means over all replicas. Called inside a replica."""
     context = tf.distribute.get_replica_context()
     return list(context.all_reduce(tf.distribute.ReduceOp.MEAN, list(gradients), options=options))
 
@@ -72,9 +73,8 @@ def average(
 def communication_options(
     collective: str, bytes_per_pack: int
 ) -> tf.distribute.experimental.CommunicationOptions:
-    """Return TensorFlow's options for the tunables that users sweep."""
-    if collective not in COLLECTIVES:
-        raise ValueError(f"Unknown collective {collective!r}. Known: {', '.join(COLLECTIVES)}.")
+    """Return TensorFlow's options for a backend's options."""
+    check_known("collective", collective, COLLECTIVES)
     if bytes_per_pack < 0:
         raise ValueError(f"bytes_per_pack must not be negative, got {bytes_per_pack}.")
     return tf.distribute.experimental.CommunicationOptions(
@@ -84,25 +84,26 @@ def communication_options(
 
 
 def first_gpu(launch: Launch, num_gpus: int) -> int:
-    """Return the first of this process's GPUs among the `num_gpus` that it sees.
+    """Return the index of this process's first GPU among the `num_gpus` that it sees.
 
-    Processes of one host that see the same GPUs take different ones; where they are too few for
-    all, each process was allotted its own and sees no others.
+    Processes of a host that see the same GPUs take different ones. If a process sees too few GPUs
+    for all processes, it sees only its own, and takes them from the first.
     """
-    own = len(launch.local_replicas)
+    num_replicas = len(launch.local_replicas)
     index, count = launch.place_on_host
-    return index * own if num_gpus >= count * own else 0
+    return index * num_replicas if num_gpus >= count * num_replicas else 0
 
 
 def take_devices(launch: Launch) -> list[str]:
-    """Return this process's devices, one a replica: GPUs, or logical CPUs where there are none."""
+    """Return a device for each local replica: GPUs, or logical CPUs if there is no GPU."""
     replicas = launch.local_replicas
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         if len(gpus) < len(replicas):
             raise ValueError(
-                f"{len(replicas)} replicas in a process need as many GPUs; it sees {len(gpus)}. "
-                "Lower num_replicas, or hide the GPUs with CUDA_VISIBLE_DEVICES= to use the CPU."
+                f"{len(replicas)} replicas in a process need as many GPUs, but it sees "
+                f"{len(gpus)}. Lower num_replicas, or hide the GPUs with CUDA_VISIBLE_DEVICES= to "
+                "use the CPU."
             )
         first = first_gpu(launch, len(gpus))
         chosen = gpus[first : first + len(replicas)]

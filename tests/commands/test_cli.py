@@ -108,7 +108,7 @@ def test_run_that_does_not_fit_what_mpirun_started_is_refused(
 
 @pytest.mark.parametrize(
     ("backend", "message"),
-    [("multiworker", "one replica a process on CPUs"), ("horovod", "Leave 'processes' out")],
+    [("multiworker", "one replica per process on CPUs"), ("horovod", "Leave out processes")],
 )
 def test_backend_refuses_replicas_that_it_cannot_place(backend, message, tmp_path):
     given = ("--backend", backend, "--num_replicas", "2", "--processes", "1")

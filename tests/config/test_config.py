@@ -3,9 +3,10 @@ from dataclasses import fields
 
 import pytest
 
-from tfunet.config import keys, sections
+from tfunet.config import keys
+from tfunet.config.memory import SWAP_KEYS, MemoryKeys
 from tfunet.config.run import RunConfig, from_json
-from tfunet.config.sections import MemoryKeys, SplitKeys
+from tfunet.config.sections import SplitKeys
 
 
 @pytest.mark.parametrize(
@@ -90,8 +91,8 @@ def test_lists_of_keys_follow_from_the_sections():
         *("elastic", "hang_seconds", "trace"),
         *("swap_host", "swap_disk", "swap_disk_size", "cpu_memory"),
     }
-    assert set(sections.SWAP_KEYS) == {key.name for key in fields(MemoryKeys)} - {"cpu_memory"}
-    assert sections.SWAP_KEYS[0] == "swap"
+    assert set(SWAP_KEYS) == {key.name for key in fields(MemoryKeys)} - {"cpu_memory"}
+    assert SWAP_KEYS[0] == "swap"
 
 
 def test_a_section_is_checked_alone():

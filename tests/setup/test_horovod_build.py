@@ -156,7 +156,7 @@ def test_without_a_compiler_one_line_says_so(tmp_path: Path) -> None:
     done = run_build(tmp_path, **programs(tmp_path))
     assert done.returncode == build.NOT_BUILT, done.stderr
     assert done.stdout == (
-        "Horovod is not built: it needs a C++ compiler and make. All else works. "
+        "Horovod is not built: it needs a C++ compiler and make. Everything else works. "
         "What to type: tfunet doctor\n"
     )
 

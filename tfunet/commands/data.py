@@ -35,9 +35,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     add_config(show)
     show.add_argument("--out", type=Path, default=Path("samples.png"), help="file to write")
-    show.add_argument(
-        "--num_samples", type=int, default=4, help="samples to draw, the first of the epoch"
-    )
+    show.add_argument("--num_samples", type=int, default=4, help="the first samples of the epoch")
     show.add_argument("--epoch", type=int, default=0, help="epoch, counted from 0")
     show.add_argument("--each", action="store_true", help="draw one sample under each augmentation")
 

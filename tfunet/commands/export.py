@@ -41,14 +41,13 @@ def _export(options: argparse.Namespace) -> int:
     trials = [
         trial for trial in read_sweep(options.folder).trials if _can_be_exported(trial, options.to)
     ]
+    if not trials and options.to == "perfetto":
+        raise ValueError(
+            f"{options.folder} holds no traced run. Train with --trace true, or put trace = true "
+            "into [base] of the study."
+        )
     if not trials:
-        missing = "run with a finished epoch."
-        if options.to == "perfetto":
-            missing = (
-                "run that was traced. Train with --trace true, or put trace = true into [base] of "
-                "the study."
-            )
-        raise ValueError(f"{options.folder} holds no {missing}")
+        raise ValueError(f"{options.folder} holds no run with a finished epoch.")
     out = options.out or options.folder / options.to
     for trial in trials:
         print(_write(trial, options.to, out))

@@ -24,16 +24,7 @@ def add_command(
     has_help: bool = True,
     takes_keys: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command.
-
-    Args:
-        commands: The parent's commands.
-        name: The word to type.
-        function: Carries it out and returns the exit code.
-        help_text: What it does, in the imperative.
-        has_help: Whether argparse answers `--help`.
-        takes_keys: Whether the command reads other options itself, from `options.rest`.
-    """
+    """Add a command. With `takes_keys` it reads unknown options itself, from `options.rest`."""
     parser = commands.add_parser(name, help=help_text, description=help_text, add_help=has_help)
     parser.set_defaults(command=function, takes_keys=takes_keys)
     return parser

@@ -18,13 +18,10 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     predict.add_argument("run", type=Path, help="folder of a finished run")
     predict.add_argument(
-        "images",
-        nargs="+",
-        metavar="IMAGE",
-        help="files; join those of one image by commas",
+        "images", nargs="+", metavar="IMAGE", help="files; join those of one image by commas"
     )
     predict.add_argument(
-        "--out", type=Path, required=True, help="folder to write to; the same command goes on there"
+        "--out", type=Path, required=True, help="folder to write to; the same command resumes there"
     )
     predict.add_argument(
         "--tiles",
@@ -35,10 +32,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     predict.add_argument("--window", type=sizes, metavar="512,512", help="size of a tile")
     predict.add_argument(
-        "--halo",
-        type=int,
-        metavar="N",
-        help="voxels of context; by default the network's reach",
+        "--halo", type=int, metavar="N", help="voxels of context; by default the network's reach"
     )
     predict.add_argument("--batch", type=int, default=1, help="tiles predicted at once")
     predict.add_argument("--format", help="tiff, nifti or zarr; by default the image's format")
@@ -49,8 +43,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         "--pixel_size",
         type=numbers,
         metavar="0.1,0.1",
-        help="pixel size of the images; needed if the run resampled its images and these files do "
-        "not state it",
+        help="of the images; needed if the run resampled its own and these files do not state it",
     )
 
 

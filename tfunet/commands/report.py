@@ -27,11 +27,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     compare.add_argument("first", type=Path, help="folder of the sweep to compare with")
     compare.add_argument("second", type=Path, help="folder of the other sweep")
     compare.add_argument(
-        "--tolerance",
-        type=share,
-        default=0.0,
-        metavar="3%",
-        help="a change that does not matter",
+        "--tolerance", type=share, default=0.0, metavar="3%", help="a change that does not matter"
     )
     compare.add_argument("--json", action="store_true", help="print JSON")
 

@@ -49,27 +49,16 @@ def add(commands: argparse._SubParsersAction) -> None:
     status.add_argument("--json", action="store_true", help="print JSON")
     wait = add_command(actions, "wait", _wait, "wait until no trial runs, then report")
     resume = add_command(
-        actions,
-        "resume",
-        _resume,
-        "run what is not done, here or under SLURM as before",
+        actions, "resume", _resume, "run what is not done, here or under SLURM as before"
     )
     resume.set_defaults(states=("waiting", "interrupted", "failed", "hopeless"))
     retry = add_command(actions, "retry", _resume, "run only the failed trials again")
     retry.set_defaults(states=("failed",))
-    cancel = add_command(
-        actions,
-        "cancel",
-        _cancel,
-        "end running trials, and remove others from the queue",
-    )
+    cancel = add_command(actions, "cancel", _cancel, "end running and queued trials")
     for action in (wait, resume, retry, cancel):
         action.add_argument("folder", type=Path, help="folder of a sweep")
     cancel.add_argument(
-        "trials",
-        nargs="*",
-        metavar="TRIAL",
-        help="only these, under SLURM; by default all",
+        "trials", nargs="*", metavar="TRIAL", help="only these, under SLURM; by default all"
     )
 
 

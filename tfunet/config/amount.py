@@ -62,7 +62,7 @@ def whole_mib(amount: str) -> int:
     num_bytes = in_bytes("cpu_memory", amount)
     if num_bytes < MIB or num_bytes % MIB:
         raise ValueError(
-            f"cpu_memory must be a whole number of MiB, at least 1, such as '400MiB'; got "
-            f"{amount!r}."
+            f"cpu_memory must be a whole number of MiB, at least 1, got {amount!r}. Give an amount "
+            "such as '400MiB'."
         )
     return num_bytes // MIB

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tfunet.config import sections
+from tfunet.config import memory, sections
 
 SCHEMA_VERSION = 1
 
@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 class RunConfig(
     sections.ObservationKeys,
     sections.ReliabilityKeys,
-    sections.MemoryKeys,
+    memory.MemoryKeys,
     sections.ArithmeticKeys,
     sections.EvaluationKeys,
     sections.OptimizationKeys,

@@ -4,10 +4,9 @@ RunConfig inherits them all. A function that needs the keys of one subject takes
 Imports no TensorFlow.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from tfunet.config import amount, compression
 from tfunet.config.augmentation import check_kinds, read_augmentation
 from tfunet.config.refs import check_known
 
@@ -317,70 +316,6 @@ class ArithmeticKeys(Section):
 
     def _check(self) -> None:
         check_known("precision", self.precision, PRECISIONS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryKeys(Section):
-    """The memory that a run may take, and where it puts tensors that do not fit.
-
-    Args:
-        swap: Limit of each replica's device memory: "auto" (the memory of the device), an
-            amount ("12GiB") or a share ("0.5"). Tensors that do not fit are moved to host memory
-            or recomputed. By default, and with "none", large-model support is off.
-        swap_host: Limit of the host memory for each process's swapped tensors, such as "64GiB".
-            By default there is no limit.
-        swap_disk: Folder for swapped tensors beyond `swap_host`, on a disk of each machine. They
-            are deleted when the process ends. Each process expands `~` and `$VARIABLES`.
-        swap_disk_size: Limit of the disk space for each process's swapped tensors, such as
-            "500GiB". By default there is no limit. A disk that is too small ends the run before
-            its first step.
-        cpu_memory: Limit of TensorFlow's CPU memory in each process, such as "400MiB". The CPU
-            then stands for a device that is too small, to try large-model support without one.
-            By default there is no limit.
-        swap_compression: "bfloat16" rounds swapped tensors to 16 bits. They then take half the
-            host memory, disk space and copying, but losses and weights differ from those
-            without large-model support. By default, and with "none", nothing is rounded.
-    """
-
-    swap: str | None = fixed(None)
-    # Free: a run whose disk or memory was too small goes on with more.
-    swap_host: str | None = free(None)
-    swap_disk: str | None = free(None)
-    swap_disk_size: str | None = free(None)
-    cpu_memory: str | None = free(None)
-    swap_compression: str | None = fixed(None)
-
-    def _check(self) -> None:
-        if self.swap == "none":
-            # The other keys too: a study then has the same trials without large-model support.
-            for name in SWAP_KEYS:
-                self._set(name, None)
-        if self.swap_compression == "none":
-            self._set("swap_compression", None)
-        for name in SWAP_KEYS:
-            if getattr(self, name) is not None and self.swap is None:
-                raise ValueError(f"{name} needs swap. Give swap too, such as swap = 'auto'.")
-        for name in ("swap_host", "swap_disk_size"):
-            if getattr(self, name) is not None:
-                amount.in_bytes(name, getattr(self, name))
-        if self.swap_disk is not None and self.swap_host is None:
-            raise ValueError(
-                "swap_disk needs swap_host: the disk takes only what host memory does not. Give "
-                "swap_host too, such as '64GiB', or '0' to put all swapped tensors on the disk."
-            )
-        if self.swap_disk == "":
-            raise ValueError("swap_disk is empty. Give a folder, or '.' for the current one.")
-        if self.swap_disk_size is not None and self.swap_disk is None:
-            raise ValueError("swap_disk_size needs swap_disk. Name the folder too.")
-        compression.check("swap_compression", self.swap_compression)
-        if self.swap is not None:
-            amount.parse(self.swap)
-        if self.cpu_memory is not None:
-            amount.whole_mib(self.cpu_memory)
-
-
-# The keys of large-model support; the first one asks for it.
-SWAP_KEYS = tuple(key.name for key in fields(MemoryKeys) if key.name.startswith("swap"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from tfunet.bench.analysis.stats import Estimate, Spread, adjusted_p_values, spe
 from tfunet.bench.records.collect import SweepRecord, TrialRecord
 from tfunet.bench.records.ways import way_of
 from tfunet.config.amount import MIB
-from tfunet.config.sections import SWAP_KEYS, MemoryKeys
+from tfunet.config.memory import SWAP_KEYS, MemoryKeys
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.measured import Measured
 from tfunet.swap.report.text import read_measured, read_plans
