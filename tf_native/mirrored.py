@@ -1,9 +1,6 @@
 """Several replicas in one process, over tf.distribute.MirroredStrategy."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +18,7 @@ CROSS_DEVICE = {
 
 
 @final
-class MirroredBackend:
+class MirroredBackend(replicas.StrategyBackend):
     """Replicas on the GPUs of one machine, or on logical CPUs where there are none.
 
     Args:
@@ -40,9 +37,8 @@ class MirroredBackend:
                 "processes. Choose multiworker or horovod."
             )
         check_known("collective", collective, CROSS_DEVICE)
-        self._launch = launch
+        super().__init__(launch, replicas.communication_options("auto", bytes_per_pack))
         self._collective = CROSS_DEVICE[collective]
-        self._options = replicas.communication_options("auto", bytes_per_pack)
 
     def start(self) -> Topology:
         devices = replicas.take_devices(self._launch)
@@ -55,23 +51,8 @@ class MirroredBackend:
             local_replicas=self._launch.local_replicas,
         )
 
-    def scope(self) -> AbstractContextManager[Any]:
-        return self._strategy.scope()
-
-    def feed(self, pipeline: Callable[[range], tf.data.Dataset]) -> Iterable[Any]:
-        return replicas.feed(pipeline, self._launch.local_replicas)
-
-    def run(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        return replicas.run(self._strategy, step, arguments, self._launch.local_replicas)
-
-    def average(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        return replicas.average(gradients, self._options)
-
     def sum(self, values: np.ndarray) -> np.ndarray:
         return values
-
-    def profile(self, folder: Path) -> AbstractContextManager[Any]:
-        return nullcontext()
 
     def stop(self) -> None:
         pass

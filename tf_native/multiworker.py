@@ -4,10 +4,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +24,7 @@ def tf_config(launch: Launch) -> str:
 
 
 @final
-class MultiWorkerBackend:
+class MultiWorkerBackend(replicas.StrategyBackend):
     """Processes on one or more machines.
 
     Args:
@@ -40,8 +37,7 @@ class MultiWorkerBackend:
     name = "multiworker"
 
     def __init__(self, launch: Launch, collective: str = "auto", bytes_per_pack: int = 0) -> None:
-        self._launch = launch
-        self._options = replicas.communication_options(collective, bytes_per_pack)
+        super().__init__(launch, replicas.communication_options(collective, bytes_per_pack))
 
     def start(self) -> Topology:
         devices = replicas.take_devices(self._launch)
@@ -65,18 +61,6 @@ class MultiWorkerBackend:
             local_replicas=self._launch.local_replicas,
         )
 
-    def scope(self) -> AbstractContextManager[Any]:
-        return self._strategy.scope()
-
-    def feed(self, pipeline: Callable[[range], tf.data.Dataset]) -> Iterable[Any]:
-        return replicas.feed(pipeline, self._launch.local_replicas)
-
-    def run(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        return replicas.run(self._strategy, step, arguments, self._launch.local_replicas)
-
-    def average(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        return replicas.average(gradients, self._options)
-
     def sum(self, values: np.ndarray) -> np.ndarray:
         first = self._launch.local_replicas.start
 
@@ -87,9 +71,6 @@ class MultiWorkerBackend:
 
         shares = self._strategy.experimental_distribute_values_from_function(share)
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None).numpy()
-
-    def profile(self, folder: Path) -> AbstractContextManager[Any]:
-        return nullcontext()
 
     def stop(self) -> None:
         os.environ.pop("TF_CONFIG", None)

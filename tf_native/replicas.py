@@ -1,6 +1,8 @@
 """What MirroredStrategy and MultiWorkerMirroredStrategy have in common."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -10,6 +12,51 @@ from tfunet.config.refs import check_known
 
 AnyStrategy = TypeVar("AnyStrategy", bound=type[tf.distribute.Strategy])
 COLLECTIVES = ("auto", "ring", "nccl")
+
+
+class StrategyBackend:
+    """The methods of a backend that are the same for both strategies.
+
+    `start` of a subclass sets the strategy.
+    """
+
+    _strategy: tf.distribute.Strategy
+
+    def __init__(
+        self, launch: Launch, options: tf.distribute.experimental.CommunicationOptions
+    ) -> None:
+        self._launch = launch
+        self._options = options
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return self._strategy.scope()
+
+    def feed(self, pipeline: Callable[[range], tf.data.Dataset]) -> Iterable[Any]:
+        return feed(pipeline, self._launch.local_replicas)
+
+    def run(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        local = self._launch.local_replicas
+
+        def part(context: tf.distribute.experimental.ValueContext) -> Any:
+            if len(local) == 1:
+                return arguments
+            index = context.replica_id_in_sync_group - local.start
+            with tf.device("CPU:0"):  # So that each device fetches only its replica's part.
+                return tf.nest.map_structure(lambda value: value[index], arguments)
+
+        def stacked(value: Any) -> tf.Tensor:
+            return tf.stack(self._strategy.experimental_local_results(value))
+
+        distribute = self._strategy.experimental_distribute_values_from_function
+        outputs = self._strategy.run(step, args=distribute(part) if arguments else ())
+        return tf.nest.map_structure(stacked, outputs)
+
+    def average(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        context, mean = tf.distribute.get_replica_context(), tf.distribute.ReduceOp.MEAN
+        return list(context.all_reduce(mean, list(gradients), options=self._options))
+
+    def profile(self, folder: Path) -> AbstractContextManager[Any]:
+        return nullcontext()
 
 
 def unscaled(strategy_class: AnyStrategy) -> AnyStrategy:
@@ -27,47 +74,13 @@ def unscaled(strategy_class: AnyStrategy) -> AnyStrategy:
 
 
 def feed(pipeline: Callable[[range], tf.data.Dataset], local: range) -> tf.data.Dataset:
-    """Return the batches of all local replicas, those of a step as one element, for `run`.
+    """Return the batches of the local replicas, those of a step as one element.
 
     The strategy's own distributed dataset is not used. Its iterators have a tuning thread that
     sleeps for up to a minute, and deleting such an iterator waits for the thread.
     """
     dataset = pipeline(local)
     return dataset if len(local) == 1 else dataset.batch(len(local), drop_remainder=True)
-
-
-def run(
-    strategy: tf.distribute.Strategy,
-    step: Callable[..., Any],
-    arguments: Sequence[Any],
-    local: range,
-) -> Any:
-    """Run `step` on each local replica, and stack the results along a leading axis.
-
-    `arguments` are elements of `feed`. Each replica gets its own part of them.
-    """
-
-    def part(context: tf.distribute.experimental.ValueContext) -> Any:
-        if len(local) == 1:
-            return tuple(arguments)
-        index = context.replica_id_in_sync_group - local.start
-        with tf.device("CPU:0"):  # So that each device fetches only its replica's part.
-            return tf.nest.map_structure(lambda value: value[index], tuple(arguments))
-
-    parts = strategy.experimental_distribute_values_from_function(part) if arguments else ()
-
-    def stacked(value: Any) -> tf.Tensor:
-        return tf.stack(strategy.experimental_local_results(value))
-
-    return tf.nest.map_structure(stacked, strategy.run(step, args=parts))
-
-
-def average(
-    gradients: Sequence[tf.Tensor], options: tf.distribute.experimental.CommunicationOptions
-) -> list[tf.Tensor]:
-    """Return the means over all replicas. Called inside a replica."""
-    context = tf.distribute.get_replica_context()
-    return list(context.all_reduce(tf.distribute.ReduceOp.MEAN, list(gradients), options=options))
 
 
 def communication_options(
