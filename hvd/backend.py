@@ -26,6 +26,8 @@ from tfunet.config.refs import check_known
 CONTROLLERS = ("gloo", "mpi")
 COMPRESSIONS = {"none": horovod.Compression.none, "fp16": horovod.Compression.fp16}
 RENDEZVOUS_SECONDS = 60.0
+# Fields of a SlotInfo that Horovod reads from the environment.
+SLOT_FIELDS = ["hostname", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
 
 
 @final
@@ -193,13 +195,7 @@ def _gloo_environment(
     slot: SlotInfo, host: str, port: str, addresses: Sequence[str]
 ) -> dict[str, str]:
     environment = {
-        "HOROVOD_HOSTNAME": slot.hostname,
-        "HOROVOD_RANK": str(slot.rank),
-        "HOROVOD_SIZE": str(slot.size),
-        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+        **{f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in SLOT_FIELDS},
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(host),
@@ -248,16 +244,11 @@ def _serve_rendezvous(host: str, port: int, slots: Sequence[SlotInfo]) -> Rendez
 
 
 def _await_port(host: str, port: int) -> None:
-    for _ in _attempts(RENDEZVOUS_SECONDS):
+    end = time.monotonic() + RENDEZVOUS_SECONDS
+    while time.monotonic() < end:
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
             return
+        time.sleep(0.05)
     raise ConnectionError(
         f"The chief did not open {host}:{port} within {RENDEZVOUS_SECONDS:.0f} s. See its log."
     )
-
-
-def _attempts(seconds: float) -> Iterator[None]:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        yield
-        time.sleep(0.05)

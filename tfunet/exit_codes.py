@@ -27,16 +27,15 @@ class StoppedError(RuntimeError):
     """A signal ended a run before its last step; it can go on from a checkpoint."""
 
 
+CODES: dict[type[BaseException], int] = {
+    WriteError: NOT_WRITTEN,
+    CheckFailedError: CHECK_FAILED,
+    StoppedError: STOPPED,
+    ValueError: BAD_INPUT,
+    KeyboardInterrupt: INTERRUPTED,
+}
+
+
 def of_error(error: BaseException) -> int | None:
     """Return the exit code for an error; None for an unexpected one."""
-    if isinstance(error, WriteError):
-        return NOT_WRITTEN
-    if isinstance(error, CheckFailedError):
-        return CHECK_FAILED
-    if isinstance(error, StoppedError):
-        return STOPPED
-    if isinstance(error, ValueError):
-        return BAD_INPUT
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
-    return None
+    return next((code for kind, code in CODES.items() if isinstance(error, kind)), None)

@@ -188,7 +188,7 @@ class PlacementKeys(Section):
         cores_per_replica: CPU cores of each replica. By default an equal share of all cores.
         replica_batch: Samples of each replica in an optimizer step (weak scaling).
         global_batch: Samples of all replicas in an optimizer step (strong scaling).
-        accumulation: Number of equal passes that process a replica's batch. Their gradients are
+        accumulation: Equal passes into which a replica's batch is cut. Their gradients are
             averaged.
     """
 
