@@ -41,7 +41,7 @@ def output_of(program: str, *arguments: object) -> str:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(one.name for one in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
 def row(step: int) -> dict[str, object]:
@@ -141,7 +141,7 @@ except WriteError as error:
     assert "Free space" in message
     assert 190 < path.stat().st_size < 203  # The next row would have fitted half.
     assert path.read_text().endswith("\n")
-    assert [int(one["step"]) for one in read_rows(path)] == list(range(1, len(read_rows(path)) + 1))
+    assert [int(row["step"]) for row in read_rows(path)] == list(range(1, len(read_rows(path)) + 1))
 
 
 def test_folder_without_permission_is_named(tmp_path):
@@ -221,7 +221,7 @@ def test_killed_writer_leaves_whole_files(tmp_path):
         writer.wait()
         writer.stdout.close()
         assert_whole(tmp_path / "result.json")
-        steps = [int(one["step"]) for one in read_rows(tmp_path / "steps.csv")]
+        steps = [int(row["step"]) for row in read_rows(tmp_path / "steps.csv")]
         assert steps == list(range(1, len(steps) + 1))
         with folder.locked():
             assert names(tmp_path) == [".lock", "result.json", "steps.csv"]
@@ -243,7 +243,7 @@ def test_numbers_come_back_bit_for_bit(tmp_path):
     with Table(tmp_path / "steps.csv", COLUMNS) as table:
         for step, value in enumerate(values, 1):
             table.append({"step": step, "seconds": 0, "loss": value})
-    assert [float(one["loss"]) for one in read_rows(tmp_path / "steps.csv")] == values
+    assert [float(row["loss"]) for row in read_rows(tmp_path / "steps.csv")] == values
 
 
 @pytest.mark.parametrize("last", [0, 1, 3, 9])
@@ -257,13 +257,13 @@ def test_resumed_table_keeps_the_rows_up_to_the_last_that_counts(tmp_path, last)
         file.write("6,0.")
     with Table(path, COLUMNS, last=last) as table:
         table.append(row(100))
-    kept = [int(one["step"]) for one in read_rows(path)]
+    kept = [int(row["step"]) for row in read_rows(path)]
     assert kept == [*range(1, min(last, 5) + 1), 100]
 
 
 def test_half_row_is_not_read(tmp_path):
     (tmp_path / "steps.csv").write_text("step,seconds,loss\n1,0.5,1.0\n2,0.5,0.2")
-    assert [one["step"] for one in read_rows(tmp_path / "steps.csv")] == ["1"]
+    assert [row["step"] for row in read_rows(tmp_path / "steps.csv")] == ["1"]
 
 
 def test_absent_table_has_no_rows(tmp_path):

@@ -65,7 +65,9 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
     Raises ValueError for an unknown key (with the near match) and for a value of the wrong type.
     """
-    check_keys(values)
+    for key in values:
+        if key not in KEYS:
+            raise ValueError(_unknown_key(key))
     return to_config(_parser().parse_object(dict(values)))
 
 
@@ -80,13 +82,6 @@ def parse(arguments: Sequence[str]) -> RunConfig:
 @functools.cache
 def _parser() -> ArgumentParser:
     return run_parser()
-
-
-def check_keys(values: Mapping[str, Any], where: str = "") -> None:
-    """Raise ValueError for the first key that RunConfig does not have."""
-    for key in values:
-        if key not in KEYS:
-            raise ValueError(_unknown_key(key, where))
 
 
 def check_names(config: RunConfig) -> None:
@@ -122,9 +117,9 @@ def _allowed(key: str) -> str:
     return next(words for type_, words in TYPE_WORDS.items() if kind in (type_, type_ | None))
 
 
-def _unknown_key(key: str, where: str = "") -> str:
+def _unknown_key(key: str) -> str:
     advice = near_match(key, KEYS) or f" Known: {', '.join(KEYS)}."
-    return f"Unknown key {key!r}{where}.{advice}"
+    return f"Unknown key {key!r}.{advice}"
 
 
 def _tuples(value: Any) -> Any:

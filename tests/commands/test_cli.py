@@ -52,7 +52,7 @@ def test_command_imports_no_tensorflow(arguments, tmp_path):
     sweep = tmp_path / "sweep"
     tfunet("sweep", "plan", "studies/quickstart.toml", folder=tmp_path)
     sweep.mkdir()
-    given = [str(sweep) if one == "SWEEP" else one for one in arguments]
+    given = [str(sweep) if word == "SWEEP" else word for word in arguments]
     code = (
         "import sys; from tfunet.cli import main\n"
         f"try: main({given!r})\nexcept SystemExit: pass\n"
@@ -236,10 +236,14 @@ def test_ended_run_leaves_no_process_no_port_and_no_half_written_file(number, co
     finally:
         process.kill()
     assert process.returncode == code
-    assert not [one for one in children if one.is_running() and one.status() != "zombie"]
+    assert not [child for child in children if child.is_running() and child.status() != "zombie"]
     ports = {int(address.rsplit(":", 1)[1]) for address in launch["addresses"]}
-    listening = [one for one in psutil.net_connections() if one.status == psutil.CONN_LISTEN]
-    assert not ports & {one.laddr.port for one in listening}
+    listening = {
+        connection.laddr.port
+        for connection in psutil.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert not ports & listening
     assert not list(run.glob(".partial*"))
     assert json.loads((run / "failure.json").read_text())["exit_code"] == code
     assert not (run / "result.json").exists()
@@ -254,8 +258,8 @@ def wait_for_steps(run, process):
         table = run / "steps.csv"
         if table.exists() and len(table.read_text().splitlines()) > 1:
             return [
-                one
-                for one in psutil.Process(process.pid).children(recursive=True)
-                if "tfunet.worker" in " ".join(one.cmdline())
+                child
+                for child in psutil.Process(process.pid).children(recursive=True)
+                if "tfunet.worker" in " ".join(child.cmdline())
             ]
     raise AssertionError("Training did not begin.")

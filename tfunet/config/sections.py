@@ -14,12 +14,11 @@ BAD_SAMPLES = ("refuse", "skip")
 PIPELINES = ("tf", "device", "dali")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
-
-# What the field of each key says of it: whether an interrupted run may change it when it goes on,
-# as it may where the key changes nothing that is computed ...
+# Metadata of every key: whether an interrupted run may change it when it goes on. It may if the
+# key does not change what is computed.
 FIXED = {"may_change": False}
 FREE = {"may_change": True}
-# ... and whether it tells apart the ways of training that a report compares.
+# Metadata of the keys that tell apart the ways of training in a report.
 IS_WAY = {"is_way": True}
 
 
