@@ -316,13 +316,13 @@ def test_run_is_done_when_its_result_is_there(tmp_path):
 
 def test_each_file_comes_back_as_it_was_written(tmp_path):
     folder = RunFolder(tmp_path)
-    assert (folder.read_config(), folder.read_env(), folder.read_split()) == (None, None, None)
+    assert (folder.read_config(), folder.read_split()) == (None, None)
     config = RunConfig(patch=(64, 64), backend="horovod", num_replicas=2)
     folder.write_config(config)
     folder.write_env({"python": "3.11"})
     folder.write_split({"train": ["a", "b"], "validation": ["c"]})
     assert folder.read_config() == config
-    assert folder.read_env() == {"python": "3.11"}
+    assert json.loads((tmp_path / "env.json").read_text()) == {"python": "3.11"}
     assert folder.read_split() == {"train": ["a", "b"], "validation": ["c"]}
     # A case id with a comma stays one value.
     case = {"epoch": 1, "case": "a,b", "region": "cell"}

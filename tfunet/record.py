@@ -137,10 +137,6 @@ class RunFolder:
         """Write env.json."""
         self._write_json("env.json", environment)
 
-    def read_env(self) -> dict[str, Any] | None:
-        """Return env.json; None if it is missing."""
-        return self._read_json("env.json")
-
     def write_split(self, split: Mapping[str, Any]) -> None:
         """Write split.json: the case ids of both sides, and the cases that are left out."""
         self._write_json("split.json", split)
