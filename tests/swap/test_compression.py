@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from small_fits import fitted, support
+from strategies import Fixed, swapped_plan
 
 from tfunet.config.run import RunConfig
 from tfunet.graph.reader import read
@@ -21,8 +22,8 @@ from tfunet.swap.plan.exact import without_compared
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import schedule
 from tfunet.swap.report.text import text
-from tfunet.swap.search import planner
-from tfunet.swap.search.search import Search
+from tfunet.swap.search.candidates import Candidates
+from tfunet.swap.search.strategy import Strategy
 from tfunet.swap.storage.compressed_tier import CompressedTier
 from tfunet.swap.storage.disk import DiskFile
 from tfunet.swap.storage.disk_tier import DiskTier, HostAndDisk
@@ -42,17 +43,10 @@ def same_costs(monkeypatch):
     monkeypatch.setattr(profile, "measure", measured)
 
 
-def second_activation(step, **_):
+def second_activation(trace):
     """Return a plan that swaps one tensor."""
-    name = [step.tensors[op.outputs[0]].name for op in step.ops if op.kind in ("Relu", "Tanh")][1]
-    (tensor,) = (one for one in step.tensors if one.name == name)
-    has = tensor.compressed_bytes > 0
-    return Plan(
-        decisions={name: "swap"},
-        tensor_bytes={name: tensor.num_bytes},
-        compression=step.compression if has else None,
-        compressed_bytes={name: tensor.compressed_bytes} if has else {},
-    )
+    activations = [op.outputs[0] for op in trace.ops if op.kind in ("Relu", "Tanh")]
+    return swapped_plan(trace, [activations[1]])
 
 
 def test_losses_are_near_those_without_and_host_memory_is_half():
@@ -129,22 +123,27 @@ def test_what_comes_back_is_the_nearest_bfloat16(where, dtype, tmp_path):
     assert sizes == [one for one in (2, numbers.itemsize) if where == "host" or one > 2]
 
 
-def test_only_gradients_that_read_a_rounded_tensor_change(monkeypatch):
-    monkeypatch.setattr(planner, "make_plan", second_activation)
-    found = []
+def test_only_gradients_that_read_a_rounded_tensor_change():
+    changes = []
     for compression in (None, "bfloat16"):
         keras.backend.clear_session()
         model, image, mask = _shared_free()
         before = model.get_weights()
-        one = LargeModelSupport(0, threshold_bytes=256, verbose=0, compression=compression)
-        model.fit(image, mask, batch_size=4, verbose=0, callbacks=[one])
-        assert bool(one.plans[-1].compressed_bytes) == (compression is not None)
-        found.append([a - b for a, b in zip(model.get_weights(), before, strict=True)])
-    differ = [not np.array_equal(a, b) for a, b in zip(*found, strict=True)]
+        callback = LargeModelSupport(
+            0,
+            threshold_bytes=256,
+            verbose=0,
+            compression=compression,
+            strategy=Fixed(second_activation),
+        )
+        model.fit(image, mask, batch_size=4, verbose=0, callbacks=[callback])
+        assert bool(callback.plans[-1].compressed_bytes) == (compression is not None)
+        changes.append([a - b for a, b in zip(model.get_weights(), before, strict=True)])
+    differ = [not np.array_equal(a, b) for a, b in zip(*changes, strict=True)]
     # The second of four convolutions feeds it; ReLU's gradient reads its sign; the kernel of the
     # third reads its numbers. Each has a kernel and a bias.
     assert differ == [False, False, False, False, True, False, False, False]
-    (steps,) = [(a, b) for a, b, other in zip(*found, differ, strict=True) if other]
+    (steps,) = [(a, b) for a, b, differs in zip(*changes, differ, strict=True) if differs]
     # A sum of products with numbers that are off by 2**-9 at the most.
     assert np.abs(steps[0] - steps[1]).max() < 2**-8 * np.abs(steps[0]).max()
 
@@ -193,27 +192,23 @@ def steps_of(make, callbacks, policy="float32"):
     return np.concatenate([(a - b).ravel() for a, b in ends])
 
 
-def all_swapped(step, *, costs, threshold_bytes, **_):
-    """Return a plan that swaps whatever it may, whether or not that lowers the peak."""
-    step = without_compared(step)
-    search = Search(step, costs, ("swap",), threshold_bytes)
-    tensors = [step.tensors[one] for one in search.idle(schedule(step, {}), {})]
-    return Plan(
-        decisions={one.name: "swap" for one in tensors},
-        compression=step.compression,
-        compressed_bytes={
-            one.name: one.compressed_bytes for one in tensors if one.compressed_bytes
-        },
+class AllSwapped(Strategy):
+    """Swaps whatever it may, whether or not that lowers the peak."""
+
+    def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
+        trace = without_compared(trace)
+        candidates = Candidates(trace, costs, ("swap",), threshold_bytes)
+        return swapped_plan(trace, candidates.idle(schedule(trace, {}), {}))
+
+
+def test_gradients_find_what_they_look_for():
+    callback = LargeModelSupport(
+        0, threshold_bytes=256, verbose=0, compression="bfloat16", strategy=AllSwapped()
     )
-
-
-def test_gradients_find_what_they_look_for(monkeypatch):
-    monkeypatch.setattr(planner, "make_plan", all_swapped)
-    one = LargeModelSupport(0, threshold_bytes=256, verbose=0, compression="bfloat16")
-    rounded, plain = steps_of(searching, [one]), steps_of(searching, [])
-    # Of a number that equals none, the gradient of a maximum is a division by zero.
+    rounded, plain = steps_of(searching, [callback]), steps_of(searching, [])
+    # If no number equals the maximum, its gradient is a division by zero.
     assert 0 < np.linalg.norm(rounded - plain) < 0.01 * np.linalg.norm(plain)
-    plan = one.plans[-1]
+    plan = callback.plans[-1]
     assert 0 < len(plan.compressed_bytes) < len(plan.decisions)
 
 

@@ -152,15 +152,15 @@ def test_disk_is_free_after_training(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"host_budget": 0, "disk": "missing"}, "does not exist. Create it"),
-        ({"host_budget": 0, "disk": "file"}, "is a file, not a folder"),
-        ({"host_budget": 0, "disk": "/proc"}, "Nothing can be written"),
-        ({"host_budget": 0, "disk": "$UNKNOWN_HERE"}, "does not exist"),
-        ({"disk": "folder"}, "Give host_budget too"),
-        ({"disk_budget": "1GiB"}, "Give disk, a folder, too"),
-        ({"host_budget": "auto"}, "host_budget must be an amount such as '64GiB'"),
-        ({"host_budget": "0.5"}, "host_budget must be an amount"),
-        ({"host_budget": 0, "disk": "folder", "disk_budget": "lots"}, "disk_budget must be"),
+        ({"host": 0, "disk": "missing"}, "does not exist. Create it"),
+        ({"host": 0, "disk": "file"}, "is a file, not a folder"),
+        ({"host": 0, "disk": "/proc"}, "Nothing can be written"),
+        ({"host": 0, "disk": "$UNKNOWN_HERE"}, "does not exist"),
+        ({"disk": "folder"}, "Give host too"),
+        ({"disk_size": "1GiB"}, "needs disk: give a folder too"),
+        ({"host": "auto"}, "host must be an amount such as '64GiB'"),
+        ({"host": "0.5"}, "host must be an amount"),
+        ({"host": 0, "disk": "folder", "disk_size": "lots"}, "disk_size must be"),
     ],
 )
 def test_wrong_limits_are_refused_before_anything_is_traced(options, message, tmp_path):
@@ -205,18 +205,18 @@ def test_run_without_support_has_no_limits_of_it():
     assert RunConfig(swap="none", **values) == RunConfig()
 
 
-# --- Host budget ----------------------------------------------------------------------------------
+# --- Limits -----------------------------------------------------------------------------------
 
 
-def test_host_budget_that_is_too_small_is_what_the_line_names(capsys):
-    one = support(host_budget="512KiB", verbose=1)
+def test_limit_on_host_memory_that_is_too_low_is_what_the_line_names(capsys):
+    one = support(host="512KiB", verbose=1)
     _, losses = fitted([one])
     (plan,) = one.plans
     assert plan.host_bytes <= 2**19
     assert plan.wanted_host_bytes > 2**19
     assert plan.wanted_peak_bytes < plan.peak_bytes
     shown = capsys.readouterr().out
-    assert shown.count("The host budget stands in the way: with 1 MiB for the swapped tensors") == 1
+    assert shown.count("The limit on host memory stands in the way: with 1 MiB for the") == 1
     assert losses == fitted([])[1]
 
 
@@ -228,7 +228,7 @@ def test_without_room_on_the_host_it_recomputes_instead(monkeypatch):
 
     monkeypatch.setattr(profile, "measure", measure)
     found = []
-    for limits in ({}, {"host_budget": 0}):
+    for limits in ({}, {"host": 0}):
         ways = ["swap", "recompute"]  # Slabs would change the last bits.
         one = LargeModelSupport(0, threshold_bytes=256, verbose=0, allowed=ways, **limits)
         found.append((trained("unet 3D", [one]), set(one.plans[-1].decisions.values())))
@@ -239,13 +239,13 @@ def test_without_room_on_the_host_it_recomputes_instead(monkeypatch):
     assert_same(limited, trained("unet 3D", []))
 
 
-def test_budget_of_the_disk_is_kept(tmp_path):
-    one = support(tmp_path, disk_budget="512KiB")
+def test_limit_on_the_disk_is_kept(tmp_path):
+    one = support(tmp_path, disk_size="512KiB")
     fitted([one])
     (plan,) = one.plans
     assert plan.disk_bytes <= 2**19
     assert plan.wanted_host_bytes
-    assert "budgets of host and disk stand in the way" in limits_line(plan)
+    assert "limits on host memory and disk stand in the way" in limits_line(plan)
 
 
 def test_plan_with_tensors_on_disk_is_followed_again_or_asks_for_one(tmp_path):
@@ -255,7 +255,7 @@ def test_plan_with_tensors_on_disk_is_followed_again_or_asks_for_one(tmp_path):
     plan = Plan.from_json(first.plans[-1].to_json())
     assert plan.on_disk
     keras.backend.clear_session()
-    again = LargeModelSupport("8GiB", plan=plan, host_budget=0, disk=tmp_path, verbose=0)
+    again = LargeModelSupport("8GiB", plan=plan, host=0, disk=tmp_path, verbose=0)
     assert fitted([again])[1] == losses
     keras.backend.clear_session()
     with pytest.raises(ValueError, match="give disk, a folder, too"):
@@ -265,13 +265,13 @@ def test_plan_with_tensors_on_disk_is_followed_again_or_asks_for_one(tmp_path):
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"host_budget": "64KiB"}, "MiB of host memory, and host_budget leaves 0.1 MiB"),
-        ({"host_budget": 0, "disk_budget": "64KiB"}, "MiB on disk, and disk_budget leaves 0.1 MiB"),
+        ({"host": "64KiB"}, "MiB of host memory, and host leaves 0.1 MiB"),
+        ({"host": 0, "disk_size": "64KiB"}, "MiB on disk, and disk_size leaves 0.1 MiB"),
     ],
 )
 def test_given_plan_does_not_pass_over_the_limits(limits, message, tmp_path):
     keras.backend.clear_session()
-    disk = {"disk": tmp_path} if "disk_budget" in limits else {}
+    disk = {"disk": tmp_path} if "disk_size" in limits else {}
     first = support(tmp_path) if disk else support()
     fitted([first])
     keras.backend.clear_session()
@@ -280,9 +280,7 @@ def test_given_plan_does_not_pass_over_the_limits(limits, message, tmp_path):
 
 
 def test_limits_are_recorded_where_all_fits(tmp_path):
-    one = LargeModelSupport(
-        "64GiB", host_budget="1GiB", disk=tmp_path, disk_budget="2GiB", verbose=0
-    )
+    one = LargeModelSupport("64GiB", host="1GiB", disk=tmp_path, disk_size="2GiB", verbose=0)
     fitted([one])
     assert not one.plans[-1].decisions
     assert (one.plans[-1].host_budget_bytes, one.plans[-1].disk_budget_bytes) == (2**30, 2**31)

@@ -70,7 +70,7 @@ def test_tensor_of_unknown_shape_is_kept_and_said_once(kind, threshold_bytes, ca
     both = []
     one = LargeModelSupport(
         0 if kind == "mask" else "64MiB",
-        host_budget=0,
+        host=0,
         disk=tmp_path,
         threshold_bytes=threshold_bytes,
     )

@@ -9,7 +9,8 @@ from tfunet import cli, exit_codes
 from tfunet.record import RunFolder
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.measured import MOST_POINTS, Measured, account
-from tfunet.swap.report.text import draw, read_measured, read_plans, text
+from tfunet.swap.report.picture import draw
+from tfunet.swap.report.text import read_measured, read_plans, text
 from tfunet.timing.xplane import Allocation
 
 MIB = 2**20

@@ -27,7 +27,7 @@ class Limiting(keras.callbacks.Callback):
 
 
 def support(disk):
-    return LargeModelSupport("18MiB", host_budget=0, disk=disk, allowed=["swap"])
+    return LargeModelSupport("18MiB", host=0, disk=disk, allowed=["swap"])
 """
 
 
