@@ -39,16 +39,16 @@ def trained(kind, callbacks, policy="float32"):
     return losses, model.get_weights()
 
 
-def assert_same(one, other):
-    assert one[0] == other[0]
-    for a, b in zip(one[1], other[1], strict=True):
+def assert_same(first, second):
+    assert first[0] == second[0]
+    for a, b in zip(first[1], second[1], strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def passed_with_onednn(*which):
     """Run tests in a process of its own, on all cores, and return how many there were.
 
-    oneDNN sums in other orders, by what it makes one op of; it is chosen before TensorFlow begins.
+    oneDNN is chosen before TensorFlow begins. It sums in other orders where it fuses ops.
     """
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     done = subprocess.run(
@@ -76,9 +76,9 @@ WHOLE = {"1D"}
 
 
 def namespace():
-    """Return a command that runs another where it may mount, for itself alone.
+    """Return a command that runs another one where it may mount file systems for itself alone.
 
-    A user who is not root may where the kernel grants namespaces of users.
+    A user who is not root may do so where the kernel grants user namespaces.
     """
     for options in ([], ["--user", "--map-root-user"]):
         command = ["unshare", "--mount", *options]
@@ -89,7 +89,7 @@ def namespace():
 
 @contextlib.contextmanager
 def no_file_beyond(num_bytes):
-    """Have the kernel refuse to write to a file beyond so many bytes."""
+    """Make the kernel refuse to write to a file beyond so many bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:
@@ -109,8 +109,8 @@ RUN = {
 
 
 def train(folder, cache, prefix=(), variables=None, **values):
-    options = [word for key, one in values.items() for word in (f"--{key}", json.dumps(one))]
-    options = [one.strip('"') for one in options]
+    options = [word for key, value in values.items() for word in (f"--{key}", json.dumps(value))]
+    options = [word.strip('"') for word in options]
     command = [*prefix, sys.executable, "-m", "tfunet", "train", "--out", str(folder), *options]
     paths = os.pathsep.join([str(ROOT), str(folder.parent)])
     ended = subprocess.run(

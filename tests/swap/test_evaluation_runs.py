@@ -60,16 +60,16 @@ def few_slabs(monkeypatch):
 def test_nothing_stays_after_an_evaluation_or_a_prediction(few_slabs):
     model, image, mask = compiled_model()
     before = {name: vars(model).get(name) for name in compiled.STEPS}
-    one = splitting()
+    callback = splitting()
     for run in (
-        lambda: model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[one]),
-        lambda: model.predict(image, batch_size=2, verbose=0, callbacks=[one]),
+        lambda: model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[callback]),
+        lambda: model.predict(image, batch_size=2, verbose=0, callbacks=[callback]),
     ):
         run()
-        assert one.evaluation_plans[-1].split
+        assert callback.evaluation_plans[-1].split
         assert {name: vars(model).get(name) for name in compiled.STEPS} == before
         assert {vars(model)[name] for name in compiled.STEPS.values()} == {None}
-    assert one.plans == []
+    assert callback.plans == []
     assert not model.optimizer.built  # It takes memory, and nothing is trained.
 
 
@@ -90,10 +90,12 @@ def test_a_test_step_of_ones_own_is_there_again(few_slabs):
         return type(model).test_step(model, data)
 
     model.test_step = own
-    one = splitting()
-    model.fit(image, mask, batch_size=2, verbose=0, validation_data=(image, mask), callbacks=[one])
+    callback = splitting()
+    model.fit(
+        image, mask, batch_size=2, verbose=0, validation_data=(image, mask), callbacks=[callback]
+    )
     assert calls
-    assert one.evaluation_plans[-1].split
+    assert callback.evaluation_plans[-1].split
     assert vars(model)["test_step"] is own
 
 
@@ -101,7 +103,7 @@ def test_validation_inside_of_fit_is_planned_once_and_gives_the_same_numbers(few
     results = []
     for callbacks in ([], [splitting()]):
         model, image, mask = compiled_model()
-        found = model.fit(
+        fitted = model.fit(
             image,
             mask,
             batch_size=2,
@@ -111,11 +113,11 @@ def test_validation_inside_of_fit_is_planned_once_and_gives_the_same_numbers(few
             validation_data=(image, mask),
             callbacks=callbacks,
         )
-        results.append(found.history["val_loss"])
+        results.append(fitted.history["val_loss"])
     np.testing.assert_allclose(*results, rtol=1e-5)
-    (one,) = callbacks
-    assert len(one.plans) == len(one.evaluation_plans) == 1
-    assert one.plans[0] is not one.evaluation_plans[0]
+    (callback,) = callbacks
+    assert len(callback.plans) == len(callback.evaluation_plans) == 1
+    assert callback.plans[0] is not callback.evaluation_plans[0]
 
 
 def test_context_supports_evaluations_and_a_test_step_that_a_train_step_calls(few_slabs):
@@ -129,39 +131,39 @@ def test_context_supports_evaluations_and_a_test_step_that_a_train_step_calls(fe
     plain, image, mask = compiled_model()
     model = Own(plain.input, plain.output)
     model.compile(loss=plain.loss)
-    one = splitting()
-    with one.on(model):
+    callback = splitting()
+    with callback.on(model):
         model.train_on_batch(image[:2], mask[:2])
-        assert (len(one.plans), len(one.evaluation_plans)) == (1, 0)
+        assert (len(callback.plans), len(callback.evaluation_plans)) == (1, 0)
         model.test_on_batch(image[:2], mask[:2])
-        assert (len(one.plans), len(one.evaluation_plans)) == (1, 1)
-        model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[one])
+        assert (len(callback.plans), len(callback.evaluation_plans)) == (1, 1)
+        model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[callback])
         assert "test_step" in vars(model)  # An evaluation inside ends nothing.
     assert "test_step" not in vars(model)
 
 
 def test_a_loop_of_ones_own(few_slabs):
     model, image, _ = compiled_model()
-    one = splitting()
-    forward = tf.function(one.evaluating(lambda x: model(x, training=False)))
-    with one.on(model):
+    callback = splitting()
+    forward = tf.function(callback.evaluating(lambda x: model(x, training=False)))
+    with callback.on(model):
         in_slabs = forward(tf.constant(image[:2]))
-    assert one.evaluation_plans[-1].split
+    assert callback.evaluation_plans[-1].split
     np.testing.assert_allclose(in_slabs, model(image[:2], training=False), rtol=1e-4, atol=1e-5)
     # Without support it is what it was.
-    again = tf.function(one.evaluating(lambda x: model(x, training=False)))
+    again = tf.function(callback.evaluating(lambda x: model(x, training=False)))
     again(tf.constant(image[:2]))
-    assert len(one.evaluation_plans) == 1
+    assert len(callback.evaluation_plans) == 1
 
 
 def test_a_line_only_where_something_is_done(few_slabs, capsys):
     model, image, mask = compiled_model()
     lines = []
     for budget in ("8GiB", 0):
-        one = splitting(budget, verbose=1)
-        model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[one])
+        callback = splitting(budget, verbose=1)
+        model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[callback])
         lines.append(capsys.readouterr().out)
-        assert len(one.evaluation_plans) == 1
+        assert len(callback.evaluation_plans) == 1
     assert lines[0] == ""
     assert lines[1].startswith("Large-model support: in evaluation, of the tensors ")
     assert len(lines[1].splitlines()) == 1
@@ -172,8 +174,8 @@ def test_a_line_only_where_something_is_done(few_slabs, capsys):
 def test_an_evaluation_that_fits_keeps_its_graph(few_slabs):
     model, image, mask = compiled_model()
     graphs = []
-    for one in (None, splitting("8GiB")):
-        with contextlib.nullcontext() if one is None else one.on(model):
+    for callback in (None, splitting("8GiB")):
+        with contextlib.nullcontext() if callback is None else callback.on(model):
             step = tf.function(model.test_step, autograph=False)
             graph = step.get_concrete_function((image[:2], mask[:2])).graph
         # But for what returns the results, and tells the replica.
@@ -195,8 +197,8 @@ def test_what_was_timed_in_training_is_not_timed_again_in_evaluation(monkeypatch
     monkeypatch.setattr(profile, "take", spied)
     monkeypatch.setattr(profile, "SMALL_BYTES", 2**8)
     model, image, mask = compiled_model()
-    one = support(allowed=["swap"])
-    with one.on(model):
+    callback = support(allowed=["swap"])
+    with callback.on(model):
         model.train_on_batch(image[:2], mask[:2])
         (of_training,) = taken
         assert "Conv2D" in of_training

@@ -43,10 +43,10 @@ def test_nothing_stays_after_an_exception_in_a_step():
 
 def test_context_supports_train_on_batch():
     model, image, mask = compiled()
-    one = support()
-    with one.on(model):
+    callback = support()
+    with callback.on(model):
         model.train_on_batch(image[:2], mask[:2])
-        assert one.plans[-1].decisions
+        assert callback.plans[-1].decisions
     assert "train_step" not in vars(model)
     with_support = model.get_weights()
     other, image, mask = compiled(jit_compile=False)
@@ -56,10 +56,10 @@ def test_context_supports_train_on_batch():
 
 
 def test_steps_per_execution_and_callback_used_twice():
-    one = support()
+    callback = support()
     for _ in range(2):
         model, image, mask = compiled(steps_per_execution=3, jit_compile=False)
-        model.fit(image, mask, batch_size=2, verbose=0, shuffle=False, callbacks=[one])
+        model.fit(image, mask, batch_size=2, verbose=0, shuffle=False, callbacks=[callback])
     plain, image, mask = compiled(steps_per_execution=3, jit_compile=False)
     plain.fit(image, mask, batch_size=2, verbose=0, shuffle=False)
     for a, b in zip(model.get_weights(), plain.get_weights(), strict=True):

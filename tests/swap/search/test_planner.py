@@ -103,8 +103,8 @@ def test_both_ways_together_are_never_slower_than_one_alone(costs, copies_overla
     both = plan_for(UNET, budget, costs)
     assert both.peak_bytes <= budget
     for way in ("swap", "recompute"):
-        one = plan_for(UNET, budget, costs, allowed=[way])
-        assert both.step_seconds <= one.step_seconds or one.peak_bytes > budget
+        alone = plan_for(UNET, budget, costs, allowed=[way])
+        assert both.step_seconds <= alone.step_seconds or alone.peak_bytes > budget
 
 
 def test_copies_beside_computation_cost_less():

@@ -109,13 +109,13 @@ def test_readers_share_a_copy_back_within_so_many_levels(threshold, groupby, cop
 
 def test_several_copies_back_are_counted_in_memory_and_time():
     rule = {"threshold_bytes": 100, "sync_mode": 3, "cost": {"copy_seconds": 1.0}}
-    one = plan_for(TWICE, swapin_groupby=3, **rule)
-    two = plan_for(TWICE, swapin_groupby=0, **rule)
-    assert (one.copy_seconds, two.copy_seconds) == (2.0, 3.0)
+    shared = plan_for(TWICE, swapin_groupby=3, **rule)
+    apart = plan_for(TWICE, swapin_groupby=0, **rule)
+    assert (shared.copy_seconds, apart.copy_seconds) == (2.0, 3.0)
     # N is made while a is there for P, and not while it is away once more.
-    assert one.peak_bytes == two.peak_bytes == 120
-    assert num_bytes_at(one, 6.5) == 120
-    assert num_bytes_at(two, 6.5) == 20
+    assert shared.peak_bytes == apart.peak_bytes == 120
+    assert num_bytes_at(shared, 6.5) == 120
+    assert num_bytes_at(apart, 6.5) == 20
 
 
 def test_further_copies_begin_ahead_too():
