@@ -62,14 +62,9 @@ class AllThatMayBeSplit(Strategy):
     """Splits every tensor it may, whether or not that lowers the peak."""
 
     def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
-        return split_plan(
-            trace,
-            [
-                index
-                for index in split.splittable(trace)
-                if trace.tensors[index].num_bytes >= threshold_bytes
-            ],
-        )
+        tensors = trace.tensors
+        large = [at for at in split.splittable(trace) if tensors[at].num_bytes >= threshold_bytes]
+        return split_plan(trace, large)
 
 
 def split_plan(trace, tensors):
@@ -89,3 +84,17 @@ class Fixed(Strategy):
 
     def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
         return self.make(trace)
+
+
+def swapped_plan(trace, indices):
+    """Return a plan that swaps these tensors, in fewer bits if the trace allows it."""
+    tensors = [trace.tensors[index] for index in indices]
+    compressed_bytes = {
+        tensor.name: tensor.compressed_bytes for tensor in tensors if tensor.compressed_bytes
+    }
+    return Plan(
+        decisions={tensor.name: "swap" for tensor in tensors},
+        tensor_bytes={tensor.name: tensor.num_bytes for tensor in tensors},
+        compression=trace.compression if compressed_bytes else None,
+        compressed_bytes=compressed_bytes,
+    )
