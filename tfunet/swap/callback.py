@@ -84,18 +84,9 @@ class LargeModelSupport(keras.callbacks.Callback):
         strategy: What decides about each tensor, instead of a search among what is `allowed`
             (`tfunet.swap.search.strategy`).
         plan: A plan to follow instead of making one, for the same model and batch; see `plans`.
-        swapout_threshold: This and the next five are the parameters of TFLMS v2. Any of them makes
-            its rule the strategy, which swaps and does nothing else, whatever the budget. The first
-            three are found for the budget if they are left out or -1. `tflms.Rule` and
-            docs/large-models.md have more. A tensor is swapped for its readers in the backward
-            pass that are more than so many levels of the graph from the op that made it.
-        swapin_ahead: A copy back begins so many levels before it is read.
-        swapin_groupby: Readers with at most so many levels from one to the next share a copy back.
-        sync_mode: With 1 the step waits for copies to the host, with 2 for those back, with 3 for
-            both.
-        serialization: Levels whose ops run one after the other: [1, "3:5"].
-        serialization_by_size: Ops of a level run one after the other, too, if the level reads and
-            makes more than so many GiB.
+        swapout_threshold: This and the next five are the parameters of TFLMS v2, which
+            `tfunet.swap.search.tflms.Rule` describes. Any of them makes its rule the strategy:
+            tensors are swapped, and nothing else is done, whatever the budget.
         verbose: 0 prints nothing, 1 a line when the plan is made and one after training.
         note: Told of each copy in each step: "swap out" or "swap in", and between which Unix
             times. On a CPU only: the host does not know of a GPU's copies.
@@ -323,7 +314,9 @@ class LargeModelSupport(keras.callbacks.Callback):
         trace, handles = reader.read(ops, results, compression=self.compression)
         memory = self._memory(trace, handles)
         unknown = reader.of_unknown_size(trace, handles)
-        self._tell_of_unknown(unknown)
+        if unknown and self.verbose and not self._told_of_unknown:
+            self._told_of_unknown = True
+            print(unknown_line(unknown), flush=True)
         plan = self.plan or self._make_plan(trace, ops, memory)
         check_plan(plan, self.compression)
         trace = as_planned(trace, plan)
@@ -357,10 +350,16 @@ class LargeModelSupport(keras.callbacks.Callback):
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
     def _make_plan(self, trace: Trace, ops: Sequence[tf.Operation], memory: Memory) -> Plan:
-        wanted = making.Wanted(
-            strategy=self.strategy, threshold_bytes=self.threshold_bytes, margin=self.margin
+        return making.make_plan(
+            trace,
+            ops,
+            self._open_room(),
+            memory,
+            self._timed,
+            strategy=self.strategy,
+            threshold_bytes=self.threshold_bytes,
+            margin=self.margin,
         )
-        return making.make_plan(trace, ops, self._open_room(), memory, wanted, self._timed)
 
     def _open_room(self) -> Room:
         """Return where tensors go that are given up."""
@@ -388,12 +387,6 @@ class LargeModelSupport(keras.callbacks.Callback):
             serialized=frozenset(plan.serialized),
             is_placed=plan.is_placed,
         )
-
-    def _tell_of_unknown(self, unknown: Sequence[str]) -> None:
-        if not (unknown and self.verbose) or self._told_of_unknown:
-            return
-        self._told_of_unknown = True
-        print(unknown_line(unknown), flush=True)
 
 
 def _renamed(old_name: str, old: Any, name: str, value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Makes the plan of a traced step: times its ops, then asks the strategy for what fits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -26,22 +26,16 @@ from tfunet.swap.storage.room import Room
 FAR = 1 / 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What a user wants of a plan; see `tfunet.swap.LargeModelSupport`."""
-
-    strategy: Strategy
-    threshold_bytes: int
-    margin: float | None
-
-
 def make_plan(
     trace: Trace,
     ops: Sequence[tf.Operation],
     room: Room,
     memory: Memory,
-    wanted: Wanted,
     timed: dict[Any, Any],
+    *,
+    strategy: Strategy,
+    threshold_bytes: int,
+    margin: float | None,
 ) -> Plan:
     """Return a plan for a step within the memory of a device.
 
@@ -50,10 +44,10 @@ def make_plan(
         ops: Of its graph, in the same order.
         room: For what is given up.
         memory: Of the device, before the step.
-        wanted: Of the plan.
         timed: What is known of the steps of a model (`tfunet.swap.measure.profile`). It grows.
+        strategy: This and the rest are described at `tfunet.swap.LargeModelSupport`.
     """
-    strategy = wanted.strategy.for_forward_pass() if trace.is_forward else wanted.strategy
+    strategy = strategy.for_forward_pass() if trace.is_forward else strategy
     tiers = room.left(ops[0].graph, ops[0].device)
     costs = Costs(
         op_seconds=[0.0] * len(ops),
@@ -70,23 +64,23 @@ def make_plan(
         with tf.init_scope():
             costs, scratch = profile.measure(trace, ops, room.host, known)
         costs = replace(costs, tiers=room.timed(tiers))
-    memory = _as_found(memory, trace, has_margin=wanted.margin is not None, is_near=is_near)
-
-    def planned(tiers: Tiers, budget_bytes: int) -> Plan:
-        return strategy.plan(
-            trace,
-            budget_bytes=budget_bytes,
-            costs=replace(costs, tiers=tiers),
-            threshold_bytes=wanted.threshold_bytes,
-            scratch=scratch,
-        )
+    memory = _as_found(memory, trace, has_margin=margin is not None, is_near=is_near)
 
     def make(budget_bytes: int) -> Plan:
-        return with_advice(lambda tiers: planned(tiers, budget_bytes), costs.tiers)
+        def planned(tiers: Tiers) -> Plan:
+            return strategy.plan(
+                trace,
+                budget_bytes=budget_bytes,
+                costs=replace(costs, tiers=tiers),
+                threshold_bytes=threshold_bytes,
+                scratch=scratch,
+            )
+
+        return with_advice(planned, costs.tiers)
 
     def best(most_bytes: int | None = None) -> Plan:
-        if wanted.margin is not None:
-            left_bytes = memory.limit_bytes * (1 - wanted.margin) - sum(memory.resident)
+        if margin is not None:
+            left_bytes = memory.limit_bytes * (1 - margin) - sum(memory.resident)
             return make(max(0, int(left_bytes) - trace.constant_bytes))
         return fitted(
             trace,

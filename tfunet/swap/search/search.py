@@ -45,7 +45,13 @@ class Problem:
         moves = overlap(
             self.trace, actions, costs, budget_bytes=self.budget_bytes, scratch=self.scratch
         )
-        actions = moved(actions, moves)
+        return self.outcome(decisions, moves, moved(actions, moves))
+
+    def outcome(
+        self, decisions: Mapping[int, Decision], moves: Moves, actions: Sequence[Action]
+    ) -> "Outcome":
+        """Return what these actions come to, which follow from the decisions and moves."""
+        costs = self.costs.placed(self.trace, decisions)
         return Outcome(
             decisions=decisions,
             moves=moves,

@@ -17,10 +17,10 @@ from tfunet.swap.plan import split
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.plan.schedule import Action, Copy, schedule
-from tfunet.swap.plan.timeline import Moves, moved, overlap, timeline
+from tfunet.swap.plan.timeline import Moves, moved, overlap
 from tfunet.swap.search.candidates import may_go
 from tfunet.swap.search.planner import Planner, described
-from tfunet.swap.search.search import Outcome, Problem
+from tfunet.swap.search.search import Problem
 from tfunet.swap.search.strategy import Strategy
 
 AUTO = -1  # In TFLMS v2 this value means: find the best one.
@@ -158,11 +158,13 @@ class Rule(Strategy):
 
         values = _filled(self, fits, levels.count, costs.copies_overlap)
         swaps = _swaps(trace, levels, readers, values, costs)
-        plan = described(problem, split.cut(trace, ()), swaps.outcome(problem), problem.weigh({}))
+        actions = swaps.actions(trace)
+        outcome = problem.outcome(swaps.decisions, swaps.moves, actions)
+        plan = described(problem, split.cut(trace, ()), outcome, problem.weigh({}))
         tensors, ops = trace.tensors, trace.ops
         more_in_bytes = sum(
             tensors[action.index].num_bytes
-            for action in swaps.actions(trace)
+            for action in actions
             if action.kind == "in" and action.outputs[0][1] > 1
         )
         fetched_again: dict[str, dict[str, str]] = {}
@@ -241,19 +243,6 @@ class _Swaps:
 
     def actions(self, trace: Trace) -> list[Action]:
         return moved(schedule(trace, self.decisions, self.copies), self.moves)
-
-    def outcome(self, problem: Problem) -> Outcome:
-        """Return what this comes to."""
-        costs = problem.costs.placed(problem.trace, self.decisions)
-        actions = self.actions(problem.trace)
-        return Outcome(
-            decisions=self.decisions,
-            moves=self.moves,
-            actions=actions,
-            in_use=problem.memory(actions),
-            times=timeline(problem.trace, actions, costs),
-            on_disk=costs.on_disk,
-        )
 
 
 def _swaps(
