@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
@@ -203,25 +203,19 @@ class Plan(PictureSection, TimeSection, HostSection, DiagnosisSection, DeviceSec
 
 def of_one_replica(plan: Plan) -> Plan:
     """Return the plan with the names of a process that has one replica."""
-    return Plan(**_renamed(vars(plan)))
+    return Plan(**_with_tuples(vars(plan), lambda name: REPLICA.sub("", name)))
 
 
-def _renamed(value: Any) -> Any:
+def _with_tuples(value: Any, renamed: Callable[[str], str] = str) -> Any:
+    """Return a value as JSON has it, with tuples for lists, and all text renamed."""
     if isinstance(value, str):
-        return REPLICA.sub("", value)
+        return renamed(value)
     if isinstance(value, Mapping):
-        return {_renamed(key): _renamed(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return tuple(_renamed(item) for item in value)
-    return value
-
-
-def _with_tuples(value: Any) -> Any:
-    """Return a value of JSON whose lists are tuples."""
+        return {
+            _with_tuples(key, renamed): _with_tuples(item, renamed) for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return tuple(_with_tuples(item) for item in value)
-    if isinstance(value, Mapping):
-        return {key: _with_tuples(item) for key, item in value.items()}
+        return tuple(_with_tuples(item, renamed) for item in value)
     return value
 
 

@@ -121,7 +121,7 @@ class Planner(Strategy):
             cut = replace(cut, trace=uncompressed(cut.trace, as_they_are))
         if cut.chains:
             cut, best = _taller(problem, cut, best)
-        plan = described(problem, cut, best, all_kept)
+        plan = as_plan(problem, cut, best, all_kept)
         if plan.peak_bytes <= plan.budget_bytes:
             return plan
         obstacles, advice = in_the_way(
@@ -159,7 +159,7 @@ def _taller(problem: Problem, cut: split.Cut, best: Outcome) -> tuple[split.Cut,
     return cut, best
 
 
-def described(problem: Problem, cut: split.Cut, best: Outcome, all_kept: Outcome) -> Plan:
+def as_plan(problem: Problem, cut: split.Cut, best: Outcome, all_kept: Outcome) -> Plan:
     """Return an outcome as a plan, which names tensors and ops.
 
     Args:

@@ -19,7 +19,7 @@ from tfunet.swap.plan.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.plan.schedule import Action, Copy, schedule
 from tfunet.swap.plan.timeline import Moves, moved, overlap
 from tfunet.swap.search.candidates import may_go
-from tfunet.swap.search.planner import Planner, described
+from tfunet.swap.search.planner import Planner, as_plan
 from tfunet.swap.search.search import Problem
 from tfunet.swap.search.strategy import Strategy
 
@@ -160,7 +160,7 @@ class Rule(Strategy):
         swaps = _swaps(trace, levels, readers, values, costs)
         actions = swaps.actions(trace)
         outcome = problem.outcome(swaps.decisions, swaps.moves, actions)
-        plan = described(problem, split.cut(trace, ()), outcome, problem.weigh({}))
+        plan = as_plan(problem, split.cut(trace, ()), outcome, problem.weigh({}))
         tensors, ops = trace.tensors, trace.ops
         more_in_bytes = sum(
             tensors[action.index].num_bytes
