@@ -54,7 +54,7 @@ def serve(core, folder):
     tf.config.threading.set_inter_op_parallelism_threads(1)
     image = np.random.default_rng(0).normal(size=(1, *[SIZE] * 3, 1)).astype("float32")
     batch = tf.constant(image), tf.constant((image[..., 0] > 0.5).astype("int32"))
-    limits = {"host": {}, "disk": {"host_budget": 0, "disk": folder}}
+    limits = {"host": {}, "disk": {"host": 0, "disk": folder}}
     models = {}
     with contextlib.ExitStack() as stack:
         for way in WAYS:

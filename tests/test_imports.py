@@ -51,7 +51,7 @@ WITHOUT_TENSORFLOW = (
     *(f"data/{name}" for name in ("__init__", "cache", "foreground", "lazy_image", "source")),
     *(f"predict/{name}" for name in ("__init__", "jobs", "output", "prepare", "raster")),
     *("graph/__init__", "graph/step", "swap/__init__", "swap/plan/*", "swap/report/*"),
-    *("swap/search/__init__", "swap/search/applied", "swap/search/fitting", "swap/search/planner"),
+    "swap/search/*",
     *("performance/__init__", "performance/devices"),
 )
 

@@ -527,9 +527,9 @@ def _support(config: RunConfig, *, is_chief: bool) -> LargeModelSupport | None:
         return None
     return LargeModelSupport(
         config.swap,
-        host_budget=config.swap_host,
+        host=config.swap_host,
         disk=config.swap_disk,
-        disk_budget=config.swap_disk_size,
+        disk_size=config.swap_disk_size,
         compression=config.swap_compression,
         verbose=int(is_chief),
     )

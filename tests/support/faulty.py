@@ -1,4 +1,4 @@
-"""A small training with large-model support, as a process of its own: what it prints is JSON lines.
+"""A small training with large-model support, as a process of its own; it prints JSON lines.
 
 `python faulty.py FOLDER [--hold] [--full]`: swaps to FOLDER; with --hold it waits in the middle of
 its third step; with --full it first fills the disk that FOLDER is on.
@@ -48,15 +48,13 @@ def trained(callbacks):
     weights = model.get_weights()
     try:
         model.fit(image, mask, batch_size=2, shuffle=False, verbose=0, callbacks=[*callbacks, keep])
-    except OSError as found:
-        error = str(found)
+    except OSError as failure:
+        error = str(failure)
     return {
         "losses": losses,
         "error": error,
         "restored": "train_step" not in vars(model),
-        "unchanged": all(
-            (one == other).all() for one, other in zip(weights, model.get_weights(), strict=True)
-        ),
+        "unchanged": all((a == b).all() for a, b in zip(weights, model.get_weights(), strict=True)),
     }
 
 
@@ -75,7 +73,7 @@ def main(folder, hold, full):
 
     try:
         support = LargeModelSupport(
-            0, host_budget=0, disk=folder, allowed=["swap"], threshold_bytes=2**18, note=note
+            0, host=0, disk=folder, allowed=["swap"], threshold_bytes=2**18, note=note
         )
     except ValueError as error:
         print(json.dumps({"refused": str(error)}))
@@ -83,24 +81,24 @@ def main(folder, hold, full):
     support.verbose = 0
     other = None
     if full:
-        # As another process of the run does that has its share already.
+        # Like another process of the run that has its share already.
         other = DiskFile(folder)
         state = os.statvfs(folder)
         other.reserve({"all": state.f_bavail * state.f_frsize - FREE_BYTES})
-    found = trained([support])
+    results = trained([support])
     if other is not None:
         other.close()
-    found["again"] = trained([support])["losses"] if full else None
-    found["plain"] = trained([])["losses"]
-    found["direct"] = _is_direct(folder)
-    found["copies"] = len(copies)
-    found["left"] = [one.name for one in Path(folder).iterdir()]
-    print(json.dumps(found))
+    results["again"] = trained([support])["losses"] if full else None
+    results["plain"] = trained([])["losses"]
+    results["direct"] = _is_direct(folder)
+    results["copies"] = len(copies)
+    results["left"] = [path.name for path in Path(folder).iterdir()]
+    print(json.dumps(results))
 
 
 def _is_direct(folder):
     file = DiskFile(folder)
-    file.reserve({"one": 1})
+    file.reserve({"byte": 1})
     return file.is_direct
 
 

@@ -8,7 +8,7 @@ from tfunet.swap import LargeModelSupport
 
 def support(folder=None, **options):
     """Return support that swaps all that lowers the peak, to a folder if one is given."""
-    disk = {} if folder is None else {"host_budget": 0, "disk": folder}
+    disk = {} if folder is None else {"host": 0, "disk": folder}
     return LargeModelSupport(
         0, **{"threshold_bytes": 2**18, "allowed": ["swap"], "verbose": 0, **disk, **options}
     )

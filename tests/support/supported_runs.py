@@ -1,8 +1,6 @@
 """Short trainings with large-model support, to compare with those without."""
 
 import contextlib
-import dataclasses
-import itertools
 import json
 import os
 import re
@@ -16,52 +14,6 @@ import numpy as np
 import pytest
 from kinds import KINDS, batches
 from paths import ROOT
-
-from tfunet.swap.arena.detours import movable
-from tfunet.swap.plan import split
-from tfunet.swap.plan.activations import from_outputs, reading_outputs
-from tfunet.swap.plan.plan import Plan
-from tfunet.swap.plan.schedule import schedule
-from tfunet.swap.plan.timeline import moved, overlap
-from tfunet.swap.search.search import Search
-
-
-def all_that_may_go(step, *, costs, threshold_bytes, allowed, **_):
-    """Return a plan that gives up every tensor it may, whether or not that lowers the peak.
-
-    Copies stand as far from where they are read as if they ran beside computation.
-    """
-    gradients = from_outputs(step, threshold_bytes)
-    step = reading_outputs(step, gradients)
-    search = Search(step, costs, allowed, threshold_bytes)
-    ways = itertools.cycle(allowed)
-    decisions = {}
-    for tensor in search.idle(schedule(step, {}), {}):
-        way = next(ways)
-        if way == "swap" or search.cost(tensor, way, {}) is not None:
-            decisions[tensor] = way
-    on_disk = costs.placed(step, decisions).on_disk
-    slow_copies = dataclasses.replace(costs, copies_overlap=True, copy_seconds=1e-3)
-    moves = overlap(step, schedule(step, decisions), slow_copies, budget_bytes=2**40)
-    actions = moved(schedule(step, decisions), moves)
-    detours = [] if step.is_forward else some_detours(step, actions)
-    return Plan(
-        detours=[(step.tensors[one.tensor].name, *one[1:]) for one in detours],
-        from_outputs=gradients,
-        decisions={step.tensors[one].name: way for one, way in decisions.items()},
-        on_disk=[step.tensors[one].name for one in on_disk],
-        awaited={step.tensors[one].name: step.ops[op].name for one, op in moves.awaited.items()},
-        fetched={step.tensors[one].name: step.ops[op].name for one, op in moves.fetched.items()},
-    )
-
-
-def some_detours(step, actions):
-    """Return detours of the largest tensors that are there at some places of a step."""
-    found = []
-    for place in range(len(actions) // 20, len(actions), len(actions) // 10):
-        unread, read = movable(step, actions, found, place, least_bytes=256)
-        found += [*unread[:2], *read[:1]]
-    return found
 
 
 def trained(kind, callbacks, policy="float32"):
@@ -87,16 +39,16 @@ def trained(kind, callbacks, policy="float32"):
     return losses, model.get_weights()
 
 
-def assert_same(one, other):
-    assert one[0] == other[0]
-    for a, b in zip(one[1], other[1], strict=True):
+def assert_same(first, second):
+    assert first[0] == second[0]
+    for a, b in zip(first[1], second[1], strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def passed_with_onednn(*which):
     """Run tests in a process of its own, on all cores, and return how many there were.
 
-    oneDNN sums in other orders, by what it makes one op of; it is chosen before TensorFlow begins.
+    oneDNN is chosen before TensorFlow begins. It sums in other orders where it fuses ops.
     """
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     done = subprocess.run(
@@ -123,22 +75,10 @@ FLOAT32 = {"unet 3D", "isensee"}
 WHOLE = {"1D"}
 
 
-def all_that_may_be_split(step, *, threshold_bytes, **_):
-    """Return a plan that splits whatever it may, whether or not that lowers the peak."""
-    tensors = {
-        one for one in split.splittable(step) if step.tensors[one].num_bytes >= threshold_bytes
-    }
-    found = split.cut(step, tensors)
-    return Plan(
-        split=tuple(step.tensors[one].name for one in sorted(tensors)),
-        slab_rows={step.ops[last].name: chain.height for last, chain in found.chains.items()},
-    )
-
-
 def namespace():
-    """Return a command that runs another where it may mount, for itself alone.
+    """Return a command that runs another one where it may mount file systems for itself alone.
 
-    A user who is not root may where the kernel grants namespaces of users.
+    A user who is not root may do so where the kernel grants user namespaces.
     """
     for options in ([], ["--user", "--map-root-user"]):
         command = ["unshare", "--mount", *options]
@@ -149,7 +89,7 @@ def namespace():
 
 @contextlib.contextmanager
 def no_file_beyond(num_bytes):
-    """Have the kernel refuse to write to a file beyond so many bytes."""
+    """Make the kernel refuse to write to a file beyond so many bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:
@@ -169,8 +109,8 @@ RUN = {
 
 
 def train(folder, cache, prefix=(), variables=None, **values):
-    options = [word for key, one in values.items() for word in (f"--{key}", json.dumps(one))]
-    options = [one.strip('"') for one in options]
+    options = [word for key, value in values.items() for word in (f"--{key}", json.dumps(value))]
+    options = [word.strip('"') for word in options]
     command = [*prefix, sys.executable, "-m", "tfunet", "train", "--out", str(folder), *options]
     paths = os.pathsep.join([str(ROOT), str(folder.parent)])
     ended = subprocess.run(

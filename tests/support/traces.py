@@ -1,10 +1,9 @@
 """Small hand-made steps."""
 
-import dataclasses
-
 from tfunet.graph.step import Op, Tensor, Trace
 from tfunet.swap.plan.costs import Costs
-from tfunet.swap.search.planner import make_plan
+from tfunet.swap.plan.plan import WAYS
+from tfunet.swap.search.planner import Planner
 
 
 def make_trace(*rows):
@@ -13,15 +12,16 @@ def make_trace(*rows):
     Tensors are named by letters; one that no row makes was there before the step.
     """
     names: list[str] = []
-    sizes: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, int] = {}
+    producers: dict[str, int] = {}
     for position, (_, inputs, output, num_bytes) in enumerate(rows):
-        names += [one for one in (*inputs, output) if one not in names]
-        sizes[output] = (num_bytes, position)
+        names += [name for name in (*inputs, output) if name not in names]
+        sizes[output], producers[output] = num_bytes, position
     ops = [
         Op(
             name=f"op{position}",
             kind=kind,
-            inputs=tuple(names.index(one) for one in inputs),
+            inputs=tuple(names.index(name) for name in inputs),
             outputs=(names.index(output),),
             is_backward=output.isupper(),
             is_repeatable=kind != "Stateful",
@@ -30,14 +30,14 @@ def make_trace(*rows):
         for position, (kind, inputs, output, _) in enumerate(rows)
     ]
     tensors = [
-        Tensor(name=one, num_bytes=sizes.get(one, (0, -1))[0], producer=sizes.get(one, (0, -1))[1])
-        for one in names
+        Tensor(name=name, num_bytes=sizes.get(name, 0), producer=producers.get(name, -1))
+        for name in names
     ]
     return Trace(ops=tuple(ops), tensors=tuple(tensors)), names
 
 
 def costs(trace, *, overlaps=True, copy_seconds=1.0, **options):
-    """Return costs where every op takes a second, and a copy as given for 100 bytes."""
+    """Return costs where every op takes a second, and a copy of 100 bytes as long as given."""
     return Costs(
         op_seconds=[1.0] * len(trace.ops),
         out_bytes_per_second=100 / copy_seconds,
@@ -79,11 +79,12 @@ UNET = (
 
 def costs_of(trace, *, op_rate=1.0, link_rate=1.0, copies_overlap=False):
     """Return costs where an op takes a second for each op_rate bytes that it reads or writes."""
-    moved = [
-        sum(trace.tensors[one].num_bytes for one in (*op.inputs, *op.outputs)) for op in trace.ops
+    moved_bytes = [
+        sum(trace.tensors[index].num_bytes for index in (*op.inputs, *op.outputs))
+        for op in trace.ops
     ]
     return Costs(
-        op_seconds=[one / op_rate for one in moved],
+        op_seconds=[num_bytes / op_rate for num_bytes in moved_bytes],
         out_bytes_per_second=link_rate,
         in_bytes_per_second=link_rate,
         copy_seconds=0.0,
@@ -91,20 +92,17 @@ def costs_of(trace, *, op_rate=1.0, link_rate=1.0, copies_overlap=False):
     )
 
 
-def plan_for(rows, budget, costs=None, **options):
-    trace, names = make_trace(*rows)
-    named = [
-        dataclasses.replace(one, name=name) for one, name in zip(trace.tensors, names, strict=True)
-    ]
-    trace = dataclasses.replace(trace, tensors=tuple(named))
-    options = {"threshold_bytes": 1, **options}
-    return make_plan(trace, budget_bytes=budget, costs=costs_of(trace, **(costs or {})), **options)
+def plan_for(rows, budget, costs=None, *, allowed=WAYS, **options):
+    """Return the planner's plan for a trace from rows; `costs` are options of `costs_of`."""
+    trace, _ = make_trace(*rows)
+    options = {"costs": costs_of(trace, **(costs or {})), "threshold_bytes": 1, **options}
+    return Planner(allowed).plan(trace, budget_bytes=budget, **options)
 
 
 MIB = 2**20
 
 
-# Kept, a and b are read again at the end; swapped, they leave room for what is between.
+# a and b are read again at the end; swapped, they leave room for what is between.
 STEP, _ = make_trace(
     ("Conv3D", "x", "a", 4 * MIB),
     ("Conv3D", "a", "b", 5 * MIB),
@@ -121,4 +119,4 @@ COSTS = Costs(op_seconds=[1.0] * 8, out_bytes_per_second=MIB, in_bytes_per_secon
 
 
 def planned(budget_bytes):
-    return make_plan(STEP, budget_bytes=budget_bytes, costs=COSTS, threshold_bytes=MIB)
+    return Planner().plan(STEP, budget_bytes=budget_bytes, costs=COSTS, threshold_bytes=MIB)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from small_fits import fitted, support
+from strategies import Fixed, swapped_plan
 
 from tfunet.config.run import RunConfig
 from tfunet.graph.reader import read
@@ -21,8 +22,8 @@ from tfunet.swap.plan.exact import without_compared
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import schedule
 from tfunet.swap.report.text import text
-from tfunet.swap.search import planner
-from tfunet.swap.search.search import Search
+from tfunet.swap.search.candidates import Candidates
+from tfunet.swap.search.strategy import Strategy
 from tfunet.swap.storage.compressed_tier import CompressedTier
 from tfunet.swap.storage.disk import DiskFile
 from tfunet.swap.storage.disk_tier import DiskTier, HostAndDisk
@@ -42,35 +43,28 @@ def same_costs(monkeypatch):
     monkeypatch.setattr(profile, "measure", measured)
 
 
-def second_activation(step, **_):
+def second_activation(trace):
     """Return a plan that swaps one tensor."""
-    name = [step.tensors[op.outputs[0]].name for op in step.ops if op.kind in ("Relu", "Tanh")][1]
-    (tensor,) = (one for one in step.tensors if one.name == name)
-    has = tensor.compressed_bytes > 0
-    return Plan(
-        decisions={name: "swap"},
-        tensor_bytes={name: tensor.num_bytes},
-        compression=step.compression if has else None,
-        compressed_bytes={name: tensor.compressed_bytes} if has else {},
-    )
+    activations = [op.outputs[0] for op in trace.ops if op.kind in ("Relu", "Tanh")]
+    return swapped_plan(trace, [activations[1]])
 
 
 def test_losses_are_near_those_without_and_host_memory_is_half():
-    found = {}
+    results = {}
     for compression in (None, "bfloat16"):
         keras.backend.clear_session()
         held = []
-        one = support(compression=compression)
+        callback = support(compression=compression)
         watch = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs, one=one, held=held: held.append(
-                [array.nbytes for array in one._room.host._arrays.values()]
+            on_train_batch_end=lambda batch, logs, callback=callback, held=held: held.append(
+                [array.nbytes for array in callback._room.host._arrays.values()]
             )
         )
-        model, losses = fitted([one, watch], epochs=3)
-        (plan,) = one.plans
+        model, losses = fitted([callback, watch], epochs=3)
+        (plan,) = callback.plans
         assert sum(held[-1]) == plan.host_bytes > 0
-        found[compression] = plan, losses, model.get_weights()
-    (plain, losses, weights), (plan, rounded_losses, rounded) = found.values()
+        results[compression] = plan, losses, model.get_weights()
+    (plain, losses, weights), (plan, rounded_losses, rounded) = results.values()
     assert plan.decisions.keys() == plan.compressed_bytes.keys() == plain.decisions.keys()
     assert (plan.compression, plain.compression, plain.compressed_bytes) == ("bfloat16", None, {})
     assert 2 * plan.host_bytes == plain.host_bytes == sum(plain.tensor_bytes.values())
@@ -85,14 +79,14 @@ def test_the_disk_holds_half(tmp_path):
     held = {}
     for compression in (None, "bfloat16"):
         keras.backend.clear_session()
-        one = support(tmp_path, compression=compression)
+        callback = support(tmp_path, compression=compression)
         sizes = []
         watch = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs, one=one, sizes=sizes: sizes.append(
-                one._room._file._end
+            on_train_batch_end=lambda batch, logs, callback=callback, sizes=sizes: sizes.append(
+                callback._room._file._end
             )
         )
-        held[compression] = one, sizes, fitted([one, watch])[1]
+        held[compression] = callback, sizes, fitted([callback, watch])[1]
     (plain, whole, _), (rounded, half, losses) = held.values()
     assert rounded.plans[-1].on_disk == plain.plans[-1].on_disk
     assert 2 * rounded.plans[-1].disk_bytes == plain.plans[-1].disk_bytes == whole[-1]
@@ -116,35 +110,40 @@ def test_what_comes_back_is_the_nearest_bfloat16(where, dtype, tmp_path):
         file.reserve({key_of(graph, tensor.name): 2 * numbers.size}, part=function_of(graph))
         tier = HostAndDisk(host, DiskTier(file, on_gpu=False), on_disk)
         tier = CompressedTier(tier, "bfloat16", names)
-        copies = [tier.out(one) for one in (tensor, other)]
+        copies = [tier.out(tensor), tier.out(other)]
         with tf.control_dependencies(copies):
             return tier.back(tensor), tier.back(other)
 
-    rounded, same = (one.numpy() for one in there_and_back(numbers))
+    rounded, same = (tensor.numpy() for tensor in there_and_back(numbers))
     assert (rounded.dtype, rounded.shape) == (numbers.dtype, numbers.shape)
     np.testing.assert_array_equal(rounded, numbers.astype(ml_dtypes.bfloat16).astype(dtype))
     assert rounded[0, 3] != numbers[0, 3]
     np.testing.assert_array_equal(same, numbers)
     sizes = sorted(array.itemsize for array in host._arrays.values())
-    assert sizes == [one for one in (2, numbers.itemsize) if where == "host" or one > 2]
+    assert sizes == ([2] if where == "host" else []) + [numbers.itemsize]
 
 
-def test_only_gradients_that_read_a_rounded_tensor_change(monkeypatch):
-    monkeypatch.setattr(planner, "make_plan", second_activation)
-    found = []
+def test_only_gradients_that_read_a_rounded_tensor_change():
+    changes = []
     for compression in (None, "bfloat16"):
         keras.backend.clear_session()
         model, image, mask = _shared_free()
         before = model.get_weights()
-        one = LargeModelSupport(0, threshold_bytes=256, verbose=0, compression=compression)
-        model.fit(image, mask, batch_size=4, verbose=0, callbacks=[one])
-        assert bool(one.plans[-1].compressed_bytes) == (compression is not None)
-        found.append([a - b for a, b in zip(model.get_weights(), before, strict=True)])
-    differ = [not np.array_equal(a, b) for a, b in zip(*found, strict=True)]
+        callback = LargeModelSupport(
+            0,
+            threshold_bytes=256,
+            verbose=0,
+            compression=compression,
+            strategy=Fixed(second_activation),
+        )
+        model.fit(image, mask, batch_size=4, verbose=0, callbacks=[callback])
+        assert bool(callback.plans[-1].compressed_bytes) == (compression is not None)
+        changes.append([a - b for a, b in zip(model.get_weights(), before, strict=True)])
+    differ = [not np.array_equal(a, b) for a, b in zip(*changes, strict=True)]
     # The second of four convolutions feeds it; ReLU's gradient reads its sign; the kernel of the
     # third reads its numbers. Each has a kernel and a bias.
     assert differ == [False, False, False, False, True, False, False, False]
-    (steps,) = [(a, b) for a, b, other in zip(*found, differ, strict=True) if other]
+    (steps,) = [(a, b) for a, b, differs in zip(*changes, differ, strict=True) if differs]
     # A sum of products with numbers that are off by 2**-9 at the most.
     assert np.abs(steps[0] - steps[1]).max() < 2**-8 * np.abs(steps[0]).max()
 
@@ -193,36 +192,32 @@ def steps_of(make, callbacks, policy="float32"):
     return np.concatenate([(a - b).ravel() for a, b in ends])
 
 
-def all_swapped(step, *, costs, threshold_bytes, **_):
-    """Return a plan that swaps whatever it may, whether or not that lowers the peak."""
-    step = without_compared(step)
-    search = Search(step, costs, ("swap",), threshold_bytes)
-    tensors = [step.tensors[one] for one in search.idle(schedule(step, {}), {})]
-    return Plan(
-        decisions={one.name: "swap" for one in tensors},
-        compression=step.compression,
-        compressed_bytes={
-            one.name: one.compressed_bytes for one in tensors if one.compressed_bytes
-        },
+class AllSwapped(Strategy):
+    """Swaps whatever it may, whether or not that lowers the peak."""
+
+    def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
+        trace = without_compared(trace)
+        candidates = Candidates(trace, costs, ("swap",), threshold_bytes)
+        return swapped_plan(trace, candidates.idle(schedule(trace, {}), {}))
+
+
+def test_gradients_find_what_they_look_for():
+    callback = LargeModelSupport(
+        0, threshold_bytes=256, verbose=0, compression="bfloat16", strategy=AllSwapped()
     )
-
-
-def test_gradients_find_what_they_look_for(monkeypatch):
-    monkeypatch.setattr(planner, "make_plan", all_swapped)
-    one = LargeModelSupport(0, threshold_bytes=256, verbose=0, compression="bfloat16")
-    rounded, plain = steps_of(searching, [one]), steps_of(searching, [])
-    # Of a number that equals none, the gradient of a maximum is a division by zero.
+    rounded, plain = steps_of(searching, [callback]), steps_of(searching, [])
+    # If no number equals the maximum, its gradient is a division by zero.
     assert 0 < np.linalg.norm(rounded - plain) < 0.01 * np.linalg.norm(plain)
-    plan = one.plans[-1]
+    plan = callback.plans[-1]
     assert 0 < len(plan.compressed_bytes) < len(plan.decisions)
 
 
 def test_planner_rounds_nothing_that_is_looked_for():
-    one = LargeModelSupport(
+    callback = LargeModelSupport(
         0, threshold_bytes=256, verbose=0, allowed=["swap", "recompute"], compression="bfloat16"
     )
-    rounded, plain = steps_of(searching, [one]), steps_of(searching, [])
-    plan = one.plans[-1]
+    rounded, plain = steps_of(searching, [callback]), steps_of(searching, [])
+    plan = callback.plans[-1]
     swapped = {name for name, what in plan.decisions.items() if what == "swap"}
     assert 0 < len(swapped) < len(plan.decisions)
     assert 0 < len(plan.compressed_bytes) < len(swapped)
@@ -231,9 +226,9 @@ def test_planner_rounds_nothing_that_is_looked_for():
 
 def test_tensors_of_16_bits_are_swapped_as_they_are():
     options = {"threshold_bytes": 256, "verbose": 0, "allowed": ["swap"]}
-    one = LargeModelSupport(0, **options, compression="bfloat16")
-    rounded = steps_of(searching, [one], "mixed_bfloat16")
-    (plan,) = one.plans
+    callback = LargeModelSupport(0, **options, compression="bfloat16")
+    rounded = steps_of(searching, [callback], "mixed_bfloat16")
+    (plan,) = callback.plans
     assert plan.decisions
     assert (plan.compressed_bytes, plan.compression) == ({}, None)
     np.testing.assert_array_equal(rounded, steps_of(searching, [], "mixed_bfloat16"))
@@ -243,13 +238,16 @@ def test_whole_numbers_and_narrow_ones_are_no_candidates():
     with tf.Graph().as_default():
         like = tf.compat.v1.placeholder(tf.float32, (4, 2))
         types = ("float64", "float32", "float16", "bfloat16", "int32", "bool")
-        made = {one: tf.cast(tf.sqrt(like), one) for one in types}
+        made = {dtype: tf.cast(tf.sqrt(like), dtype) for dtype in types}
         ops = tf.compat.v1.get_default_graph().get_operations()[1:]
-        step, handles = read(ops, compression="bfloat16")
-        sizes = {handle.name: one for handle, one in zip(handles, step.tensors, strict=True)}
-        found = {name: sizes[one.name].compressed_bytes for name, one in made.items()}
-        assert not any(one.compressed_bytes for one in read(ops)[0].tensors)
-    assert found == {
+        trace, handles = read(ops, compression="bfloat16")
+        sizes = {
+            handle.name: tensor.compressed_bytes
+            for handle, tensor in zip(handles, trace.tensors, strict=True)
+        }
+        compressed_bytes = {dtype: sizes[tensor.name] for dtype, tensor in made.items()}
+        assert not any(tensor.compressed_bytes for tensor in read(ops)[0].tensors)
+    assert compressed_bytes == {
         "float64": 16,
         "float32": 16,
         **dict.fromkeys(("float16", "bfloat16", "int32", "bool"), 0),
@@ -259,11 +257,11 @@ def test_whole_numbers_and_narrow_ones_are_no_candidates():
 def test_split_tensors_stay_as_they_are(monkeypatch):
     monkeypatch.setattr(chains, "MOST_SLABS", 2)
     # With less, all is split that may be.
-    one = LargeModelSupport(
+    callback = LargeModelSupport(
         40_000, margin=0.0, threshold_bytes=256, verbose=0, compression="bfloat16"
     )
-    rounded, plain = steps_of(searching, [one]), steps_of(searching, [])
-    plan = one.plans[-1]
+    rounded, plain = steps_of(searching, [callback]), steps_of(searching, [])
+    plan = callback.plans[-1]
     assert plan.split
     assert plan.compressed_bytes
     assert not plan.compressed_bytes.keys() & set(plan.split)
@@ -303,12 +301,12 @@ def test_given_plan_rounds_no_more_than_it_names(monkeypatch):
 
 
 def test_it_is_said_that_tensors_are_rounded(capsys):
-    one = support(compression="bfloat16", verbose=1)
-    fitted([one])
+    callback = support(compression="bfloat16", verbose=1)
+    fitted([callback])
     shown = capsys.readouterr().out
     assert "tensors swapped, compressed to bfloat16 (" in shown
     assert "Losses are not those without support." in shown
-    plan = one.plans[-1]
+    plan = callback.plans[-1]
     assert "compressed to bfloat16" in text(plan)
     assert "(bfloat16)" in text(plan)
     some = dataclasses.replace(plan, decisions={**plan.decisions, "other:0": "swap"})

@@ -1,6 +1,7 @@
 """Evaluations within the budget: where they are planned, what is told, and what stays."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,18 +12,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from kinds import KINDS, batches
+from strategies import split_plan
 from supported_runs import FEW_SLABS
 
-from tfunet.swap import LargeModelSupport, callback
+from tfunet.swap import LargeModelSupport, compiled
 from tfunet.swap.measure import profile
 from tfunet.swap.plan import chains, split
-from tfunet.swap.plan.plan import Plan
-from tfunet.swap.search import planner
+from tfunet.swap.plan.plan import WAYS, Plan
+from tfunet.swap.search.planner import Planner
+from tfunet.swap.search.strategy import Strategy
+from tfunet.swap.search.tflms import Rule
 
 KIND = "unet, residual, no normalization"
 
 
-def compiled():
+def compiled_model():
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
     model = KINDS[KIND]()
@@ -35,50 +39,50 @@ def support(budget=0, **options):
     return LargeModelSupport(budget, threshold_bytes=256, **{"verbose": 0, **options})
 
 
+class SplitEvaluations(Strategy):
+    """Splits what may be split of an evaluation with a budget of 0, whatever the clock says."""
+
+    def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
+        splits = trace.is_forward and budget_bytes == 0
+        plan = split_plan(trace, split.splittable(trace) if splits else ())
+        return dataclasses.replace(plan, budget_bytes=budget_bytes)
+
+
+def splitting(budget=0, **options):
+    return support(budget, strategy=SplitEvaluations(), **options)
+
+
 @pytest.fixture
-def fixed_times(monkeypatch):
-    """No plan depends on a clock: of an evaluation every tensor that may be is split."""
-
-    def make_plan(step, *, budget_bytes, **_):
-        splits = step.is_forward and budget_bytes == 0
-        tensors = split.splittable(step) if splits else ()
-        found = split.cut(step, tensors)
-        return Plan(
-            split=tuple(step.tensors[one].name for one in sorted(tensors)),
-            slab_rows={step.ops[last].name: chain.height for last, chain in found.chains.items()},
-            budget_bytes=budget_bytes,
-        )
-
-    monkeypatch.setattr(planner, "make_plan", make_plan)
+def few_slabs(monkeypatch):
     monkeypatch.setattr(chains, "MOST_SLABS", FEW_SLABS)
 
 
-def test_nothing_stays_after_an_evaluation_or_a_prediction(fixed_times):
-    model, image, mask = compiled()
-    before = {name: vars(model).get(name) for name in callback.STEPS}
-    one = support()
+def test_nothing_stays_after_an_evaluation_or_a_prediction(few_slabs):
+    model, image, mask = compiled_model()
+    before = {name: vars(model).get(name) for name in compiled.STEPS}
+    callback = splitting()
     for run in (
-        lambda: model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[one]),
-        lambda: model.predict(image, batch_size=2, verbose=0, callbacks=[one]),
+        lambda: model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[callback]),
+        lambda: model.predict(image, batch_size=2, verbose=0, callbacks=[callback]),
     ):
         run()
-        assert one.evaluation_plans[-1].split
-        assert {name: vars(model).get(name) for name in callback.STEPS} == before
-        assert {vars(model)[name] for name in callback.STEPS.values()} == {None}
-    assert one.plans == []
+        assert callback.evaluation_plans[-1].split
+        assert {name: vars(model).get(name) for name in compiled.STEPS} == before
+        assert {vars(model)[name] for name in compiled.STEPS.values()} == {None}
+    assert callback.plans == []
     assert not model.optimizer.built  # It takes memory, and nothing is trained.
 
 
 def test_nothing_stays_after_an_exception_in_an_evaluation():
-    model, image, mask = compiled()
+    model, image, mask = compiled_model()
     with pytest.raises(ValueError, match="shape"):
         model.evaluate(image, mask[:, :4], batch_size=2, verbose=0, callbacks=[support()])
-    assert not callback.STEPS.keys() & vars(model).keys()
+    assert not compiled.STEPS.keys() & vars(model).keys()
     model.evaluate(image, mask, batch_size=2, verbose=0)
 
 
-def test_a_test_step_of_ones_own_is_there_again(fixed_times):
-    model, image, mask = compiled()
+def test_a_test_step_of_ones_own_is_there_again(few_slabs):
+    model, image, mask = compiled_model()
     calls = []
 
     def own(data):
@@ -86,18 +90,20 @@ def test_a_test_step_of_ones_own_is_there_again(fixed_times):
         return type(model).test_step(model, data)
 
     model.test_step = own
-    one = support()
-    model.fit(image, mask, batch_size=2, verbose=0, validation_data=(image, mask), callbacks=[one])
+    callback = splitting()
+    model.fit(
+        image, mask, batch_size=2, verbose=0, validation_data=(image, mask), callbacks=[callback]
+    )
     assert calls
-    assert one.evaluation_plans[-1].split
+    assert callback.evaluation_plans[-1].split
     assert vars(model)["test_step"] is own
 
 
-def test_validation_inside_of_fit_is_planned_once_and_gives_the_same_numbers(fixed_times):
+def test_validation_inside_of_fit_is_planned_once_and_gives_the_same_numbers(few_slabs):
     results = []
-    for callbacks in ([], [support()]):
-        model, image, mask = compiled()
-        found = model.fit(
+    for callbacks in ([], [splitting()]):
+        model, image, mask = compiled_model()
+        fitted = model.fit(
             image,
             mask,
             batch_size=2,
@@ -107,14 +113,14 @@ def test_validation_inside_of_fit_is_planned_once_and_gives_the_same_numbers(fix
             validation_data=(image, mask),
             callbacks=callbacks,
         )
-        results.append(found.history["val_loss"])
+        results.append(fitted.history["val_loss"])
     np.testing.assert_allclose(*results, rtol=1e-5)
-    (one,) = callbacks
-    assert len(one.plans) == len(one.evaluation_plans) == 1
-    assert one.plans[0] is not one.evaluation_plans[0]
+    (callback,) = callbacks
+    assert len(callback.plans) == len(callback.evaluation_plans) == 1
+    assert callback.plans[0] is not callback.evaluation_plans[0]
 
 
-def test_context_supports_evaluations_and_a_test_step_that_a_train_step_calls(fixed_times):
+def test_context_supports_evaluations_and_a_test_step_that_a_train_step_calls(few_slabs):
     class Own(keras.Model):
         """Its train_step evaluates, too: that is a part of it, and not planned on its own."""
 
@@ -122,54 +128,54 @@ def test_context_supports_evaluations_and_a_test_step_that_a_train_step_calls(fi
             before = self.test_step(data)["loss"]
             return {**super().train_step(data), "before": before}
 
-    plain, image, mask = compiled()
+    plain, image, mask = compiled_model()
     model = Own(plain.input, plain.output)
     model.compile(loss=plain.loss)
-    one = support()
-    with one.on(model):
+    callback = splitting()
+    with callback.on(model):
         model.train_on_batch(image[:2], mask[:2])
-        assert (len(one.plans), len(one.evaluation_plans)) == (1, 0)
+        assert (len(callback.plans), len(callback.evaluation_plans)) == (1, 0)
         model.test_on_batch(image[:2], mask[:2])
-        assert (len(one.plans), len(one.evaluation_plans)) == (1, 1)
-        model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[one])
+        assert (len(callback.plans), len(callback.evaluation_plans)) == (1, 1)
+        model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[callback])
         assert "test_step" in vars(model)  # An evaluation inside ends nothing.
     assert "test_step" not in vars(model)
 
 
-def test_a_loop_of_ones_own(fixed_times):
-    model, image, _ = compiled()
-    one = support()
-    forward = tf.function(one.evaluating(lambda x: model(x, training=False)))
-    with one.on(model):
+def test_a_loop_of_ones_own(few_slabs):
+    model, image, _ = compiled_model()
+    callback = splitting()
+    forward = tf.function(callback.evaluating(lambda x: model(x, training=False)))
+    with callback.on(model):
         in_slabs = forward(tf.constant(image[:2]))
-    assert one.evaluation_plans[-1].split
+    assert callback.evaluation_plans[-1].split
     np.testing.assert_allclose(in_slabs, model(image[:2], training=False), rtol=1e-4, atol=1e-5)
     # Without support it is what it was.
-    again = tf.function(one.evaluating(lambda x: model(x, training=False)))
+    again = tf.function(callback.evaluating(lambda x: model(x, training=False)))
     again(tf.constant(image[:2]))
-    assert len(one.evaluation_plans) == 1
+    assert len(callback.evaluation_plans) == 1
 
 
-def test_a_line_only_where_something_is_done(fixed_times, capsys):
-    model, image, mask = compiled()
+def test_a_line_only_where_something_is_done(few_slabs, capsys):
+    model, image, mask = compiled_model()
     lines = []
     for budget in ("8GiB", 0):
-        one = support(budget, verbose=1)
-        model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[one])
+        callback = splitting(budget, verbose=1)
+        model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[callback])
         lines.append(capsys.readouterr().out)
-        assert len(one.evaluation_plans) == 1
+        assert len(callback.evaluation_plans) == 1
     assert lines[0] == ""
     assert lines[1].startswith("Large-model support: in evaluation, of the tensors ")
     assert len(lines[1].splitlines()) == 1
-    model.predict(image, batch_size=2, verbose=0, callbacks=[support(verbose=1)])
+    model.predict(image, batch_size=2, verbose=0, callbacks=[splitting(verbose=1)])
     assert "Large-model support: in prediction, of the tensors " in capsys.readouterr().out
 
 
-def test_an_evaluation_that_fits_keeps_its_graph(fixed_times):
-    model, image, mask = compiled()
+def test_an_evaluation_that_fits_keeps_its_graph(few_slabs):
+    model, image, mask = compiled_model()
     graphs = []
-    for one in (None, support("8GiB")):
-        with contextlib.nullcontext() if one is None else one.on(model):
+    for callback in (None, splitting("8GiB")):
+        with contextlib.nullcontext() if callback is None else callback.on(model):
             step = tf.function(model.test_step, autograph=False)
             graph = step.get_concrete_function((image[:2], mask[:2])).graph
         # But for what returns the results, and tells the replica.
@@ -190,9 +196,9 @@ def test_what_was_timed_in_training_is_not_timed_again_in_evaluation(monkeypatch
 
     monkeypatch.setattr(profile, "take", spied)
     monkeypatch.setattr(profile, "SMALL_BYTES", 2**8)
-    model, image, mask = compiled()
-    one = support(allowed=["swap"])
-    with one.on(model):
+    model, image, mask = compiled_model()
+    callback = support(allowed=["swap"])
+    with callback.on(model):
         model.train_on_batch(image[:2], mask[:2])
         (of_training,) = taken
         assert "Conv2D" in of_training
@@ -205,28 +211,38 @@ def test_what_was_timed_in_training_is_not_timed_again_in_evaluation(monkeypatch
         assert taken[-1] == []
 
 
-def test_neither_a_plan_nor_compression_nor_tflms_is_of_evaluations(monkeypatch):
-    made = []
-    make_plan = planner.make_plan
+class Recorded(Strategy):
+    """Plans as another strategy does, and keeps what was asked of which."""
 
-    def spied(step, **options):
-        made.append((step, options["allowed"]))
-        return make_plan(step, **options)
+    def __init__(self, inner, asked):
+        self.inner, self.asked = inner, asked
 
-    monkeypatch.setattr(planner, "make_plan", spied)
-    for options in (
-        {"plan": Plan()},
-        {"compression": "bfloat16"},
-        {"swapin_ahead": 1},
-    ):
-        made.clear()
-        model, image, mask = compiled()
-        model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[support(**options)])
-        assert made
-        for step, allowed in made:  # Once more where slabs were timed.
-            assert step.is_forward
-            assert not any(one.compressed_bytes for one in step.tensors)
-            assert tuple(allowed) == (("swap",) if "swapin_ahead" in options else callback.WAYS)
+    def plan(self, trace, **options):
+        self.asked.append((trace, self.inner))
+        return self.inner.plan(trace, **options)
+
+    def for_forward_pass(self):
+        return Recorded(self.inner.for_forward_pass(), self.asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "strategy", "expected"),
+    [
+        ({"plan": Plan()}, Planner(), Planner(WAYS)),
+        ({"compression": "bfloat16"}, Planner(), Planner(WAYS)),
+        ({}, Rule(swapin_ahead=1), Planner(("swap",))),
+    ],
+)
+def test_neither_a_plan_nor_compression_nor_tflms_is_of_evaluations(options, strategy, expected):
+    asked = []
+    model, image, mask = compiled_model()
+    recorded = support(strategy=Recorded(strategy, asked), **options)
+    model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=[recorded])
+    assert asked
+    for trace, planner in asked:  # Once more where slabs were timed.
+        assert trace.is_forward
+        assert not any(tensor.compressed_bytes for tensor in trace.tensors)
+        assert planner == expected
 
 
 CAPPED = """

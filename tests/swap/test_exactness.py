@@ -2,19 +2,18 @@
 
 import pytest
 from kinds import KINDS
-from supported_runs import all_that_may_go, assert_same, passed_with_onednn, trained
+from strategies import AllThatMayGo
+from supported_runs import assert_same, passed_with_onednn, trained
 
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.search import planner
 
 # Slabs change the last bits: test_in_slabs.py.
-WAYS = ("swap", "recompute")
+SOME_OF_BOTH = AllThatMayGo("swap", "recompute")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_bits_when_all_that_can_be_is_given_up(kind, monkeypatch):
-    monkeypatch.setattr(planner, "make_plan", all_that_may_go)
-    support = LargeModelSupport(0, threshold_bytes=256, allowed=WAYS, verbose=0)
+def test_same_bits_when_all_that_can_be_is_given_up(kind):
+    support = LargeModelSupport(0, threshold_bytes=256, strategy=SOME_OF_BOTH, verbose=0)
     assert_same(trained(kind, [support]), trained(kind, []))
     assert support.plans[-1].decisions
     assert len(support.plans[-1].detours) > 3
@@ -26,9 +25,8 @@ def test_same_bits_with_onednn():
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_same_bits_in_mixed_precision(policy, monkeypatch):
-    monkeypatch.setattr(planner, "make_plan", all_that_may_go)
-    support = LargeModelSupport(0, threshold_bytes=256, allowed=WAYS, verbose=0)
+def test_same_bits_in_mixed_precision(policy):
+    support = LargeModelSupport(0, threshold_bytes=256, strategy=SOME_OF_BOTH, verbose=0)
     kind = "nested"  # It normalises, in float32.
     assert_same(trained(kind, [support], policy), trained(kind, [], policy))
     assert support.plans[-1].decisions
@@ -49,10 +47,9 @@ def test_same_bits_in_mixed_precision(policy, monkeypatch):
         ("nested", "mixed_float16"),
     ],
 )
-def test_same_bits_with_all_that_can_be_on_disk(kind, policy, monkeypatch, tmp_path):
-    monkeypatch.setattr(planner, "make_plan", all_that_may_go)
+def test_same_bits_with_all_that_can_be_on_disk(kind, policy, tmp_path):
     support = LargeModelSupport(
-        0, host_budget=0, disk=tmp_path, allowed=["swap"], threshold_bytes=256, verbose=0
+        0, host=0, disk=tmp_path, strategy=AllThatMayGo("swap"), threshold_bytes=256, verbose=0
     )
     assert_same(trained(kind, [support], policy), trained(kind, [], policy))
     plan = support.plans[-1]
@@ -61,10 +58,9 @@ def test_same_bits_with_all_that_can_be_on_disk(kind, policy, monkeypatch, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_same_bits_with_some_on_disk_and_some_on_the_host(monkeypatch, tmp_path):
-    monkeypatch.setattr(planner, "make_plan", all_that_may_go)
+def test_same_bits_with_some_on_disk_and_some_on_the_host(tmp_path):
     support = LargeModelSupport(
-        0, host_budget="20KiB", disk=tmp_path, allowed=WAYS, threshold_bytes=256, verbose=0
+        0, host="20KiB", disk=tmp_path, strategy=SOME_OF_BOTH, threshold_bytes=256, verbose=0
     )
     assert_same(trained("unet, batch", [support]), trained("unet, batch", []))
     plan = support.plans[-1]

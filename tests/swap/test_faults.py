@@ -51,14 +51,14 @@ def faulty(*arguments, mount=None, **environment):
 
 @pytest.mark.multiprocess
 def test_full_disk_ends_training_before_its_first_step(tmp_path, same_arithmetic):
-    found = faulty(tmp_path, "--full", mount="tmpfs -o size=64m", **same_arithmetic)
-    assert f"1.0 MiB for swapped tensors do not fit in {tmp_path}" in found["error"]
-    assert "0.5 MiB are free" in found["error"]
-    assert "Free space there" in found["error"]
-    assert (found["losses"], found["unchanged"], found["restored"]) == ([], True, True)
+    results = faulty(tmp_path, "--full", mount="tmpfs -o size=64m", **same_arithmetic)
+    assert f"1.0 MiB for swapped tensors do not fit in {tmp_path}" in results["error"]
+    assert "0.5 MiB are free" in results["error"]
+    assert "Free space there" in results["error"]
+    assert (results["losses"], results["unchanged"], results["restored"]) == ([], True, True)
     # When the other process is gone there is room; the first attempt has kept none.
-    assert found["again"] == found["plain"]
-    assert found["left"] == []
+    assert results["again"] == results["plain"]
+    assert results["left"] == []
 
 
 @pytest.mark.multiprocess
@@ -72,24 +72,24 @@ def test_full_disk_ends_training_before_its_first_step(tmp_path, same_arithmetic
     ],
 )
 def test_losses_are_the_same_on_any_file_system(mount, is_direct, tmp_path, same_arithmetic):
-    found = faulty(tmp_path, mount=mount, **same_arithmetic)
-    assert found["losses"] == found["plain"]
-    assert found["copies"] == 2 * len(found["losses"])
-    assert found["left"] == []
-    assert is_direct in (None, found["direct"])
+    results = faulty(tmp_path, mount=mount, **same_arithmetic)
+    assert results["losses"] == results["plain"]
+    assert results["copies"] == 2 * len(results["losses"])
+    assert results["left"] == []
+    assert is_direct in (None, results["direct"])
 
 
 @pytest.mark.multiprocess
 def test_read_only_file_system_is_refused(tmp_path):
-    found = faulty(tmp_path, mount="tmpfs -o ro")
-    assert "Nothing can be written" in found["refused"]
-    assert "Read-only file system" in found["refused"]
+    results = faulty(tmp_path, mount="tmpfs -o ro")
+    assert "Nothing can be written" in results["refused"]
+    assert "Read-only file system" in results["refused"]
 
 
 def test_limit_on_file_sizes_is_a_full_disk(tmp_path):
-    with no_file_beyond(2**19), pytest.raises(OSError, match="do not fit in") as found:
+    with no_file_beyond(2**19), pytest.raises(OSError, match="do not fit in") as failure:
         fitted([support(tmp_path)])
-    assert str(tmp_path) in str(found.value)
+    assert str(tmp_path) in str(failure.value)
     assert not list(tmp_path.iterdir())
 
 
@@ -106,11 +106,11 @@ def test_disk_that_fails_in_the_middle_of_training_ends_it_with_its_name(tmp_pat
 
     failing = keras.callbacks.LambdaCallback(on_train_batch_end=fail)
     try:
-        with pytest.raises(OSError, match="in the middle of a step: File too large") as found:
+        with pytest.raises(OSError, match="in the middle of a step: File too large") as failure:
             model.fit(image, mask, batch_size=2, verbose=0, callbacks=[support(tmp_path), failing])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert str(tmp_path) in str(found.value)
+    assert str(tmp_path) in str(failure.value)
     assert len(steps) == 2
     assert "train_step" not in vars(model)
     assert model.train_function is None
@@ -122,21 +122,21 @@ def test_disk_that_fails_in_the_middle_of_training_ends_it_with_its_name(tmp_pat
 def test_process_that_is_killed_in_the_middle_of_a_step_leaves_nothing(tmp_path, same_arithmetic):
     arguments = [sys.executable, str(SUPPORT / "faulty.py"), str(tmp_path), "--hold"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **same_arithmetic}
-    with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) as one:
+    with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert json.loads(one.stdout.readline()) == {"holds": one.pid}
+            assert json.loads(process.stdout.readline()) == {"holds": process.pid}
             # It is in a step, and has its tensors in a file there that has no name.
-            (file,) = _files(one.pid, tmp_path)
+            (file,) = _files(process.pid, tmp_path)
             assert file.stat().st_size >= MIB
             assert file.stat().st_nlink == 0
             assert not list(tmp_path.iterdir())
         finally:
-            one.send_signal(signal.SIGKILL)
-    assert one.returncode == -signal.SIGKILL
+            process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
     assert not list(tmp_path.iterdir())
-    found = faulty(tmp_path, **same_arithmetic)
-    assert found["losses"] == found["plain"]
-    assert found["left"] == []
+    results = faulty(tmp_path, **same_arithmetic)
+    assert results["losses"] == results["plain"]
+    assert results["left"] == []
 
 
 def test_disk_is_free_after_training(tmp_path):
@@ -152,21 +152,21 @@ def test_disk_is_free_after_training(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"host_budget": 0, "disk": "missing"}, "does not exist. Create it"),
-        ({"host_budget": 0, "disk": "file"}, "is a file, not a folder"),
-        ({"host_budget": 0, "disk": "/proc"}, "Nothing can be written"),
-        ({"host_budget": 0, "disk": "$UNKNOWN_HERE"}, "does not exist"),
-        ({"disk": "folder"}, "Give host_budget too"),
-        ({"disk_budget": "1GiB"}, "Give disk, a folder, too"),
-        ({"host_budget": "auto"}, "host_budget must be an amount such as '64GiB'"),
-        ({"host_budget": "0.5"}, "host_budget must be an amount"),
-        ({"host_budget": 0, "disk": "folder", "disk_budget": "lots"}, "disk_budget must be"),
+        ({"host": 0, "disk": "missing"}, "does not exist. Create it"),
+        ({"host": 0, "disk": "file"}, "is a file, not a folder"),
+        ({"host": 0, "disk": "/proc"}, "Nothing can be written"),
+        ({"host": 0, "disk": "$UNKNOWN_HERE"}, "does not exist"),
+        ({"disk": "folder"}, "Give host too"),
+        ({"disk_size": "1GiB"}, "needs disk: give a folder too"),
+        ({"host": "auto"}, "host must be an amount such as '64GiB'"),
+        ({"host": "0.5"}, "host must be an amount"),
+        ({"host": 0, "disk": "folder", "disk_size": "lots"}, "disk_size must be"),
     ],
 )
 def test_wrong_limits_are_refused_before_anything_is_traced(options, message, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    options = {key: tmp_path / one if key == "disk" else one for key, one in options.items()}
+    options = {key: tmp_path / value if key == "disk" else value for key, value in options.items()}
     with pytest.raises(ValueError, match=message):
         LargeModelSupport(0, **options)
 
@@ -174,10 +174,10 @@ def test_wrong_limits_are_refused_before_anything_is_traced(options, message, tm
 def test_folder_that_has_gone_is_refused_when_training_begins(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
-    one = support(folder)
+    callback = support(folder)
     folder.rmdir()
     with pytest.raises(ValueError, match="does not exist"):
-        fitted([one])
+        fitted([callback])
 
 
 @pytest.mark.parametrize(
@@ -205,18 +205,18 @@ def test_run_without_support_has_no_limits_of_it():
     assert RunConfig(swap="none", **values) == RunConfig()
 
 
-# --- Host budget ----------------------------------------------------------------------------------
+# --- Limits -----------------------------------------------------------------------------------
 
 
-def test_host_budget_that_is_too_small_is_what_the_line_names(capsys):
-    one = support(host_budget="512KiB", verbose=1)
-    _, losses = fitted([one])
-    (plan,) = one.plans
+def test_limit_on_host_memory_that_is_too_low_is_what_the_line_names(capsys):
+    callback = support(host="512KiB", verbose=1)
+    _, losses = fitted([callback])
+    (plan,) = callback.plans
     assert plan.host_bytes <= 2**19
     assert plan.wanted_host_bytes > 2**19
     assert plan.wanted_peak_bytes < plan.peak_bytes
     shown = capsys.readouterr().out
-    assert shown.count("The host budget stands in the way: with 1 MiB for the swapped tensors") == 1
+    assert shown.count("The limit on host memory stands in the way: with 1 MiB for the") == 1
     assert losses == fitted([])[1]
 
 
@@ -227,25 +227,25 @@ def test_without_room_on_the_host_it_recomputes_instead(monkeypatch):
         return Costs(op_seconds=seconds, out_bytes_per_second=1e9, in_bytes_per_second=1e9), {}
 
     monkeypatch.setattr(profile, "measure", measure)
-    found = []
-    for limits in ({}, {"host_budget": 0}):
+    results = []
+    for limits in ({}, {"host": 0}):
         ways = ["swap", "recompute"]  # Slabs would change the last bits.
-        one = LargeModelSupport(0, threshold_bytes=256, verbose=0, allowed=ways, **limits)
-        found.append((trained("unet 3D", [one]), set(one.plans[-1].decisions.values())))
-    (free, with_room), (limited, without_room) = found
+        callback = LargeModelSupport(0, threshold_bytes=256, verbose=0, allowed=ways, **limits)
+        results.append((trained("unet 3D", [callback]), set(callback.plans[-1].decisions.values())))
+    (free, with_room), (limited, without_room) = results
     assert "swap" in with_room
     assert without_room == {"recompute"}
     assert_same(limited, free)
     assert_same(limited, trained("unet 3D", []))
 
 
-def test_budget_of_the_disk_is_kept(tmp_path):
-    one = support(tmp_path, disk_budget="512KiB")
-    fitted([one])
-    (plan,) = one.plans
+def test_limit_on_the_disk_is_kept(tmp_path):
+    callback = support(tmp_path, disk_size="512KiB")
+    fitted([callback])
+    (plan,) = callback.plans
     assert plan.disk_bytes <= 2**19
     assert plan.wanted_host_bytes
-    assert "budgets of host and disk stand in the way" in limits_line(plan)
+    assert "limits on host memory and disk stand in the way" in limits_line(plan)
 
 
 def test_plan_with_tensors_on_disk_is_followed_again_or_asks_for_one(tmp_path):
@@ -255,7 +255,7 @@ def test_plan_with_tensors_on_disk_is_followed_again_or_asks_for_one(tmp_path):
     plan = Plan.from_json(first.plans[-1].to_json())
     assert plan.on_disk
     keras.backend.clear_session()
-    again = LargeModelSupport("8GiB", plan=plan, host_budget=0, disk=tmp_path, verbose=0)
+    again = LargeModelSupport("8GiB", plan=plan, host=0, disk=tmp_path, verbose=0)
     assert fitted([again])[1] == losses
     keras.backend.clear_session()
     with pytest.raises(ValueError, match="give disk, a folder, too"):
@@ -265,13 +265,13 @@ def test_plan_with_tensors_on_disk_is_followed_again_or_asks_for_one(tmp_path):
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"host_budget": "64KiB"}, "MiB of host memory, and host_budget leaves 0.1 MiB"),
-        ({"host_budget": 0, "disk_budget": "64KiB"}, "MiB on disk, and disk_budget leaves 0.1 MiB"),
+        ({"host": "64KiB"}, "MiB of host memory, and host leaves 0.1 MiB"),
+        ({"host": 0, "disk_size": "64KiB"}, "MiB on disk, and disk_size leaves 0.1 MiB"),
     ],
 )
 def test_given_plan_does_not_pass_over_the_limits(limits, message, tmp_path):
     keras.backend.clear_session()
-    disk = {"disk": tmp_path} if "disk_budget" in limits else {}
+    disk = {"disk": tmp_path} if "disk_size" in limits else {}
     first = support(tmp_path) if disk else support()
     fitted([first])
     keras.backend.clear_session()
@@ -280,12 +280,13 @@ def test_given_plan_does_not_pass_over_the_limits(limits, message, tmp_path):
 
 
 def test_limits_are_recorded_where_all_fits(tmp_path):
-    one = LargeModelSupport(
-        "64GiB", host_budget="1GiB", disk=tmp_path, disk_budget="2GiB", verbose=0
+    callback = LargeModelSupport("64GiB", host="1GiB", disk=tmp_path, disk_size="2GiB", verbose=0)
+    fitted([callback])
+    assert not callback.plans[-1].decisions
+    assert (callback.plans[-1].host_budget_bytes, callback.plans[-1].disk_budget_bytes) == (
+        2**30,
+        2**31,
     )
-    fitted([one])
-    assert not one.plans[-1].decisions
-    assert (one.plans[-1].host_budget_bytes, one.plans[-1].disk_budget_bytes) == (2**30, 2**31)
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
@@ -293,7 +294,7 @@ def test_step_that_is_traced_again_takes_no_more_of_host_and_disk(on_disk, tmp_p
     model = compiled()
     image, mask = batches()
     held = []
-    with support(tmp_path if on_disk else None).on(model) as one:
+    with support(tmp_path if on_disk else None).on(model) as callback:
         for num in (1, 2, 3, 4):
             model.make_train_function(force=True)
             model.train_on_batch(image[:num], mask[:num])
@@ -301,9 +302,9 @@ def test_step_that_is_traced_again_takes_no_more_of_host_and_disk(on_disk, tmp_p
                 (file,) = _files_of_this_process(tmp_path)
                 held.append(file.stat().st_size)
             else:
-                held.append(sum(array.nbytes for array in one._room.host._arrays.values()))
-    assert len(one.plans) == 4
-    assert held == [plan.disk_bytes if on_disk else plan.host_bytes for plan in one.plans]
+                held.append(sum(array.nbytes for array in callback._room.host._arrays.values()))
+    assert len(callback.plans) == 4
+    assert held == [plan.disk_bytes if on_disk else plan.host_bytes for plan in callback.plans]
     assert sorted(set(held)) == held
 
 
@@ -342,12 +343,12 @@ def test_xla_that_is_forced_on_is_refused(monkeypatch):
 
 def _files(process, folder):
     """Return the open files of a process that lie in a folder, named or not."""
-    found = []
-    for one in Path(f"/proc/{process}/fd").iterdir():
+    files = []
+    for path in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            if os.readlink(one).startswith(f"{folder}/"):
-                found.append(one)
-    return found
+            if os.readlink(path).startswith(f"{folder}/"):
+                files.append(path)
+    return files
 
 
 def _files_of_this_process(folder):

@@ -12,19 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from kinds import FEW_KINDS
-from supported_runs import (
-    FEW_SLABS,
-    FLOAT32,
-    WHOLE,
-    all_that_may_be_split,
-    passed_with_onednn,
-    trained,
-)
+from strategies import AllThatMayBeSplit
+from supported_runs import FEW_SLABS, FLOAT32, WHOLE, assert_same, passed_with_onednn, trained
 
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan import chains, split
 from tfunet.swap.plan.plan import Plan
-from tfunet.swap.search import planner
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +25,20 @@ def few_slabs(monkeypatch):
     monkeypatch.setattr(chains, "MOST_SLABS", FEW_SLABS)
 
 
-def assert_close(one, other, rtol):
-    np.testing.assert_allclose(one[0], other[0], rtol=rtol)
-    for a, b in zip(one[1], other[1], strict=True):
+def all_split():
+    return LargeModelSupport(0, threshold_bytes=256, verbose=0, strategy=AllThatMayBeSplit())
+
+
+def assert_close(first, second, rtol):
+    np.testing.assert_allclose(first[0], second[0], rtol=rtol)
+    for a, b in zip(first[1], second[1], strict=True):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
 
 
 @pytest.mark.parametrize("kind", FEW_KINDS)
-def test_training_in_slabs_is_training(kind, monkeypatch):
-    monkeypatch.setattr(planner, "make_plan", all_that_may_be_split)
+def test_training_in_slabs_is_training(kind):
     policy = "float32" if kind in FLOAT32 else "float64"
-    support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
+    support = all_split()
     in_slabs = trained(kind, [support], policy)
     # The U-Nets end in float32 whatever the policy.
     assert_close(in_slabs, trained(kind, [], policy), rtol=2e-6)
@@ -58,7 +54,7 @@ splittable = split.splittable
 )
 def test_split_beside_swapped_and_repeated(kind, whole, monkeypatch):
     def that_may_be(trace):
-        return {one for one in splittable(trace) if whole not in trace.tensors[one].name}
+        return {index for index in splittable(trace) if whole not in trace.tensors[index].name}
 
     monkeypatch.setattr(split, "splittable", that_may_be)
     support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
@@ -107,8 +103,7 @@ def test_forward_pass_of_16_bits_is_rounded_as_without_slabs_by_onednn():
 
 def test_slabs_of_16_bits_are_added_up_in_32(monkeypatch):
     monkeypatch.setattr(chains, "MOST_SLABS", 64)
-    monkeypatch.setattr(planner, "make_plan", all_that_may_be_split)
-    support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
+    support = all_split()
     image = keras.Input((64, 2, 8))
     convolution = keras.layers.Conv2D(1, 1, use_bias=False, dtype="mixed_bfloat16")
     model = keras.Model(image, convolution(keras.layers.Activation("relu")(image)))
@@ -134,34 +129,31 @@ def test_nothing_is_split_where_swapping_is_enough():
 
 def test_plan_with_slabs_is_used_again_and_gives_the_same_bits():
     first = LargeModelSupport(0, threshold_bytes=256, verbose=0)
-    one = trained("unet, group", [first])
+    first_run = trained("unet, group", [first])
     plan = Plan.from_json(first.plans[-1].to_json())
     assert plan == first.plans[-1]
     assert plan.split
     assert plan.slab_rows
     again = LargeModelSupport("8GiB", threshold_bytes=256, plan=plan, verbose=0)
-    other = trained("unet, group", [again])
-    assert one[0] == other[0]
-    for a, b in zip(one[1], other[1], strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same(first_run, trained("unet, group", [again]))
 
 
 def graph_of(step, shape):
-    traced = tf.function(lambda one: step((one, one)), autograph=False)
+    traced = tf.function(lambda image: step((image, image)), autograph=False)
     return traced.get_concrete_function(tf.TensorSpec(shape)).graph
 
 
 def reached(graph):
     """Return the names of the ops that a graph runs."""
-    found = set()
-    following = [one.op for one in graph.outputs]
+    names = set()
+    following = [tensor.op for tensor in graph.outputs]
     following += [op for op in graph.get_operations() if op.op_def.is_stateful]
     while following:
         op = following.pop()
-        if op.name not in found:
-            found.add(op.name)
-            following += [*(one.op for one in op.inputs), *op.control_inputs]
-    return found
+        if op.name not in names:
+            names.add(op.name)
+            following += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return names
 
 
 class Own(keras.Model):
@@ -187,25 +179,24 @@ class Own(keras.Model):
         return {"loss": loss, "highest": highest}
 
 
-def test_results_of_a_step_come_from_slabs_and_the_whole_ops_are_gone(monkeypatch):
-    monkeypatch.setattr(planner, "make_plan", all_that_may_be_split)
+def test_results_of_a_step_come_from_slabs_and_the_whole_ops_are_gone():
     x = np.random.default_rng(0).normal(size=(2, 16, 16, 1)).astype("float32")
-    found = []
-    for support in (None, LargeModelSupport(0, threshold_bytes=256, verbose=0)):
+    results = []
+    for support in (None, all_split()):
         keras.utils.set_random_seed(0)
         model = Own()
         model.compile(optimizer="sgd", jit_compile=False)
         model(x)
         with support.on(model) if support else contextlib.nullcontext():
-            found.append([model.train_on_batch(x, x, return_dict=True) for _ in range(2)])
+            results.append([model.train_on_batch(x, x, return_dict=True) for _ in range(2)])
             if support:
                 assert support.plans[-1].split
                 graph = graph_of(model.train_step, (2, 16, 16, 1))
                 in_slabs = set(support.plans[-1].slab_rows)
                 assert in_slabs
                 assert in_slabs & reached(graph) == set()
-    for one, other in zip(*found, strict=True):
-        assert one == pytest.approx(other, rel=1e-5)
+    for plain, in_slabs in zip(*results, strict=True):
+        assert plain == pytest.approx(in_slabs, rel=1e-5)
 
 
 CAPPED = """

@@ -7,6 +7,7 @@ from kinds import KINDS, batches
 
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan.plan import Plan
+from tfunet.swap.search.planner import Planner
 
 
 def compiled(**options):
@@ -42,10 +43,10 @@ def test_nothing_stays_after_an_exception_in_a_step():
 
 def test_context_supports_train_on_batch():
     model, image, mask = compiled()
-    one = support()
-    with one.on(model):
+    callback = support()
+    with callback.on(model):
         model.train_on_batch(image[:2], mask[:2])
-        assert one.plans[-1].decisions
+        assert callback.plans[-1].decisions
     assert "train_step" not in vars(model)
     with_support = model.get_weights()
     other, image, mask = compiled(jit_compile=False)
@@ -55,10 +56,10 @@ def test_context_supports_train_on_batch():
 
 
 def test_steps_per_execution_and_callback_used_twice():
-    one = support()
+    callback = support()
     for _ in range(2):
         model, image, mask = compiled(steps_per_execution=3, jit_compile=False)
-        model.fit(image, mask, batch_size=2, verbose=0, shuffle=False, callbacks=[one])
+        model.fit(image, mask, batch_size=2, verbose=0, shuffle=False, callbacks=[callback])
     plain, image, mask = compiled(steps_per_execution=3, jit_compile=False)
     plain.fit(image, mask, batch_size=2, verbose=0, shuffle=False)
     for a, b in zip(model.get_weights(), plain.get_weights(), strict=True):
@@ -79,6 +80,20 @@ def test_what_it_cannot_support_is_refused_before_training(options, message):
         model.fit(image, mask, verbose=0, callbacks=[support()])
     for a, b in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_earlier_names_of_the_limits_are_taken(tmp_path):
+    limits = LargeModelSupport(0, host="1GiB", disk=tmp_path, disk_size="2GiB").limits
+    earlier = LargeModelSupport(0, host_budget="1GiB", disk=tmp_path, disk_budget="2GiB")
+    assert earlier.limits == limits
+    with pytest.raises(ValueError, match="host_budget is the earlier name of host"):
+        LargeModelSupport(0, host=0, host_budget=0)
+
+
+@pytest.mark.parametrize("options", [{"allowed": ["swap"]}, {"swapin_ahead": 1}])
+def test_options_of_other_strategies_are_refused_beside_a_strategy(options):
+    with pytest.raises(ValueError, match="Leave them out beside strategy"):
+        LargeModelSupport(0, strategy=Planner(), **options)
 
 
 def test_unknown_way_is_refused():

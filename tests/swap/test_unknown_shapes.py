@@ -68,13 +68,13 @@ def test_tensor_of_unknown_rank_is_in_nobodys_way():
 @pytest.mark.parametrize("kind", ["shape", "batch", "mask"])
 def test_tensor_of_unknown_shape_is_kept_and_said_once(kind, threshold_bytes, capsys, tmp_path):
     both = []
-    one = LargeModelSupport(
+    callback = LargeModelSupport(
         0 if kind == "mask" else "64MiB",
-        host_budget=0,
+        host=0,
         disk=tmp_path,
         threshold_bytes=threshold_bytes,
     )
-    for callbacks in ([one], []):
+    for callbacks in ([callback], []):
         model, data = with_unknown(kind)
         with _quiet():
             history = model.fit(data, epochs=2, verbose=0, callbacks=callbacks)
@@ -84,7 +84,7 @@ def test_tensor_of_unknown_shape_is_kept_and_said_once(kind, threshold_bytes, ca
     assert losses == plain_losses
     for a, b in zip(weights, plain_weights, strict=True):
         np.testing.assert_array_equal(a, b)
-    assert bool(one.plans[-1].decisions) == (kind == "mask")
+    assert bool(callback.plans[-1].decisions) == (kind == "mask")
     shown = capsys.readouterr().out
     assert shown.count("have a shape that is not known when the step is traced") == 1
     assert shown.count("all of known size fits") == (kind != "mask")
@@ -93,12 +93,12 @@ def test_tensor_of_unknown_shape_is_kept_and_said_once(kind, threshold_bytes, ca
 def test_of_several_traces_of_a_training_one_says_what_is_not_known(capsys):
     model, data = with_unknown("mask")
     image, mask = next(iter(data.unbatch().batch(8)))
-    one = support(threshold_bytes=256, verbose=1)
+    callback = support(threshold_bytes=256, verbose=1)
     for times in (1, 2):
-        with one.on(model):
+        with callback.on(model):
             for samples in (2, 3):
                 model.train_on_batch(image[:samples], mask[:samples])
-        assert len(one.plans) == 2
+        assert len(callback.plans) == 2
         assert capsys.readouterr().out.count("shape that is not known") == 1, times
 
 

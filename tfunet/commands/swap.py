@@ -17,19 +17,25 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     plans = swap.add_subparsers(metavar="ACTION", required=True)
     plan = add_command(
-        plans, "plan", _plan, "say what a step needs and takes on a device", takes_keys=True
+        plans,
+        "plan",
+        _plan,
+        "say what memory and time a step takes on a device",
+        takes_keys=True,
     )
     add_config(plan)
-    plan.add_argument("--device", required=True, help="such as v100-nvlink2; a wrong one lists all")
-    plan.add_argument("--memory", metavar="40GiB", help="by default the device's")
-    plan.add_argument("--save", type=Path, help="file for the plan, as JSON")
+    plan.add_argument(
+        "--device", required=True, help="such as v100-nvlink2; a wrong name lists all"
+    )
+    plan.add_argument("--memory", metavar="40GiB", help="by default all that the device has")
+    plan.add_argument("--save", type=Path, help="file to write the plan to, as JSON")
     plan.add_argument("--json", action="store_true", help="print JSON")
-    show = add_command(plans, "show", _show, "the memory of a step under a plan, and as measured")
+    show = add_command(plans, "show", _show, "show the memory of a step, planned and measured")
     show.add_argument("plan", type=Path, help="folder of a run, or a plan that was saved")
     show.add_argument("--out", type=Path, help="picture to write: .svg, .png or .pdf")
-    diff = add_command(plans, "diff", _diff, "say in what two plans differ; exit code 8 if they do")
+    diff = add_command(plans, "diff", _diff, "say how two plans differ; exit code 8 if they do")
     diff.add_argument("first", type=Path, help="folder of a run, or a plan that was saved")
-    diff.add_argument("second", type=Path, help="the same of the other")
+    diff.add_argument("second", type=Path, help="the other folder or plan")
     diff.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -51,16 +57,18 @@ def _plan(options: argparse.Namespace) -> int:
 
     memory_bytes = None if options.memory is None else parse_bytes(options.memory)
     if isinstance(memory_bytes, float):
-        raise ValueError(f"--memory is an amount such as 40GiB, got {options.memory!r}.")
-    found = forecast(config, DEVICES[options.device], memory_bytes=memory_bytes)
+        raise ValueError(f"--memory must be an amount such as 40GiB, got {options.memory!r}.")
+    predicted = forecast(config, DEVICES[options.device], memory_bytes=memory_bytes)
     if options.save is not None:
-        write_atomic(options.save, found.plan.to_json() + "\n")
-    print(json.dumps(forecast_json(found), indent=1) if options.json else forecast_text(found))
+        write_atomic(options.save, predicted.plan.to_json() + "\n")
+    as_json = options.json
+    print(json.dumps(forecast_json(predicted), indent=1) if as_json else forecast_text(predicted))
     return exit_codes.OK
 
 
 def _show(options: argparse.Namespace) -> int:
-    from tfunet.swap.report.text import draw, read_measured, read_plans, text
+    from tfunet.swap.report.picture import draw
+    from tfunet.swap.report.text import read_measured, read_plans, text
     from tfunet.timing.recorded import copied_seconds
 
     plan, measured = read_plans(options.plan)[-1], read_measured(options.plan)
@@ -78,6 +86,7 @@ def _diff(options: argparse.Namespace) -> int:
 
     both = options.first, options.second
     first, second = (read_plans(path)[-1] for path in both)
-    found = difference(first, second, *(read_measured(path) for path in both))
-    print(json.dumps(difference_json(found), indent=1) if options.json else difference_text(found))
-    return exit_codes.OK if found.is_same else exit_codes.DIFFERENT
+    changes = difference(first, second, *(read_measured(path) for path in both))
+    as_json = options.json
+    print(json.dumps(difference_json(changes), indent=1) if as_json else difference_text(changes))
+    return exit_codes.OK if changes.is_same else exit_codes.DIFFERENT

@@ -1,4 +1,4 @@
-"""Devices that a plan can be made for without having one. Pure."""
+"""Devices for which a step can be planned without having one. Pure."""
 
 from dataclasses import dataclass
 
@@ -8,19 +8,13 @@ from tfunet.swap.plan.costs import Costs
 
 TERA = 10**12
 
-# Of a disk that is only described: an NVMe disk on four lanes of PCI Express 3, in each direction,
-# as its makers give it to 2 and 3 GB/s.
+# In each direction: an NVMe disk on four lanes of PCI Express 3, for which makers give 2 to 3 GB/s.
 DISK_BYTES_PER_SECOND = 2 * GB
-BYTES_SHARE = 0.8
-# For each byte of a tensor that is cast to half its size, or from it, so many are moved.
-CAST_BYTES = 1.5
-
-
-# Of what a device could do at best: what a large convolution, and an op that only moves bytes,
-# reach of it.
+# Shares of a device's best that a large convolution, and an op that only moves bytes, reach.
 CONVOLUTION_SHARE = 0.5
-
-
+BYTES_SHARE = 0.8
+# Bytes moved for each byte of a tensor that is cast to or from half its size.
+CAST_BYTES = 1.5
 OP_START_SECONDS = 5e-6
 
 
@@ -29,10 +23,10 @@ class Device:
     """A device as its data sheet describes it.
 
     Args:
-        memory_bytes: Of the device.
-        flops_per_second: Of float32 convolutions as TensorFlow computes them: TF32 where there is.
-        half_flops_per_second: Of bfloat16 or float16.
-        bytes_per_second: Of its memory.
+        memory_bytes: Size of its memory.
+        flops_per_second: In float32 convolutions as TensorFlow computes them: in TF32 if it can.
+        half_flops_per_second: In bfloat16 or float16.
+        bytes_per_second: From and to its memory.
         link_bytes_per_second: To the host, in each direction.
         source: Where the figures are from.
     """
@@ -46,7 +40,7 @@ class Device:
 
 
 def described(trace: Trace, device: Device) -> Costs:
-    """Return what a step would cost on a device that is only described."""
+    """Return what a step would cost on a device, from its description."""
     return Costs(
         op_seconds=[_estimate(trace, op, device) for op in trace.ops],
         out_bytes_per_second=device.link_bytes_per_second,
@@ -58,18 +52,16 @@ def described(trace: Trace, device: Device) -> Costs:
 
 
 def _estimate(trace: Trace, op: Op, device: Device) -> float:
-    if op.kind in ALIASES or not any(
-        trace.tensors[one].num_bytes for one in (*op.inputs, *op.outputs)
-    ):
+    moved_bytes = sum(trace.tensors[index].num_bytes for index in {*op.inputs, *op.outputs})
+    if op.kind in ALIASES or moved_bytes == 0:
         return 0.0
-    moved = sum(trace.tensors[one].num_bytes for one in {*op.inputs, *op.outputs})
-    by_bytes = moved / (device.bytes_per_second * BYTES_SHARE)
+    moving_seconds = moved_bytes / (device.bytes_per_second * BYTES_SHARE)
     rate = device.half_flops_per_second if op.item_bytes == 2 else device.flops_per_second
-    return max(by_bytes, op.flops / (rate * CONVOLUTION_SHARE)) + OP_START_SECONDS
+    return max(moving_seconds, op.flops / (rate * CONVOLUTION_SHARE)) + OP_START_SECONDS
 
 
-# PCI Express: what IBM measured for generation 3 (11 GB/s each way, Table 4 of their case study of
-# large-model support), twice that for each later generation.
+# PCI Express: IBM measured 11 GB/s each way for generation 3 (Table 4 of their case study of
+# large-model support); each later generation has twice as much.
 DEVICES = {
     "v100-pcie3": Device(
         memory_bytes=16 * GIB,

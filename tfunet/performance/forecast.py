@@ -21,8 +21,8 @@ from tfunet.swap.arena.memory import Memory
 from tfunet.swap.plan.placement import Tiers, with_advice
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.text import text
-from tfunet.swap.search import planner
 from tfunet.swap.search.fitting import fitted
+from tfunet.swap.search.planner import Planner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +109,11 @@ def forecast(
 
     def planned(budget_bytes: int) -> Plan:
         return with_advice(
-            lambda tiers: planner.make_plan(
+            lambda tiers: Planner(allowed).plan(
                 found,
                 budget_bytes=budget_bytes,
                 costs=replace(costs, tiers=tiers),
                 threshold_bytes=MIB,
-                allowed=allowed,
             ),
             _tiers(config),
         )

@@ -1,4 +1,4 @@
-"""Large-model support: a Keras callback that trains what does not fit in device memory."""
+"""A Keras callback: trains models and images that do not fit in device memory."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +25,18 @@ from tfunet.swap.arena.memory import Memory
 from tfunet.swap.plan.plan import WAYS, Plan, Way, check_plan
 from tfunet.swap.report.scalars import scalars
 from tfunet.swap.report.stopwatch import Stopwatch
-from tfunet.swap.report.text import begin_line, end_line, forward_line, out_of_memory_line
+from tfunet.swap.report.text import (
+    begin_line,
+    end_line,
+    forward_line,
+    out_of_memory_line,
+    unknown_line,
+)
 from tfunet.swap.rewrite import rewrite
 from tfunet.swap.search import tflms
-from tfunet.swap.search.applied import as_planned, cut, scheduled
+from tfunet.swap.search.applied import as_planned, cut_as_planned, scheduled
+from tfunet.swap.search.planner import Planner
+from tfunet.swap.search.strategy import Strategy
 from tfunet.swap.storage.room import Room, local_replicas, read_limits
 from tfunet.timing.stamps import Note
 
@@ -36,12 +44,6 @@ SCALAR = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
     data_class="DATA_CLASS_SCALAR",
 )
-# Of a model: its steps, and the functions that run them.
-STEPS = {
-    "train_step": "train_function",
-    "test_step": "test_function",
-    "predict_step": "predict_function",
-}
 
 
 class LargeModelSupport(keras.callbacks.Callback):
@@ -53,69 +55,67 @@ class LargeModelSupport(keras.callbacks.Callback):
     model.fit(data, callbacks=[LargeModelSupport()])
     ```
 
-    It changes nothing in what is computed (but with `compression`): losses and weights are those
-    without it, bit for bit where TensorFlow's ops are deterministic, and gradients are added up in
-    the order of the graph (`tfunet.graph.gradient_sums`). Evaluations and predictions
-    are planned too, in training and with `model.evaluate(..., callbacks=[...])`. Before it begins
-    it changes the model's steps (`train_step`, `test_step`, `predict_step`) and `jit_compile`, and
-    afterwards, also after an exception in a step, they are as they were.
+    What is computed does not change (unless `compression` is given): losses and weights are those
+    without support, bit for bit where TensorFlow's ops are deterministic, and gradients are added
+    up in the order of the graph (`tfunet.graph.gradient_sums`). Evaluations and predictions are
+    planned too, in training and with `model.evaluate(..., callbacks=[...])`. The callback changes
+    the model's steps (`train_step`, `test_step`, `predict_step`) and `jit_compile` when it begins,
+    and restores them when it ends, also after an exception in a step.
 
     Args:
         budget: Device memory for training on each device, variables and batch included: "auto"
             (what the device has), bytes, "12GiB", or a share of what the device has, "0.5".
-        host_budget: Host memory for the swapped tensors of all replicas of this process: bytes or
-            "64GiB". By default there is no limit.
-        disk: Folder for tensors beyond the host budget, those first that stay away longest. They
-            lie in a file without a name, which goes with the process, however that ends.
-        disk_budget: What this process may take there: bytes or "500GiB". By default there is no
-            limit; a disk that has no room ends training before its first step.
-        compression: "bfloat16" rounds what is swapped to 16 bits: copies, host memory and disk take
-            half, and losses and weights are other ones. By default it is swapped as it is.
+        host: The most host memory for the swapped tensors of all replicas of this process: bytes
+            or "64GiB". By default there is no limit.
+        disk: Folder for the tensors for which `host` has no room: those that stay away longest.
+            They lie in a file without a name, which goes with the process, however that ends.
+        disk_size: The most that this process may take there: bytes or "500GiB". By default there is
+            no limit. If the disk has no room, training ends before its first step.
+        compression: "bfloat16" rounds swapped tensors to 16 bits: copies, host memory and disk take
+            half, and losses and weights change. By default tensors are swapped as they are.
         threshold_bytes: Smaller tensors stay on the device.
         allowed: What may be done with a tensor beside keeping it: "swap", "recompute", and
             "split" where nothing else is enough: the ops around it run in slabs, and the
-            tensor is never whole on the device. What is summed over all voxels then rounds
-            differently in the last bits.
-        margin: Share of the budget that is left to what TensorFlow's allocator loses, and to
+            tensor is never whole on the device. Sums over all voxels are then rounded differently
+            in the last bits.
+        margin: Share of the budget that stays free, for what TensorFlow's allocator loses and for
             memory that no tensor shows. By default the allocator is played through a step, and the
             plan with the most memory is taken for which it finds room.
+        strategy: What decides about each tensor, instead of a search among what is `allowed`
+            (`tfunet.swap.search.strategy`).
         plan: A plan to follow instead of making one, for the same model and batch; see `plans`.
-        swapout_threshold: This and the next five are the parameters of TFLMS v2. With any of them
-            the plan is made by its rule, of swapping alone, whatever the budget; what is left out
-            of the first three, or is -1, is found for the budget. `tflms.Rule` and
-            docs/large-models.md have more. A tensor is swapped for its readers in the backward
-            pass that are more than so many levels of the graph from the op that made it.
-        swapin_ahead: A copy back begins so many levels before it is read.
-        swapin_groupby: Readers with at most so many levels from one to the next share a copy back.
-        sync_mode: 1 has the step wait for copies to the host, 2 for those back, 3 for both.
-        serialization: Levels whose ops run one after the other: [1, "3:5"].
-        serialization_by_size: So do those of levels that read and make more than so many GiB.
+        swapout_threshold: This and the next five are the parameters of TFLMS v2, which
+            `tfunet.swap.search.tflms.Rule` describes. Any of them makes its rule the strategy:
+            tensors are swapped, and nothing else is done, whatever the budget.
         verbose: 0 prints nothing, 1 a line when the plan is made and one after training.
         note: Told of each copy in each step: "swap out" or "swap in", and between which Unix
-            times. On a CPU only: of a GPU's copies the host does not know.
+            times. On a CPU only: the host does not know of a GPU's copies.
+        host_budget: The earlier name of `host`.
+        disk_budget: The earlier name of `disk_size`.
 
     Attributes:
         plans: One for each training step that was traced.
-        evaluation_plans: The same of evaluations and predictions, since training began, or since
-            the evaluation did that is no part of one.
+        evaluation_plans: The same for evaluations and predictions: for those since training began,
+            or outside of training for those since the last one began.
 
-    Raises ValueError where a model is compiled with jit_compile=True or XLA is forced on (it plans
-    the memory of a step itself, and moves nothing out), where it runs eagerly, where a budget
+    Raises ValueError if the model is compiled with jit_compile=True or XLA is forced on (XLA plans
+    the memory of a step itself, and moves nothing out), if the model runs eagerly, if a budget
     cannot be read, and for a folder that cannot be written to. Raises OSError before the first
-    step where the disk has no room, and out of a step in which it fails.
+    step if the disk has no room, and out of a step in which it fails.
     """
 
     def __init__(
         self,
         budget: str | float = "auto",
         *,
-        host_budget: str | int | None = None,
+        host: str | int | None = None,
         disk: str | Path | None = None,
-        disk_budget: str | int | None = None,
+        disk_size: str | int | None = None,
         compression: str | None = None,
         threshold_bytes: int = MIB,
         allowed: Sequence[Way] = WAYS,
         margin: float | None = None,
+        strategy: Strategy | None = None,
         plan: Plan | None = None,
         swapout_threshold: int | None = None,
         swapin_ahead: int | None = None,
@@ -125,23 +125,19 @@ class LargeModelSupport(keras.callbacks.Callback):
         serialization_by_size: float = 0.0,
         verbose: int = 1,
         note: Note | None = None,
+        host_budget: str | int | None = None,
+        disk_budget: str | int | None = None,
     ) -> None:
         super().__init__()
         amount.parse(budget)
-        self.limits = read_limits(host_budget, disk, disk_budget)
+        self.limits = read_limits(
+            _renamed("host_budget", host_budget, "host", host),
+            disk,
+            _renamed("disk_budget", disk_budget, "disk_size", disk_size),
+        )
         compressions.check("compression", compression)
-        unknown = sorted(set(allowed) - set(WAYS))
-        if unknown:
-            known = ", ".join(map(repr, WAYS))
-            raise ValueError(f"allowed={tuple(allowed)} has {unknown}. Known: {known}.")
         if margin is not None and not 0 <= margin < 1:
             raise ValueError(f"margin must be at least 0 and less than 1, got {margin}.")
-        self.budget = budget
-        self.compression = compression
-        self.margin = margin
-        self.threshold_bytes = threshold_bytes
-        self.allowed = tuple(allowed)
-        self.plan = plan
         rule = tflms.Rule(
             swapout_threshold=swapout_threshold,
             swapin_ahead=swapin_ahead,
@@ -150,7 +146,20 @@ class LargeModelSupport(keras.callbacks.Callback):
             serialization=serialization,
             serialization_by_size=serialization_by_size,
         )
-        self.rule = tflms.checked(rule, plan=plan, allowed=allowed, compression=compression)
+        if strategy is not None and (rule.is_given or tuple(allowed) != WAYS):
+            raise ValueError(
+                "strategy decides about each tensor; allowed, swapout_threshold and the like are "
+                "options of other strategies. Leave them out beside strategy."
+            )
+        planner = Planner(tuple(allowed))
+        self.strategy: Strategy = strategy or (rule if rule.is_given else planner)
+        self.strategy.check(plan=plan, allowed=allowed, compression=compression)
+        self.budget = budget
+        self.compression = compression
+        self.margin = margin
+        self.threshold_bytes = threshold_bytes
+        self.allowed = planner.allowed
+        self.plan = plan
         self.verbose = verbose
         self.note = note
         self.plans: list[Plan] = []
@@ -167,7 +176,7 @@ class LargeModelSupport(keras.callbacks.Callback):
     @property
     def gives_up(self) -> bool:
         """Whether a plan of a training step gives any tensor up."""
-        return any(one.gives_up for one in self.plans)
+        return any(plan.gives_up for plan in self.plans)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._install(self.model)
@@ -186,7 +195,7 @@ class LargeModelSupport(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._remove()
-        # A CPU without a cap is no device that tensors could be moved out of.
+        # A CPU without a cap has no memory of its own that tensors could be moved out of.
         used = device.used_bytes() if device.device_bytes() is not None else None
         line = self.plans and end_line(
             _largest(self.plans),
@@ -199,7 +208,7 @@ class LargeModelSupport(keras.callbacks.Callback):
 
     @contextmanager
     def on(self, model: keras.Model) -> Iterator["LargeModelSupport"]:
-        """Support a model while the context lasts: for `train_on_batch` and loops of one's own."""
+        """Support a model while the context lasts: for `train_on_batch` and your own loops."""
         self._install(model)
         try:
             yield self
@@ -207,13 +216,13 @@ class LargeModelSupport(keras.callbacks.Callback):
             self._remove()
 
     def guarding(self, run: Callable[..., Any], *, evaluates: bool = False) -> Callable[..., Any]:
-        """Return a function that runs steps, of training or of evaluation, and after an exception
-        leaves the model as it was.
+        """Return a function that runs steps of training or evaluation, and restores the model
+        after an exception.
 
-        Those of training add up gradients in the order of their graph, where they follow a plan:
-        TensorFlow's memory optimizer is off (`tfunet.graph.gradient_sums`).
+        If a training step follows a plan, TensorFlow's memory optimizer is off, so that gradients
+        are added up in the order of the graph (`tfunet.graph.gradient_sums`).
 
-        Raises OSError, and says so in words, where it was the disk that failed.
+        Raises OSError that says what happened if the disk failed.
         """
         if not evaluates:
             run = in_order_of_graph(run, lambda: self._follows)
@@ -238,16 +247,16 @@ class LargeModelSupport(keras.callbacks.Callback):
     def evaluating(
         self, step: Callable[..., Any], *, what: str = "evaluation"
     ) -> Callable[..., Any]:
-        """Return a forward pass, of one replica, that is planned when it is traced.
+        """Return a forward pass of one replica that is planned, within the budget, when it is
+        traced while the support lasts.
 
-        Within the budget, while the support lasts. The model's own `test_step` and `predict_step`
-        are such meanwhile; this is for loops of one's own. `what` is what it is called where the
-        plan is told.
+        This is for your own loops: the model's `test_step` and `predict_step` are planned anyway.
+        `what` names the pass in printed lines.
         """
         return taken_over(step, partial(self._rewrite_forward, what=what))
 
     def _begin_alone(self, logs: dict[str, Any] | None = None) -> None:
-        """Support an evaluation or a prediction, if it is no part of training."""
+        """Support an evaluation or a prediction outside of training."""
         if self._undo is None:
             self._install(self.model, trains=False)
             self._is_alone = True
@@ -276,25 +285,13 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._memory = partial(
             device_memory.of_model, model, budgets.in_bytes(self.budget), budgets.join_regions()
         )
-        jit_compile = model.jit_compile
-        own = {one: vars(model)[one] for one in STEPS if one in vars(model)}  # of the user
         steps = {
             "train_step": taken_over(model.train_step, self._rewrite),
             "test_step": self.evaluating(model.test_step),
             "predict_step": self.evaluating(model.predict_step, what="prediction"),
         }
-
-        def undo() -> None:
-            for step, function in STEPS.items():
-                vars(model).pop(step, None)
-                vars(model)[function] = None
-            vars(model).update(own)
-            model.jit_compile = jit_compile
-
-        vars(model).update(steps)
-        model.jit_compile = False
-        self._undo = undo
-        for step, function in STEPS.items():
+        self._undo = compiled.replace_steps(model, steps)
+        for step, function in compiled.STEPS.items():
             getattr(model, f"make_{function}")(force=True)
             run = vars(model)[function]
             vars(model)[function] = self.guarding(run, evaluates=step != "train_step")
@@ -313,93 +310,91 @@ class LargeModelSupport(keras.callbacks.Callback):
         since = time.perf_counter()
         if not any(reader.is_backward(op) for op in ops):
             return
-        room = self._place()
-        step, handles = reader.read(ops, results, compression=self.compression)
-        memory = self._memory(step, handles)
-        unknown = reader.of_unknown_size(step, handles)
-        self._tell_of_unknown(unknown)
-        plan = self.plan or self._make_plan(step, ops, memory)
+        room = self._open_room()
+        trace, handles = reader.read(ops, results, compression=self.compression)
+        memory = self._memory(trace, handles)
+        unknown = reader.of_unknown_size(trace, handles)
+        if unknown and self.verbose and not self._told_of_unknown:
+            self._told_of_unknown = True
+            print(unknown_line(unknown), flush=True)
+        plan = self.plan or self._make_plan(trace, ops, memory)
         check_plan(plan, self.compression)
-        step = as_planned(step, plan)
+        trace = as_planned(trace, plan)
         device.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
         if plan.gives_up or plan.serialized or plan.peak_bytes > making.FAR * memory.step_bytes:
-            self._follow(plan, step, ops, handles, room)
+            self._follow(plan, trace, ops, handles, room)
             self._follows = True
         if self.verbose:
             line = begin_line(plan, "all of known size" if unknown else "all")
-            line += f" By the rule of TFLMS v2: {plan.rule}." if plan.rule else ""
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
     def _rewrite_forward(
         self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor], *, what: str
     ) -> None:
-        """Do the same for a forward pass alone, where it does not fit as it is."""
+        """Do the same for a forward pass alone, if it does not fit as it is."""
         since = time.perf_counter()
         if self._room is None or not ops:
             return
-        room = self._place()
-        # Never compressed: what it computes is what it is for.
-        step, handles = reader.read(ops, results)
-        step = forward.divided(step)
+        # Never compressed: that would change the results.
+        trace, handles = reader.read(ops, results)
+        trace = forward.divided(trace)
         with device.uncounted():
-            plan = self._make_plan(step, ops, self._memory(step, handles))
+            plan = self._make_plan(trace, ops, self._memory(trace, handles))
         self.evaluation_plans.append(plan)
         if plan.gives_up:
-            self._follow(plan, step, ops, handles, room)
+            self._follow(plan, trace, ops, handles, self._room)
         line = forward_line(plan, what)
         if self.verbose and line:
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
-    def _make_plan(self, step: Trace, ops: Sequence[tf.Operation], memory: Memory) -> Plan:
-        wanted = making.Wanted(
+    def _make_plan(self, trace: Trace, ops: Sequence[tf.Operation], memory: Memory) -> Plan:
+        return making.make_plan(
+            trace,
+            ops,
+            self._open_room(),
+            memory,
+            self._timed,
+            strategy=self.strategy,
             threshold_bytes=self.threshold_bytes,
-            allowed=self.allowed,
             margin=self.margin,
-            rule=self.rule,
         )
-        return making.make_plan(step, ops, self._place(), memory, wanted, self._timed)
 
-    def _place(self) -> Room:
+    def _open_room(self) -> Room:
         """Return where tensors go that are given up."""
         if self._room is None:
-            raise ValueError("This step is of a model that is supported no more.")
+            raise ValueError("This step is of a model that is not supported any more.")
         return self._room
 
     def _follow(
         self,
         plan: Plan,
-        step: Trace,
+        trace: Trace,
         ops: Sequence[tf.Operation],
         handles: Sequence[tf.Tensor],
         room: Room,
     ) -> None:
-        found = cut(step, plan)
+        cut = cut_as_planned(trace, plan)
         rewrite.follow(
-            found,
-            step,
+            cut,
+            trace,
             ops,
             handles,
-            scheduled(found.trace, plan),
-            tier=room.tier(plan, step, ops[0].graph, ops[0].device),
+            scheduled(cut.trace, plan),
+            tier=room.tier(plan, trace, ops[0].graph, ops[0].device),
             threshold_bytes=self.threshold_bytes,
             serialized=frozenset(plan.serialized),
             is_placed=plan.is_placed,
         )
 
-    def _tell_of_unknown(self, unknown: Sequence[str]) -> None:
-        if not (unknown and self.verbose) or self._told_of_unknown:
-            return
-        self._told_of_unknown = True
-        print(
-            f"Large-model support: {len(unknown)} tensors that the backward pass reads, such as "
-            f"{unknown[0]}, have a shape that is not known when the step is traced. They are kept, "
-            "and predictions leave them out. Give the model's Input a whole shape and all batches "
-            "one size (drop_remainder=True, or as many samples as fill them).",
-            flush=True,
-        )
+
+def _renamed(old_name: str, old: Any, name: str, value: Any) -> Any:
+    """Return the value of an argument that had another name; ValueError if both are given."""
+    if old is not None and value is not None:
+        raise ValueError(f"{old_name} is the earlier name of {name}: give {name} only.")
+    return value if old is None else old
 
 
 def _largest(plans: Sequence[Plan]) -> Plan:
-    return max(plans, key=lambda one: one.unlimited_peak_bytes)
+    return max(plans, key=lambda plan: plan.unlimited_peak_bytes)

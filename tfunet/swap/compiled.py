@@ -1,9 +1,18 @@
-"""How a model must be compiled for large-model support: into a graph, without XLA, and whole."""
+"""The compiled model: what it must be for large-model support, and how its steps are replaced."""
 
 import os
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
+
+# The steps of a Keras model, and the functions that run them.
+STEPS = {
+    "train_step": "train_function",
+    "test_step": "test_function",
+    "predict_step": "predict_function",
+}
 
 
 def check(model: keras.Model) -> None:
@@ -11,7 +20,7 @@ def check(model: keras.Model) -> None:
     if model.run_eagerly:
         raise ValueError(
             "Large-model support changes the graph of a step, and with run_eagerly=True there is "
-            "none. Compile the model without it."
+            "no graph. Compile the model without it."
         )
     if _asks_for_xla(model):
         raise ValueError(
@@ -27,25 +36,48 @@ def check(model: keras.Model) -> None:
 
 
 def build_optimizer(model: keras.Model) -> None:
-    """Make the optimizer's variables, which are part of what a device holds.
+    """Make the optimizer's variables, which the device holds during training.
 
-    Where a step made them, TensorFlow would trace it, and we plan it, twice.
+    If the first step made them, TensorFlow would trace the step twice, and we would plan it twice.
     """
-    optimizer = getattr(model, "optimizer", None)  # of a model that is not compiled there is none
+    optimizer = getattr(model, "optimizer", None)  # A model that is not compiled has none.
     if model.built and optimizer and not optimizer.built:
         with model.distribute_strategy.scope():
             optimizer.build(model.trainable_variables)
 
 
+def replace_steps(
+    model: keras.Model, steps: Mapping[str, Callable[..., Any]]
+) -> Callable[[], None]:
+    """Replace a model's steps, by the names of `STEPS`, and turn its jit_compile off.
+
+    Returns what restores the model, and has it make its functions anew.
+    """
+    jit_compile = model.jit_compile
+    users_steps = {step: vars(model)[step] for step in STEPS if step in vars(model)}
+
+    def restore() -> None:
+        for step, function in STEPS.items():
+            vars(model).pop(step, None)
+            vars(model)[function] = None
+        vars(model).update(users_steps)
+        model.jit_compile = jit_compile
+
+    vars(model).update(steps)
+    model.jit_compile = False
+    return restore
+
+
 def _asks_for_xla(model: keras.Model) -> bool:
-    """Whether the user, not Keras's own choice, wants XLA."""
-    # Not get_compile_config(), which fails for losses and optimizers that cannot be serialised.
+    """Whether the user asks for XLA, as opposed to Keras's own choice."""
+    # Not get_compile_config(): it fails for losses and optimizers that cannot be serialised.
     config = getattr(model, "_compile_config", None)
     return config is not None and config.config.get("jit_compile") is True
 
 
 def _forces_xla() -> str | None:
-    """Return what has TensorFlow compile any model with XLA; None where nothing does."""
+    """Return the setting with which TensorFlow compiles any model with XLA; None if there is
+    none."""
     if tf.config.optimizer.get_jit():
         return "tf.config.optimizer.set_jit"
     for flag in os.environ.get("TF_XLA_FLAGS", "").split():

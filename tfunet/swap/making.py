@@ -1,7 +1,7 @@
-"""Makes the plan of a traced step: times its ops, then searches for what fits."""
+"""Makes the plan of a traced step: times its ops, then asks the strategy for what fits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -14,45 +14,40 @@ from tfunet.swap.arena.pieces import free_pieces
 from tfunet.swap.measure import profile
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.placement import Tiers, with_advice
-from tfunet.swap.plan.plan import Plan, Way
-from tfunet.swap.plan.schedule import memory, schedule
-from tfunet.swap.search import planner, tflms
-from tfunet.swap.search.applied import as_planned, cut
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.plan.schedule import memory as memory_of
+from tfunet.swap.plan.schedule import schedule
+from tfunet.swap.search.applied import as_planned, cut_as_planned
 from tfunet.swap.search.fitting import fitted
+from tfunet.swap.search.strategy import Strategy
 from tfunet.swap.storage.room import Room
 
-# A step whose tensors fill no such part of the budget fits with any scratch, and in any order.
+# A step that needs less than this share of the budget fits with any scratch, and in any order.
 FAR = 1 / 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What a user wants of a plan; see `tfunet.swap.LargeModelSupport`."""
-
-    threshold_bytes: int
-    allowed: Sequence[Way]
-    margin: float | None
-    rule: tflms.Rule | None
-
-
 def make_plan(
-    step: Trace,
+    trace: Trace,
     ops: Sequence[tf.Operation],
     room: Room,
-    device: Memory,
-    wanted: Wanted,
+    memory: Memory,
     timed: dict[Any, Any],
+    *,
+    strategy: Strategy,
+    threshold_bytes: int,
+    margin: float | None,
 ) -> Plan:
     """Return a plan for a step within the memory of a device.
 
     Args:
-        step: As `tfunet.graph.reader.read` returns it.
+        trace: The step, as `tfunet.graph.reader.read` returns it.
         ops: Of its graph, in the same order.
         room: For what is given up.
-        device: Before the step.
-        wanted: Of the plan.
-        timed: See `tfunet.swap.measure.profile`: what is known of the steps of a model. It grows.
+        memory: Of the device, before the step.
+        timed: What is known of the steps of a model (`tfunet.swap.measure.profile`). It grows.
+        strategy: This and the rest are described at `tfunet.swap.LargeModelSupport`.
     """
+    strategy = strategy.for_forward_pass() if trace.is_forward else strategy
     tiers = room.left(ops[0].graph, ops[0].device)
     costs = Costs(
         op_seconds=[0.0] * len(ops),
@@ -61,66 +56,67 @@ def make_plan(
         tiers=tiers,
     )
     scratch: dict[int, int] = {}
-    device = replace(device, more_bytes=device.more_bytes + step.constant_bytes)
-    # TFLMS's rule is about the backward pass; of its ways the planner has swapping.
-    rule = None if step.is_forward else wanted.rule
-    allowed = ("swap",) if wanted.rule and step.is_forward else wanted.allowed
-    # What takes how long is known of most ops when an evaluation begins.
-    known = timed if step.is_forward else {}
-    is_near = bool(rule) or _needs(step) > FAR * device.step_bytes
+    memory = replace(memory, more_bytes=memory.more_bytes + trace.constant_bytes)
+    # Training has timed most ops of an evaluation already.
+    known = timed if trace.is_forward else {}
+    is_near = strategy.needs_costs or _needed_bytes(trace) > FAR * memory.step_bytes
     if is_near:
         with tf.init_scope():
-            costs, scratch = profile.measure(step, ops, room.host, known)
+            costs, scratch = profile.measure(trace, ops, room.host, known)
         costs = replace(costs, tiers=room.timed(tiers))
+    memory = _as_found(memory, trace, has_margin=margin is not None, is_near=is_near)
 
-    def planned(tiers: Tiers, step_bytes: int) -> Plan:
-        if rule is not None:
-            return tflms.make_plan(
-                step,
-                rule,
-                budget_bytes=step_bytes,
+    def make(budget_bytes: int) -> Plan:
+        def planned(tiers: Tiers) -> Plan:
+            return strategy.plan(
+                trace,
+                budget_bytes=budget_bytes,
                 costs=replace(costs, tiers=tiers),
-                threshold_bytes=wanted.threshold_bytes,
+                threshold_bytes=threshold_bytes,
                 scratch=scratch,
             )
-        return planner.make_plan(
-            step,
-            budget_bytes=step_bytes,
-            costs=replace(costs, tiers=tiers),
-            threshold_bytes=wanted.threshold_bytes,
-            scratch=scratch,
-            allowed=allowed,
-        )
 
-    # Meanwhile a pipeline of data has filled what it keeps ready.
-    now_bytes = more_bytes(device.resident, device.limit_bytes) + step.constant_bytes
-    device = replace(device, more_bytes=max(device.more_bytes, now_bytes))
-    # Not of a forward pass alone, which takes no detours: meanwhile data may be read for it.
-    looks = wanted.margin is None and not step.is_forward and is_near
-    if looks and device.limit_bytes == device_bytes() and (pieces := free_pieces()):
-        *small, largest = pieces
-        # What is known to come: constants, and the batch where the step itself fetches it.
-        coming = step.constant_bytes + device.more_bytes - now_bytes
-        device = replace(device, pieces=(*small, max(0, largest - coming)))
+        return with_advice(planned, costs.tiers)
 
     def best(most_bytes: int | None = None) -> Plan:
-        def make(step_bytes: int) -> Plan:
-            return with_advice(lambda tiers: planned(tiers, step_bytes), costs.tiers)
-
-        if wanted.margin is not None:
-            left = device.limit_bytes * (1 - wanted.margin) - sum(device.resident)
-            return make(max(0, int(left) - step.constant_bytes))
-        return fitted(step, device, make, scratch, costs, most_bytes=most_bytes)
+        if margin is not None:
+            left_bytes = memory.limit_bytes * (1 - margin) - sum(memory.resident)
+            return make(max(0, int(left_bytes) - trace.constant_bytes))
+        return fitted(
+            trace,
+            memory,
+            make,
+            scratch,
+            costs,
+            most_bytes=most_bytes,
+            takes_detours=strategy.takes_detours,
+        )
 
     plan = best()
     if plan.split:
         with tf.init_scope():
-            found = as_planned(step, plan)
-            costs = profile.with_slabs(found, cut(found, plan), ops, room.host, costs, known)
+            whole = as_planned(trace, plan)
+            cut = cut_as_planned(whole, plan)
+            costs = profile.with_slabs(whole, cut, ops, room.host, costs, known)
         plan = best(plan.budget_bytes)
     timed |= known
     return plan
 
 
-def _needs(step: Trace) -> int:
-    return int(memory(step, schedule(step, {})).max(initial=0))
+def _as_found(memory: Memory, trace: Trace, *, has_margin: bool, is_near: bool) -> Memory:
+    """Return the memory as a step finds it after its ops were timed."""
+    # Meanwhile a pipeline of data has filled what it keeps ready.
+    now_bytes = more_bytes(memory.resident, memory.limit_bytes) + trace.constant_bytes
+    memory = replace(memory, more_bytes=max(memory.more_bytes, now_bytes))
+    # Not for a forward pass alone: it takes no detours, and data may be read for it meanwhile.
+    looks = is_near and not has_margin and not trace.is_forward
+    if looks and memory.limit_bytes == device_bytes() and (pieces := free_pieces()):
+        *small, largest = pieces
+        # What is known to come: constants, and the batch if the step itself fetches it.
+        coming_bytes = trace.constant_bytes + memory.more_bytes - now_bytes
+        memory = replace(memory, pieces=(*small, max(0, largest - coming_bytes)))
+    return memory
+
+
+def _needed_bytes(trace: Trace) -> int:
+    return int(memory_of(trace, schedule(trace, {})).max(initial=0))

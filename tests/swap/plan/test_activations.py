@@ -12,7 +12,7 @@ from tfunet.swap.plan.activations import from_outputs, reading_outputs
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.swap.search.applied import as_planned
-from tfunet.swap.search.planner import make_plan
+from tfunet.swap.search.planner import Planner
 
 # Twice a convolution (of the image x, a; of c, e), its bias (b, f), an activation (c, g); a third.
 STEP = (
@@ -86,7 +86,7 @@ def test_input_that_stays_is_read(more, changed, threshold_bytes, found):
 def test_plan_reads_outputs_where_not_all_can_be_kept_and_says_of_which():
     made, _ = step(*STEP)
     plans = [
-        make_plan(made, budget_bytes=one, costs=costs(made), threshold_bytes=50)
+        Planner().plan(made, budget_bytes=one, costs=costs(made), threshold_bytes=50)
         for one in (420, 330)
     ]
     assert [list(one.from_outputs) for one in plans] == [[], GRADIENTS]
@@ -97,7 +97,7 @@ def test_plan_reads_outputs_where_not_all_can_be_kept_and_says_of_which():
     assert as_planned(made, again) == reading_outputs(made, GRADIENTS)
     # A forward pass alone is followed as it was traced.
     alone = dataclasses.replace(made, is_forward=True)
-    plan = make_plan(alone, budget_bytes=330, costs=costs(alone), threshold_bytes=50)
+    plan = Planner().plan(alone, budget_bytes=330, costs=costs(alone), threshold_bytes=50)
     assert plan.from_outputs == ()
 
 

@@ -13,7 +13,7 @@ from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.swap.plan.timeline import Moves, moved, overlap, timeline
 from tfunet.swap.search.applied import as_planned
-from tfunet.swap.search.planner import make_plan
+from tfunet.swap.search.planner import Planner
 
 # A pooling's gradient looks for the numbers of its output p in its input a.
 POOLED = (
@@ -114,7 +114,7 @@ def test_what_is_looked_for_is_not_computed_again_from_what_was_rounded(link_rat
     trace, _ = compressed(*rows)
     seconds = [1e3 if op.kind == "Conv3D" else 1.0 for op in trace.ops]
     costs = dataclasses.replace(costs_of(trace, link_rate=link_rate), op_seconds=seconds)
-    plan = make_plan(trace, budget_bytes=430, costs=costs, threshold_bytes=1)
+    plan = Planner().plan(trace, budget_bytes=430, costs=costs, threshold_bytes=1)
     assert plan.decisions == {"c": "swap", "a": "recompute"}
     assert (plan.compressed_bytes, plan.compression) == ({}, None)
     assert plan.host_bytes == 100
@@ -193,8 +193,8 @@ def test_plan_says_what_is_compressed_and_counts_it_so(tiers, budget):
     found = []
     for one in (plain, trace):
         costs = dataclasses.replace(costs_of(one), tiers=tiers)
-        options = {"threshold_bytes": 1, "allowed": ["swap"]}
-        found.append(make_plan(one, budget_bytes=budget, costs=costs, **options))
+        planner = Planner(["swap"])
+        found.append(planner.plan(one, budget_bytes=budget, costs=costs, threshold_bytes=1))
     without, plan = found
     assert Plan.from_json(plan.to_json()) == plan
     assert (plan.compression, without.compression) == ("bfloat16", None)

@@ -78,10 +78,11 @@ def test_the_line_names_the_few_largest_and_what_would_help():
     )
     limited = dataclasses.replace(OVER, wanted_host_bytes=9 * MIB, wanted_peak_bytes=39 * MIB)
     line = over_line(dataclasses.replace(limited, disk_budget_bytes=0))
-    assert "The host budget" in line
+    assert "The limit on host memory" in line
     assert line.endswith(
-        "What would help: a larger host budget (swap_host), a disk (swap_disk), 16 bits for what "
-        "is swapped (swap_compression = 'bfloat16'), a smaller batch or patch or fewer filters."
+        "What would help: a higher limit on host memory (swap_host), a disk (swap_disk), 16 bits "
+        "for what is swapped (swap_compression = 'bfloat16'), a smaller batch or patch or fewer "
+        "filters."
     )
     # What is done already is no advice.
     line = over_line(dataclasses.replace(limited, disk_budget_bytes=MIB, compression="bfloat16"))

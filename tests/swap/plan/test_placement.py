@@ -10,8 +10,8 @@ from tfunet.swap.plan.placement import Tiers
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import schedule
 from tfunet.swap.report.text import limits_line, text
-from tfunet.swap.search.planner import make_plan
-from tfunet.swap.search.search import Search
+from tfunet.swap.search.candidates import Candidates
+from tfunet.swap.search.planner import Planner
 
 # Each a size, in the order in which the forward pass makes them.
 SIZES = (("Conv3D", "x", "a", 30), ("Conv3D", "a", "b", 50), ("Conv3D", "b", "c", 20))
@@ -28,7 +28,7 @@ def named(rows):
 def plan_for(rows, budget, tiers, *, allowed=("swap", "recompute"), **costs):
     trace, _ = named(rows)
     costs = dataclasses.replace(costs_of(trace, **costs), tiers=tiers)
-    return make_plan(trace, budget_bytes=budget, costs=costs, threshold_bytes=1, allowed=allowed)
+    return Planner(allowed).plan(trace, budget_bytes=budget, costs=costs, threshold_bytes=1)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_swapping_one_more_costs_what_has_to_go_to_the_disk(
 def test_tensor_of_unknown_size_is_no_candidate_under_any_threshold():
     trace, names = named((("Conv3D", "x", "a", 0), *CHAIN[1:]))
     for threshold_bytes in (0, 1):
-        search = Search(trace, costs_of(trace), ("swap",), threshold_bytes)
+        search = Candidates(trace, costs_of(trace), ("swap",), threshold_bytes)
         idle = {names[one] for one in search.idle(schedule(trace, {}), {})}
         assert "a" not in idle
         assert "b" in idle
@@ -166,6 +166,6 @@ def test_words_say_what_is_on_disk_and_what_stands_in_the_way():
     assert "(disk)" in text(plan)
     assert limits_line(plan) == ""
     more = dataclasses.replace(plan, wanted_host_bytes=2**30, wanted_peak_bytes=2**20)
-    assert "budgets of host and disk stand in the way: with 1,024 MiB" in limits_line(more)
+    assert "limits on host memory and disk stand in the way: with 1,024 MiB" in limits_line(more)
     alone = dataclasses.replace(more, disk_budget_bytes=0)
-    assert "host budget stands in the way" in limits_line(alone)
+    assert "limit on host memory stands in the way" in limits_line(alone)

@@ -60,9 +60,9 @@ def test_fit_ends_with_the_time_of_its_steps(capsys):
     model.compile(loss=loss, steps_per_execution=2)
     image, mask = batches(model, "shared layers")
     count = len(image) // 2
-    one = LargeModelSupport("8GiB")
-    model.fit(image, mask, batch_size=2, epochs=2, verbose=0, callbacks=[one])
-    lines = [one for one in capsys.readouterr().out.splitlines() if "a step" in one]
+    callback = LargeModelSupport("8GiB")
+    model.fit(image, mask, batch_size=2, epochs=2, verbose=0, callbacks=[callback])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "a step" in line]
     assert len(lines) == 1
     # Two steps a call, and the first call traces.
     calls = 2 * -(-count // 2) - 1

@@ -9,7 +9,8 @@ from tfunet import cli, exit_codes
 from tfunet.record import RunFolder
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.measured import MOST_POINTS, Measured, account
-from tfunet.swap.report.text import draw, read_measured, read_plans, text
+from tfunet.swap.report.picture import draw
+from tfunet.swap.report.text import read_measured, read_plans, text
 from tfunet.timing.xplane import Allocation
 
 MIB = 2**20
@@ -64,10 +65,10 @@ ROWS = (
 
 
 def test_the_peak_is_exact_and_has_the_ops_that_hold_it():
-    found = account(made(*ROWS))
-    assert (found.peak_bytes, found.peak_op) == (90, "c")
-    assert list(found.peak_tensors.items()) == [("c", 60), ("b", 30)]
-    assert found.curve == (
+    measured = account(made(*ROWS))
+    assert (measured.peak_bytes, measured.peak_op) == (90, "c")
+    assert list(measured.peak_tensors.items()) == [("c", 60), ("b", 30)]
+    assert measured.curve == (
         *((0.0, 50), (0.1667, 80), (0.3333, 30), (0.5, 30)),
         *((0.6667, 90), (0.8333, 60), (1.0, 0)),
     )
@@ -96,9 +97,9 @@ def test_a_profile_without_allocations_is_told_apart():
 
 def test_a_curve_of_many_points_is_small_and_keeps_its_peak():
     rows = [row for at in range(5000) for row in ((f"op{at}", at, 1 + (at == 3210)), ("", at, 0))]
-    found = account(made(*rows))
-    assert len(found.curve) <= MOST_POINTS
-    assert max(num_bytes for _, num_bytes in found.curve) == found.peak_bytes == 2
+    measured = account(made(*rows))
+    assert len(measured.curve) <= MOST_POINTS
+    assert max(num_bytes for _, num_bytes in measured.curve) == measured.peak_bytes == 2
 
 
 @pytest.fixture
@@ -120,12 +121,12 @@ def test_measured_stands_beside_planned_with_the_tensors_at_both_peaks(run, caps
     assert lines[0].split() == ["all", "kept", "this", "plan", "measured"]
     assert lines[1].split()[4:] == ["90", "MiB", "60", "MiB", "62", "MiB"]
     assert lines[2].split()[4:] == ["400", "ms", "500", "ms", "610", "ms"]
-    planned = next(at for at, one in enumerate(lines) if "planned peak (unet/planned_op)" in one)
-    assert [one.split() for one in lines[planned + 1 : planned + 3]] == [
+    planned = next(at for at, line in enumerate(lines) if "planned peak (unet/planned_op)" in line)
+    assert [line.split() for line in lines[planned + 1 : planned + 3]] == [
         ["30", "MiB", "unet/skip:0"],
         ["0.5", "MiB", "unet/up:0"],
     ]
-    measured = next(at for at, one in enumerate(lines) if "measured peak (unet/measured" in one)
+    measured = next(at for at, line in enumerate(lines) if "measured peak (unet/measured" in line)
     assert lines[measured + 1].split() == ["31", "MiB", "unet/other"]
 
 
@@ -147,7 +148,7 @@ def test_both_curves_are_drawn_where_both_are_there(tmp_path):
     for name, measured in (("both", MEASURED), ("planned", None), ("why", Measured(why_not="x"))):
         draw(PLAN, tmp_path / f"{name}.svg", measured)
     both, planned, why = (
-        (tmp_path / f"{one}.svg").read_text() for one in ("both", "planned", "why")
+        (tmp_path / f"{name}.svg").read_text() for name in ("both", "planned", "why")
     )
     assert ">measured<" in both
     assert "share of the step (%)" in both

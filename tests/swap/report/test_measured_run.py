@@ -27,7 +27,7 @@ class Limiting(keras.callbacks.Callback):
 
 
 def support(disk):
-    return LargeModelSupport("18MiB", host_budget=0, disk=disk, allowed=["swap"])
+    return LargeModelSupport("18MiB", host=0, disk=disk, allowed=["swap"])
 """
 
 
@@ -52,8 +52,11 @@ def test_run_in_a_capped_arena_tells_the_memory_of_its_steps(tmp_path, cache):
     # The checkpoint was written before that step, the model after it.
     with np.load(folder / "checkpoint.npz") as saved:
         before = [saved[name] for name in saved.files]
-    for one in weights(folder):
-        assert any(one.shape == other.shape and np.array_equal(one, other) for other in before)
+    for array in weights(folder):
+        assert any(
+            array.shape == saved_array.shape and np.array_equal(array, saved_array)
+            for saved_array in before
+        )
 
 
 def test_disk_that_fails_after_the_last_epoch_ends_no_run(tmp_path, cache):

@@ -49,13 +49,13 @@ def saved(folder, plan, measured=None):
             {"compression": "bfloat16", "compressed_bytes": {"a:0": 10 * MIB}},
             "swap -> swap as bfloat16",
         ),
-        ({"copies": {"a:0": {"op5": 2}}}, "readers share copies back otherwise: 1"),
+        ({"copies": {"a:0": {"op5": 2}}}, "readers share copies back in another way: 1"),
         ({"fetched_again": {"a:0": {"2": "op5"}}}, "further copies back begin elsewhere: 1"),
-        ({"serialized": ("op6", "op7")}, "one after the other under one of them only: 2"),
+        ({"serialized": ("op6", "op7")}, "one after the other under one plan only: 2"),
         ({"detours": FIRST.detours[:1]}, "leave for a while, to make room, elsewhere or under"),
         # One that leaves first has more places to come back to.
-        ({"detours": FIRST.detours[::-1]}, "elsewhere or under one of them only: 2"),
-        ({"is_placed": True}, "in a fixed order under one of them only: 1"),
+        ({"detours": FIRST.detours[::-1]}, "elsewhere or under one plan only: 2"),
+        ({"is_placed": True}, "in a fixed order under one plan only: 1"),
     ],
 )
 def test_what_steers_a_step_makes_plans_differ(changes, told, tmp_path, capsys):
@@ -92,9 +92,9 @@ def test_the_largest_tensor_comes_first_and_measured_beside_planned(tmp_path, ca
 
 def test_a_place_of_a_tensor_that_is_not_swapped_any_more_is_no_difference_of_its_own():
     second = dataclasses.replace(FIRST, decisions={"b:0": "recompute", "c:0": "swap"}, awaited={})
-    found = difference(FIRST, second)
-    assert [one.name for one in found.changes] == ["a:0"]
-    assert not any(found.moved.values())
+    changed = difference(FIRST, second)
+    assert [change.name for change in changed.changes] == ["a:0"]
+    assert not any(changed.moved.values())
 
 
 def test_replicas_of_one_process_are_as_those_of_several():

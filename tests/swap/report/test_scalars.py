@@ -25,13 +25,13 @@ def test_what_a_step_copies_is_that_of_its_passes():
 
 @pytest.mark.parametrize(("peak_bytes", "told"), [(9, {"swap/measured_peak_bytes": 9}), (None, {})])
 def test_memory_that_was_not_measured_is_not_told(peak_bytes, told):
-    found = scalars(PLAN, Measured(peak_bytes=peak_bytes))
-    assert {name: one for name, one in found.items() if "measured" in name} == told
+    values = scalars(PLAN, Measured(peak_bytes=peak_bytes))
+    assert {name: value for name, value in values.items() if "measured" in name} == told
 
 
 def read_scalars(folder):
     """Return (step, value) of each scalar of large-model support in the event files of a folder."""
-    found = {}
+    points = {}
     for path in sorted(folder.glob("**/events.out.tfevents.*")):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
@@ -39,8 +39,8 @@ def read_scalars(folder):
                     # As TensorBoard's page of scalars wants it.
                     assert value.metadata.plugin_data.plugin_name == "scalars"
                     number = float(tf.make_ndarray(value.tensor))
-                    found.setdefault(value.tag, []).append((event.step, number))
-    return found
+                    points.setdefault(value.tag, []).append((event.step, number))
+    return points
 
 
 def fit():
@@ -56,7 +56,9 @@ def fit():
 def test_fit_with_a_summary_writer_tells_each_epoch(tmp_path):
     with tf.summary.create_file_writer(str(tmp_path)).as_default():
         told = fit()
-    assert read_scalars(tmp_path) == {name: [(0, one), (1, one)] for name, one in told.items()}
+    assert read_scalars(tmp_path) == {
+        name: [(0, value), (1, value)] for name, value in told.items()
+    }
 
 
 def test_fit_without_a_writer_writes_nothing(tmp_path, monkeypatch):

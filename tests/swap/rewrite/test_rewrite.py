@@ -3,13 +3,23 @@
 import keras
 import tensorflow as tf
 from kinds import KINDS, batches
+from strategies import Fixed
 from traces import make_trace
 
 from tfunet.graph.reader import READS
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.rewrite import rewrite
-from tfunet.swap.search import planner
+
+
+def repeating(*kinds, **fields):
+    """Return a strategy that recomputes what ops of these kinds make."""
+
+    def make(trace):
+        names = [trace.tensors[op.outputs[0]].name for op in trace.ops if op.kind in kinds]
+        return Plan(decisions=dict.fromkeys(names, "recompute"), **fields)
+
+    return Fixed(make)
 
 
 def test_what_is_repeated_waits_for_the_backward_pass_also_where_it_reads_the_batch(monkeypatch):
@@ -20,17 +30,12 @@ def test_what_is_repeated_waits_for_the_backward_pass_also_where_it_reads_the_ba
         repeated.append((op, inputs))
         return repeat(op, inputs)
 
-    def of_convolutions(step, **_):
-        ways = ("BiasAdd", "Relu")
-        names = [step.tensors[op.outputs[0]].name for op in step.ops if op.kind in ways]
-        return Plan(decisions=dict.fromkeys(names, "recompute"))
-
     monkeypatch.setattr(rewrite, "repeated", spied)
-    monkeypatch.setattr(planner, "make_plan", of_convolutions)
     keras.utils.set_random_seed(1)
     model = KINDS["shared layers"]()
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    support = LargeModelSupport(0, threshold_bytes=256, verbose=0)
+    strategy = repeating("BiasAdd", "Relu")
+    support = LargeModelSupport(0, threshold_bytes=256, verbose=0, strategy=strategy)
     image, mask = batches(model, "shared layers", num=1)
     with support.on(model):
         model.train_on_batch(image, mask)
@@ -60,12 +65,6 @@ def test_gradients_of_two_convolutions_that_are_added_up_are_not_taken_together(
 
 def test_what_a_loss_makes_of_the_mask_waits_for_the_network(monkeypatch):
     seen = {}
-
-    def placed(step, **_):
-        again = [step.tensors[op.outputs[0]].name for op in step.ops if op.kind == "Relu"]
-        return Plan(decisions=dict.fromkeys(again, "recompute"), is_placed=seen["placed"])
-
-    monkeypatch.setattr(planner, "make_plan", placed)
     follow = rewrite.follow
 
     def spied(found, whole, ops, *rest, **more):
@@ -75,12 +74,14 @@ def test_what_a_loss_makes_of_the_mask_waits_for_the_network(monkeypatch):
 
     monkeypatch.setattr(rewrite, "follow", spied)
     for is_placed, expected in ((True, True), (False, False)):
-        seen["placed"] = is_placed
         keras.utils.set_random_seed(1)
         model = KINDS["shared layers"]()
         model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         image, mask = batches(model, "shared layers", num=1)
-        support = LargeModelSupport(0, threshold_bytes=256, margin=0.0, verbose=0)
+        strategy = repeating("Relu", is_placed=is_placed)
+        support = LargeModelSupport(
+            0, threshold_bytes=256, margin=0.0, verbose=0, strategy=strategy
+        )
         with support.on(model):
             model.train_on_batch(image, mask)
         assert any(seen["waits"]) is expected

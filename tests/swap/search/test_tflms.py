@@ -13,7 +13,8 @@ from tfunet.swap.plan.placement import Tiers
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report import text
 from tfunet.swap.rewrite import rewrite
-from tfunet.swap.search.tflms import Levels, Rule, make_plan
+from tfunet.swap.search.planner import Planner
+from tfunet.swap.search.tflms import Levels, Rule
 
 GIB = 2**30
 # a is read by M, at a distance of 3, and by P, at 6: three levels lie between the two.
@@ -41,9 +42,9 @@ BRANCHES = (
 
 def plan_for(rows, *, budget=1000, threshold_bytes=1, cost=None, tiers=None, **rule):
     trace, _ = make_trace(*rows)
-    return make_plan(
+    strategy = Rule(**{"swapout_threshold": 0, "swapin_ahead": 0, "swapin_groupby": 0, **rule})
+    return strategy.plan(
         trace,
-        Rule(**{"swapout_threshold": 0, "swapin_ahead": 0, "swapin_groupby": 0, **rule}),
         budget_bytes=budget,
         costs=costs(trace, tiers=tiers or Tiers(), **{"copy_seconds": 2.5, **(cost or {})}),
         threshold_bytes=threshold_bytes,
@@ -108,13 +109,13 @@ def test_readers_share_a_copy_back_within_so_many_levels(threshold, groupby, cop
 
 def test_several_copies_back_are_counted_in_memory_and_time():
     rule = {"threshold_bytes": 100, "sync_mode": 3, "cost": {"copy_seconds": 1.0}}
-    one = plan_for(TWICE, swapin_groupby=3, **rule)
-    two = plan_for(TWICE, swapin_groupby=0, **rule)
-    assert (one.copy_seconds, two.copy_seconds) == (2.0, 3.0)
+    shared = plan_for(TWICE, swapin_groupby=3, **rule)
+    apart = plan_for(TWICE, swapin_groupby=0, **rule)
+    assert (shared.copy_seconds, apart.copy_seconds) == (2.0, 3.0)
     # N is made while a is there for P, and not while it is away once more.
-    assert one.peak_bytes == two.peak_bytes == 120
-    assert num_bytes_at(one, 6.5) == 120
-    assert num_bytes_at(two, 6.5) == 20
+    assert shared.peak_bytes == apart.peak_bytes == 120
+    assert num_bytes_at(shared, 6.5) == 120
+    assert num_bytes_at(apart, 6.5) == 20
 
 
 def test_further_copies_begin_ahead_too():
@@ -258,15 +259,20 @@ def test_levels_that_a_step_does_not_have_are_refused():
     ],
 )
 def test_without_a_value_of_it_the_planner_plans(options):
-    assert LargeModelSupport(0, **options).rule is None
+    assert isinstance(LargeModelSupport(0, **options).strategy, Planner)
+
+
+def test_parameters_make_the_rule_the_strategy():
+    assert LargeModelSupport(0, swapin_ahead=1).strategy == Rule(swapin_ahead=1)
 
 
 def test_only_swapping_may_be_allowed_beside_it():
-    assert LargeModelSupport(0, swapout_threshold=3, allowed=["swap"]).rule is not None
+    support = LargeModelSupport(0, swapout_threshold=3, allowed=["swap"])
+    assert support.strategy == Rule(swapout_threshold=3)
 
 
 def copied(kind, **rule):
-    """Return the plan of a training of three steps that changes no bit, and the copies in it."""
+    """Return the plan of a training of three steps that changes no bit, and its copies."""
     told = []
     support = LargeModelSupport(
         0, threshold_bytes=256, verbose=0, note=lambda what, *_: told.append(what), **rule
@@ -303,43 +309,43 @@ def test_same_bits_under_the_rule(kind, rule):
 
 def test_several_copies_come_back_from_disk(tmp_path):
     rule = {"swapout_threshold": 1, "swapin_groupby": 0}
-    plan, told = copied("shared layers", **rule, host_budget=0, disk=tmp_path)
+    plan, told = copied("shared layers", **rule, host=0, disk=tmp_path)
     assert sorted(plan.on_disk) == sorted(plan.decisions)
     assert told.count("swap in") > told.count("swap out") == 3 * plan.count("swap")
 
 
 def branches():
     image = keras.Input((16, 16, 1))
-    found = [
+    branches = [
         keras.layers.Conv2D(4, 3, padding="same", activation="elu", name=name)(image)
         for name in ("one", "two")
     ]
-    return keras.Model(image, keras.layers.Conv2D(3, 1)(keras.layers.Concatenate()(found)))
+    return keras.Model(image, keras.layers.Conv2D(3, 1)(keras.layers.Concatenate()(branches)))
 
 
 @pytest.fixture
 def steps(monkeypatch):
     """The trace and the ops of each step that was made to follow a plan."""
-    found = []
+    followed = []
     follow = rewrite.follow
 
     def spied(cut, whole, ops, *rest, **options):
         follow(cut, whole, ops, *rest, **options)
-        found.append((whole, {one.name: one for one in ops}))
+        followed.append((whole, {op.name: op for op in ops}))
 
     monkeypatch.setattr(rewrite, "follow", spied)
     monkeypatch.setitem(KINDS, "branches", branches)
-    return found
+    return followed
 
 
 def waits_for(op):
     """Return the names of all ops that run before one."""
     seen, following = set(), [op]
     while following:
-        one = following.pop()
-        if one.name not in seen:
-            seen.add(one.name)
-            following += [*(tensor.op for tensor in one.inputs), *one.control_inputs]
+        earlier = following.pop()
+        if earlier.name not in seen:
+            seen.add(earlier.name)
+            following += [*(tensor.op for tensor in earlier.inputs), *earlier.control_inputs]
     return seen
 
 
@@ -348,7 +354,7 @@ def test_serialized_branches_wait_for_each_other(steps):
         # Two convolutions, their biases and activations: parted, they round differently.
         copied("branches", swapout_threshold=1000, **rule)
         _, ops = steps[-1]
-        (second,) = (one for name, one in ops.items() if "two" in name and one.type == "Conv2D")
+        (second,) = (op for name, op in ops.items() if "two" in name and op.type == "Conv2D")
         assert any("one" in name and "Elu" in name for name in waits_for(second)) == expected
 
 
@@ -358,21 +364,21 @@ def test_each_reader_has_the_copy_that_the_plan_says(steps):
     nearer = {
         name: {op: number - 1 for op, number in read.items()} for name, read in plan.copies.items()
     }
-    for one in (plan, dataclasses.replace(plan, copies=nearer, fetched={}, fetched_again={})):
-        copied("shared layers", plan=one)
-        step, ops = steps[-1]
-        for name, read in one.copies.items():
-            found = {}
-            for op in step.ops:
-                inputs = [step.tensors[index].name for index in op.inputs]
+    for followed in (plan, dataclasses.replace(plan, copies=nearer, fetched={}, fetched_again={})):
+        copied("shared layers", plan=followed)
+        trace, ops = steps[-1]
+        for name, read in followed.copies.items():
+            copies = {}
+            for op in trace.ops:
+                inputs = [trace.tensors[index].name for index in op.inputs]
                 if op.name in read and name in inputs:
                     held = ops[op.name].inputs[inputs.index(name)]
-                    found.setdefault(read[op.name], set()).add(held.name)
+                    copies.setdefault(read[op.name], set()).add(held.name)
             # Each number is one tensor, and 0 the one that its op made.
-            assert {number: len(held) for number, held in found.items()} == dict.fromkeys(found, 1)
-            assert len(found) == len(set.union(*found.values())) == 2
-            assert [number for number, held in found.items() if held == {name}] == (
-                [0] if one is not plan else []
+            assert [len(held) for held in copies.values()] == [1] * len(copies)
+            assert len(copies) == len(set.union(*copies.values())) == 2
+            assert [number for number, held in copies.items() if held == {name}] == (
+                [0] if followed is not plan else []
             )
 
 

@@ -26,7 +26,7 @@ def cache(tmp_path_factory):
 
 
 def support(run, disk):
-    return LargeModelSupport("18MiB", host_budget=0, disk=disk, plan=read_plans(Path(run))[0])
+    return LargeModelSupport("18MiB", host=0, disk=disk, plan=read_plans(Path(run))[0])
 """
 # However busy the disk is, nothing is cheaper to compute again.
 DEAR = """

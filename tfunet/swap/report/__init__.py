@@ -1,1 +1,1 @@
-"""Tells a person what a plan does, and what was measured."""
+"""Shows what a plan does, and what was measured."""

@@ -1,4 +1,4 @@
-"""Says in what two plans differ. Pure."""
+"""What two plans do differently. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from tfunet.swap.plan.plan import Plan, of_one_replica
 from tfunet.swap.report.measured import Measured
 from tfunet.swap.report.text import mib, seconds_text, size_text
 
-# Figures of plans, and what they are in words.
+# Figures of plans, and their names in words.
 BYTES = {
     "budget_bytes": "budget of a step",
     "peak_bytes": "memory of a step",
@@ -23,30 +23,30 @@ SECONDS = {
     "exposed_seconds": "- waiting for copies",
     "copy_seconds": "all copies, hidden or not",
 }
-# Where copies stand and slabs end, which is told by their number only.
+# Places of copies, ops and slabs. Of these, only the number that differ is told.
 PLACES = {
     "awaited": "copies out that are awaited elsewhere",
     "fetched": "copies back that begin elsewhere",
-    "copies": "tensors whose readers share copies back otherwise",
+    "copies": "tensors whose readers share copies back in another way",
     "fetched_again": "tensors whose further copies back begin elsewhere",
-    "serialized": "ops that run one after the other under one of them only",
-    "from_outputs": "gradients of activations that read the output under one of them only",
-    "detours": "tensors that leave for a while, to make room, elsewhere or under one of them only",
-    "is_placed": "convolutions and copies back run in a fixed order under one of them only",
+    "serialized": "ops that run one after the other under one plan only",
+    "from_outputs": "gradients of activations that read the output under one plan only",
+    "detours": "tensors that leave for a while, to make room, elsewhere or under one plan only",
+    "is_placed": "convolutions and copies back run in a fixed order under one plan only",
     "slab_rows": "ops that run in slabs of another height, or not in slabs",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A tensor with which two plans do different things.
+    """A tensor that two plans treat differently.
 
     Args:
-        name: In the graph; of several replicas in one process, without the replica's.
-        num_bytes: Of the tensor; 0 where neither plan tells.
-        first: "keep", "swap", "swap to disk", "recompute" or "split"; of a tensor that is swapped
-            in fewer bits with these, "swap as bfloat16".
-        second: The same of the second plan.
+        name: In the graph, without the name of a replica.
+        num_bytes: Its size; 0 if neither plan tells.
+        first: Under the first plan: "keep", "swap", "swap to disk", "recompute" or "split"; if it
+            is swapped in fewer bits, "swap as bfloat16".
+        second: The same under the second plan.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Difference:
         changes: Tensors that are treated differently, the largest first.
         moved: By the names of PLACES, how many places differ.
         figures: By the names of BYTES and SECONDS, and "measured_peak_bytes" and
-            "measured_step_seconds": of the first and of the second, None where not known.
+            "measured_step_seconds": (of the first plan, of the second); None if not known.
     """
 
     changes: tuple[Change, ...]
@@ -82,96 +82,94 @@ def difference(
     first_measured: Measured | None = None,
     second_measured: Measured | None = None,
 ) -> Difference:
-    """Return in what two plans differ, with what was measured under each."""
+    """Return what two plans do differently, with what was measured under each."""
     first, second = of_one_replica(first), of_one_replica(second)
-    one, other = _done(first), _done(second)
+    first_way, second_way = _treatments(first), _treatments(second)
     sizes = {**second.tensor_bytes, **first.tensor_bytes}
     changes = [
         Change(
             name=name,
             num_bytes=sizes.get(name, 0),
-            first=one.get(name, "keep"),
-            second=other.get(name, "keep"),
+            first=first_way.get(name, "keep"),
+            second=second_way.get(name, "keep"),
         )
-        for name in {**one, **other}
-        if one.get(name) != other.get(name)
+        for name in {**first_way, **second_way}
+        if first_way.get(name) != second_way.get(name)
     ]
     changes.sort(key=lambda change: (-change.num_bytes, change.name))
     figures: dict[str, tuple[float | None, float | None]] = {
         name: (vars(first)[name], vars(second)[name]) for name in (*BYTES, *SECONDS)
     }
     for name in ("peak_bytes", "step_seconds"):
-        values = [
-            None if one is None else vars(one)[name] for one in (first_measured, second_measured)
-        ]
-        figures[f"measured_{name}"] = values[0], values[1]
+        figures[f"measured_{name}"] = (
+            None if first_measured is None else vars(first_measured)[name],
+            None if second_measured is None else vars(second_measured)[name],
+        )
+    changed = {change.name for change in changes}
     return Difference(
         changes=tuple(changes),
-        moved={
-            name: _num_moved(vars(first)[name], vars(second)[name], {one.name for one in changes})
-            for name in PLACES
-        },
+        moved={name: _num_moved(vars(first)[name], vars(second)[name], changed) for name in PLACES},
         figures=figures,
     )
 
 
-def difference_json(found: Difference) -> dict[str, Any]:
+def difference_json(difference: Difference) -> dict[str, Any]:
     """Return a difference as JSON knows it."""
     return {
-        "same": found.is_same,
-        "tensors": [vars(one) for one in found.changes],
-        "moved": dict(found.moved),
+        "same": difference.is_same,
+        "tensors": [vars(change) for change in difference.changes],
+        "moved": dict(difference.moved),
         **{
-            name: {"first": values[0], "second": values[1]}
-            for name, values in found.figures.items()
+            name: {"first": first, "second": second}
+            for name, (first, second) in difference.figures.items()
         },
     }
 
 
-def difference_text(found: Difference) -> str:
+def difference_text(difference: Difference) -> str:
     """Return a difference in words."""
     rows: list[tuple[str, ...]] = [("", "first", "second")]
     for name, about in {**BYTES, **SECONDS}.items():
-        if not any(found.figures[name]):
+        if not any(difference.figures[name]):
             continue
-        rows.append((about, *(_figure(name, one) for one in found.figures[name])))
-        measured = found.figures.get(f"measured_{name}", (None, None))
+        rows.append((about, *(_figure(name, value) for value in difference.figures[name])))
+        measured = difference.figures.get(f"measured_{name}", (None, None))
         if measured != (None, None):
-            rows.append(("- measured", *(_figure(name, one) for one in measured)))
+            rows.append(("- measured", *(_figure(name, value) for value in measured)))
     lines = [f"{row[0]:<26} {row[1]:>12} {row[2]:>12}".rstrip() for row in rows]
-    if found.is_same:
+    if difference.is_same:
         return "\n".join([*lines, "The plans do the same with every tensor."])
-    if found.changes:
-        lines.append(f"{len(found.changes)} tensors are treated differently:")
-    for change in found.changes:
-        what = f"{change.first} -> {change.second}"
-        lines.append(f"  {what:<26} {size_text(change.num_bytes):>12}  {change.name}")
-    lines += [f"{PLACES[name]}: {count}" for name, count in found.moved.items() if count]
+    if difference.changes:
+        lines.append(f"{len(difference.changes)} tensors are treated differently:")
+    for change in difference.changes:
+        treatments = f"{change.first} -> {change.second}"
+        lines.append(f"  {treatments:<26} {size_text(change.num_bytes):>12}  {change.name}")
+    lines += [f"{PLACES[name]}: {count}" for name, count in difference.moved.items() if count]
     return "\n".join(lines)
 
 
-def _done(plan: Plan) -> dict[str, str]:
+def _treatments(plan: Plan) -> dict[str, str]:
     """Return what is done with each tensor that is not kept."""
     on_disk = {*plan.on_disk}
 
-    def described(name: str, what: str) -> str:
-        place = "swap to disk" if name in on_disk else what
-        return f"{place} as {plan.compression}" if name in plan.compressed_bytes else place
+    def described(name: str, way: str) -> str:
+        way = "swap to disk" if name in on_disk else way
+        return f"{way} as {plan.compression}" if name in plan.compressed_bytes else way
 
-    found = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
-    return {name: described(name, what) for name, what in found.items() if what != "keep"}
+    ways = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
+    return {name: described(name, way) for name, way in ways.items() if way != "keep"}
 
 
-def _num_moved(first: Any, second: Any, told: Collection[str]) -> int:
-    """Return how many places differ, but those of the tensors that are told of themselves; where
-    both have the same, in another order, how many stand elsewhere."""
+def _num_moved(first: Any, second: Any, changed: Collection[str]) -> int:
+    """Return how many places differ, without those of tensors whose treatment has changed; of a
+    list in another order, how many items stand elsewhere."""
     if isinstance(first, bool):
         return int(first != second)
     if isinstance(first, Mapping):
-        names = {*first, *second} - set(told)
+        names = {*first, *second} - set(changed)
         return sum(first.get(name) != second.get(name) for name in names)
-    alone = {*first} ^ {*second}
-    return len(alone) or sum(one != other for one, other in zip(first, second, strict=True))
+    in_one_only = {*first} ^ {*second}
+    return len(in_one_only) or sum(a != b for a, b in zip(first, second, strict=True))
 
 
 def _figure(name: str, value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What a plan moves and takes, under the names that TensorBoard shows. Pure."""
+"""Copies, time and memory of a plan, under the names that TensorBoard shows. Pure."""
 
 from collections.abc import Mapping
 
@@ -9,15 +9,14 @@ from tfunet.swap.report.measured import Measured
 def scalars(
     plan: Plan, measured: Measured | None = None, *, num_passes: int = 1
 ) -> Mapping[str, float]:
-    """Return what a step of a replica copies, in bytes, and its seconds and memory as planned.
+    """Return the bytes that a step of a replica copies, and its times and memory as planned.
 
     Args:
-        plan: Of a pass.
-        measured: Adds the memory that ops of a step asked for beyond weights and batch, as measured
-            where it was.
+        plan: For one pass of the step.
+        measured: Adds the measured memory of a step, beyond weights and batch, if it is known.
         num_passes: Of a step (`accumulation`), each with the copies of the plan.
     """
-    found: dict[str, float] = {
+    values: dict[str, float] = {
         "swap/copied_out_bytes": num_passes * plan.out_bytes,
         "swap/copied_in_bytes": num_passes * plan.in_bytes,
         "swap/planned_hidden_seconds": num_passes * plan.hidden_seconds,
@@ -25,5 +24,5 @@ def scalars(
         "swap/planned_peak_bytes": plan.peak_bytes,
     }
     if measured is not None and measured.peak_bytes is not None:
-        found["swap/measured_peak_bytes"] = measured.peak_bytes
-    return found
+        values["swap/measured_peak_bytes"] = measured.peak_bytes
+    return values

@@ -1,14 +1,14 @@
-"""What a plan does, in words and as a picture of memory over the step. Imports no TensorFlow."""
+"""What a plan does, in words. Imports no TensorFlow."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tfunet.config.amount import MIB
-from tfunet.files.atomic import replacing
 from tfunet.swap.plan.obstacles import ALWAYS, SPLITTING
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.measured import NOT_TOLD, Measured
+from tfunet.swap.search import tflms
 
 SHOWN_TENSORS = 20
 SHOWN_AT_PEAK = 8
@@ -19,13 +19,13 @@ UNNAMED = "not named"
 def read_plans(path: Path) -> list[Plan]:
     """Return the plans of a run's folder, of its swap.json, or of a plan that was saved.
 
-    Raises ValueError where there are none.
+    Raises ValueError if there are none.
     """
     return _read(path)[0]
 
 
 def read_measured(path: Path) -> Measured | None:
-    """Return what a step of a run took, from the same; None for a plan that was saved."""
+    """Return what a step of a run took, from the same file; None for a plan that was saved."""
     return _read(path)[1]
 
 
@@ -33,13 +33,14 @@ def _read(path: Path) -> tuple[list[Plan], Measured | None]:
     file = path / "swap.json" if path.is_dir() else path
     try:
         table = json.loads(file.read_text(encoding="utf-8"))
-        plans = [Plan.from_table(one) for one in table.get("plans", [table])]
+        plans = [Plan.from_table(row) for row in table.get("plans", [table])]
         measured = None
         if "plans" in table:
             measured = Measured.from_table(table.get("measured", {"why_not": NOT_TOLD}))
     except FileNotFoundError as error:
         raise ValueError(
-            f"There is no {file}. A run with --swap writes it, and `tfunet swap plan --save`."
+            f"There is no {file}. A run with --swap writes it, and so does `tfunet swap plan "
+            "--save`."
         ) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{file} holds no plan of this version of tfunet: {error}.") from error
@@ -49,19 +50,20 @@ def _read(path: Path) -> tuple[list[Plan], Measured | None]:
 
 
 def limits_line(plan: Plan) -> str:
-    """Return that host memory or disk stands in the plan's way, to end a sentence; "" if not."""
+    """Return that the limits on host memory or disk stand in the plan's way, to end a sentence; ""
+    if they do not."""
     if not plan.wanted_host_bytes:
         return ""
     has_disk = plan.disk_budget_bytes != 0
-    which = "budgets of host and disk stand" if has_disk else "host budget stands"
+    limits = "limits on host memory and disk stand" if has_disk else "limit on host memory stands"
     return (
-        f". The {which} in the way: with {mib(plan.wanted_host_bytes)} for the swapped tensors "
+        f". The {limits} in the way: with {mib(plan.wanted_host_bytes)} for the swapped tensors "
         f"of each replica it would be {mib(plan.wanted_peak_bytes)}."
     )
 
 
 def compressed(plan: Plan) -> str:
-    """Return how swapped tensors are compressed, to follow "swapped"; "" where none is."""
+    """Return how swapped tensors are compressed, to follow "swapped"; "" if none is."""
     if plan.compression is None:
         return ""
     num = len(plan.compressed_bytes)
@@ -73,38 +75,40 @@ def over_line(plan: Plan) -> str:
     """Return that a plan does not meet its budget, what is in the way and what helps; or ""."""
     if plan.peak_bytes <= plan.budget_bytes:
         return ""
-    text = f"That is more than the {mib(plan.budget_bytes)} that a step may use"
+    line = f"That is more than the {mib(plan.budget_bytes)} that a step may use"
     if limits := limits_line(plan):
-        return f"{text}{limits} What would help: {_or(_ways_past_limits(plan))}."
+        return f"{line}{limits} What would help: {_or(_ways_past_limits(plan))}."
     if plan.peak_tensors:
-        text += f". In the way at once, at {plan.peak_op}: {_listed(plan.peak_tensors)}"
+        line += f". In the way at once, at {plan.peak_op}: {_listed(plan.peak_tensors)}"
     if plan.obstacles:
-        text += f"; ops that alone need more: {_listed(plan.obstacles)}"
-    elif not plan.peak_tensors:  # Of an earlier version.
-        text += f"; the largest single op needs {mib(plan.floor_bytes)} ({plan.floor_op})"
+        line += f"; ops that alone need more: {_listed(plan.obstacles)}"
+    elif not plan.peak_tensors:  # A plan of an earlier version.
+        line += f"; the largest single op needs {mib(plan.floor_bytes)} ({plan.floor_op})"
     ways = plan.advice or ("a smaller patch", "fewer filters", "mixed_bfloat16")
-    return f"{text}. What would help: {_or(ways)}."
+    return f"{line}. What would help: {_or(ways)}."
 
 
 def _room_line(plan: Plan) -> str:
-    """Return that TensorFlow's allocator may have no room for a plan; "" where it has."""
+    """Return that TensorFlow's allocator may have no room for a plan; "" if it has."""
     if plan.finds_room == 1:
         return ""
     return (
-        "TensorFlow's allocator may not find room for it in one piece: played through, it did in "
+        "TensorFlow's allocator may not find room for it in one piece: in simulations, it did in "
         f"{plan.finds_room:.0%} of the cases. A smaller batch or patch would help."
     )
 
 
 def forward_line(plan: Plan, what: str) -> str:
-    """Return what is done in a forward pass alone, of "evaluation" or "prediction"; "" where
-    nothing is, and all fits."""
+    """Return what is done in a forward pass alone; "" if nothing is done and everything fits.
+
+    `what` names the pass: "evaluation" or "prediction".
+    """
     counts = {
         "swapped": plan.count("swap"),
         "split": len(plan.split),
         "recomputed": plan.count("recompute"),
     }
-    done = [f"{count} {how}" for how, count in counts.items() if count]
+    done = [f"{count} {treatment}" for treatment, count in counts.items() if count]
     over = over_line(plan) or _room_line(plan)
     if not done:
         needs = f"{mib(plan.peak_bytes)} predicted"
@@ -124,7 +128,7 @@ def out_of_memory_line(plan: Plan, *, allowed: Collection[Way] = WAYS) -> str:
 
     Args:
         plan: Of the step.
-        allowed: What might be done with a tensor beside keeping it.
+        allowed: What may be done with a tensor beside keeping it.
     """
     over = over_line(plan)
     if over:
@@ -143,9 +147,9 @@ def out_of_memory_line(plan: Plan, *, allowed: Collection[Way] = WAYS) -> str:
 
 
 def _ways_past_limits(plan: Plan) -> list[str]:
-    """Return what would help where host memory or disk stand in a plan's way."""
+    """Return what would help if the limits on host memory or disk stand in a plan's way."""
     has_disk = plan.disk_budget_bytes != 0
-    ways = ["a larger host budget (swap_host)"]
+    ways = ["a higher limit on host memory (swap_host)"]
     ways.append("more of the disk (swap_disk_size)" if has_disk else "a disk (swap_disk)")
     if plan.compression is None:
         ways.append("16 bits for what is swapped (swap_compression = 'bfloat16')")
@@ -159,8 +163,8 @@ def _or(ways: Sequence[str]) -> str:
 
 def _listed(sizes: Mapping[str, int]) -> str:
     """Return the few largest of some ops or tensors."""
-    names = sorted(sizes, key=lambda one: (-sizes[one], one))
-    shown = [f"{one} ({size_text(sizes[one])})" for one in names[:SHOWN_IN_LINE]]
+    names = sorted(sizes, key=lambda name: (-sizes[name], name))
+    shown = [f"{name} ({size_text(sizes[name])})" for name in names[:SHOWN_IN_LINE]]
     if len(names) > SHOWN_IN_LINE:
         shown.append(f"{len(names) - SHOWN_IN_LINE} more")
     *others, last = shown or ["nothing large"]
@@ -168,15 +172,17 @@ def _listed(sizes: Mapping[str, int]) -> str:
 
 
 def begin_line(plan: Plan, everything: str) -> str:
-    """Return what a plan does, in a line; where it is nothing, that `everything` fits."""
+    """Return what a plan does, in a line; if it does nothing, that `everything` fits."""
+    made_by = tflms.told(plan)
+    made_by = f" By {made_by}." if made_by else ""
     if not plan.gives_up and plan.peak_bytes <= plan.budget_bytes and plan.finds_room == 1:
-        text = f"Large-model support: {everything} fits, {plan.peak_bytes / MIB:.0f} MiB predicted."
-        return text
+        needs = f"{plan.peak_bytes / MIB:.0f} MiB predicted"
+        return f"Large-model support: {everything} fits, {needs}.{made_by}"
     on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
     in_slabs = f", {len(plan.split)} split" if plan.split else ""
     freed = f", {len(plan.from_outputs)} inputs of activations freed" if plan.from_outputs else ""
     moved = f", {len(plan.detours)} moved to make room" if plan.detours else ""
-    text = (
+    line = (
         f"Large-model support: {plan.count('swap')} tensors swapped{compressed(plan)}{in_slabs} "
         f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
         f"recomputed{freed}{moved}; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead "
@@ -184,9 +190,19 @@ def begin_line(plan: Plan, everything: str) -> str:
         f"{plan.unlimited_step_seconds:.3g}."
     )
     if plan.compression is not None:
-        text += " Losses are not those without support."
+        line += " Losses are not those without support."
     over = over_line(plan) or _room_line(plan)
-    return f"{text} {over}" if over else text
+    return f"{line} {over}".rstrip() + made_by
+
+
+def unknown_line(unknown: Sequence[str]) -> str:
+    """Return that some tensors, by name, are kept because their shape is not known."""
+    return (
+        f"Large-model support: {len(unknown)} tensors that the backward pass reads, such as "
+        f"{unknown[0]}, have a shape that is not known when the step is traced. They are kept, "
+        "and predictions do not count them. Give the model's Input a full shape and all "
+        "batches the same size (drop_remainder=True, or as many samples as fill the batches)."
+    )
 
 
 def end_line(
@@ -196,12 +212,12 @@ def end_line(
     used_bytes: int | None,
     seconds: tuple[float, int] | None,
 ) -> str:
-    """Return what a step of training took beside what was predicted; "" where nothing is known.
+    """Return what a step of training took beside what was predicted; "" if nothing is known.
 
     Args:
         plan: Of the step.
         resident_bytes: What the device held before it.
-        used_bytes: Of the device, at the peak; None where that is not known.
+        used_bytes: Of the device, at the peak; None if that is not known.
         seconds: Median of the steady steps, and how many those are; None without any.
     """
     parts = []
@@ -211,11 +227,11 @@ def end_line(
     if seconds is not None:
         median, count = seconds
         of = f"the median of {count}" if count > 1 else "one"
-        told = f"{seconds_text(median)} a step ({of})"
-        # Of a plan that changes nothing, no op was timed.
+        part = f"{seconds_text(median)} a step ({of})"
+        # No op was timed for a plan that changes nothing.
         if plan.step_seconds:
-            told += f", {seconds_text(plan.step_seconds)} predicted"
-        parts.append(told)
+            part += f", {seconds_text(plan.step_seconds)} predicted"
+        parts.append(part)
     return f"Large-model support: {'; '.join(parts)}." if parts else ""
 
 
@@ -224,35 +240,7 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
 
     `copied_seconds` is the time of all copies of a step, as measured.
     """
-    peak, seconds = "", ""
-    copied = "" if copied_seconds is None else seconds_text(copied_seconds)
-    if measured is not None:
-        peak = "not measured" if measured.peak_bytes is None else mib(measured.peak_bytes)
-        seconds = "" if measured.step_seconds is None else seconds_text(measured.step_seconds)
-    rows = [
-        ("memory of a step", mib(plan.unlimited_peak_bytes), mib(plan.peak_bytes), peak),
-        (
-            "time of a step",
-            seconds_text(plan.unlimited_step_seconds),
-            seconds_text(plan.step_seconds),
-            seconds,
-        ),
-        ("- run again", "", seconds_text(plan.repeat_seconds), ""),
-        ("- waiting for copies", "", seconds_text(plan.exposed_seconds), ""),
-        ("all copies, hidden or not", "", seconds_text(plan.copy_seconds), copied),
-        ("copied to the host", "", mib(plan.out_bytes), ""),
-        ("copied back", "", mib(plan.in_bytes), ""),
-        ("memory on the host", "", mib(plan.host_bytes), ""),
-    ]
-    if plan.on_disk:
-        rows.append(("on disk, there and back", "", mib(plan.disk_bytes), ""))
-    rows.append(("budget of a step", "", mib(plan.budget_bytes), ""))
-    head = ("", "all kept", "this plan", "" if measured is None else "measured")
-    lines = [
-        f"{name:<26} {one:>12} {other:>12} {last:>12}".rstrip()
-        for name, one, other, last in [head, *rows]
-    ]
-    lines += _notes(measured)
+    lines = [*_totals(plan, measured, copied_seconds), *_notes(measured)]
     if over := over_line(plan):
         lines.append(over)
     if plan.from_outputs:
@@ -265,32 +253,58 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
             f"{len(plan.detours)} times a tensor leaves for the host for a while, so that "
             "TensorFlow's allocator finds room in one piece:"
         )
-        lines += [f"  {one}, before {op}" for one, op, _ in plan.detours[:SHOWN_TENSORS]]
-        if len(plan.detours) > SHOWN_TENSORS:
-            lines.append(f"  ... and {len(plan.detours) - SHOWN_TENSORS} more.")
+        lines += [f"  {name}, before {op}" for name, op, _ in plan.detours[:SHOWN_TENSORS]]
+        lines += _left_out(plan.detours)
     lines.append(f"The largest single op needs {mib(plan.floor_bytes)}: {plan.floor_op or 'none'}.")
     lines += _peak_lines("planned", plan.peak_op, plan.peak_tensors)
     if measured is not None:
         lines += _peak_lines("measured", measured.peak_op, measured.peak_tensors)
-    done = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
-    if plan.rule:
-        lines.append(f"Made by the rule of TFLMS v2: {plan.rule}.")
-    given_up = sorted(done, key=lambda one: -plan.tensor_bytes.get(one, 0))
-    if given_up:
-        lines.append(f"Of the tensors, {_counts(plan)}:")
-    for name in given_up[:SHOWN_TENSORS]:
-        num_bytes = plan.tensor_bytes.get(name, 0)
+    if made_by := tflms.told(plan):
+        lines.append(f"Made by {made_by}.")
+    treatments = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
+    names = sorted(treatments, key=lambda name: -plan.tensor_bytes.get(name, 0))
+    if names:
+        lines.append(f"Of the tensors, {counts(plan)}:")
+    for name in names[:SHOWN_TENSORS]:
+        size = size_text(plan.tensor_bytes.get(name, 0))
         facts = ["disk"] if name in plan.on_disk else []
         facts += [plan.compression or ""] if name in plan.compressed_bytes else []
         where = f" ({', '.join(facts)})" if facts else ""
-        lines.append(f"  {done[name]:<9} {size_text(num_bytes):>12}  {name}{where}")
-    if len(given_up) > SHOWN_TENSORS:
-        lines.append(f"  ... and {len(given_up) - SHOWN_TENSORS} more.")
-    return "\n".join(lines)
+        lines.append(f"  {treatments[name]:<9} {size:>12}  {name}{where}")
+    return "\n".join([*lines, *_left_out(names)])
+
+
+def _totals(plan: Plan, measured: Measured | None, copied_seconds: float | None) -> list[str]:
+    peak, seconds = "", ""
+    copied = "" if copied_seconds is None else seconds_text(copied_seconds)
+    if measured is not None:
+        peak = "not measured" if measured.peak_bytes is None else mib(measured.peak_bytes)
+        seconds = "" if measured.step_seconds is None else seconds_text(measured.step_seconds)
+    all_kept_seconds = seconds_text(plan.unlimited_step_seconds)
+    rows = [
+        ("", "all kept", "this plan", "" if measured is None else "measured"),
+        ("memory of a step", mib(plan.unlimited_peak_bytes), mib(plan.peak_bytes), peak),
+        ("time of a step", all_kept_seconds, seconds_text(plan.step_seconds), seconds),
+        ("- run again", "", seconds_text(plan.repeat_seconds), ""),
+        ("- waiting for copies", "", seconds_text(plan.exposed_seconds), ""),
+        ("all copies, hidden or not", "", seconds_text(plan.copy_seconds), copied),
+        ("copied to the host", "", mib(plan.out_bytes), ""),
+        ("copied back", "", mib(plan.in_bytes), ""),
+        ("memory on the host", "", mib(plan.host_bytes), ""),
+    ]
+    if plan.on_disk:
+        rows.append(("on disk, there and back", "", mib(plan.disk_bytes), ""))
+    rows.append(("budget of a step", "", mib(plan.budget_bytes), ""))
+    return [f"{row[0]:<26} {row[1]:>12} {row[2]:>12} {row[3]:>12}".rstrip() for row in rows]
+
+
+def _left_out(rows: Sequence[object]) -> list[str]:
+    more = len(rows) - SHOWN_TENSORS
+    return [f"  ... and {more} more."] if more > 0 else []
 
 
 def _notes(measured: Measured | None) -> list[str]:
-    """Return what must be known of the measured memory."""
+    """Return what a reader of the measured memory must know."""
     if measured is None:
         return []
     if measured.peak_bytes is None:
@@ -298,88 +312,25 @@ def _notes(measured: Measured | None) -> list[str]:
     if measured.num_replicas > 1:
         return [
             f"The measured memory is that of the {measured.num_replicas} replicas of one process "
-            "together, the planned of each."
+            "together; the planned memory is that of each."
         ]
     return []
 
 
 def _peak_lines(which: str, op: str, tensors: Mapping[str, int]) -> list[str]:
-    """Return what is held at a peak, the largest first."""
+    """Return the largest tensors at a peak."""
     if not tensors:
         return []
-    shown = sorted(tensors.items(), key=lambda one: (-one[1], one[0]))[:SHOWN_AT_PEAK]
-    lines = [f"At the {which} peak ({op or UNNAMED}) there are, of the largest:"]
+    shown = sorted(tensors.items(), key=lambda item: (-item[1], item[0]))[:SHOWN_AT_PEAK]
+    lines = [f"The largest tensors at the {which} peak ({op or UNNAMED}):"]
     return lines + [f"  {size_text(num_bytes):>12}  {name or UNNAMED}" for name, num_bytes in shown]
 
 
-def _counts(plan: Plan) -> str:
+def counts(plan: Plan) -> str:
+    """Return how many tensors are treated in which way."""
     in_slabs = f"{len(plan.split)} are split, " if plan.split else ""
     swapped = f"{plan.count('swap')} are swapped{compressed(plan)}"
     return f"{in_slabs}{swapped} and {plan.count('recompute')} recomputed"
-
-
-def draw(plan: Plan, path: Path, measured: Measured | None = None) -> None:
-    """Draw the memory in use over the step, as planned, with everything kept, and as measured.
-
-    With what was measured, each curve is drawn over its own step's time: they differ.
-
-    Raises ValueError without matplotlib, WriteError where the file cannot be written.
-    """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ValueError("A picture needs matplotlib: pip install 'tfunet[report]'.") from error
-
-    with mpl.rc_context({"font.size": 9.5, "svg.fonttype": "none", "svg.hashsalt": "tfunet"}):
-        figure = Figure(figsize=(9, 4.5), layout="constrained")
-        axes = figure.subplots()
-        has_measured = measured is not None and bool(measured.curve)
-        for curve, label, colour, style in (
-            (plan.unlimited_curve, "everything kept", "#4d4d4d", "--"),
-            (plan.curve, "this plan", "#0072B2", "-"),
-        ):
-            times, use = _steps(curve)
-            if has_measured:
-                # Of a plan that was made without measured times, all are 0.
-                last = times[-1] if times else 0.0
-                times = [
-                    100 * (one / last if last else at / len(times)) for at, one in enumerate(times)
-                ]
-            axes.step(times, use, where="post", label=label, color=colour, linestyle=style)
-            if curve is plan.curve:
-                axes.fill_between(times, use, step="post", color=colour, alpha=0.15)
-        if measured is not None and has_measured:
-            shares, use = _steps(measured.curve)
-            axes.step(
-                [100 * one for one in shares], use, where="post", label="measured", color="#009E73"
-            )
-        axes.axhline(plan.budget_bytes / MIB, color="#D55E00", linestyle=":", label="budget")
-        axes.set_xlabel(
-            "share of the step (%)" if has_measured else "predicted time in the step (s)"
-        )
-        axes.set_ylabel("memory of the step (MiB)")
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0, right=100 if has_measured else None)
-        axes.legend(frameon=False)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        axes.set_title(
-            f"Tensors: {_counts(plan)}. "
-            f"{mib(plan.peak_bytes)} instead of {mib(plan.unlimited_peak_bytes)}"
-            + (
-                f", {mib(measured.peak_bytes)} measured" if measured and measured.peak_bytes else ""
-            ),
-            loc="left",
-        )
-        with replacing(path) as partial:
-            figure.savefig(
-                partial, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None
-            )
-
-
-def _steps(curve: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    return [point[0] for point in curve], [point[1] / MIB for point in curve]
 
 
 def mib(num_bytes: float) -> str:

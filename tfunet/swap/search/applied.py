@@ -14,68 +14,79 @@ from tfunet.swap.plan.timeline import Moves, moved
 OF_ANOTHER = ": it is of another model or batch. Leave plan out to make a new one."
 
 
-def as_planned(step: Trace, plan: Plan) -> Trace:
-    """Return a step in which what a plan compresses is compressed, and nothing else, and in which
-    those gradients read outputs that it names; ValueError if it is a plan of another step."""
-    _check_names(plan.from_outputs, [one.name for one in step.ops if one.instead >= 0])
+def as_planned(trace: Trace, plan: Plan) -> Trace:
+    """Return a step in which those tensors are compressed, and those gradients read outputs, that
+    a plan names; ValueError if it is the plan of another step."""
+    _check_names(plan.from_outputs, [op.name for op in trace.ops if op.instead >= 0])
     others = [
         index
-        for index, one in enumerate(step.tensors)
-        if one.compressed_bytes and one.name not in plan.compressed_bytes
+        for index, tensor in enumerate(trace.tensors)
+        if tensor.compressed_bytes and tensor.name not in plan.compressed_bytes
     ]
-    return reading_outputs(uncompressed(step, others), plan.from_outputs)
+    return reading_outputs(uncompressed(trace, others), plan.from_outputs)
 
 
-def cut(step: Trace, plan: Plan) -> split.Cut:
-    """Return a step with what a plan splits; ValueError if it is a plan of another step."""
-    tensors = {one.name: index for index, one in enumerate(step.tensors)}
-    ops = {one.name: index for index, one in enumerate(step.ops)}
-    _check_names({*plan.split}, tensors)
-    _check_names({*plan.slab_rows}, ops)
-    found = {tensors[one] for one in plan.split}
-    if not found <= split.splittable(step):
-        raise ValueError(f"The plan splits what cannot be split here{OF_ANOTHER}")
-    return split.cut(step, found, heights={ops[one]: rows for one, rows in plan.slab_rows.items()})
-
-
-def scheduled(step: Trace, plan: Plan) -> list[Action]:
-    """Return the actions of a step under a plan; ValueError if it is a plan of another step.
+def cut_as_planned(trace: Trace, plan: Plan) -> split.Cut:
+    """Return a step cut as a plan says; ValueError if it is the plan of another step.
 
     Args:
-        step: From `cut`.
+        trace: From `as_planned`.
         plan: The plan.
     """
-    tensors = {one.name: index for index, one in enumerate(step.tensors)}
-    ops = {one.name: index for index, one in enumerate(step.ops)}
+    tensors, ops = _indices(trace)
+    _check_names({*plan.split}, tensors)
+    _check_names({*plan.slab_rows}, ops)
+    to_split = {tensors[name] for name in plan.split}
+    if not to_split <= split.splittable(trace):
+        raise ValueError(f"The plan splits what cannot be split here{OF_ANOTHER}")
+    heights = {ops[name]: rows for name, rows in plan.slab_rows.items()}
+    return split.cut(trace, to_split, heights=heights)
+
+
+def scheduled(trace: Trace, plan: Plan) -> list[Action]:
+    """Return the actions of a step under a plan; ValueError if it is the plan of another step.
+
+    Args:
+        trace: That of `cut_as_planned`.
+        plan: The plan.
+    """
+    tensors, ops = _indices(trace)
     places = [*plan.awaited.items(), *plan.fetched.items()]
-    places += [(one, op) for one, others in plan.fetched_again.items() for op in others.values()]
-    reads = [(one, op) for one, numbers in plan.copies.items() for op in numbers]
-    _check_names({*plan.decisions, *(one for one, _ in places + reads)}, tensors)
-    _check_names({*plan.serialized, *(op for _, op in places + reads)}, ops)
+    for name, by_number in plan.fetched_again.items():
+        places += [(name, op) for op in by_number.values()]
+    places += [(name, op) for name, numbers in plan.copies.items() for op in numbers]
+    _check_names({*plan.decisions, *(name for name, _ in places)}, tensors)
+    _check_names({*plan.serialized, *(op for _, op in places)}, ops)
     actions = schedule(
-        step,
-        {tensors[name]: what for name, what in plan.decisions.items()},
+        trace,
+        {tensors[name]: way for name, way in plan.decisions.items()},
         {
-            tensors[one]: {ops[op]: number for op, number in numbers.items()}
-            for one, numbers in plan.copies.items()
+            tensors[name]: {ops[op]: number for op, number in numbers.items()}
+            for name, numbers in plan.copies.items()
         },
     )
     moves = Moves(
-        awaited={tensors[one]: ops[op] for one, op in plan.awaited.items()},
-        fetched={tensors[one]: ops[op] for one, op in plan.fetched.items()},
+        awaited={tensors[name]: ops[op] for name, op in plan.awaited.items()},
+        fetched={tensors[name]: ops[op] for name, op in plan.fetched.items()},
         fetched_again={
-            (tensors[one], int(number)): ops[op]
-            for one, others in plan.fetched_again.items()
-            for number, op in others.items()
+            (tensors[name], int(number)): ops[op]
+            for name, by_number in plan.fetched_again.items()
+            for number, op in by_number.items()
         },
     )
     actions = moved(actions, moves)
     if not plan.detours:
         return actions
-    known = {*(name_of(step, one) for one in actions), *tensors}
-    _check_names({name for one in plan.detours for name in one}, known)
-    detours = [Detour(tensors[one], leaves, returns) for one, leaves, returns in plan.detours]
-    return with_detours(step, actions, detours)
+    known = {*(name_of(trace, action) for action in actions), *tensors}
+    _check_names({name for detour in plan.detours for name in detour}, known)
+    detours = [Detour(tensors[name], leaves, returns) for name, leaves, returns in plan.detours]
+    return with_detours(trace, actions, detours)
+
+
+def _indices(trace: Trace) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the indices of the tensors, and those of the ops, by name."""
+    tensors = {tensor.name: index for index, tensor in enumerate(trace.tensors)}
+    return tensors, {op.name: index for index, op in enumerate(trace.ops)}
 
 
 def _check_names(wanted: Collection[str], known: Collection[str]) -> None:

@@ -16,50 +16,54 @@ from tfunet.swap.plan.schedule import Action, is_on_host
 from tfunet.swap.plan.schedule import memory as memory_of
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.plan.timeline import curve, timeline
-from tfunet.swap.search.applied import as_planned, cut, scheduled
+from tfunet.swap.search.applied import as_planned, cut_as_planned, scheduled
 
-# So many plans are tried at most: to make one takes seconds where there are thousands of ops.
+# At most so many plans are tried: to make one takes seconds where there are thousands of ops.
 MOST_TRIALS = 10
-# The budget of a plan is less than that of the one before by so much at least, and at most.
+# The budget of a plan is smaller than that of the one before by a factor between these.
 LEAST_STEP, MOST_STEP = 1.04, 1.6
-# Of the budget: how far in things may lie that nobody knows of, such as what timing the ops left
-# behind. Where a tensor comes to lie hangs on them: a plan has room if it has with each.
+# Memory may be in use that nobody knows of, such as what timing the ops left behind, and the place
+# of each tensor depends on it. It begins so far in, as shares of the budget; a plan has room only
+# if it has room with each.
 HOLES = (0.0, 0.01, 0.02, 0.035, 0.05, 0.07)
-# How large they may be, beside what is there as often again, the next batch say: of that, so much.
+# Its size: at most this share of the budget, and as much as is known to be there once more (the
+# next batch, say), up to the second share.
 UNKNOWN, MOST_AGAIN = 0.05, 0.1
-# Of that: all and nothing. Detours are looked for with more shares, and with less of what is known.
+# Shares of that size to try. The search for detours tries more, also with less than is known.
 SHARES = (1.0, 0.0)
 MORE_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0, -0.15, -0.3, -0.45, -0.6, -0.75)
-# And with scalars at the edge of what is free.
+# It also tries scalars at the edge of what is free.
 CUT_BYTES = 2**10
-# Where it is known what is free: of the budget, what the step may find in use of the largest piece.
+# If the free pieces are known: what may be in use of the largest, as shares of the budget.
 TAKEN = (0.0, 0.0005, 0.002, 0.005, 0.01)
 
 
 def fitted(
-    step: Trace,
+    trace: Trace,
     memory: Memory,
     make: Callable[[int], Plan],
     scratch: Mapping[int, int],
     costs: Costs,
     *,
     most_bytes: int | None = None,
+    takes_detours: bool = True,
 ) -> Plan:
     """Return the plan with the largest budget for which TensorFlow's allocator finds room.
 
     The allocator hands out blocks of up to twice the size that is asked for, and leaves gaps
     between them. It is played through the step under one plan after the other, each for a smaller
-    budget. Where none has room, what is in the way takes detours (`arena.detours`), under the
-    plan with the smallest budget first. Where none has room even so, that which has it most often,
-    with the lowest peak.
+    budget. If none has room, tensors that are in the way take detours (`arena.detours`), first
+    under the plan with the smallest budget. If that does not help, the result is the plan that has
+    room most often, with the lowest peak.
 
     Args:
-        step: That is planned.
+        trace: The step.
         memory: Of the device.
-        make: Returns the plan for so many bytes.
+        make: Returns the plan for a budget in bytes.
         scratch: See `tfunet.swap.plan.schedule.memory`.
         costs: Of the step.
         most_bytes: Budget to begin with instead of all that a step has.
+        takes_detours: Whether tensors may take detours.
     """
     tried: list[Plan] = []
     budget_bytes = memory.step_bytes if most_bytes is None else most_bytes
@@ -68,19 +72,20 @@ def fitted(
         is_over = plan.peak_bytes > plan.budget_bytes
         if is_over and tried and plan.peak_bytes >= tried[-1].peak_bytes:
             break  # There is nothing less.
-        asked = _asked(step, plan, scratch)
-        plan = replace(plan, finds_room=_had_room(memory, asked))
+        plan = replace(plan, finds_room=finds_room(trace, memory, plan, scratch))
         tried.append(plan)
         # Of a step that is not cut there is nothing less; slabs may be lower.
         if plan.finds_room == 1 or (is_over and not plan.split):
             break
-        budget_bytes = int(min(budget_bytes, plan.peak_bytes) / _short(memory, asked))
-    for one in reversed(tried):
-        if any(one.finds_room == 1 for one in tried):
+        budget_bytes = min(budget_bytes, plan.peak_bytes)
+        budget_bytes = int(budget_bytes / _short(memory, _asked(trace, plan, scratch)))
+    # In a forward pass alone, detours part ops that TensorFlow runs as one: other last bits.
+    for plan in reversed(tried) if takes_detours and not trace.is_forward else ():
+        if any(other.finds_room == 1 for other in tried):
             break
-        tried += _with_detours(step, memory, one, scratch, costs)
-    best = max(tried, key=lambda one: (one.finds_room, -one.peak_bytes))
-    best = replace(best, is_placed=best.gives_up and not step.is_forward)
+        tried += _with_detours(trace, memory, plan, scratch, costs)
+    best = max(tried, key=lambda plan: (plan.finds_room, -plan.peak_bytes))
+    best = replace(best, is_placed=best.gives_up and not trace.is_forward)
     most = tried[0].budget_bytes
     if best.finds_room == 1 and best.peak_bytes <= best.budget_bytes:
         return best
@@ -91,17 +96,16 @@ def fitted(
 
 
 def _with_detours(
-    step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int], costs: Costs
+    trace: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int], costs: Costs
 ) -> Iterator[Plan]:
-    """Yield a plan with detours with which it finds room, or more often."""
-    step = as_planned(step, plan)
-    found = cut(step, plan)
-    # Of a forward pass alone some ops would be computed apart, in other last bits.
-    if found.chains or plan.rule or plan.detours or step.is_forward:
+    """Yield the plan with detours with which the allocator has room more often."""
+    whole = as_planned(trace, plan)
+    cut = cut_as_planned(whole, plan)
+    if cut.chains or plan.detours:
         return
-    trace, actions = found.trace, scheduled(found.trace, plan)
-    blocks = _blocks(step, found, scratch)
-    on_disk = {at for at, one in enumerate(trace.tensors) if one.name in plan.on_disk}
+    trace, actions = cut.trace, scheduled(cut.trace, plan)
+    blocks = _blocks(whole, cut, scratch)
+    on_disk = {index for index, tensor in enumerate(trace.tensors) if tensor.name in plan.on_disk}
     costs = replace(costs, on_disk=frozenset(on_disk))
     for arenas in (_as_found(memory), _more_arenas(memory)):
         detours = find(trace, actions, blocks, arenas, limit_bytes=memory.limit_bytes)
@@ -109,9 +113,9 @@ def _with_detours(
         room = _had_room(memory, requests(trace, changed, blocks))
         if detours and room > plan.finds_room:
             with_them = _described(plan, trace, changed, scratch, costs)
-            detoured = tuple((trace.tensors[one.tensor].name, *one[1:]) for one in detours)
-            host = costs.tiers.host_bytes
-            if host is None or with_them.host_bytes <= host:
+            detoured = tuple((trace.tensors[detour.tensor].name, *detour[1:]) for detour in detours)
+            host_bytes = costs.tiers.host_bytes
+            if host_bytes is None or with_them.host_bytes <= host_bytes:
                 yield replace(with_them, detours=detoured, finds_room=room)
 
 
@@ -123,12 +127,14 @@ def _described(
     costs: Costs,
 ) -> Plan:
     """Return a plan with what it comes to when tensors leave as these actions say."""
-    swapped = {one.index for one in actions if one.kind == "out"}
-    leaving = [one for one in actions if one.kind == "leave"]
-    sizes = [
-        0 if is_on_host(trace, one.inputs[0], swapped) else trace.tensors[one.index].num_bytes
-        for one in leaving
-    ]
+    swapped = {action.index for action in actions if action.kind == "out"}
+    leaving = [action for action in actions if action.kind == "leave"]
+    out_bytes = sum(
+        trace.tensors[action.index].num_bytes
+        for action in leaving
+        if not is_on_host(trace, action.inputs[0], swapped)
+    )
+    in_bytes = sum(trace.tensors[action.index].num_bytes for action in leaving)
     in_use, times = memory_of(trace, actions, scratch), timeline(trace, actions, costs)
     peak_op, peak_tensors = at_peak(trace, actions, in_use, scratch)
     return replace(
@@ -136,9 +142,9 @@ def _described(
         peak_bytes=int(in_use.max(initial=0)),
         peak_op=peak_op,
         peak_tensors=peak_tensors,
-        host_bytes=plan.host_bytes + sum(sizes),
-        out_bytes=plan.out_bytes + sum(sizes),
-        in_bytes=plan.in_bytes + sum(trace.tensors[one.index].num_bytes for one in leaving),
+        host_bytes=plan.host_bytes + out_bytes,
+        out_bytes=plan.out_bytes + out_bytes,
+        in_bytes=plan.in_bytes + in_bytes,
         step_seconds=times.step_seconds,
         copy_seconds=times.copy_seconds,
         exposed_seconds=times.exposed_seconds,
@@ -146,25 +152,25 @@ def _described(
     )
 
 
-def finds_room(step: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) -> float:
-    """Return how often, of the times it was played through, the allocator had room for a plan.
+def finds_room(trace: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int]) -> float:
+    """Return the share of plays of the allocator in which it had room for a plan.
 
-    Where it is known what is free, half of it is how often it had room in that.
+    If it is known which pieces are free, plays in those pieces make up half of it.
     """
-    return _had_room(memory, _asked(step, plan, scratch))
+    return _had_room(memory, _asked(trace, plan, scratch))
 
 
 def _had_room(memory: Memory, asked: Sequence[Request]) -> float:
     def share(arenas: Sequence[Callable[[], Arena]]) -> float:
         return sum(plays(make(), asked) for make in arenas) / len(arenas)
 
-    any_that_may_be = share(list(_arenas(memory)))
-    as_found = _as_found(memory)
-    return (any_that_may_be + share(as_found)) / 2 if as_found else any_that_may_be
+    at_start = share(list(_arenas(memory)))
+    in_free_pieces = _as_found(memory)
+    return (at_start + share(in_free_pieces)) / 2 if in_free_pieces else at_start
 
 
 def _short(memory: Memory, asked: Sequence[Request]) -> float:
-    """Return how many times its memory a plan wants, to have room in it."""
+    """Return by which factor the memory would have to be larger for a plan to have room in it."""
     times = LEAST_STEP
     while times < MOST_STEP:
         larger = replace(memory, limit_bytes=int(memory.limit_bytes * times))
@@ -179,17 +185,19 @@ def _short(memory: Memory, asked: Sequence[Request]) -> float:
 
 
 def _as_found(memory: Memory) -> list[Callable[[], Arena]]:
-    """Return what makes what the step will find if it is as now, or a little less."""
-    found: list[Callable[[], Arena]] = []
+    """Return makers of arenas in which as much is free as now, or a little less."""
+    arenas: list[Callable[[], Arena]] = []
     for taken in TAKEN if memory.pieces else ():
         *small, largest = memory.pieces
         left = max(0, largest - int(taken * memory.limit_bytes))
-        found += [partial(in_pieces, [*small, left], cut_bytes=one) for one in (0, CUT_BYTES)]
-    return found
+        arenas += [
+            partial(in_pieces, [*small, left], cut_bytes=cut_bytes) for cut_bytes in (0, CUT_BYTES)
+        ]
+    return arenas
 
 
 def _more_arenas(memory: Memory) -> list[Callable[[], Arena]]:
-    """Return what makes more of what a step may find, of which detours have to make the best."""
+    """Return makers of more arenas than `_arenas` has, for the search for detours."""
     return [
         make for cut_bytes in (0, CUT_BYTES) for make in _arenas(memory, MORE_SHARES, cut_bytes)
     ]
@@ -198,10 +206,13 @@ def _more_arenas(memory: Memory) -> list[Callable[[], Arena]]:
 def _arenas(
     memory: Memory, shares: Sequence[float] = SHARES, cut_bytes: int = 0
 ) -> Iterator[Callable[[], Arena]]:
-    """Yield what makes what a step may find, as `HOLES` has it.
+    """Yield makers of the arenas that a step may begin in, with the holes of `HOLES`.
 
-    `shares` are of what nobody knows of, and below 0 of what is known and may be gone. See `Arena`
-    for `cut_bytes`.
+    Args:
+        memory: Of the device.
+        shares: Share of the unknown memory that is in use; below 0, the share of the known
+            memory that is gone.
+        cut_bytes: See `Arena`.
     """
     again = min(memory.more_bytes, int(MOST_AGAIN * memory.limit_bytes))
     unknown = again + int(UNKNOWN * memory.limit_bytes)
@@ -219,18 +230,18 @@ def _arenas(
             )
 
 
-def _asked(step: Trace, plan: Plan, scratch: Mapping[int, int]) -> list[Request]:
+def _asked(trace: Trace, plan: Plan, scratch: Mapping[int, int]) -> list[Request]:
     """Return what a step asks of the allocator under a plan."""
-    step = as_planned(step, plan)
-    found = cut(step, plan)
-    return requests(found.trace, scheduled(found.trace, plan), _blocks(step, found, scratch))
+    whole = as_planned(trace, plan)
+    cut = cut_as_planned(whole, plan)
+    return requests(cut.trace, scheduled(cut.trace, plan), _blocks(whole, cut, scratch))
 
 
-def _blocks(step: Trace, found: Cut, scratch: Mapping[int, int]) -> dict[int, Sequence[int]]:
-    """Return the bytes of the blocks that ops of a cut step need and no tensor shows."""
-    own = found.scratch_with(scratch)
-    blocks: dict[int, Sequence[int]] = {one: [size] for one, size in own.items()}
-    for last, chain in found.chains.items():
-        of_slab = blocks_of_slab(step, chain.ops, chain.height)
-        blocks[last] = [*of_slab, own[last] - sum(of_slab)]
+def _blocks(whole: Trace, cut: Cut, scratch: Mapping[int, int]) -> dict[int, Sequence[int]]:
+    """Return the sizes of the blocks that each op of a cut step needs beside its tensors."""
+    cut_scratch = cut.scratch_with(scratch)
+    blocks: dict[int, Sequence[int]] = {op: [size] for op, size in cut_scratch.items()}
+    for last, chain in cut.chains.items():
+        slab = blocks_of_slab(whole, chain.ops, chain.height)
+        blocks[last] = [*slab, cut_scratch[last] - sum(slab)]
     return blocks

@@ -1,164 +1,232 @@
-"""Which tensors of a step may be given up, and what that costs and frees. Pure."""
+"""Searches for the decisions with which a step fits its budget and is shortest. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tfunet.graph.step import ALIASES, Trace, root
+from tfunet.graph.step import Trace, without_small
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.plan import Decision
-from tfunet.swap.plan.schedule import Action
+from tfunet.swap.plan.schedule import Action, memory, schedule
+from tfunet.swap.plan.timeline import Moves, Timeline, moved, overlap, timeline
+from tfunet.swap.search.candidates import Candidates
 
-# A repeated op may need repeated inputs, and so on; a longer chain costs more than a copy.
-MAX_CHAIN = 12
-# Far from the budget several tensors are given up at once, of this share of what is too much.
-SHARE_AT_ONCE = 0.05
-
-
-def may_go(trace: Trace, tensor: int, threshold_bytes: int) -> bool:
-    """Whether a tensor of the forward pass may be given up if the backward pass reads it."""
-    one = trace.tensors[tensor]
-    # A tensor of unknown shape, whose bytes are 0, is kept under any threshold.
-    if one.producer < 0 or one.num_bytes < max(1, threshold_bytes):
-        return False
-    op = trace.ops[one.producer]
-    return not op.is_backward and op.kind not in ALIASES and not one.is_inner
+# A step of thousands of ops is not searched to the end: at most so many actions are weighed.
+SEARCHED_ACTIONS = 300_000
 
 
-class Search:
-    """Candidates of one trace, and what giving each of them up costs."""
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A step, and what it has to fit.
 
-    def __init__(
-        self,
-        trace: Trace,
-        costs: Costs,
-        allowed: Sequence[Decision],
-        threshold_bytes: int,
-        exposed: float = 1.0,
-    ) -> None:
-        self.trace = trace
-        self.costs = costs
-        self.allowed = allowed
-        self.threshold_bytes = threshold_bytes
-        self.exposed = exposed  # share of a copy's time that counts
-        self.roots = [root(trace, tensor) for tensor in range(len(trace.tensors))]
+    Args:
+        trace: The step.
+        costs: Of its ops and copies.
+        budget_bytes: For what the step itself holds.
+        threshold_bytes: Smaller tensors are kept.
+        scratch: See `tfunet.swap.plan.schedule.memory`.
+    """
 
-    def first_of(
-        self,
-        choices: Sequence[tuple[int, Decision]],
-        decisions: Mapping[int, Decision],
-        excess_bytes: int,
-    ) -> dict[int, Decision]:
-        """Return the first choices that come to a share of the excess and cost what they would
-        one by one."""
-        found: dict[int, Decision] = {}
-        num_bytes = 0
-        for tensor, decision in choices:
-            if tensor in found:
-                continue
-            apart = self.cost(tensor, decision, decisions)
-            if self.cost(tensor, decision, {**decisions, **found}) != apart:
-                continue
-            num_bytes += self.trace.tensors[tensor].num_bytes
-            if num_bytes > SHARE_AT_ONCE * excess_bytes:
+    trace: Trace
+    costs: Costs
+    budget_bytes: int
+    threshold_bytes: int
+    scratch: Mapping[int, int] = field(default_factory=dict)
+
+    def memory(self, actions: Sequence[Action]) -> np.ndarray:
+        """Return the bytes in use while each action runs."""
+        return memory(self.trace, actions, self.scratch)
+
+    def weigh(self, decisions: Mapping[int, Decision]) -> "Outcome":
+        """Return what decisions come to, with the copies moved as far as the budget allows."""
+        costs = self.costs.placed(self.trace, decisions)
+        actions = schedule(self.trace, decisions)
+        moves = overlap(
+            self.trace, actions, costs, budget_bytes=self.budget_bytes, scratch=self.scratch
+        )
+        return self.outcome(decisions, moves, moved(actions, moves))
+
+    def outcome(
+        self, decisions: Mapping[int, Decision], moves: Moves, actions: Sequence[Action]
+    ) -> "Outcome":
+        """Return what these actions come to, which follow from the decisions and moves."""
+        costs = self.costs.placed(self.trace, decisions)
+        return Outcome(
+            decisions=decisions,
+            moves=moves,
+            actions=actions,
+            in_use=self.memory(actions),
+            times=timeline(self.trace, actions, costs),
+            on_disk=costs.on_disk,
+        )
+
+    def badness(self, outcome: "Outcome") -> tuple[int, float]:
+        """Return what to make small: bytes over the budget first, then time."""
+        return max(0, outcome.peak_bytes - self.budget_bytes), outcome.times.step_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Decisions, and what they come to.
+
+    Args:
+        decisions: For tensors, by index; what is not named is kept.
+        moves: Where the copies stand.
+        actions: What the step does, in order.
+        in_use: Bytes in use while each action runs.
+        times: How long the step takes.
+        on_disk: Swapped tensors for which host memory has no room.
+    """
+
+    decisions: Mapping[int, Decision]
+    moves: Moves
+    actions: Sequence[Action]
+    in_use: np.ndarray
+    times: Timeline
+    on_disk: frozenset[int] = frozenset()
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most memory in use at once."""
+        return int(self.in_use.max(initial=0))
+
+
+def best_outcome(problem: Problem, allowed: Sequence[Decision]) -> Outcome:
+    """Return the best outcome found without splitting tensors.
+
+    The search begins several times: with each way alone, and with all of them, where copies count
+    in full or as hidden behind computation. Each time it gives up one tensor after another, first
+    the one that frees the most bytes for its time at the points over the budget. When no point is
+    over it, the search keeps again whatever turns out to fit. The best of these is then changed
+    tensor by tensor while that makes the step shorter.
+    """
+    trace, scratch = problem.trace, problem.scratch
+    all_kept = problem.weigh({})
+    # Most ops of a step touch small tensors only, and would take most of the time of a search.
+    large, stays = without_small(trace, problem.threshold_bytes, scratch)
+    if not large.ops or all_kept.peak_bytes <= problem.budget_bytes:
+        return all_kept
+    places = {index: place for place, index in enumerate(stays)}
+    large_problem = replace(
+        problem,
+        trace=large,
+        costs=problem.costs.of(stays),
+        scratch={places[op]: size for op, size in scratch.items() if op in places},
+    )
+    large_bytes = int(large_problem.memory(schedule(large, {})).max(initial=0))
+    small_bytes = all_kept.peak_bytes - large_bytes
+    large_problem = replace(large_problem, budget_bytes=problem.budget_bytes - small_bytes)
+    return problem.weigh(_decisions(large_problem, allowed))
+
+
+def _decisions(problem: Problem, allowed: Sequence[Decision]) -> Mapping[int, Decision]:
+    outcomes = []
+    for ways, exposed in _beginnings(allowed, problem.costs):
+        candidates = _candidates(problem, ways, exposed)
+        outcomes.append(problem.weigh(_enough(problem, candidates)))
+    best = min(outcomes, key=problem.badness)
+    return _improved(problem, _candidates(problem, allowed), best)
+
+
+def _candidates(problem: Problem, allowed: Sequence[Decision], exposed: float = 1.0) -> Candidates:
+    return Candidates(problem.trace, problem.costs, allowed, problem.threshold_bytes, exposed)
+
+
+def _beginnings(
+    allowed: Sequence[Decision], costs: Costs
+) -> list[tuple[tuple[Decision, ...], float]]:
+    """Return (what may be done, share of a copy's time that counts)."""
+    shares = (1.0, 0.05) if costs.copies_overlap and "swap" in allowed else (1.0,)
+    beginnings: list[tuple[tuple[Decision, ...], float]] = []
+    beginnings += [(tuple(allowed), share) for share in shares]
+    if len(allowed) > 1:
+        beginnings += [((way,), 1.0) for way in allowed]
+    return beginnings
+
+
+def _enough(problem: Problem, candidates: Candidates) -> dict[int, Decision]:
+    """Return decisions that keep the step within the budget, or come as near as can be."""
+    decisions: dict[int, Decision] = {}
+    actions, in_use, excess = _tried(problem, decisions)
+    refused: set[tuple[int, Decision]] = set()
+    while excess > 0:
+        choices = [
+            choice
+            for choice in candidates.best_first(actions, in_use, problem.budget_bytes, decisions)
+            if choice not in refused
+        ]
+        several = candidates.several(choices, decisions, int(in_use.max()) - problem.budget_bytes)
+        trials: list[dict[int, Decision]] = [{tensor: way} for tensor, way in choices]
+        for trial in ([several] if len(several) > 1 else []) + trials:
+            trial_actions, trial_use, trial_excess = _tried(problem, {**decisions, **trial})
+            if trial_excess < excess:
+                decisions = {**decisions, **trial}
+                actions, in_use, excess = trial_actions, trial_use, trial_excess
                 break
-            found[tensor] = decision
-        return found
+            if len(trial) == 1:
+                refused.update(trial.items())
+        else:
+            break
+    return _kept_again(problem, candidates, decisions, actions, in_use)
 
-    def room(
-        self,
-        actions: Sequence[Action],
-        in_use: np.ndarray,
-        limit_bytes: int,
-        decisions: Mapping[int, Decision],
-    ) -> dict[int, int]:
-        """Return the most that each tensor could have taken while it was away.
 
-        At the ops of the step only: copies and repetitions change with what is kept.
-        """
-        gone: dict[int, int] = {}
-        back: dict[int, int] = {}
-        for position, action in enumerate(actions):
-            for copy, restored in (*action.inputs, *action.outputs):
-                tensor = self.roots[copy]
-                if restored:
-                    back.setdefault(tensor, position)
-                else:
-                    gone[tensor] = position
-        at_ops = np.where([action.kind == "op" for action in actions], in_use, 0)
-        return {
-            one: limit_bytes - int(at_ops[gone[one] + 1 : back.get(one)].max(initial=0))
-            for one in decisions
-        }
+def _kept_again(
+    problem: Problem,
+    candidates: Candidates,
+    decisions: dict[int, Decision],
+    actions: Sequence[Action],
+    in_use: np.ndarray,
+) -> dict[int, Decision]:
+    """Return decisions without those for tensors that turn out to fit."""
+    limit_bytes = max(problem.budget_bytes, int(in_use.max(initial=0)))
+    room = candidates.room(actions, in_use, limit_bytes, decisions)
+    for tensor in list(decisions):
+        if room[tensor] < problem.trace.tensors[tensor].num_bytes:
+            continue
+        trial = {other: way for other, way in decisions.items() if other != tensor}
+        trial_actions, trial_use, _ = _tried(problem, trial)
+        if trial_use.max(initial=0) <= limit_bytes:
+            decisions = trial
+            room = candidates.room(trial_actions, trial_use, limit_bytes, decisions)
+    return decisions
 
-    def best_first(
-        self,
-        actions: Sequence[Action],
-        in_use: np.ndarray,
-        budget_bytes: int,
-        decisions: Mapping[int, Decision],
-    ) -> list[tuple[int, Decision]]:
-        """Return (tensor, decision), those that free most bytes for a second first."""
-        over = np.concatenate([[0], np.cumsum(in_use > budget_bytes)])
-        choices: list[tuple[float, int, Decision]] = []
-        for tensor, (first, last) in self.idle(actions, decisions).items():
-            # How many of the points over the budget it would no longer weigh on.
-            relieved = over[last] - over[first + 1]
-            if relieved <= 0:
+
+def _tried(
+    problem: Problem, decisions: Mapping[int, Decision]
+) -> tuple[list[Action], np.ndarray, int]:
+    """Return (actions, bytes in use, excess) with every copy right where it is needed.
+
+    The excess is by how much the budget is exceeded, summed over the ops of the step, plus the
+    largest. Over the ops only: copies and repetitions are points of their own, and more of them
+    would look like more excess.
+    """
+    actions = schedule(problem.trace, decisions)
+    in_use = problem.memory(actions)
+    over = np.maximum(in_use - problem.budget_bytes, 0)
+    ops = np.array([action.kind == "op" for action in actions])
+    return actions, in_use, int(over[ops].sum() + over.max(initial=0))
+
+
+def _improved(problem: Problem, candidates: Candidates, best: Outcome) -> Mapping[int, Decision]:
+    """Return the decisions changed tensor by tensor while that is better, the dearest first."""
+    seconds = {
+        tensor: candidates.cost(tensor, way, best.decisions) or 0.0
+        for tensor, way in best.decisions.items()
+    }
+    trials_left = SEARCHED_ACTIONS // len(best.in_use)
+    for tensor in sorted(seconds, key=lambda tensor: -seconds[tensor]):
+        for decision in ("keep", *candidates.allowed):
+            others = {other: way for other, way in best.decisions.items() if other != tensor}
+            if decision == best.decisions.get(tensor, "keep") or trials_left == 0:
                 continue
-            gain = self.trace.tensors[tensor].num_bytes * relieved
-            for decision in self.allowed:
-                cost = self.cost(tensor, decision, decisions)
-                if cost is not None:
-                    choices.append((cost / gain, tensor, decision))
-        return [(tensor, decision) for _, tensor, decision in sorted(choices)]
-
-    def idle(
-        self, actions: Sequence[Action], decisions: Mapping[int, Decision]
-    ) -> dict[int, tuple[int, int]]:
-        """Return when each candidate is last read before, and first read in, the backward pass."""
-        last_forward: dict[int, int] = {}
-        first_backward: dict[int, int] = {}
-        for position, action in enumerate(actions):
-            in_backward = action.kind != "op" or self.trace.ops[action.index].is_backward
-            for copy, restored in (*action.inputs, *action.outputs):
-                if restored:
+            trial = others
+            if decision != "keep":
+                if candidates.cost(tensor, decision, others) is None:
                     continue
-                tensor = self.roots[copy]
-                if in_backward:
-                    first_backward.setdefault(tensor, position)
-                else:
-                    last_forward[tensor] = position
-        return {
-            tensor: (last_forward[tensor], first)
-            for tensor, first in first_backward.items()
-            if tensor in last_forward
-            and tensor not in decisions
-            and may_go(self.trace, tensor, self.threshold_bytes)
-        }
-
-    def cost(
-        self, tensor: int, decision: Decision, decisions: Mapping[int, Decision]
-    ) -> float | None:
-        """Return the seconds that giving a tensor up costs a step; None where it cannot be."""
-        if decision == "swap":
-            seconds = self.costs.swap_seconds(self.trace, tensor, decisions)
-            return None if seconds is None else self.exposed * seconds
-        return self._repeat_cost(tensor, decisions, MAX_CHAIN)
-
-    def _repeat_cost(self, tensor, decisions, depth):
-        producer = self.trace.tensors[tensor].producer
-        if producer < 0 or depth == 0 or self.trace.ops[producer].is_backward:
-            return None
-        op = self.trace.ops[producer]
-        if not op.is_repeatable:
-            return None
-        total = self.costs.op_seconds[producer]
-        for one in op.inputs:
-            gone = self.trace.tensors[one].is_inner or one in self.trace.parted
-            if gone or decisions.get(one) == "recompute":
-                cost = self._repeat_cost(one, decisions, depth - 1)
-                if cost is None:
-                    return None
-                total += cost
-        return total
+                trial = {**others, tensor: decision}
+            trials_left -= 1
+            outcome = problem.weigh(trial)
+            if problem.badness(outcome) < problem.badness(best):
+                best = outcome
+    return best.decisions

@@ -1,4 +1,4 @@
-"""Plans by the rule of IBM's TFLMS v2: what is swapped, and when, by distances in the graph. Pure.
+"""The rule of IBM's TFLMS v2: distances in the graph say what is swapped, and when. Pure.
 
 T. D. Le, H. Imai, Y. Negishi and K. Kawachiya, "Automatic GPU memory management for large neural
 models in TensorFlow", ISMM 2019. The level of an op is the length of the longest path to it in the
@@ -9,47 +9,55 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from typing import ClassVar, final
 
 from tfunet.config.amount import GIB
 from tfunet.graph.step import ALIASES, Trace, fused, root
 from tfunet.swap.plan import split
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.plan import WAYS, Decision, Plan, Way
-from tfunet.swap.plan.schedule import Action, Copy, memory, schedule
-from tfunet.swap.plan.timeline import Moves, moved, overlap, timeline
-from tfunet.swap.plan.traffic import traffic
-from tfunet.swap.search import planner
-from tfunet.swap.search.search import may_go
+from tfunet.swap.plan.schedule import Action, Copy, schedule
+from tfunet.swap.plan.timeline import Moves, moved, overlap
+from tfunet.swap.search.candidates import may_go
+from tfunet.swap.search.planner import Planner, as_plan
+from tfunet.swap.search.search import Problem
+from tfunet.swap.search.strategy import Strategy
 
-AUTO = -1  # What TFLMS v2 has where a value is to be found.
+AUTO = -1  # In TFLMS v2 this value means: find the best one.
 NO_LIMIT_BYTES = 2**62
 # A level, or a slice of levels with a step that is not 0.
 LEVELS = r"-?\d+|(-?\d+)?:(-?\d+)?(:(-?0*[1-9]\d*)?)?"
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
-class Rule:
-    """The parameters of TFLMS v2, with its meanings and defaults.
+class Rule(Strategy):
+    """Swaps by the rule of TFLMS v2, whether or not the predicted peak is within the budget.
 
-    The first three are found for the budget where they are None (or -1, as there): the largest
-    threshold with which the step is predicted to fit, then the largest of the others. Where none
-    fits, it is the value that needs least memory: 1, 0 and 0.
+    The parameters have the meanings and defaults of TFLMS v2. The first three are found for the
+    budget where they are None (or -1, as there): the largest threshold with which the step is
+    predicted to fit, then the largest of the others. Where no value fits, it is the one that needs
+    least memory: 1, 0 and 0. Where host memory and disk have no room for all tensors, those stay
+    on the device that are nearest to their readers.
 
     Args:
-        swapout_threshold: A tensor that an op of the backward pass reads at a greater distance than
-            this from the op that made it is swapped, for all such readers; a nearer one reads it
-            where it is. At least 0.
+        swapout_threshold: A tensor is swapped for those ops of the backward pass that read it at a
+            greater distance than this from the op that made it. Nearer ops read the tensor itself.
+            At least 0.
         swapin_ahead: A copy back begins after an op that is so many levels, and one more, before
-            its first reader, on a longest path to it; after that has left the device at the
-            earliest. At least 0; without effect where `sync_mode` is 2 or 3, as there.
+            its first reader, on a longest path to it; but not before the tensor has left the
+            device. At least 0; without effect where `sync_mode` is 2 or 3, as there.
         swapin_groupby: Readers share a copy back while from one to the next there are at most so
             many levels; with 0 each has its own. At least 0.
         sync_mode: 0: copies run beside computation. 1: the step waits for copies to the host,
             2: copies back begin right before they are read, 3: both. None is 0.
         serialization: Levels whose ops run one after the other, as numbers or slices: [1, "3:5"].
-        serialization_by_size: So do the ops of levels which read and make more than so many GiB; 0
-            for none.
+        serialization_by_size: Ops of a level run one after the other, too, if the level reads and
+            makes more than so many GiB; 0 for none.
     """
+
+    needs_costs: ClassVar[bool] = True
+    takes_detours: ClassVar[bool] = False
 
     swapout_threshold: int | None = None
     swapin_ahead: int | None = None
@@ -76,8 +84,8 @@ class Rule:
                 f"serialization must be a list of levels such as [4, '3:20', '10:'], got "
                 f"{self.serialization!r}."
             )
-        for one in self.serialization:
-            _as_slice(one)
+        for levels in self.serialization:
+            _as_slice(levels)
         if not self.serialization_by_size >= 0:
             raise ValueError(
                 f"serialization_by_size must be an amount in GiB, at least 0, got "
@@ -86,116 +94,98 @@ class Rule:
 
     @property
     def is_given(self) -> bool:
-        """Whether any of it is, beside -1, which stands for no value."""
+        """Whether any parameter has a value; -1 is none."""
         values = (self.swapout_threshold, self.swapin_ahead, self.swapin_groupby)
         return (
-            any(one not in (None, AUTO) for one in values)
+            any(value not in (None, AUTO) for value in values)
             or self.sync_mode is not None
             or bool(self.serialization)
             or self.serialization_by_size > 0
         )
 
+    def for_forward_pass(self) -> Strategy:
+        """Return a planner that swaps: the rule is about the backward pass."""
+        return Planner(("swap",))
 
-def checked(
-    rule: Rule, *, plan: Plan | None, allowed: Sequence[Way], compression: str | None = None
-) -> Rule | None:
-    """Return the rule, or None where nothing of it is given.
+    def check(self, *, plan: Plan | None, allowed: Sequence[Way], compression: str | None) -> None:
+        """Raise ValueError beside a plan or a compression, or where swapping is not all that is
+        allowed."""
+        if plan is not None:
+            raise ValueError(
+                "plan says what is done with each tensor, and the parameters of TFLMS v2 "
+                "(swapout_threshold and the like) say how to make one: give one of the two."
+            )
+        if sorted(allowed) != sorted(WAYS) and list(allowed) != ["swap"]:
+            raise ValueError(
+                f"By the rule of TFLMS v2 tensors are swapped and nothing else, and allowed is "
+                f"{tuple(allowed)}. Leave out allowed, or swapout_threshold and the like."
+            )
+        if compression is not None:
+            raise ValueError(
+                f"compression={compression!r} is for the planner, which swapout_threshold and the "
+                "like replace. Leave out one of the two: TFLMS swapped tensors as they are."
+            )
 
-    Raises ValueError where a plan or a compression is given too, or where its one way is not
-    allowed.
-    """
-    if not rule.is_given:
-        return None
-    if plan is not None:
-        raise ValueError(
-            "plan says what is done with each tensor, and the parameters of TFLMS v2 "
-            "(swapout_threshold and the like) say how to make one: give one of the two."
+    def plan(
+        self,
+        trace: Trace,
+        *,
+        budget_bytes: int,
+        costs: Costs,
+        threshold_bytes: int,
+        scratch: Mapping[int, int] | None = None,
+    ) -> Plan:
+        """Return the plan, as `Strategy.plan` says.
+
+        Raises ValueError for levels that the step does not have.
+        """
+        problem = Problem(
+            trace=trace,
+            costs=costs,
+            budget_bytes=budget_bytes,
+            threshold_bytes=threshold_bytes,
+            scratch=scratch or {},
         )
-    if sorted(allowed) != sorted(WAYS) and list(allowed) != ["swap"]:
-        raise ValueError(
-            f"By the rule of TFLMS v2 tensors are swapped and nothing else, and allowed is "
-            f"{tuple(allowed)}. Leave it out beside swapout_threshold and the like, or leave those "
-            "out."
+        levels = Levels(trace)
+        serialized = _serialized(trace, levels, self, threshold_bytes)
+        # Distances are counted after that, as there.
+        levels = Levels(trace, serialized)
+        readers = _readers(trace, threshold_bytes)
+
+        def fits(trial: _Values) -> bool:
+            actions = _swaps(trace, levels, readers, trial, costs).actions(trace)
+            return int(problem.memory(actions).max(initial=0)) <= budget_bytes
+
+        values = _filled(self, fits, levels.count, costs.copies_overlap)
+        swaps = _swaps(trace, levels, readers, values, costs)
+        actions = swaps.actions(trace)
+        outcome = problem.outcome(swaps.decisions, swaps.moves, actions)
+        plan = as_plan(problem, split.cut(trace, ()), outcome, problem.weigh({}))
+        tensors, ops = trace.tensors, trace.ops
+        more_in_bytes = sum(
+            tensors[action.index].num_bytes
+            for action in actions
+            if action.kind == "in" and action.outputs[0][1] > 1
         )
-    if compression is not None:
-        raise ValueError(
-            f"compression={compression!r} is for the planner, and swapout_threshold and the like "
-            "are in its place. Leave out one of the two: TFLMS swapped tensors as they are."
+        fetched_again: dict[str, dict[str, str]] = {}
+        for (tensor, number), op in sorted(swaps.moves.fetched_again.items()):
+            fetched_again.setdefault(tensors[tensor].name, {})[str(number)] = ops[op].name
+        return replace(
+            plan,
+            copies={
+                tensors[tensor].name: {ops[op].name: number for op, number in sorted(read.items())}
+                for tensor, read in sorted(swaps.copies.items())
+            },
+            fetched_again=fetched_again,
+            serialized=tuple(ops[op].name for op in serialized if not ops[op].is_backward),
+            rule=f"{values} of {levels.count} levels",
+            in_bytes=plan.in_bytes + more_in_bytes,
         )
-    return rule
 
 
-def make_plan(
-    trace: Trace,
-    rule: Rule,
-    *,
-    budget_bytes: int,
-    costs: Costs,
-    threshold_bytes: int,
-    scratch: Mapping[int, int] | None = None,
-) -> Plan:
-    """Return the plan of a rule, whether or not its predicted peak is within the budget.
-
-    Where host memory and disk have no room for all, those tensors are kept that are least far from
-    their readers. Raises ValueError for levels that the step does not have.
-
-    Args:
-        trace: The step.
-        rule: What it leaves open is found for the budget.
-        budget_bytes: For what the step itself holds: not variables, not the batch.
-        costs: Of its ops and copies, with the room for swapped tensors.
-        threshold_bytes: Smaller tensors are kept, and ops on them run in any order.
-        scratch: See `tfunet.swap.plan.schedule.memory`.
-    """
-    levels = Levels(trace)
-    serialized = _serialized(trace, levels, rule, threshold_bytes)
-    # Distances are counted after that, as there.
-    levels = Levels(trace, serialized)
-    readers = _readers(trace, threshold_bytes)
-
-    def fits(trial: _Values) -> bool:
-        actions = _swapped(trace, levels, readers, trial, costs).actions(trace)
-        return int(memory(trace, actions, scratch).max(initial=0)) <= budget_bytes
-
-    values = _filled(rule, fits, levels.count, costs.copies_overlap)
-    found = _swapped(trace, levels, readers, values, costs)
-    actions = found.actions(trace)
-    costs = costs.placed(trace, found.decisions)
-    best = planner.Candidate(
-        decisions=found.decisions,
-        moves=found.moves,
-        in_use=memory(trace, actions, scratch),
-        times=timeline(trace, actions, costs),
-        on_disk=costs.on_disk,
-    )
-    unlimited = planner.weigh(trace, {}, costs, budget_bytes=budget_bytes, scratch=scratch)
-    cut = split.cut(trace, ())
-    again_bytes = sum(
-        trace.tensors[one.index].num_bytes
-        for one in actions
-        if one.kind == "in" and one.outputs[0][1] > 1
-    )
-    copied = traffic(trace, cut, found.decisions, costs)
-    copied = replace(copied, in_bytes=copied.in_bytes + again_bytes)
-    plan = planner.described(
-        trace, cut, best, unlimited, budget_bytes, scratch or {}, copied, actions
-    )
-    tensors, ops = trace.tensors, trace.ops
-    again: dict[str, dict[str, str]] = {}
-    for (tensor, number), op in sorted(found.moves.fetched_again.items()):
-        again.setdefault(tensors[tensor].name, {})[str(number)] = ops[op].name
-    return replace(
-        plan,
-        copies={
-            tensors[one].name: {ops[op].name: number for op, number in sorted(read.items())}
-            for one, read in sorted(found.copies.items())
-        },
-        fetched_again=again,
-        serialized=tuple(ops[one].name for one in serialized if not ops[one].is_backward),
-        rule=f"{values} of {levels.count} levels",
-        host_budget_bytes=costs.tiers.host_bytes,
-        disk_budget_bytes=costs.tiers.disk_bytes,
-    )
+def told(plan: Plan) -> str:
+    """Return by which rule a plan was made, such as "the rule of TFLMS v2: ..."; "" for none."""
+    return f"the rule of TFLMS v2: {plan.rule}" if plan.rule else ""
 
 
 class Levels:
@@ -211,11 +201,11 @@ class Levels:
         self.of: list[int] = []
         self._parents: list[int] = []  # the op before on a longest path; the last such
         for position, op in enumerate(trace.ops):
-            awaited = [trace.tensors[one].producer for one in op.inputs]
+            awaited = [trace.tensors[tensor].producer for tensor in op.inputs]
             awaited.append(before.get(position, -1))
             parent = max(
-                (one for one in awaited if one >= 0),
-                key=lambda one: (self.of[one], one),
+                (other for other in awaited if other >= 0),
+                key=lambda other: (self.of[other], other),
                 default=-1,
             )
             self._parents.append(parent)
@@ -232,7 +222,7 @@ class Levels:
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """A rule that leaves nothing open; at first what needs least memory."""
+    """A rule that leaves nothing open; the defaults need least memory."""
 
     swapout_threshold: int = 1
     swapin_ahead: int = 0
@@ -244,7 +234,7 @@ class _Values:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Swapped:
+class _Swaps:
     """What a rule does in a step; see `schedule` and `moved`."""
 
     decisions: Mapping[int, Decision]
@@ -255,40 +245,40 @@ class _Swapped:
         return moved(schedule(trace, self.decisions, self.copies), self.moves)
 
 
-def _swapped(
+def _swaps(
     trace: Trace,
     levels: Levels,
     readers: Mapping[int, Sequence[int]],
     values: _Values,
     costs: Costs,
-) -> _Swapped:
+) -> _Swaps:
     """Return what is done with these values."""
     distances = {
-        tensor: {one: levels.of[one] - levels.of[trace.tensors[tensor].producer] for one in read}
-        for tensor, read in readers.items()
+        tensor: {op: levels.of[op] - levels.of[trace.tensors[tensor].producer] for op in ops}
+        for tensor, ops in readers.items()
     }
     decisions: dict[int, Decision] = {}
-    for tensor in sorted(distances, key=lambda one: (-max(distances[one].values()), one)):
+    for tensor in sorted(distances, key=lambda tensor: (-max(distances[tensor].values()), tensor)):
         is_far = max(distances[tensor].values()) > values.swapout_threshold
         if is_far and costs.swap_seconds(trace, tensor, decisions) is not None:
             decisions[tensor] = "swap"
     awaited: Mapping[int, int] = {}
     if values.sync_mode not in (1, 3):
-        own_costs, actions = costs.placed(trace, decisions), schedule(trace, decisions)
-        awaited = overlap(trace, actions, own_costs, budget_bytes=NO_LIMIT_BYTES).awaited
+        placed_costs, actions = costs.placed(trace, decisions), schedule(trace, decisions)
+        awaited = overlap(trace, actions, placed_costs, budget_bytes=NO_LIMIT_BYTES).awaited
     last_forward = max((at for at, op in enumerate(trace.ops) if not op.is_backward), default=-1)
     copies: dict[int, dict[int, int]] = {}
     begins: dict[Copy, int] = {}
     for tensor in decisions:
-        far = {one for one, apart in distances[tensor].items() if apart > values.swapout_threshold}
+        far = {op for op, apart in distances[tensor].items() if apart > values.swapout_threshold}
         near = set(readers[tensor]) - far
         groups = _grouped(far, levels, values.swapin_groupby)
-        numbers = {one: number for number, group in enumerate(groups, 1) for one in group}
+        numbers = {op: number for number, group in enumerate(groups, 1) for op in group}
         if near or len(groups) > 1:
             copies[tensor] = {**dict.fromkeys(near, 0), **numbers}
         earliest = max(awaited.get(tensor, -1), last_forward, *near)
         for number, group in enumerate(groups, 1):
-            first = min(group, key=lambda one: (levels.of[one], one))
+            first = min(group, key=lambda op: (levels.of[op], op))
             after = max(earliest, levels.before(first, values.swapin_ahead + 1))
             if values.sync_mode not in (2, 3) and after < min(group) - 1:
                 begins[tensor, number] = after
@@ -297,18 +287,18 @@ def _swapped(
         fetched={tensor: after for (tensor, number), after in begins.items() if number == 1},
         fetched_again={copy: after for copy, after in begins.items() if copy[1] > 1},
     )
-    return _Swapped(decisions=decisions, copies=copies, moves=moves)
+    return _Swaps(decisions=decisions, copies=copies, moves=moves)
 
 
 def _readers(trace: Trace, threshold_bytes: int) -> dict[int, list[int]]:
     """Return the ops of the backward pass that read each tensor that may be swapped, or a view."""
-    found: dict[int, list[int]] = {}
+    readers: dict[int, list[int]] = {}
     for position, op in enumerate(trace.ops):
         if op.is_backward:
-            for one in {root(trace, one) for one in op.inputs if _is_forward(trace, one)}:
-                if may_go(trace, one, threshold_bytes):
-                    found.setdefault(one, []).append(position)
-    return found
+            for tensor in {root(trace, index) for index in op.inputs if _is_forward(trace, index)}:
+                if may_go(trace, tensor, threshold_bytes):
+                    readers.setdefault(tensor, []).append(position)
+    return readers
 
 
 def _is_forward(trace: Trace, tensor: int) -> bool:
@@ -320,11 +310,11 @@ def _grouped(readers: Collection[int], levels: Levels, num_levels: int) -> list[
     """Return the readers that share a copy, those groups first that run first."""
     groups: list[list[int]] = []
     previous = -1
-    for level, one in sorted((levels.of[one], one) for one in readers):
+    for level, reader in sorted((levels.of[reader], reader) for reader in readers):
         if num_levels > 0 and groups and level - previous <= num_levels:
-            groups[-1].append(one)
+            groups[-1].append(reader)
         else:
-            groups.append([one])
+            groups.append([reader])
         previous = level
     return sorted(groups, key=min)
 
@@ -332,7 +322,7 @@ def _grouped(readers: Collection[int], levels: Levels, num_levels: int) -> list[
 def _filled(
     rule: Rule, fits: Callable[[_Values], bool], most: int, copies_overlap: bool
 ) -> _Values:
-    """Return the values of a rule; what it leaves open as large as fits, one after the other."""
+    """Return the values of a rule; those it leaves open are as large as fits, one by one."""
     given = {
         name: value
         for name in ("swapout_threshold", "swapin_ahead", "swapin_groupby")
@@ -358,18 +348,19 @@ def _filled(
 def _serialized(trace: Trace, levels: Levels, rule: Rule, threshold_bytes: int) -> list[int]:
     """Return the ops that run one after the other, in order.
 
-    Raises ValueError where none of the levels that are named is there.
+    Raises ValueError for a number or slice that names no level of the step.
     """
     chosen: set[int] = set()
-    for one in rule.serialization:
-        named = range(levels.count)[_as_slice(one)]
+    for item in rule.serialization:
+        named = range(levels.count)[_as_slice(item)]
         if not named:
             raise ValueError(
-                f"serialization has {one!r}, and the step has the levels 0 to {levels.count - 1}."
+                f"serialization has {item!r}, and the step has the levels 0 to {levels.count - 1}."
             )
         chosen.update(named)
     sizes = [
-        [trace.tensors[one].num_bytes for one in (*op.inputs, *op.outputs)] for op in trace.ops
+        [trace.tensors[tensor].num_bytes for tensor in (*op.inputs, *op.outputs)]
+        for op in trace.ops
     ]
     if rule.serialization_by_size > 0:
         totals = [0] * levels.count
@@ -377,7 +368,7 @@ def _serialized(trace: Trace, levels: Levels, rule: Rule, threshold_bytes: int) 
             totals[level] += sum(num_bytes)
         least_bytes = rule.serialization_by_size * GIB
         chosen.update(level for level, total in enumerate(totals) if total > least_bytes)
-    found = {
+    serialized = {
         position
         for position, op in enumerate(trace.ops)
         if levels.of[position] in chosen
@@ -385,9 +376,9 @@ def _serialized(trace: Trace, levels: Levels, rule: Rule, threshold_bytes: int) 
         and max(sizes[position], default=0) >= max(1, threshold_bytes)
     }
     pairs = fused(trace)
-    for one, other in [*pairs.items(), *reversed(pairs.items())]:
-        found |= {one, other} if {one, other} & found else set()
-    return sorted(found)
+    for pair in [*pairs.items(), *reversed(pairs.items())]:
+        serialized |= set(pair) if serialized.intersection(pair) else set()
+    return sorted(serialized)
 
 
 def _as_slice(levels: int | str) -> slice:
@@ -400,7 +391,7 @@ def _as_slice(levels: int | str) -> slice:
         )
     if ":" not in text:
         return slice(int(text), int(text) + 1 or None)
-    return slice(*(int(one) if one else None for one in text.split(":")))
+    return slice(*(int(part) if part else None for part in text.split(":")))
 
 
 def _is_whole(value: object) -> bool:

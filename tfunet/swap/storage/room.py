@@ -36,21 +36,21 @@ class Limits:
 
 
 def read_limits(
-    host_budget: str | int | None, disk: str | Path | None, disk_budget: str | int | None
+    host: str | int | None, disk: str | Path | None, disk_size: str | int | None
 ) -> Limits:
     """Return the limits as a user writes them.
 
     Raises ValueError for what is no amount, for a folder that cannot be written to, and for a disk
     that would never be used.
     """
-    host_bytes = None if host_budget is None else amount.in_bytes("host_budget", host_budget)
-    disk_bytes = None if disk_budget is None else amount.in_bytes("disk_budget", disk_budget)
-    if disk is None and disk_budget is not None:
-        raise ValueError(f"disk_budget={disk_budget!r} is of no disk. Give disk, a folder, too.")
-    if disk is not None and host_budget is None:
+    host_bytes = None if host is None else amount.in_bytes("host", host)
+    disk_bytes = None if disk_size is None else amount.in_bytes("disk_size", disk_size)
+    if disk is None and disk_size is not None:
+        raise ValueError(f"disk_size={disk_size!r} needs disk: give a folder too.")
+    if disk is not None and host is None:
         raise ValueError(
-            f"disk={str(disk)!r} is for tensors beyond the host budget, and there is none. Give "
-            "host_budget too, such as '64GiB', or 0 to have all that is swapped on disk."
+            f"disk={str(disk)!r} is for tensors for which host has no room, and host has no limit. "
+            "Give host too, such as '64GiB', or 0 to put all swapped tensors on disk."
         )
     folder = None if disk is None else check_folder(disk)
     return Limits(host_bytes=host_bytes, folder=folder, disk_bytes=disk_bytes)
@@ -111,8 +111,8 @@ class Room:
                 f"The plan has {len(plan.on_disk)} tensors on disk: give disk, a folder, too."
             )
         left = self.left(graph, device)
-        _check_limit("of host memory", "host_budget", plan.host_bytes, left.host_bytes)
-        _check_limit("on disk", "disk_budget", plan.disk_bytes, left.disk_bytes)
+        _check_limit("of host memory", "host", plan.host_bytes, left.host_bytes)
+        _check_limit("on disk", "disk_size", plan.disk_bytes, left.disk_bytes)
         taken = self._taken.setdefault(graph, {})
         host, disk = taken.get(device, (0, 0))
         taken[device] = host + plan.host_bytes, disk + plan.disk_bytes
