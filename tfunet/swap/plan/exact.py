@@ -12,34 +12,18 @@ from tfunet.swap.plan.schedule import Copy, schedule
 # the gradient of a pooling in 3D then loses all but half a percent, and that of a maximum is
 # divided by 0.
 COMPARING = frozenset(
-    {
-        "ApproximateEqual",
-        "Equal",
-        "MaxPool3DGrad",
-        "MaxPool3DGradGrad",
-        "MaxPoolGrad",
-        "MaxPoolGradGrad",
-        "MaxPoolGradGradV2",
-        "MaxPoolGradV2",
-        "NotEqual",
-    }
+    (
+        *("ApproximateEqual", "Equal", "MaxPool3DGrad", "MaxPool3DGradGrad", "MaxPoolGrad"),
+        *("MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPoolGradV2", "NotEqual"),
+    )
 )
 COMPARED_INPUTS = 2
 # The output of these ops has the numbers of the inputs, in other places.
 MOVING = ALIASES | frozenset(
-    {
-        "BroadcastTo",
-        "Cast",
-        "ConcatV2",
-        "Pad",
-        "PadV2",
-        "Slice",
-        "Split",
-        "SplitV",
-        "StridedSlice",
-        "Tile",
-        "Transpose",
-    }
+    (
+        *("BroadcastTo", "Cast", "ConcatV2", "Pad", "PadV2", "Slice", "Split", "SplitV"),
+        *("StridedSlice", "Tile", "Transpose"),
+    )
 )
 
 

@@ -166,9 +166,38 @@ def overlap(
     if not costs.copies_overlap:
         return Moves(awaited={}, fetched={})
     points = _points(actions, memory(trace, actions, scratch), costs)
-    room = budget_bytes - points.use
-    awaited = _awaited(trace, points, room, costs)
-    fetched = _fetched(trace, points, room, costs, awaited)
+    ends, room = points.ends, budget_bytes - points.use
+
+    awaited = {}
+    free = 0.0
+    for tensor, first in points.made.items():
+        # Compressed, it is that form which waits on the device for its copy.
+        num_bytes = trace.tensors[tensor].swapped_bytes
+        free = max(free, ends[first]) + costs.leaving_seconds(trace, tensor)
+        last = first
+        while last + 1 < points.read.get(tensor, len(ends)) - 1 and ends[last] < free:
+            if room[last + 1] < num_bytes:
+                break
+            last += 1
+            room[last] -= num_bytes
+        if last > first:
+            awaited[tensor] = last
+
+    fetched = {}
+    begin = ends[-1]
+    for tensor, reader in reversed(points.read.items()):
+        num_bytes = trace.tensors[tensor].num_bytes + trace.tensors[tensor].compressed_bytes
+        computed = ends[reader - 1] if reader else 0.0
+        begin = min(begin, computed) - costs.arriving_seconds(trace, tensor)
+        after = reader - 1
+        # Right after its op it has not left yet.
+        limit = awaited.get(tensor, points.made[tensor] + 1)
+        while after > limit and ends[after] > begin and room[after] >= num_bytes:
+            room[after] -= num_bytes
+            after -= 1
+        begin = max(begin, ends[after])
+        if after < reader - 1:
+            fetched[tensor] = after
     return Moves(
         awaited={tensor: points.ops[point] for tensor, point in awaited.items()},
         fetched={tensor: points.ops[point] for tensor, point in fetched.items()},
@@ -215,49 +244,6 @@ def _points(actions: Sequence[Action], in_use: np.ndarray, costs: Costs) -> _Poi
         elif action.kind == "in":
             read[action.index] = len(ops)
     return _Points(ops, np.array(use, np.int64), list(accumulate(seconds[:-1])), made, read)
-
-
-def _awaited(trace: Trace, points: _Points, room: np.ndarray, costs: Costs) -> dict[int, int]:
-    """Return after which points copies to the host are awaited; takes their memory from `room`."""
-    awaited = {}
-    free = 0.0
-    ends = points.ends
-    for tensor, first in points.made.items():
-        # Compressed, it is that form which waits on the device for its copy.
-        num_bytes = trace.tensors[tensor].swapped_bytes
-        free = max(free, ends[first]) + costs.leaving_seconds(trace, tensor)
-        last = first
-        while last + 1 < points.read.get(tensor, len(ends)) - 1 and ends[last] < free:
-            if room[last + 1] < num_bytes:
-                break
-            last += 1
-            room[last] -= num_bytes
-        if last > first:
-            awaited[tensor] = last
-    return awaited
-
-
-def _fetched(
-    trace: Trace, points: _Points, room: np.ndarray, costs: Costs, awaited: Mapping[int, int]
-) -> dict[int, int]:
-    """Return after which points copies to the device begin; takes their memory from `room`."""
-    fetched = {}
-    ends = points.ends
-    begin = ends[-1]
-    for tensor, reader in reversed(points.read.items()):
-        num_bytes = trace.tensors[tensor].num_bytes + trace.tensors[tensor].compressed_bytes
-        computed = ends[reader - 1] if reader else 0.0
-        begin = min(begin, computed) - costs.arriving_seconds(trace, tensor)
-        after = reader - 1
-        # Right after its op it has not left yet.
-        limit = awaited.get(tensor, points.made[tensor] + 1)
-        while after > limit and ends[after] > begin and room[after] >= num_bytes:
-            room[after] -= num_bytes
-            after -= 1
-        begin = max(begin, ends[after])
-        if after < reader - 1:
-            fetched[tensor] = after
-    return fetched
 
 
 def moved(actions: Sequence[Action], moves: Moves) -> list[Action]:

@@ -42,22 +42,10 @@ FUSED = FUSED_WITH_BIAS | {"BiasAdd"}
 # TensorFlow's optimizer rearranges these ops unless a control edge leads to them, which may change
 # the last bit of what comes after.
 REARRANGED = frozenset(
-    {
-        "Add",
-        "AddN",
-        "AddV2",
-        "Cast",
-        "Mul",
-        "Neg",
-        "Pow",
-        "RealDiv",
-        "Rsqrt",
-        "Sqrt",
-        "Square",
-        "SquaredDifference",
-        "Sub",
-        "Transpose",
-    }
+    (
+        *("Add", "AddN", "AddV2", "Cast", "Mul", "Neg", "Pow", "RealDiv", "Rsqrt", "Sqrt"),
+        *("Square", "SquaredDifference", "Sub", "Transpose"),
+    )
 )
 # Ops of the backward pass that touch a tensor of this size run in order too: otherwise thousands of
 # small temporaries of an optimizer would be in memory beside the activations.
