@@ -6,7 +6,7 @@ swapped, b recomputed and c kept, each row shows when copy 0 or copy 1 of a tens
     actions         op a   out a   op b   op c | op C   in a   again b   op B   op A
     a, swapped      0==============0                    1=======================1
     b, recomputed                  0======0                    1=========1
-    c, kept                               0========0
+    c, kept                               0======0
 """
 
 from collections import deque
