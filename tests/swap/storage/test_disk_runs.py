@@ -20,11 +20,6 @@ from tfunet.swap import LargeModelSupport
 from tfunet.swap.report.text import read_plans
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
 def support(run, disk):
     return LargeModelSupport("18MiB", host_budget=0, disk=disk, plan=read_plans(Path(run))[0])
 """
@@ -57,6 +52,11 @@ class Limiting(keras.callbacks.Callback):
         if batch == 2 and os.environ.get("TFUNET_TEST_LIMIT"):
             resource.setrlimit(resource.RLIMIT_FSIZE, (2**19, resource.RLIM_INFINITY))
 """
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
 
 
 def dear(folder):

@@ -149,12 +149,12 @@ def trials(trace: Trace, *, budget_bytes: int, threshold_bytes: int) -> Iterator
             needed |= tensors & able
     seen = set()
     for least in [None, *sizes][: MOST_TRIALS + 1]:
-        trial = frozenset(needed)
+        trial = set(needed)
         if least is not None:
             trial |= {tensor for tensor in able if trace.tensors[tensor].num_bytes >= least}
-        if trial and trial not in seen:
-            seen.add(trial)
-            yield trial
+        if trial and frozenset(trial) not in seen:
+            seen.add(frozenset(trial))
+            yield frozenset(trial)
 
 
 def cut(
