@@ -144,7 +144,7 @@ def _further(
             *([read, read[::-1]] if read else ()),
         ]:
             trial = [*alone, *(detour for detour in small if detour not in alone)]
-            # What returns first comes to lie first.
+            # Tensors get addresses in the order in which they return: try both orders.
             for joined in (_joined(detours, trial), _joined(trial, detours)):
                 ends = search.failing(failing_here, joined)
                 further = sum(at is None or at > place for at in ends)

@@ -82,8 +82,8 @@ def measure(
 
 
 def _kinds(trace: Trace, ops: Sequence[tf.Operation]) -> tuple[list[Any], dict[Any, Kind | None]]:
-    """Return a key for each op, None where it is not timed, and by key what to time of those ops;
-    None where nothing of them fits."""
+    """Return a key for each op, None where it is not timed, and by key the kind of op to time, None
+    where it does not fit."""
     keys: list[Any] = []
     kinds: dict[Any, tuple[Kind, Slabs | None]] = {}
     readers = _last_readers(trace)

@@ -87,7 +87,7 @@ class _Link:
         self._trace = trace
         self._costs = costs
         self._leaving: dict[int, float] = {}  # when each tensor is on the host
-        self._disk_of: dict[int, int] = {}  # of what has left: itself if it is swapped, or -1
+        self._disk_of: dict[int, int] = {}  # tensor that has left to itself if it is swapped, or -1
         self._out_free = self._in_free = 0.0  # when the next copy in each direction can begin
 
     def begin_out(self, tensor: int, now: float) -> None:

@@ -158,7 +158,7 @@ def _slab(
     rows: Mapping[int, Rows],
     after: Sequence[tf.Operation],
 ) -> dict[int, tf.Tensor]:
-    """Put one slab into the graph; return what it gives of each output of each op of the chain."""
+    """Put one slab into the graph; return its part of each output of the chain's ops."""
     made: dict[int, tf.Tensor] = {}
     read: dict[tuple[int, int, int], tf.Tensor] = {}
     for index in chain.ops:

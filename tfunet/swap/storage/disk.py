@@ -247,10 +247,10 @@ class DiskFile:
             )
         limit = " (a limit on file sizes stands in the way)" if error.errno == errno.EFBIG else ""
         return WriteError(
-            f"{wanted} do not fit in {self.folder}, where {free / MIB:,.1f} MiB are free{limit}, "
-            "without what other processes of the run have reserved there. Free space there, name a "
-            "folder on a larger disk, give more host memory, or limit what may go to the disk: "
-            "the rest is computed again instead."
+            f"{wanted} do not fit in {self.folder}, where {free / MIB:,.1f} MiB are free{limit}; "
+            "what other processes of the run have reserved there is not counted as free. Free "
+            "space there, name a folder on a larger disk, give more host memory, or limit what may go to "
+            "the disk: the rest is computed again instead."
         )
 
     @contextlib.contextmanager
