@@ -249,8 +249,8 @@ class DiskFile:
         return WriteError(
             f"{wanted} do not fit in {self.folder}, where {free / MIB:,.1f} MiB are free{limit}; "
             "what other processes of the run have reserved there is not counted as free. Free "
-            "space there, name a folder on a larger disk, give more host memory, or limit what may go to "
-            "the disk: the rest is computed again instead."
+            "space there, name a folder on a larger disk, give more host memory, or limit what may "
+            "go to the disk: the rest is computed again instead."
         )
 
     @contextlib.contextmanager
