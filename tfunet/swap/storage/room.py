@@ -46,7 +46,7 @@ def read_limits(
     host_bytes = None if host_budget is None else amount.in_bytes("host_budget", host_budget)
     disk_bytes = None if disk_budget is None else amount.in_bytes("disk_budget", disk_budget)
     if disk is None and disk_budget is not None:
-        raise ValueError(f"disk_budget={disk_budget!r} needs a disk: give disk, a folder, too.")
+        raise ValueError(f"disk_budget={disk_budget!r} needs a disk. Give disk, a folder, too.")
     if disk is not None and host_budget is None:
         raise ValueError(
             f"disk={str(disk)!r} needs host_budget: the disk takes the tensors beyond it. Give "
