@@ -1,4 +1,4 @@
-"""How much device memory training may use."""
+"""How much device memory training may use, and how a capped CPU's memory is made one piece."""
 
 import contextlib
 import functools
@@ -6,14 +6,10 @@ import functools
 import tensorflow as tf
 
 from tfunet.config.amount import MIB, parse
-from tfunet.machine.device import (
-    cpu_cap,
-    device_bytes,
-    used_bytes,
-)
+from tfunet.machine.device import cpu_cap, device_bytes, used_bytes
 from tfunet.swap.arena.arena import ALIGNMENT, FIRST_REGION_BYTES
 
-# For so many there is a place apart.
+# How many scalars have a place of their own.
 SCALARS = 2**11
 _BETWEEN_SCALARS: list[tf.Tensor] = []
 
@@ -37,11 +33,11 @@ def in_bytes(budget: str | float) -> int:
 
 
 def join_regions() -> int:
-    """Have TensorFlow's capped allocator of a CPU take what is left of its memory in one piece.
+    """Make TensorFlow's capped allocator of a CPU take the rest of its memory in one piece.
 
-    It takes memory in regions, each twice the size of the one before, in which it is then stuck: a
-    tensor lies in one of them. Returns the bytes that it had taken before; 0 on a GPU, whose
-    memory is one region. Only the first call in a process does anything.
+    It takes memory in regions, each twice the size of the one before, and no tensor spans two of
+    them. Returns the bytes that it had taken before; 0 on a GPU, whose memory is one region. Only
+    the first call in a process does anything.
     """
     cap = cpu_cap()
     return 0 if cap is None else _join_regions(cap)
@@ -49,8 +45,8 @@ def join_regions() -> int:
 
 @functools.cache
 def _join_regions(limit: int) -> int:
-    # Scalars, which may stay for ever, lie in gaps of their own: anywhere else they would part what
-    # is free into pieces.
+    # Scalars, which may stay for ever, get gaps of their own: anywhere else they would cut free
+    # memory into pieces.
     with tf.device("CPU:0"):
         small = [tf.raw_ops.Empty(shape=[ALIGNMENT], dtype=tf.uint8) for _ in range(2 * SCALARS)]
     _BETWEEN_SCALARS.extend(small[::2])
@@ -60,7 +56,7 @@ def _join_regions(limit: int) -> int:
     while taken < (1 if used is None else used[1]):
         taken, region = taken + region, 2 * region
     while taken < limit:
-        # What does not fit TensorFlow tries for 10 seconds; then another region was there.
+        # If this does not fit, after TensorFlow's 10 seconds of trying, there was another region.
         with contextlib.suppress(tf.errors.ResourceExhaustedError), tf.device("CPU:0"):
             tf.raw_ops.Empty(shape=[(limit - taken) // MIB, MIB], dtype=tf.uint8)
             break

@@ -1,8 +1,13 @@
 """Tensors that leave the device for a while, so that the allocator finds room in one piece. Pure.
 
-A plan's bytes may be within the budget, and yet lie so that nothing large has room between them.
-What lies in the way leaves for the host, whatever pass it is of, and comes back where it is read
-next. What the op itself reads leaves too, and is back at once, with nothing but its like beside it.
+The tensors of a plan can fit the budget and still lie so that no gap between them holds a large
+one. A tensor in the way then leaves for the host, whatever pass it belongs to, and comes back where
+it is read next. Inputs of the op itself leave too and come back at once, one beside the other:
+
+    before op c    |  free  | b |   free   |    enough is free for c, but not in one piece
+    leave b        |          free         |
+    op c           |      c      |   free  |
+    return b       |      c      | b |free |    at once if op c reads b, or before b's next reader
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,24 +17,24 @@ from tfunet.graph.step import Trace, fused
 from tfunet.swap.arena.arena import Arena, failing, requests
 from tfunet.swap.plan.schedule import Action, Copy, buffers_of
 
-# So often more of them are looked for at most.
+# How many times more detours are looked for at most.
 ROUNDS = 40
-# With what leaves, the tensors leave that nobody reads there and that are smaller than such a part
-# of what the allocator has: they cost little, and where they lie hangs on all that was before.
+# With a tensor that leaves, all unread tensors leave that are smaller than this share of the
+# allocator's memory: they cost little, and where they lie depends on all that was before.
 SMALL_SHARE = 1 / 64
-# Smaller ones than such a part stay.
+# Tensors smaller than this share stay.
 LEAST_SHARE = 1 / 16384
-# Of the tensors that nobody reads there, so many are tried alone before the largest goes.
+# How many of the unread tensors are tried alone before the largest goes.
 TRIED_ALONE = 8
 
 
 class Detour(NamedTuple):
-    """A tensor that leaves the device for a while: the copy of it that is there.
+    """A tensor whose copy on the device leaves for a while.
 
     Args:
         tensor: Its index.
-        leaves: Before which action, by its name (`name_of`).
-        returns: The same.
+        leaves: Name of the action before which it leaves (`name_of`).
+        returns: Name of the action before which it returns.
     """
 
     tensor: int
@@ -38,7 +43,7 @@ class Detour(NamedTuple):
 
 
 def name_of(trace: Trace, action: Action) -> str:
-    """Return a name of an action that no other of its step has."""
+    """Return a name of an action that no other action of its step has."""
     if action.kind == "op":
         return trace.ops[action.index].name
     named = trace.ops if action.kind == "again" else trace.tensors
@@ -56,20 +61,20 @@ def with_detours(
 def _with_places(
     trace: Trace, actions: Sequence[Action], detours: Iterable[Detour]
 ) -> Iterator[tuple[Action, int]]:
-    """Yield the actions with those of the detours, and the place of each in `actions`, or of the
-    one before which it comes."""
+    """Yield the actions with those of the detours, each with the place in `actions` where it
+    stands, or before which it was inserted."""
     leaving: dict[str, list[int]] = {}
     returning: dict[str, list[int]] = {}
-    for one in detours:
-        leaving.setdefault(one.leaves, []).append(one.tensor)
-        returning.setdefault(one.returns, []).append(one.tensor)
+    for detour in detours:
+        leaving.setdefault(detour.leaves, []).append(detour.tensor)
+        returning.setdefault(detour.returns, []).append(detour.tensor)
     number = max((copy[1] for action in actions for copy in action.outputs), default=0)
     latest: dict[int, Copy] = {}
-    instead: dict[Copy, Copy] = {}
+    returned_as: dict[Copy, Copy] = {}
 
     def now(copy: Copy) -> Copy:
-        while copy in instead:
-            copy = instead[copy]
+        while copy in returned_as:
+            copy = returned_as[copy]
         return copy
 
     for place, action in enumerate(actions):
@@ -78,7 +83,7 @@ def _with_places(
             yield Action("leave", tensor, (now(latest[tensor]),), ()), place
         for tensor in returning.get(name, ()):
             number += 1
-            instead[now(latest[tensor])] = (tensor, number)
+            returned_as[now(latest[tensor])] = (tensor, number)
             yield Action("return", tensor, (), ((tensor, number),)), place
         latest.update((copy[0], copy) for copy in action.outputs)
         yield action._replace(inputs=tuple(map(now, action.inputs))), place
@@ -92,17 +97,17 @@ def find(
     *,
     limit_bytes: int,
 ) -> list[Detour]:
-    """Return the detours with which a step finds room, or comes further.
+    """Return detours with which a step finds room, or gets further.
 
-    Where the allocator has no room, that leaves with which it has room in most arenas: a tensor
-    that nobody reads there, or those that are read there, which come back at once, one beside the
-    other. Where neither is enough, the largest of the former goes, and the next is looked for.
+    At the first action without room, the detour is taken that gives room in most arenas: of a
+    tensor that is not read there, or of those that are, which come back at once, one beside the
+    other. Where neither gives room, the largest unread tensor leaves, and the search goes on.
 
     Args:
         trace: The step, cut as it will run.
-        actions: Of it.
+        actions: Its actions.
         blocks: See `tfunet.swap.arena.arena.requests`.
-        arenas: Make what the step may find; each must have room.
+        arenas: Functions that make the memory that the step may find; each should have room.
         limit_bytes: What the allocator has.
     """
     search = _Search(trace, actions, blocks, limit_bytes)
@@ -121,69 +126,73 @@ def _further(
     arenas: Sequence[Callable[[], Arena]],
     places: Sequence[int | None],
 ) -> list[Detour] | None:
-    """Return detours with which most of the arenas have room where they had none; failing that,
-    those that there were and the largest tensor in the way; None where there is none.
+    """Return detours that give room in most of the arenas that had none. Failing that, add the
+    largest tensor in the way; None where there is none.
 
-    `places` are those of `_Search.failing`, an arena each.
+    `places` is what `_Search.failing` gives for the arenas.
     """
     largest: list[Detour] | None = None
-    for place in sorted({one for one in places if one is not None}):
+    for place in sorted({place for place in places if place is not None}):
         unread, read = search.movable(detours, place)
         if largest is None and unread:
             largest = _joined(detours, unread[:1])
-        small = [one for one in unread if search.is_small(one)]
-        some = [one for one, at in zip(arenas, places, strict=True) if at == place]
-        found: list[tuple[int, int, list[Detour]]] = []
+        small = [detour for detour in unread if search.is_small(detour)]
+        failing_here = [make for make, at in zip(arenas, places, strict=True) if at == place]
+        trials: list[tuple[int, int, list[Detour]]] = []
         for alone in [
-            *([one] for one in unread[:TRIED_ALONE]),
+            *([detour] for detour in unread[:TRIED_ALONE]),
             *([read, read[::-1]] if read else ()),
         ]:
-            trial = [*alone, *(one for one in small if one not in alone)]
-            # What returns first comes to lie first.
+            trial = [*alone, *(detour for detour in small if detour not in alone)]
+            # Tensors get addresses in the order in which they return: try both orders.
             for joined in (_joined(detours, trial), _joined(trial, detours)):
-                ends = search.failing(some, joined)
+                ends = search.failing(failing_here, joined)
                 further = sum(at is None or at > place for at in ends)
-                found.append((further, -search.num_bytes(trial), joined))
-        further, _, best = max(found, default=(0, 0, []))
+                trials.append((further, -search.num_bytes(trial), joined))
+        further, _, best = max(trials, default=(0, 0, []))
         if further:
             return best
     return largest
 
 
 def _joined(detours: Sequence[Detour], more: Sequence[Detour]) -> list[Detour]:
-    """Return detours with more of them, two of a tensor as one where one ends as another begins."""
-    found = list(detours)
-    for one in more:
-        for at, other in enumerate(found):
-            if (other.tensor, other.leaves) == (one.tensor, one.returns):
-                found[at] = other._replace(leaves=one.leaves)
+    """Return all detours; two of one tensor become one if one ends where the other begins."""
+    joined = list(detours)
+    for detour in more:
+        for at, earlier in enumerate(joined):
+            if (earlier.tensor, earlier.leaves) == (detour.tensor, detour.returns):
+                joined[at] = earlier._replace(leaves=detour.leaves)
                 break
-            if (other.tensor, other.returns) == (one.tensor, one.leaves):
-                found[at] = other._replace(returns=one.returns)
+            if (earlier.tensor, earlier.returns) == (detour.tensor, detour.leaves):
+                joined[at] = earlier._replace(returns=detour.returns)
                 break
         else:
-            found.append(one)
-    return found
+            joined.append(detour)
+    return joined
 
 
 def _needed(
     search: "_Search", detours: Sequence[Detour], arenas: Sequence[Callable[[], Arena]]
 ) -> list[Detour]:
-    """Return the detours without those of large tensors that no arena needs, the largest first.
+    """Return the detours without those of large tensors that no arena needs.
 
-    What is only moved stays moved: where it would lie otherwise hangs on what nobody knows.
+    Tensors that come back at once still move: where they would lie otherwise is not known.
     """
 
     def have_room(some: Sequence[Detour]) -> set[int]:
-        return {at for at, one in enumerate(search.failing(arenas, some)) if one is None}
+        return {at for at, place in enumerate(search.failing(arenas, some)) if place is None}
 
-    found, with_all = list(detours), have_room(detours)
-    large = [one for one in detours if not search.is_small(one) and one.leaves != one.returns]
-    for one in sorted(large, key=lambda one: -search.num_bytes([one])):
-        fewer = [other for other in found if other is not one]
+    needed, with_all = list(detours), have_room(detours)
+    large = [
+        detour
+        for detour in detours
+        if not search.is_small(detour) and detour.leaves != detour.returns
+    ]
+    for detour in sorted(large, key=lambda detour: -search.num_bytes([detour])):
+        fewer = [kept for kept in needed if kept is not detour]
         if with_all <= have_room(fewer):
-            found = fewer
-    return found
+            needed = fewer
+    return needed
 
 
 def movable(
@@ -194,44 +203,46 @@ def movable(
     *,
     least_bytes: int,
 ) -> tuple[list[Detour], list[Detour]]:
-    """Return the detours that tensors can take which are there before an action: of those that it
-    does not read, and of those that it does, the largest first.
+    """Return the detours that tensors on the device can take before an action: of those that it
+    does not read, and of those that it reads, the largest first.
 
     Args:
         trace: The step, cut as it will run.
-        actions: Of it.
-        detours: That are taken.
-        place: Of the action.
+        actions: Its actions.
+        detours: Detours that are taken already.
+        place: The place of the action.
         least_bytes: Smaller tensors stay.
     """
-    both = list(_with_places(trace, actions, detours))
-    begin = next(at for at, (_, one) in enumerate(both) if one == place)
-    found = [action for action, _ in both]
-    buffers = buffers_of(trace, found)
-    inner = {out for one in fused(trace) for out in trace.ops[one].outputs}
-    there = {copy for action in found[:begin] for copy in action.outputs}
-    awaited = {action.index for action in found[begin:] if action.kind == "out"}
-    readers: dict[int, dict[Copy, int]] = {}
-    for action, at in both[begin:]:
+    placed = list(_with_places(trace, actions, detours))
+    begin = next(at for at, (_, action_place) in enumerate(placed) if action_place == place)
+    all_actions = [action for action, _ in placed]
+    buffers = buffers_of(trace, all_actions)
+    inner = {tensor for op in fused(trace) for tensor in trace.ops[op].outputs}
+    made = {copy for action in all_actions[:begin] for copy in action.outputs}
+    awaited = {action.index for action in all_actions[begin:] if action.kind == "out"}
+    readers: dict[int, dict[Copy, int]] = {}  # by buffer: where each of its copies is read next
+    for action, at in placed[begin:]:
         for copy in action.inputs:
-            if copy in there:
+            if copy in made:
                 readers.setdefault(buffers[copy], {}).setdefault(copy, at)
     unread: list[Detour] = []
     read: list[Detour] = []
     for copies in readers.values():
         ((tensor, _), reader), *views = copies.items()
-        one = trace.tensors[tensor]
-        stays = views or one.is_inner or one.is_result or one.num_bytes < least_bytes
-        if stays or tensor in awaited or tensor in inner:
+        described = trace.tensors[tensor]
+        stays = views or described.is_inner or described.is_result
+        if stays or described.num_bytes < least_bytes or tensor in awaited or tensor in inner:
             continue
-        here, there_again = (name_of(trace, actions[at]) for at in (place, reader))
-        (unread if reader > place else read).append(Detour(tensor, here, there_again))
+        leaves, returns = (name_of(trace, actions[at]) for at in (place, reader))
+        (unread if reader > place else read).append(Detour(tensor, leaves, returns))
     for some in (unread, read):
-        some.sort(key=lambda one: (-trace.tensors[one.tensor].num_bytes, one))
+        some.sort(key=lambda detour: (-trace.tensors[detour.tensor].num_bytes, detour))
     return unread, read
 
 
 class _Search:
+    """A step for which detours are looked for; see `find`."""
+
     def __init__(
         self,
         trace: Trace,
@@ -245,8 +256,8 @@ class _Search:
         self._least_bytes = int(limit_bytes * LEAST_SHARE)
         self._small_bytes = int(limit_bytes * SMALL_SHARE)
         parts = {reader: op for op, reader in fused(trace).items()}
-        places = {one.index: at for at, one in enumerate(actions) if one.kind == "op"}
-        # Of what runs as one op, it is the first that waits for what leaves.
+        places = {action.index: at for at, action in enumerate(actions) if action.kind == "op"}
+        # Of ops that run as one, the first waits for what leaves.
         self._firsts: dict[int, int] = {}
         for op, place in places.items():
             first = op
@@ -255,7 +266,7 @@ class _Search:
             self._firsts[place] = places[first]
 
     def num_bytes(self, detours: Iterable[Detour]) -> int:
-        return sum(self._trace.tensors[one.tensor].num_bytes for one in detours)
+        return sum(self._trace.tensors[detour.tensor].num_bytes for detour in detours)
 
     def is_small(self, detour: Detour) -> bool:
         return self.num_bytes([detour]) < self._small_bytes
@@ -264,12 +275,12 @@ class _Search:
         self, arenas: Iterable[Callable[[], Arena]], detours: Sequence[Detour]
     ) -> Iterator[int | None]:
         """Yield the place of the first action for which each arena has no room, None if it has."""
-        both = list(_with_places(self._trace, self._actions, detours))
-        asked = requests(self._trace, [action for action, _ in both], self._blocks)
+        placed = list(_with_places(self._trace, self._actions, detours))
+        asked = requests(self._trace, [action for action, _ in placed], self._blocks)
         for make in arenas:
             # Something small is free somewhere.
             at = failing(make(), asked, least_bytes=self._small_bytes // 4)
-            yield None if at is None else both[at][1]
+            yield None if at is None else placed[at][1]
 
     def movable(self, detours: Sequence[Detour], place: int) -> tuple[list[Detour], list[Detour]]:
         first = self._firsts.get(place, place)

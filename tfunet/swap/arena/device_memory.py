@@ -1,4 +1,4 @@
-"""What a device's memory holds before a step."""
+"""What a device's memory holds before a step: variables, the batch, and all else in use."""
 
 from collections.abc import Sequence
 
@@ -15,23 +15,23 @@ def of_model(
     model: keras.Model,
     limit_bytes: int,
     first_bytes: int,
-    step: Trace,
+    trace: Trace,
     handles: Sequence[tf.Tensor],
 ) -> Memory:
     """Return the memory of a device before a step.
 
     Args:
-        model: Whose variables are there.
+        model: The model, whose variables are in memory.
         limit_bytes: The budget.
         first_bytes: See `tfunet.swap.arena.arena.at_start`.
-        step: To be planned; what none of its ops makes is its batch.
-        handles: Its tensors.
+        trace: The step. Tensors that none of its ops makes are its batch.
+        handles: The tensors behind the trace's indices.
     """
     resident = variable_bytes(model)
     batch_bytes = sum(
         reader.num_bytes(handle)
-        for one, handle in zip(step.tensors, handles, strict=True)
-        if one.producer < 0 and handle.op.type != "Const"
+        for tensor, handle in zip(trace.tensors, handles, strict=True)
+        if tensor.producer < 0 and handle.op.type != "Const"
     )
     return Memory(
         limit_bytes=limit_bytes,
@@ -42,8 +42,8 @@ def of_model(
 
 
 def more_bytes(resident: Sequence[int], limit_bytes: int) -> int:
-    """Return what is in use beside variables, and has no place outside of the budget; 0 where
-    nobody keeps an account."""
+    """Return the bytes of the budget in use beside variables; 0 where the allocator keeps no
+    account."""
     device_bytes = device.device_bytes()
     used = device.used_bytes() if device_bytes is not None else None
     if device_bytes is None or used is None:
@@ -52,12 +52,12 @@ def more_bytes(resident: Sequence[int], limit_bytes: int) -> int:
 
 
 def resident_bytes(model: keras.Model) -> int:
-    """Return what is in device memory before the step: weights and the optimizer's variables."""
+    """Return the bytes of the weights and of the optimizer's variables."""
     return sum(variable_bytes(model))
 
 
 def variable_bytes(model: keras.Model) -> list[int]:
-    """Return the bytes of each of the weights and of the optimizer's variables."""
+    """Return the bytes of each weight and of each of the optimizer's variables."""
     optimizer = getattr(model, "optimizer", None)
     optimizer = optimizer.variables if optimizer else ()
-    return [reader.num_bytes(one.value) for one in (*model.variables, *optimizer)]
+    return [reader.num_bytes(variable.value) for variable in (*model.variables, *optimizer)]

@@ -1,4 +1,4 @@
-"""What a device has for a step, and what is there already. Pure."""
+"""The memory of a device as a step finds it. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ class Memory:
         limit_bytes: The budget.
         first_bytes: See `tfunet.swap.arena.arena.at_start`.
         resident: Bytes of each variable.
-        more_bytes: Of all else that is there, such as the batch.
-        pieces: Bytes of each piece that is free, the largest last (`arena.pieces`); empty where
-            that is not known.
+        more_bytes: Bytes of all else in memory, such as the batch.
+        pieces: Bytes of each free piece, the largest last (`arena.pieces`); empty where they are
+            not known.
     """
 
     limit_bytes: int
@@ -25,5 +25,5 @@ class Memory:
 
     @property
     def step_bytes(self) -> int:
-        """What is left to a step."""
+        """The bytes that are left for a step."""
         return max(0, self.limit_bytes - sum(self.resident) - self.more_bytes)

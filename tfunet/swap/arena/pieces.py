@@ -1,4 +1,4 @@
-"""What is free of an allocator's memory, in pieces: where a tensor finds room hangs on them."""
+"""The pieces in which a capped CPU's memory is free: a tensor needs one that is large enough."""
 
 import tensorflow as tf
 
@@ -6,25 +6,25 @@ from tfunet.machine import device
 from tfunet.swap.arena import budget
 from tfunet.swap.arena.arena import ALIGNMENT
 
-# Smaller pieces are not looked for, nor those below such a part of what is free.
+# Smaller pieces are not looked for, nor those below this share of the free memory.
 LEAST_BYTES, LEAST_SHARE = 2**16, 1 / 2048
-# Such a part stays free, and so many blocks: what does not fit TensorFlow tries for
-# ten seconds. Nothing is looked for where there are fewer.
+# This share and so many blocks stay free, since TensorFlow tries for ten seconds to allocate what
+# does not fit. Nothing is looked for where there are fewer blocks.
 LEFT_SHARE, LEAST_BLOCKS = 1 / 16, 64
 
 
 def free_pieces() -> tuple[int, ...]:
-    """Return the bytes of each piece of a CPU's capped memory that is free now, the largest last,
-    or little less than that.
+    """Return the bytes, or little less, of each free piece of a capped CPU's memory, the largest
+    last.
 
-    Blocks are allocated until little is left, and looked up where they lie; TensorFlow fills the
-    smallest pieces first. Nothing is written to them. Empty where there is no cap, where the
-    allocator keeps no account, where little is free or in small pieces only, and on a GPU.
+    Allocates blocks, never written to, until little is left, and reads their addresses; TensorFlow
+    fills the smallest pieces first. Empty on a GPU, and where there is no cap, where the allocator
+    keeps no account, or where little is free or only in small pieces.
     """
     cap, used = device.cpu_cap(), device.used_bytes()
     if cap is None or used is None:
         return ()
-    # Between scalars there is room for scalars alone.
+    # The gaps between scalars only have room for scalars.
     free = cap - used[0] - budget.SCALARS * ALIGNMENT
     block = int(max(LEAST_BYTES, free * LEAST_SHARE)) // ALIGNMENT * ALIGNMENT
     number = int(free * (1 - LEFT_SHARE)) // block - LEAST_BLOCKS
@@ -33,9 +33,9 @@ def free_pieces() -> tuple[int, ...]:
     with tf.init_scope(), tf.device("CPU:0"), device.uncounted():
         try:
             pieces = _pieces(_addresses(block, number), block)
-            # Free as well: what is left of each piece that is too small for a block.
+            # The rest of each piece, too small for a block, is free as well.
             pieces[-1] += max(0, free - block * len(pieces) - sum(pieces))
-            # Of small pieces that nobody looked for there may be many.
+            # Fails if the rest lies in many small pieces instead.
             _addresses(pieces[-1], 1)
         except tf.errors.ResourceExhaustedError:
             return ()
@@ -43,11 +43,11 @@ def free_pieces() -> tuple[int, ...]:
 
 
 def _addresses(num_bytes: int, number: int) -> list[int]:
-    """Return where so many blocks lie that are there together, and free again."""
+    """Return the addresses of so many blocks, allocated together and freed again."""
     shape = tf.constant([num_bytes // ALIGNMENT, ALIGNMENT])
     blocks = [tf.raw_ops.Empty(shape=shape, dtype=tf.uint8) for _ in range(number)]
     # The memory itself: `numpy()` would copy it.
-    return [one._numpy().__array_interface__["data"][0] for one in blocks]
+    return [block._numpy().__array_interface__["data"][0] for block in blocks]
 
 
 def _pieces(addresses: list[int], block: int) -> list[int]:

@@ -1,46 +1,46 @@
 """Times chains of ops in slabs on made-up numbers, with what they copy to the host and back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfunet.graph.op_times import REFUSALS, Clock, known_value, made_up_numbers, repeated, signature
 from tfunet.graph.step import Trace
-from tfunet.swap.plan.chains import Chain, slabs_of
+from tfunet.swap.plan.chains import Chain, outputs_of, reached_inputs
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.rewrite.slab_graph import in_slabs
 from tfunet.swap.storage.host import Rows, Tier
 
-# So many slabs of a chain are timed in a row, as they follow each other at once.
+# How many slabs of a chain are timed, one right after the other, as in a step.
 IN_A_ROW = 4
 
 
 def seconds_of_slabs(
     trace: Trace,
-    found: Cut,
+    cut: Cut,
     ops: Sequence[tf.Operation],
     tier: type[Tier],
     lasts: Sequence[int],
 ) -> dict[int, float]:
-    """Return what all slabs of chains take, measured on a few of them.
+    """Return the time of all slabs of each chain, measured on a few of them.
 
-    A slab takes more than its share of the ops, and of the bytes that it copies: it reaches rows of
-    its neighbours, too, small ops are slower for what they do, and a copy that stands among them
-    takes longer to start than one that follows another. Chains that cannot be run on made-up
-    numbers, or find no room, are left out. Call it where ops run at once (`tf.init_scope`).
+    A slab takes longer than its share of the ops and of the bytes that it copies: it reaches rows
+    of its neighbours, too, small ops are less efficient, and a copy among them takes longer to
+    start than one that follows another. Chains that cannot be run on made-up numbers, or find no
+    room, are left out. Call it where ops run at once (`tf.init_scope`).
 
     Args:
-        trace: The whole step.
-        found: The step, cut.
-        ops: Of the graph of the step.
+        trace: The step before it was cut.
+        cut: The cut step.
+        ops: The ops of its graph.
         tier: Where split tensors lie.
-        lasts: The last op of each chain.
+        lasts: The last op of each chain to time.
     """
     if not lasts:
         return {}
     try:
-        return _seconds(trace, found, ops, tier, lasts)
+        return _seconds(trace, cut, ops, tier, lasts)
     except REFUSALS:
         if len(lasts) == 1:
             return {}
@@ -49,23 +49,23 @@ def seconds_of_slabs(
         return {
             last: seconds
             for part in parts
-            for last, seconds in seconds_of_slabs(trace, found, ops, tier, part).items()
+            for last, seconds in seconds_of_slabs(trace, cut, ops, tier, part).items()
         }
 
 
-def told(trace: Trace, found: Cut, ops: Sequence[tf.Operation], last: int) -> Any:
-    """Return what chains have in common that take the same time."""
-    chain = found.chains[last]
+def signature_of(trace: Trace, cut: Cut, ops: Sequence[tf.Operation], last: int) -> Any:
+    """Return a signature of a chain; chains that take the same time have the same."""
+    chain = cut.chains[last]
     numbers: dict[int, int] = {}
 
-    def number(one: int) -> int:
-        return numbers.setdefault(one, len(numbers))
+    def numbered(tensors: Sequence[int], marked: Collection[int]) -> tuple[tuple[int, bool], ...]:
+        return tuple((numbers.setdefault(at, len(numbers)), at in marked) for at in tensors)
 
     each = [
         (
             signature(ops[index]),
-            tuple((number(one), one in found.split) for one in trace.ops[index].inputs),
-            tuple((number(one), one in found.kept[last]) for one in trace.ops[index].outputs),
+            numbered(trace.ops[index].inputs, cut.split),
+            numbered(trace.ops[index].outputs, cut.kept[last]),
         )
         for index in chain.ops
     ]
@@ -74,14 +74,14 @@ def told(trace: Trace, found: Cut, ops: Sequence[tf.Operation], last: int) -> An
 
 def _seconds(
     trace: Trace,
-    found: Cut,
+    cut: Cut,
     ops: Sequence[tf.Operation],
     tier: type[Tier],
     lasts: Sequence[int],
 ) -> dict[int, float]:
     clock = Clock()
-    read = [_read(trace, found.chains[last], ops) for last in lasts]
-    used = {handle.dtype for one in read for _, handle in one.values()}
+    reads = [_read(trace, cut.chains[last], ops) for last in lasts]
+    used = {handle.dtype for read in reads for _, handle in read.values()}
     dtypes = [tf.float32, *(used - {tf.float32})]
 
     @tf.function(jit_compile=False, autograph=False)
@@ -90,20 +90,20 @@ def _seconds(
         host = tier()
         previous = clock.warm(numbers[0])
         for last in lasts:
-            previous = _timed(trace, found, ops, host, last, clock, made_up, previous)
+            previous = _timed(trace, cut, ops, host, last, clock, made_up, previous)
         with tf.control_dependencies([previous]):
             return tf.zeros(())
 
-    numbers = [made_up_numbers(one) for one in dtypes]
+    numbers = [made_up_numbers(dtype) for dtype in dtypes]
     timed = clock.seconds(lambda: one_after_another(*numbers))
-    slabs = {last: found.chains[last].slabs for last in lasts}
+    slabs = {last: cut.chains[last].slabs for last in lasts}
     return {
         last: timed[str(last)] * len(every) / len(_in_a_row(every)) for last, every in slabs.items()
     }
 
 
 def _in_a_row(slabs: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-    """Return some of all slabs, those with neighbours on both sides, if there are so many."""
+    """Return some of all slabs, those with neighbours on both sides if there are enough."""
     first = max(0, min(1, len(slabs) - IN_A_ROW))
     return slabs[first : first + IN_A_ROW]
 
@@ -111,19 +111,19 @@ def _in_a_row(slabs: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 def _read(
     trace: Trace, chain: Chain, ops: Sequence[tf.Operation]
 ) -> dict[int, tuple[tf.Operation, tf.Tensor]]:
-    """Return what a chain reads that it does not make, by index, and an op that reads it."""
-    made = {one for index in chain.ops for one in trace.ops[index].outputs}
+    """Return the tensors that a chain reads and does not make, by index, each with a reader."""
+    made = outputs_of(trace, chain.ops)
     return {
-        one: (ops[index], handle)
+        tensor: (ops[index], handle)
         for index in chain.ops
-        for one, handle in zip(trace.ops[index].inputs, ops[index].inputs, strict=True)
-        if one not in made
+        for tensor, handle in zip(trace.ops[index].inputs, ops[index].inputs, strict=True)
+        if tensor not in made
     }
 
 
 def _timed(
     trace: Trace,
-    found: Cut,
+    cut: Cut,
     ops: Sequence[tf.Operation],
     tier: Tier,
     last: int,
@@ -132,46 +132,40 @@ def _timed(
     previous: tf.Operation,
 ) -> tf.Operation:
     """Return the op after which some slabs of a chain have been timed."""
-    chain = found.chains[last]
+    chain = cut.chains[last]
     slabs = _in_a_row(chain.slabs)
     rows: dict[int, Rows] = {}
     given: dict[int, tf.Tensor] = {}
-    for one, (op, handle) in _read(trace, chain, ops).items():
+    for tensor, (op, handle) in _read(trace, chain, ops).items():
         with tf.device(op.device or None), tf.control_dependencies([previous]):
             value = known_value(op, handle)
-            if one in found.split:
-                rows[one] = tier.rows(handle)
-                previous = _filled(rows[one], handle, _reached(trace, chain, one, slabs), made_up)
+            if tensor in cut.split:
+                rows[tensor] = tier.rows(handle)
+                reached = _reached(trace, chain, tensor, slabs)
+                previous = _filled(rows[tensor], handle, reached, made_up)
             elif value is not None:
-                given[one] = tf.constant(value, handle.dtype)
+                given[tensor] = tf.constant(value, handle.dtype)
             else:
-                given[one] = repeated(made_up[handle.dtype], handle.shape)
-                previous = given[one].op
+                given[tensor] = repeated(made_up[handle.dtype], handle.shape)
+                previous = given[tensor].op
     rows_out = {
-        one: tier.rows(handle)
+        tensor: tier.rows(handle)
         for index in chain.ops
-        for one, handle in zip(trace.ops[index].outputs, ops[index].outputs, strict=True)
-        if one in found.kept[last]
+        for tensor, handle in zip(trace.ops[index].outputs, ops[index].outputs, strict=True)
+        if tensor in cut.kept[last]
     }
     sums: dict[int, tf.Tensor] = {}
 
     def run() -> tf.Operation:
         after, made = in_slabs(
-            trace,
-            ops,
-            chain,
-            slabs,
-            given=given.get,
-            rows=rows,
-            rows_out=rows_out,
-            before=[],
+            trace, ops, chain, slabs, given=given.get, rows=rows, rows_out=rows_out, before=[]
         )
         sums.update(made)
         with tf.control_dependencies(after):
             return tf.no_op()
 
     previous = clock.time(str(last), [previous], run)
-    # TensorFlow leaves out what nobody reads.
+    # TensorFlow leaves out sums that nothing reads.
     return clock.read([previous], list(sums.values())) if sums else previous
 
 
@@ -182,18 +176,16 @@ def _reached(
     reached = {
         reach.rows(*slab)
         for index in chain.ops
-        for one, reach in zip(
-            trace.ops[index].inputs, slabs_of(trace.ops[index]).inputs, strict=True
-        )
-        if one == tensor and reach is not None
+        for read, reach in reached_inputs(trace.ops[index])
+        if read == tensor and reach is not None
         for slab in slabs
     }
-    found, end = [], 0
+    apart, end = [], 0
     for first, last in sorted(reached):
         if last > end:
-            found.append((max(first, end), last))
+            apart.append((max(first, end), last))
             end = last
-    return found
+    return apart
 
 
 def _filled(

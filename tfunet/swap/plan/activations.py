@@ -1,7 +1,7 @@
-"""Gradients of activations that read the activation's output in the place of its input. Pure.
+"""Which gradients of activations can read the activation's output instead of its input. Pure.
 
-What an activation reads need not stay for the backward pass then, and the activation takes over its
-memory. The output stays anyway where the gradient of the next convolution reads it.
+The input then need not stay for the backward pass, and the activation takes over its memory. The
+output stays anyway where the gradient of the next convolution reads it.
 """
 
 from collections.abc import Collection
@@ -11,29 +11,32 @@ from tfunet.graph.step import Trace, root
 
 
 def from_outputs(trace: Trace, threshold_bytes: int) -> list[str]:
-    """Return the gradients of activations, by name, with which a step needs less memory if they
-    read the output: nothing else of the backward pass reads the input, and something else does read
-    the output, which stays for it."""
-    read: dict[int, set[int]] = {}
+    """Return the names of the gradients of activations that save memory by reading the output.
+
+    These are the gradients whose input nothing else in the backward pass reads, and whose output
+    something else there does read, so that the output stays in any case.
+    """
+    readers: dict[int, set[int]] = {}  # ops of the backward pass, by the tensor that they read
     for index, op in enumerate(trace.ops):
-        for one in op.inputs if op.is_backward else ():
-            read.setdefault(root(trace, one), set()).add(index)
-    found = []
+        for read in op.inputs if op.is_backward else ():
+            readers.setdefault(root(trace, read), set()).add(index)
+    gradients = []
     for index, op in enumerate(trace.ops):
         if op.instead < 0:
             continue
         tensor = trace.tensors[op.inputs[1]]
-        own = trace.tensors[root(trace, op.inputs[1])]
-        is_large = own.producer >= 0 and tensor.num_bytes >= max(1, threshold_bytes)
-        is_known = not (own.is_result or tensor.is_result)
-        is_alone = read[root(trace, op.inputs[1])] == {index}
-        if is_large and is_known and is_alone and read.get(root(trace, op.instead)):
-            found.append(op.name)
-    return found
+        source = root(trace, op.inputs[1])
+        is_large = trace.tensors[source].producer >= 0
+        is_large = is_large and tensor.num_bytes >= max(1, threshold_bytes)
+        is_result = trace.tensors[source].is_result or tensor.is_result
+        is_only_reader = readers[source] == {index}
+        if is_large and not is_result and is_only_reader and readers.get(root(trace, op.instead)):
+            gradients.append(op.name)
+    return gradients
 
 
 def reading_outputs(trace: Trace, gradients: Collection[str]) -> Trace:
-    """Return a step in which these gradients, by name, read the outputs of their activations."""
+    """Return the step in which the named gradients read the outputs of their activations."""
     if not gradients:
         return trace
     ops = list(trace.ops)

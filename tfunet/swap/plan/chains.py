@@ -1,4 +1,4 @@
-"""Ops that follow each other in slabs: what they hold of the device, and what they cost. Pure."""
+"""Chains of ops that run in slabs together: the device memory and the time that they take. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from tfunet.geometry.reach import Reach, Slabs
 from tfunet.graph.step import IN_PLACE, Op, Trace
 from tfunet.swap.plan.costs import Costs
 
-# More slabs cost more copies of the rows that two of them share.
+# Two neighbouring slabs both copy the rows that they share, so many slabs cost many copies.
 MOST_SLABS = 64
 
 
@@ -17,8 +17,8 @@ class Chain:
     """Ops that run in slabs together.
 
     Args:
-        ops: Indices, in order; the chain runs where the last of them stands.
-        rows: Own rows of all of them.
+        ops: Indices, in order. The chain runs at the place of the last op.
+        rows: Rows that each of the ops has.
         height: Rows of a slab.
     """
 
@@ -30,7 +30,7 @@ class Chain:
     def slabs(self) -> list[tuple[int, int]]:
         """First row, and the row after the last, of each slab."""
         starts = range(0, self.rows, self.height)
-        return [(one, min(self.rows, one + self.height)) for one in starts]
+        return [(start, min(self.rows, start + self.height)) for start in starts]
 
 
 def slabs_of(op: Op) -> Slabs:
@@ -40,17 +40,32 @@ def slabs_of(op: Op) -> Slabs:
     return op.slabs
 
 
+def reached_inputs(op: Op) -> Iterator[tuple[int, Reach | None]]:
+    """Yield each input of an op with the rows that a slab reads; None where it reads all."""
+    return zip(op.inputs, slabs_of(op).inputs, strict=True)
+
+
+def reached_outputs(op: Op) -> Iterator[tuple[int, Reach | None]]:
+    """Yield each output of an op with the rows that a slab makes; None for a sum over slabs."""
+    return zip(op.outputs, slabs_of(op).outputs, strict=True)
+
+
+def outputs_of(trace: Trace, ops: Sequence[int]) -> set[int]:
+    """Return the tensors that some ops make."""
+    return {tensor for index in ops for tensor in trace.ops[index].outputs}
+
+
 def readers_of(trace: Trace) -> dict[int, list[int]]:
     """Return the ops that read each tensor."""
     readers: dict[int, list[int]] = {}
     for index, op in enumerate(trace.ops):
-        for one in op.inputs:
-            readers.setdefault(one, []).append(index)
+        for tensor in op.inputs:
+            readers.setdefault(tensor, []).append(index)
     return readers
 
 
 def height_of(trace: Trace, ops: tuple[int, ...], most_bytes: int) -> int:
-    """Return the rows of the fewest slabs that take no more than is allowed."""
+    """Return the height of the tallest slabs that take at most `most_bytes`."""
     slabs = slabs_of(trace.ops[ops[0]])
     units = ceil(slabs.rows / slabs.unit)
     for count in range(2, min(units, MOST_SLABS) + 1):
@@ -61,20 +76,19 @@ def height_of(trace: Trace, ops: tuple[int, ...], most_bytes: int) -> int:
 
 
 def bytes_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> int:
-    """Return what a slab takes at most: all that is read is there from its start on."""
+    """Return the most bytes that a slab takes; all its inputs are there from its start on."""
     return sum(blocks_of_slab(trace, ops, height))
 
 
 def blocks_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> list[int]:
-    """Return the bytes of the blocks that a slab takes where it takes most."""
-    last_use = {one: index for index in ops for one in trace.ops[index].inputs}
-    inside = {one for index in ops for one in trace.ops[index].outputs}
+    """Return the bytes of each block of memory at the moment when a slab takes the most."""
+    last_use = {tensor: index for index in ops for tensor in trace.ops[index].inputs}
+    inside = outputs_of(trace, ops)
     sizes: dict[int, int] = {}
     for index in ops:
-        op = trace.ops[index]
-        for one, reach in zip(op.inputs, slabs_of(op).inputs, strict=True):
-            if one not in inside and reach is not None:
-                sizes[one] = max(sizes.get(one, 0), _reach_bytes(reach, height))
+        for tensor, reach in reached_inputs(trace.ops[index]):
+            if tensor not in inside and reach is not None:
+                sizes[tensor] = max(sizes.get(tensor, 0), _reach_bytes(reach, height))
     most: list[int] = []
     sums: list[int] = []
     for index in ops:
@@ -84,22 +98,22 @@ def blocks_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> list[int]
             for reach in (*slabs.inputs, *slabs.outputs)
             if reach is not None
         ]
-        taken_over = op.kind in IN_PLACE and any(
-            one in sizes and last_use[one] == index for one in op.inputs
+        takes_over = op.kind in IN_PLACE and any(
+            tensor in sizes and last_use[tensor] == index for tensor in op.inputs
         )
-        for one, reach in zip(op.outputs, slabs.outputs, strict=True):
+        for tensor, reach in reached_outputs(op):
             if reach is None:
                 # The sum so far, and what a slab adds to it.
-                sums.append(trace.tensors[one].num_bytes)
+                sums.append(trace.tensors[tensor].num_bytes)
             else:
-                sizes[one] = _reach_bytes(reach, height)
-        gone = op.outputs if taken_over else ()
-        blocks = [size for one, size in sizes.items() if one not in gone] + copied + sums
+                sizes[tensor] = _reach_bytes(reach, height)
+        without = op.outputs if takes_over else ()
+        blocks = [size for tensor, size in sizes.items() if tensor not in without] + copied + sums
         most = max(most, blocks, key=sum)
-        for one in (*op.inputs, *op.outputs):
-            if last_use.get(one, index) == index:
-                sizes.pop(one, None)
-    return [one for one in most if one]
+        for tensor in (*op.inputs, *op.outputs):
+            if last_use.get(tensor, index) == index:
+                sizes.pop(tensor, None)
+    return [size for size in most if size]
 
 
 def _reach_bytes(reach: Reach, height: int) -> int:
@@ -110,15 +124,13 @@ def _reach_bytes(reach: Reach, height: int) -> int:
 def kept_rows(trace: Trace, ops: Sequence[int], readers: Mapping[int, Sequence[int]]) -> list[int]:
     """Return the outputs of a chain's ops, other than sums, that are read outside of it."""
     return [
-        one
+        tensor
         for index in ops
-        for one, reach in zip(
-            trace.ops[index].outputs, slabs_of(trace.ops[index]).outputs, strict=True
-        )
+        for tensor, reach in reached_outputs(trace.ops[index])
         if reach is not None
         and (
-            trace.tensors[one].is_result
-            or any(reader not in ops for reader in readers.get(one, ()))
+            trace.tensors[tensor].is_result
+            or any(reader not in ops for reader in readers.get(tensor, ()))
         )
     ]
 
@@ -126,46 +138,46 @@ def kept_rows(trace: Trace, ops: Sequence[int], readers: Mapping[int, Sequence[i
 def seconds_of(
     trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int], costs: Costs
 ) -> float:
-    """Return what a chain takes, with what it copies to the host, back, and on the device.
+    """Return the time of a chain, with its copies to the host, back, and on the device.
 
     Args:
-        trace: The whole step.
-        chain: Of it.
-        kept: Of `kept_rows`.
+        trace: The step before it was cut.
+        chain: A chain of its ops.
+        kept: What `kept_rows` returns for the chain.
         split: Tensors that are never whole on the device.
-        costs: Of the ops of the step; in slabs where `slab_seconds` has them.
+        costs: Costs of the step's ops; of those in slabs where `slab_seconds` has them.
     """
-    seconds = sum(_op_seconds(trace, one, chain, costs) for one in chain.ops)
+    seconds = sum(_op_seconds(trace, index, chain, costs) for index in chain.ops)
     return seconds + copied_seconds(trace, chain, kept, split, costs)
 
 
 def copied_seconds(
     trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int], costs: Costs
 ) -> float:
-    """Return what a chain's copies take. See `seconds_of` for the arguments."""
-    seconds = sum(copy_seconds(*one, costs) for one in copies(trace, chain, kept, split))
+    """Return the time of a chain's copies. See `seconds_of` for the arguments."""
+    seconds = sum(copy_seconds(*copy, costs) for copy in copies(trace, chain, kept, split))
     return seconds + costs.moved_seconds(_moved_bytes(trace, chain, split))
 
 
 def copies(
     trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int]
 ) -> Iterator[tuple[bool, int, int]]:
-    """Yield what a chain copies: whether to the host, the bytes, and in how many parts.
+    """Yield each copy of a chain: whether it goes to the host, its bytes, its number of parts.
 
     See `seconds_of` for the arguments.
     """
-    for one, num_bytes in _reads(trace, chain):
-        if one in split:
+    for tensor, num_bytes in _reads(trace, chain):
+        if tensor in split:
             yield False, num_bytes, 1
-    for one in kept:
-        num_bytes = trace.tensors[one].num_bytes
+    for tensor in kept:
+        num_bytes = trace.tensors[tensor].num_bytes
         yield True, num_bytes, len(chain.slabs)
-        if one not in split:
+        if tensor not in split:
             yield False, num_bytes, 1
 
 
 def copy_seconds(is_out: bool, num_bytes: int, parts: int, costs: Costs) -> float:
-    """Return the time of what `copies` yields."""
+    """Return the time of a copy that `copies` yields."""
     seconds = costs.out_seconds(num_bytes) if is_out else costs.in_seconds(num_bytes)
     return seconds + costs.copy_seconds * (parts - 1)
 
@@ -174,39 +186,36 @@ def _op_seconds(trace: Trace, index: int, chain: Chain, costs: Costs) -> float:
     """Return the time of an op in slabs: rows that two slabs reach are computed with twice."""
     if index in costs.slab_seconds:
         return costs.slab_seconds[index]
-    more = 1.0
+    factor = 1.0
     for reach in slabs_of(trace.ops[index]).inputs:
         if reach is not None and reach.transposed:
-            rows = [reach.rows(*one) for one in chain.slabs]
-            more = max(more, sum(last - first for first, last in rows) / reach.extent)
-    return costs.op_seconds[index] * more
+            rows = [reach.rows(*slab) for slab in chain.slabs]
+            factor = max(factor, sum(last - first for first, last in rows) / reach.extent)
+    return costs.op_seconds[index] * factor
 
 
 def _reads(trace: Trace, chain: Chain) -> Iterator[tuple[int, int]]:
-    """Yield the tensor and the bytes of each slab that is read of what lies outside of a chain."""
-    inside = {one for index in chain.ops for one in trace.ops[index].outputs}
+    """Yield (tensor, bytes) for each slab that a chain reads of a tensor from outside of it."""
+    inside = outputs_of(trace, chain.ops)
     seen = set()
     for index in chain.ops:
-        op = trace.ops[index]
-        for one, reach in zip(op.inputs, slabs_of(op).inputs, strict=True):
-            if reach is None or one in inside:
+        for tensor, reach in reached_inputs(trace.ops[index]):
+            if reach is None or tensor in inside:
                 continue
             for slab in chain.slabs:
                 first, last = reach.rows(*slab)
-                if (one, first, last) not in seen:
-                    seen.add((one, first, last))
-                    yield one, (last - first) * reach.row_bytes
+                if (tensor, first, last) not in seen:
+                    seen.add((tensor, first, last))
+                    yield tensor, (last - first) * reach.row_bytes
 
 
 def _moved_bytes(trace: Trace, chain: Chain, split: Collection[int]) -> int:
-    """Return what is read and written on the device to take slabs and to add up their sums."""
-    taken = sum(2 * num_bytes for one, num_bytes in _reads(trace, chain) if one not in split)
+    """Return the bytes read and written on the device to take slabs and to add up their sums."""
+    taken = sum(2 * num_bytes for tensor, num_bytes in _reads(trace, chain) if tensor not in split)
     sums = sum(
-        trace.tensors[one].num_bytes
+        trace.tensors[tensor].num_bytes
         for index in chain.ops
-        for one, reach in zip(
-            trace.ops[index].outputs, slabs_of(trace.ops[index]).outputs, strict=True
-        )
+        for tensor, reach in reached_outputs(trace.ops[index])
         if reach is None
     )
     return taken + 3 * sums * (len(chain.slabs) - 1)

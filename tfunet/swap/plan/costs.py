@@ -1,4 +1,4 @@
-"""What the ops and copies of a step cost in time. Pure."""
+"""How long the ops and copies of a step take. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from math import inf
 
 from tfunet.graph.step import Tensor, Trace
-from tfunet.swap.plan.placement import Tiers, swapped_bytes
+from tfunet.swap.plan.placement import Tiers, swapped_bytes, swapped_in
 from tfunet.swap.plan.plan import Decision
 
 COPY_START_SECONDS = 2e-5
@@ -17,17 +17,17 @@ class Costs:
     """The time of each op of a step, and the speed of the link between device and host.
 
     Args:
-        op_seconds: Of each op of the trace.
-        out_bytes_per_second: From device to host.
-        in_bytes_per_second: From host to device.
-        copy_seconds: What any copy costs beside its bytes.
-        slab_seconds: Of ops in slabs, where it was measured: what all slabs take together.
-        bytes_per_second: What an op reads and writes that only moves numbers.
+        op_seconds: Time of each op of the trace.
+        out_bytes_per_second: Speed of copies from device to host.
+        in_bytes_per_second: Speed of copies from host to device.
+        copy_seconds: Time that a copy takes to start, whatever its size.
+        slab_seconds: Measured time of ops in slabs, all slabs together, by the op's index.
+        bytes_per_second: Speed at which an op reads and writes that only moves numbers.
         copies_overlap: Whether copies run beside computation, one in each direction.
-        cast_bytes_per_second: Of tensors that are compressed before a copy, or after one no more:
-            of what they are on the device.
-        tiers: Where swapped tensors have room.
-        on_disk: Tensors that are copied on to the disk and back, by index; see `placed`.
+        cast_bytes_per_second: Speed of casts to and from the compressed type, in bytes of the
+            uncompressed tensor.
+        tiers: Room for swapped tensors.
+        on_disk: Indices of the tensors that go on to the disk and back; see `placed`.
     """
 
     op_seconds: Sequence[float]
@@ -56,39 +56,40 @@ class Costs:
         return seconds
 
     def moved_seconds(self, num_bytes: int) -> float:
-        """Return the time of an op that reads and writes so much on the device, and no more."""
+        """Return the time of an op that only reads and writes so many bytes on the device."""
         return num_bytes / self.bytes_per_second
 
     def leaving_seconds(self, trace: Trace, tensor: int) -> float:
-        """Return the time from when a swapped tensor is there to when it may go."""
-        one = trace.tensors[tensor]
-        return self._cast_seconds(one) + self.out_seconds(one.swapped_bytes, tensor)
+        """Return the time from when a swapped tensor was made to when its memory is free."""
+        described = trace.tensors[tensor]
+        return self._cast_seconds(described) + self.out_seconds(described.swapped_bytes, tensor)
 
     def arriving_seconds(self, trace: Trace, tensor: int) -> float:
-        """Return the time from when a swapped tensor is called to when it is there again."""
-        one = trace.tensors[tensor]
-        return self.in_seconds(one.swapped_bytes, tensor) + self._cast_seconds(one)
+        """Return the time from when a swapped tensor is fetched to when it can be read."""
+        described = trace.tensors[tensor]
+        return self.in_seconds(described.swapped_bytes, tensor) + self._cast_seconds(described)
 
     def _cast_seconds(self, tensor: Tensor) -> float:
         return tensor.num_bytes / self.cast_bytes_per_second if tensor.compressed_bytes else 0.0
 
     def placed(self, trace: Trace, decisions: Mapping[int, Decision]) -> "Costs":
         """Return the costs with the swapped tensors where the tiers have room for them."""
-        return replace(self, on_disk=self.tiers.on_disk(trace, _swapped(decisions)))
+        return replace(self, on_disk=self.tiers.on_disk(trace, swapped_in(decisions)))
 
     def swap_seconds(
         self, trace: Trace, tensor: int, decisions: Mapping[int, Decision]
     ) -> float | None:
-        """Return what swapping a tensor as well costs a step; None where no tier has room.
+        """Return the time that swapping one more tensor costs; None where no tier has room.
 
-        Where it takes room from others, it is their way to the disk that is counted.
+        Where it pushes other tensors on to the disk, their time to the disk and back counts.
         """
-        one = trace.tensors[tensor]
-        seconds = self.out_seconds(one.swapped_bytes) + self.in_seconds(one.swapped_bytes)
-        seconds += 2 * self._cast_seconds(one)
+        described = trace.tensors[tensor]
+        num_bytes = described.swapped_bytes
+        seconds = self.out_seconds(num_bytes) + self.in_seconds(num_bytes)
+        seconds += 2 * self._cast_seconds(described)
         if self.tiers.host_bytes is None:
             return seconds
-        others = _swapped(decisions) - {tensor}
+        others = swapped_in(decisions) - {tensor}
         before = self.tiers.on_disk(trace, others)
         after = self.tiers.on_disk(trace, others | {tensor})
         if not self.tiers.has_room(trace, after):
@@ -97,12 +98,9 @@ class Costs:
         return seconds + max(0.0, self.tiers.disk_seconds(more))
 
     def of(self, ops: Sequence[int]) -> "Costs":
-        """Return the costs of some of the ops, each with the time of those left out before it."""
+        """Return the costs of some of the ops; each takes the time of the ones left out before it,
+        too."""
         ends = [0.0, *accumulate(self.op_seconds)]
         bounds = [0, *(index + 1 for index in ops)]
         seconds = [ends[stop] - ends[start] for start, stop in pairwise(bounds)]
         return replace(self, op_seconds=seconds)
-
-
-def _swapped(decisions: Mapping[int, Decision]) -> set[int]:
-    return {one for one, what in decisions.items() if what == "swap"}

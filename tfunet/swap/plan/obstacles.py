@@ -1,8 +1,8 @@
-"""What stands in the way of a budget that no plan meets, and what would help. Pure."""
+"""Why no plan meets a budget, and what would help. Pure."""
 
 from collections.abc import Collection, Mapping
 
-from tfunet.graph.step import ALIASES, Op, Trace
+from tfunet.graph.step import ALIASES, Trace
 from tfunet.swap.plan.peak import largest
 from tfunet.swap.plan.plan import Way
 
@@ -17,12 +17,13 @@ SPLITTING = 'splitting tensors too (allowed=["swap", "recompute", "split"])'
 
 
 def working_sets(trace: Trace, scratch: Mapping[int, int]) -> dict[str, int]:
-    """Return the bytes that each op alone reads, makes and needs at once, by its name."""
-    return {
-        op.name: sum(trace.tensors[one].num_bytes for one in {*op.inputs, *_own_outputs(op)})
-        + scratch.get(index, 0)
-        for index, op in enumerate(trace.ops)
-    }
+    """Return the bytes of the inputs, outputs and scratch of each op, by its name."""
+    sizes = {}
+    for index, op in enumerate(trace.ops):
+        touched = {*op.inputs, *(() if op.kind in ALIASES else op.outputs)}
+        num_bytes = sum(trace.tensors[tensor].num_bytes for tensor in touched)
+        sizes[op.name] = num_bytes + scratch.get(index, 0)
+    return sizes
 
 
 def in_the_way(
@@ -33,19 +34,19 @@ def in_the_way(
     held: Collection[str],
     allowed: Collection[Way],
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return the few largest of the ops that alone pass the budget, and what would help.
+    """Return the largest of the ops that alone exceed the budget, with bytes, and what would help.
 
     Args:
         trace: The step, cut as planned.
-        budget_bytes: That no plan meets.
+        budget_bytes: The budget that no plan meets.
         scratch: See `tfunet.swap.plan.schedule.memory`.
-        held: Names of the largest tensors at the peak, which are in the way where no op is.
+        held: Names of the largest tensors at the peak, which are to blame where no op is.
         allowed: What may be done with a tensor beside keeping it.
     """
     ops = largest(
         {name: size for name, size in working_sets(trace, scratch).items() if size > budget_bytes}
     )
-    tensors = {one for one, tensor in enumerate(trace.tensors) if tensor.name in held}
+    tensors = {at for at, tensor in enumerate(trace.tensors) if tensor.name in held}
     concerned = [
         op
         for op in trace.ops
@@ -60,7 +61,3 @@ def in_the_way(
     elif any(op.kind.startswith(BATCH_NORMALISATION) for op in concerned):
         advice.append(OTHER_NORMALISATION)
     return ops, tuple(advice)
-
-
-def _own_outputs(op: Op) -> tuple[int, ...]:
-    return () if op.kind in ALIASES else op.outputs

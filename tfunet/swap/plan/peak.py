@@ -1,4 +1,4 @@
-"""What a step holds where it needs most memory. Pure."""
+"""Which tensors a step holds at its peak of memory. Pure."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ LARGEST = 12
 def at_peak(
     trace: Trace, actions: Sequence[Action], in_use: np.ndarray, scratch: Mapping[int, int]
 ) -> tuple[str, dict[str, int]]:
-    """Return the op, or the tensor that is copied, of the peak, and the largest that is held then.
+    """Return the name of the op that runs, or the tensor that is copied, at the peak, and the
+    bytes of the largest tensors held then, by name, the largest first.
 
     Args:
         trace: The step.
-        actions: Of it, in order.
-        in_use: Bytes in use while each of them runs.
-        scratch: See `tfunet.swap.plan.schedule.memory`.
-
-    Returns tensors by name, the largest first; the scratch of the op is named after it.
+        actions: Its actions in order.
+        in_use: Bytes in use while each action runs.
+        scratch: See `tfunet.swap.plan.schedule.memory`. It is listed as "scratch of" its op.
     """
     if not len(actions):
         return "", {}
     at = int(in_use.argmax())
     action = actions[at]
-    sizes = {trace.tensors[one].name: size for one, size in held(trace, actions, at).items()}
+    sizes = {trace.tensors[index].name: size for index, size in held(trace, actions, at).items()}
     is_op = action.kind in ("op", "again")
     name = (trace.ops if is_op else trace.tensors)[action.index].name
     if is_op:
         sizes[f"scratch of {name}"] = scratch.get(action.index, 0)
-    # Beside it, those that are swapped in fewer bits have that form.
+    # Compressed tensors take these bytes beside their full form.
     sizes["tensors in fewer bits"] = int(in_use[at]) - sum(sizes.values())
     return name, largest(sizes)
 
 
 def largest(sizes: Mapping[str, int]) -> dict[str, int]:
     """Return the few largest of some sizes, the largest first."""
-    names = sorted(sizes, key=lambda one: (-sizes[one], one))
-    return {one: sizes[one] for one in names[:LARGEST] if sizes[one]}
+    names = sorted(sizes, key=lambda name: (-sizes[name], name))
+    return {name: sizes[name] for name in names[:LARGEST] if sizes[name]}

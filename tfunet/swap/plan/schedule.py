@@ -1,6 +1,12 @@
 """The order in which a step runs under a plan, and the memory in use at each point. Pure.
 
-The planner predicts with it, and `tfunet.swap.rewrite.rewrite` makes the graph follow it.
+The planner predicts with it, and `tfunet.swap.rewrite.rewrite` makes the graph follow it. With a
+swapped, b recomputed and c kept, each row shows when copy 0 or copy 1 of a tensor is on the device:
+
+    actions         op a   out a   op b   op c | op C   in a   again b   op B   op A
+    a, swapped      0==============0                    1=======================1
+    b, recomputed                  0======0                    1=========1
+    c, kept                               0======0
 """
 
 from collections import deque
@@ -10,6 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tfunet.graph.step import ALIASES, IN_PLACE, LOSSES, Trace, root
+from tfunet.swap.plan.placement import swapped_in
 from tfunet.swap.plan.plan import Decision
 
 # "op": an op of the trace. "out": a tensor is copied to the host. "in": it is copied back.
@@ -23,11 +30,11 @@ class Action(NamedTuple):
     """One thing that happens in a step.
 
     Args:
-        kind: What.
-        index: Of the op, or of the tensor that is copied.
+        kind: See above.
+        index: Index of the op, or of the tensor that is copied.
         inputs: Copies of tensors that are read: (tensor, number), where 0 is the one that its op
             made, 1 the one that the backward pass got back, and so on if it gets back several.
-        outputs: Copies that come into being.
+        outputs: Copies that are made.
     """
 
     kind: Kind
@@ -45,23 +52,22 @@ def schedule(
 
     Args:
         trace: The step.
-        decisions: For tensors of the forward pass, by index; what is not named is kept. A tensor
-            that a repeated op reads, and that is named nowhere, is repeated itself where it can
-            be, and kept where not.
+        decisions: For tensors of the forward pass, by index. The others are kept, except inner
+            tensors and views of what is given up, which are recomputed.
         copies: For swapped tensors that come back several times, by index: the number of the copy
             that each op of the backward pass reads, by its index; see `Action`.
     """
     actions: list[Action] = []
     restored: set[Copy] = set()
     given_up = _given_up(trace, decisions)
-    swapped = {one for one, what in decisions.items() if what == "swap"}
+    swapped = swapped_in(decisions)
 
     def restore(tensor: int, reader: int) -> int:
-        """Append what brings a tensor back for an op; return the number of the copy it reads."""
+        """Append the actions that bring a tensor back for an op; return the copy it reads."""
         decision = given_up.get(tensor)
         if decision is None:
             return 0
-        # A view is one of the copy that the op reads of the tensor itself.
+        # A view shows the copy that the op reads of the tensor itself.
         number = copies.get(root(trace, tensor), {}).get(reader, 1) if copies else 1
         if number == 0 or (tensor, number) in restored:
             return number
@@ -71,8 +77,8 @@ def schedule(
             return number
         producer = trace.tensors[tensor].producer
         op = trace.ops[producer]
-        inputs = tuple((one, restore(one, reader)) for one in op.inputs)
-        outputs = tuple((one, number) for one in op.outputs)
+        inputs = tuple((source, restore(source, reader)) for source in op.inputs)
+        outputs = tuple((made, number) for made in op.outputs)
         actions.append(Action(kind="again", index=producer, inputs=inputs, outputs=outputs))
         restored.update(outputs)
         return number
@@ -80,35 +86,35 @@ def schedule(
     for position, op in enumerate(trace.ops):
         inputs, outputs = op.first_copies
         if op.is_backward and not given_up.keys().isdisjoint(op.inputs):
-            inputs = tuple((one, restore(one, position)) for one in op.inputs)
+            inputs = tuple((tensor, restore(tensor, position)) for tensor in op.inputs)
         actions.append(Action("op", position, inputs, outputs))
         if not swapped.isdisjoint(op.outputs):
             actions += [
-                Action(kind="out", index=one, inputs=((one, 0),), outputs=())
-                for one in op.outputs
-                if one in swapped
+                Action(kind="out", index=tensor, inputs=((tensor, 0),), outputs=())
+                for tensor in op.outputs
+                if tensor in swapped
             ]
     return actions
 
 
 def _given_up(trace: Trace, decisions: Mapping[int, Decision]) -> dict[int, Decision]:
-    """Return the tensors that are not there when the backward pass reads them, and what brings
-    each of them back."""
-    found: dict[int, Decision] = dict.fromkeys(trace.passing, "recompute")
-    for one, what in decisions.items():
-        if what == "keep":
-            found.pop(one, None)
-        elif trace.is_of_forward(one):
-            found[one] = what
-    for view, of in trace.views:
+    """Return the tensors that are gone when the backward pass reads them, and how each is brought
+    back."""
+    given_up: dict[int, Decision] = dict.fromkeys(trace.passing, "recompute")
+    for tensor, decision in decisions.items():
+        if decision == "keep":
+            given_up.pop(tensor, None)
+        elif trace.is_of_forward(tensor):
+            given_up[tensor] = decision
+    for view, tensor in trace.views:
         # A view of a tensor that is given up must not hold it.
-        if of in found and view not in decisions:
-            found[view] = "recompute"
-    return found
+        if tensor in given_up and view not in decisions:
+            given_up[view] = "recompute"
+    return given_up
 
 
 def is_on_host(trace: Trace, copy: Copy, swapped: Container[int]) -> bool:
-    """Whether a tensor that leaves is on the host as it is, as it is swapped anyway."""
+    """Whether a tensor that leaves is on the host already, uncompressed, since it is swapped."""
     tensor, number = copy
     return number == 0 and tensor in swapped and not trace.tensors[tensor].compressed_bytes
 
@@ -116,11 +122,11 @@ def is_on_host(trace: Trace, copy: Copy, swapped: Container[int]) -> bool:
 def memory(
     trace: Trace, actions: Sequence[Action], scratch: Mapping[int, int] | None = None
 ) -> np.ndarray:
-    """Return the bytes in use while each action runs, (actions,): what the step itself holds.
+    """Return the bytes of the step's own tensors in use while each action runs, (actions,).
 
-    Memory that was there before the step (variables, the batch) is not in it. A tensor that is
-    compressed is there in both forms from its copy to the device until it is read, and where its
-    copy to the host begins; in the compressed one until that has ended.
+    Memory that was in use before the step (variables, the batch) does not count. A compressed
+    tensor is there in both forms when its copy to the host begins, and from its copy to the device
+    until it is read; its compressed form alone until the copy to the host has ended.
 
     Args:
         trace: The step.
@@ -132,19 +138,21 @@ def memory(
     live = 0
     sizes: list[int] = []
     for position, (begun, ended) in enumerate(allocations(trace, actions)):
-        for one in begun:
-            sizes.append(trace.tensors[one].num_bytes)
+        for tensor in begun:
+            sizes.append(trace.tensors[tensor].num_bytes)
             live += sizes[-1]
-        op = actions[position].kind in ("op", "again")
-        in_use[position] = live + (scratch.get(actions[position].index, 0) if op else 0)
+        is_op = actions[position].kind in ("op", "again")
+        in_use[position] = live + (scratch.get(actions[position].index, 0) if is_op else 0)
         for buffer in ended:
             live -= sizes[buffer]
     return in_use + of_compressed(trace, actions)
 
 
 def held(trace: Trace, actions: Sequence[Action], at: int) -> dict[int, int]:
-    """Return the bytes of each tensor that is held while an action runs, by the tensor whose
-    memory it was first; copies of a tensor count together."""
+    """Return the bytes that each tensor holds while an action runs, all its copies together.
+
+    Memory that a tensor takes over counts for the tensor that had it first.
+    """
     firsts: list[int] = []
     gone: set[int] = set()
     for position, (begun, ended) in enumerate(allocations(trace, actions)):
@@ -152,30 +160,32 @@ def held(trace: Trace, actions: Sequence[Action], at: int) -> dict[int, int]:
         if position == at:
             break
         gone.update(ended)
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for buffer, tensor in enumerate(firsts):
         num_bytes = 0 if buffer in gone else trace.tensors[tensor].num_bytes
-        found[tensor] = found.get(tensor, 0) + num_bytes
-    return found
+        sizes[tensor] = sizes.get(tensor, 0) + num_bytes
+    return sizes
 
 
 def buffers_of(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
-    """Return the buffer that holds each copy, by the numbers of `allocations`."""
-    found: dict[Copy, int] = {}
-    deque(allocations(trace, actions, found), maxlen=0)
-    return found
+    """Return the number of the buffer that holds each copy; see `allocations`."""
+    buffers: dict[Copy, int] = {}
+    deque(allocations(trace, actions, buffers), maxlen=0)
+    return buffers
 
 
 def allocations(
     trace: Trace, actions: Sequence[Action], buffers: dict[Copy, int] | None = None
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield, for each action: the tensors for which new buffers are allocated when it begins, and
-    the buffers that are free after it. Buffers are numbered as they are allocated, from 0 on;
-    `buffers` is told which one holds each copy."""
+    """Yield, for each action, the tensors that get new buffers, and the buffers free after it.
+
+    Buffers are numbered from 0 on as they are allocated. `buffers` is filled with the number of the
+    buffer that holds each copy.
+    """
     last_use = _last_uses(trace, actions)
     buffers = {} if buffers is None else buffers
     readers: dict[int, int] = {}  # of a buffer: the last action that reads it
-    sizes: list[int] = []  # of a buffer: 0 where it is free
+    sizes: list[int] = []  # of a buffer; 0 when it is free
     ends: dict[int, set[int]] = {}
     for position, action in enumerate(actions):
         op = trace.ops[action.index] if action.kind in ("op", "again") else None
@@ -191,14 +201,14 @@ def allocations(
             buffers[copy] = taken
             readers[taken] = max(readers.get(taken, -1), end)
             ends.setdefault(readers[taken], set()).add(taken)
-        ended = [one for one in sorted(ends.pop(position, ())) if readers[one] == position]
+        ended = [at for at in sorted(ends.pop(position, ())) if readers[at] == position]
         yield begun, ended
         for buffer in ended:
             sizes[buffer] = 0
 
 
 def of_compressed(trace: Trace, actions: Sequence[Action]) -> np.ndarray:
-    """Return the bytes that compressed forms of tensors take while each action runs, (actions,)."""
+    """Return the bytes of compressed forms of tensors while each action runs, (actions,)."""
     more = np.zeros(len(actions), np.int64)
     if trace.compression is None:
         return more
@@ -221,23 +231,25 @@ def of_compressed(trace: Trace, actions: Sequence[Action]) -> np.ndarray:
 def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
     last: dict[Copy, int] = {}
     made: dict[int, int] = {}
-    fused: dict[Copy, tuple[Copy, ...]] = {}  # of what never comes to be: what it is made of
+    fused: dict[Copy, tuple[Copy, ...]] = {}  # inner tensors, never made, to what they are made of
     for position, action in enumerate(actions):
         if action.kind == "out" and trace.tensors[action.index].compressed_bytes:
-            # Compressed right after its op, it may go before its copy has ended.
+            # Its full form is free when it is compressed, before its copy has ended.
             last[action.index, 0] = max(last[action.index, 0], made[action.index] + 1)
             continue
         for copy in action.inputs:
             last[copy] = position
             if copy in fused:
-                # One op with what made it, that reads these when it allocates its own output.
+                # The fused op still reads these when it allocates its output.
                 last.update(dict.fromkeys(fused[copy], position))
         for copy in action.outputs:
             last[copy] = position
             if not copy[1]:
                 made[copy[0]] = position
             if trace.tensors[copy[0]].is_inner:
-                fused[copy] = tuple(o for one in action.inputs for o in fused.get(one, (one,)))
+                fused[copy] = tuple(
+                    source for read in action.inputs for source in fused.get(read, (read,))
+                )
     return last
 
 

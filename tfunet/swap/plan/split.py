@@ -1,20 +1,22 @@
-"""Ops that run in slabs, so that the tensors between them are never whole on the device. Pure.
+"""Which tensors can be split, and the step in which the ops around them run in slabs. Pure.
 
-A tensor that is split lies on the host. Each op that reads or makes it takes a slab of rows of its
-inputs, makes a slab of its outputs, and hands that to the host before it takes the next. Ops that
-follow each other on the same rows form a chain, and pass a slab on without the host.
+A split tensor lies on the host. Each op that reads or makes it takes a slab of rows of its inputs,
+makes a slab of its outputs, and copies that to the host before it takes the next. Ops that follow
+each other on the same rows form a chain, and pass a slab on without the host.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfunet.geometry.reach import Slabs
+from tfunet.geometry.reach import Reach
 from tfunet.graph.step import Op, Trace
 from tfunet.swap.plan.chains import (
     Chain,
     bytes_of_slab,
     height_of,
     kept_rows,
+    outputs_of,
+    reached_inputs,
     readers_of,
     seconds_of,
     slabs_of,
@@ -22,7 +24,7 @@ from tfunet.swap.plan.chains import (
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.placement import total_bytes
 
-# Of the budget: what the slab of one chain may take.
+# The share of the budget that the slab of one chain may take.
 SLAB_SHARE = 1 / 8
 # How many sets of tensors are tried, from the largest tensors on.
 MOST_TRIALS = 6
@@ -33,13 +35,13 @@ class Cut:
     """A step some of whose tensors are split.
 
     Args:
-        trace: The step in which each chain is one op, at the place of its last; the others of the
-            chain do nothing. Split tensors, and those inside of a chain, take no memory.
+        trace: The step in which each chain is one op, at the place of its last; its other ops do
+            nothing. Split tensors, and those inside a chain, take no memory.
         chains: By the index of their last op.
-        kept: The outputs of each that are put together on the host, by the index of the chain.
+        kept: Outputs of each chain that are put together on the host, by the chain's last op.
         split: Tensors that are never whole on the device, by index.
-        on_host: Those, and others that are put together on the host from the slabs of a chain.
-        scratch: What a slab takes on the device, by the index of the chain.
+        on_host: The split tensors, and others that slabs put together on the host.
+        scratch: Bytes that a slab takes on the device, by the chain's last op.
     """
 
     trace: Trace
@@ -50,78 +52,84 @@ class Cut:
     scratch: Mapping[int, int]
 
     def scratch_with(self, scratch: Mapping[int, int]) -> dict[int, int]:
-        """Return the scratch of the cut step from that of the ops of the whole one."""
-        found = dict(scratch)
+        """Return the scratch of the cut step's ops from that of the ops before the cut."""
+        scratch = dict(scratch)
         for last, chain in self.chains.items():
             # In slabs, what an op needs beside its tensors shrinks with them.
-            parts = [found.pop(one, 0) * chain.height // chain.rows for one in chain.ops]
-            found[last] = self.scratch[last] + max(parts)
-        return found
+            parts = [scratch.pop(index, 0) * chain.height // chain.rows for index in chain.ops]
+            scratch[last] = self.scratch[last] + max(parts)
+        return scratch
 
-    def costs(self, whole: Trace, costs: Costs) -> Costs:
-        """Return what the ops of the cut step cost, copies to and from the host included."""
+    def costs(self, trace: Trace, costs: Costs) -> Costs:
+        """Return the costs of the cut step's ops, with their copies to and from the host.
+
+        `trace` and `costs` are those of the step before it was cut.
+        """
         seconds = list(costs.op_seconds)
         for last, chain in self.chains.items():
-            seconds[last] = seconds_of(whole, chain, self.kept[last], self.split, costs)
-            for one in chain.ops[:-1]:
-                seconds[one] = 0.0
-        tiers = costs.tiers.without(total_bytes(whole, self.on_host))
+            seconds[last] = seconds_of(trace, chain, self.kept[last], self.split, costs)
+            for index in chain.ops[:-1]:
+                seconds[index] = 0.0
+        tiers = costs.tiers.without(total_bytes(trace, self.on_host))
         return replace(costs, op_seconds=seconds, tiers=tiers)
 
 
 def splittable(trace: Trace) -> set[int]:
-    """Return the tensors that may be split: all that make or read them can run in slabs."""
-    found = set()
+    """Return the tensors that can be split: all ops that make or read them can run in slabs."""
+    tensors = set()
     readers = readers_of(trace)
     for index, tensor in enumerate(trace.tensors):
-        slabs = _slabs_of(trace, tensor.producer)
-        if slabs is None or not tensor.num_bytes or tensor.is_result or tensor.is_passed_on:
+        if not tensor.num_bytes or tensor.is_result or tensor.is_passed_on:
             continue
-        made = slabs.outputs[trace.ops[tensor.producer].outputs.index(index)]
-        ends = (*readers.get(index, ()), tensor.producer)
-        if made is not None and all(_takes_rows(trace, one, index, readers) for one in ends):
-            found.add(index)
-    return found
+        touching = (*readers.get(index, ()), tensor.producer)
+        is_made_in_rows = _made_rows(trace, index) is not None
+        if is_made_in_rows and all(_takes_rows(trace, op, index, readers) for op in touching):
+            tensors.add(index)
+    return tensors
+
+
+def _made_rows(trace: Trace, tensor: int) -> Reach | None:
+    """Return the rows of a tensor that a slab of its op makes; None where it makes none."""
+    producer = trace.tensors[tensor].producer
+    slabs = trace.ops[producer].slabs if producer >= 0 else None
+    return slabs.outputs[trace.ops[producer].outputs.index(tensor)] if slabs else None
 
 
 def _takes_rows(trace: Trace, op: int, tensor: int, readers: Mapping[int, Sequence[int]]) -> bool:
-    """Whether an op, and those it must run with, runs in slabs of a tensor that it touches."""
+    """Whether an op that touches a tensor, and the ops it must run with, can run in slabs of it."""
     described = trace.ops[op]
-    if described.slabs is None:
+    if described.slabs is None or (tensor, None) in reached_inputs(described):
         return False
-    for one, reach in zip(described.inputs, described.slabs.inputs, strict=True):
-        if one == tensor and reach is None:
-            return False
     return all(_runs_with(trace, *pair) for pair in _passing_on(trace, op, readers))
 
 
 def _passing_on(
     trace: Trace, op: int, readers: Mapping[int, Sequence[int]]
 ) -> set[tuple[int, int]]:
-    """Return what an op must run with in slabs: pairs, of which one passes a tensor on to the
-    other."""
-    found: set[tuple[int, int]] = set()
+    """Return the ops that an op must run in slabs with: pairs of an op and one that it passes a
+    tensor on to."""
+    all_pairs: set[tuple[int, int]] = set()
     seen, following = {op}, [op]
     while following:
-        one = following.pop()
+        index = following.pop()
         inputs, outputs = (
-            [tensor for tensor in some if trace.tensors[tensor].is_passed_on]
-            for some in (trace.ops[one].inputs, trace.ops[one].outputs)
+            [tensor for tensor in tensors if trace.tensors[tensor].is_passed_on]
+            for tensors in (trace.ops[index].inputs, trace.ops[index].outputs)
         )
-        pairs = {(trace.tensors[tensor].producer, one) for tensor in inputs}
-        pairs |= {(one, reader) for tensor in outputs for reader in readers.get(tensor, ())}
-        new = {other for pair in pairs for other in pair} - seen
+        pairs = {(trace.tensors[tensor].producer, index) for tensor in inputs}
+        pairs |= {(index, reader) for tensor in outputs for reader in readers.get(tensor, ())}
+        new = {end for pair in pairs for end in pair} - seen
         following += new
         seen |= new
-        found |= pairs
-    return found
+        all_pairs |= pairs
+    return all_pairs
 
 
 def _runs_with(trace: Trace, op: int, reader: int) -> bool:
-    """Whether an op and one that it passes a tensor on to can be in one chain: they have as many
-    rows, and nothing lies between."""
-    one, other = trace.ops[op].slabs, trace.ops[reader].slabs
-    if one is None or other is None or one.rows != other.rows:
+    """Whether an op and one that it passes a tensor on to can be in one chain: both have the same
+    rows, and no op between them runs in slabs."""
+    made, read = trace.ops[op].slabs, trace.ops[reader].slabs
+    if made is None or read is None or made.rows != read.rows:
         return False
     return all(between.slabs is None for between in trace.ops[op + 1 : reader])
 
@@ -129,24 +137,24 @@ def _runs_with(trace: Trace, op: int, reader: int) -> bool:
 def trials(trace: Trace, *, budget_bytes: int, threshold_bytes: int) -> Iterator[frozenset[int]]:
     """Yield sets of tensors to split, each larger than the one before.
 
-    First those of the ops that are larger than the budget, without which nothing fits, then all
-    from a size on.
+    First come the tensors of ops that alone exceed the budget, without which nothing fits, then
+    all tensors from a size on.
     """
-    may = {one for one in splittable(trace) if trace.tensors[one].num_bytes >= threshold_bytes}
-    sizes = sorted({trace.tensors[one].num_bytes for one in may}, reverse=True)
+    able = {at for at in splittable(trace) if trace.tensors[at].num_bytes >= threshold_bytes}
+    sizes = sorted({trace.tensors[tensor].num_bytes for tensor in able}, reverse=True)
     needed: set[int] = set()
     for op in trace.ops:
-        touched = {*op.inputs, *op.outputs}
-        if sum(trace.tensors[one].num_bytes for one in touched) > budget_bytes:
-            needed |= touched & may
+        tensors = {*op.inputs, *op.outputs}
+        if total_bytes(trace, tensors) > budget_bytes:
+            needed |= tensors & able
     seen = set()
     for least in [None, *sizes][: MOST_TRIALS + 1]:
-        found = set(needed)
+        trial = set(needed)
         if least is not None:
-            found |= {one for one in may if trace.tensors[one].num_bytes >= least}
-        if found and frozenset(found) not in seen:
-            seen.add(frozenset(found))
-            yield frozenset(found)
+            trial |= {tensor for tensor in able if trace.tensors[tensor].num_bytes >= least}
+        if trial and frozenset(trial) not in seen:
+            seen.add(frozenset(trial))
+            yield frozenset(trial)
 
 
 def cut(
@@ -159,19 +167,20 @@ def cut(
     """Return the step with some tensors split.
 
     Args:
-        trace: The whole step.
-        split: Of `splittable`.
-        slab_bytes: What a slab may take, if that can be; or of each chain, by its last op.
-        heights: Rows of a slab of each chain, by its last op, instead.
+        trace: The step.
+        split: Some tensors of `splittable`.
+        slab_bytes: What a slab may take, if that is possible; or of each chain, by its last op.
+        heights: Instead, the height of the slabs of each chain, by its last op.
     """
     split = frozenset(split)
     readers = readers_of(trace)
     chains, kept, scratch = {}, {}, {}
     for ops in _chains(trace, split):
-        last, rows = ops[-1], _rows(trace, ops[0])
+        last, rows = ops[-1], slabs_of(trace.ops[ops[0]]).rows
         most = slab_bytes if isinstance(slab_bytes, int) else slab_bytes[last]
         height = (heights or {}).get(last) or height_of(trace, ops, most)
-        if {_rows(trace, one) for one in ops} != {rows} or height % slabs_of(trace.ops[last]).unit:
+        all_slabs = [slabs_of(trace.ops[index]) for index in ops]
+        if {slabs.rows for slabs in all_slabs} != {rows} or height % all_slabs[-1].unit:
             raise ValueError(f"{trace.ops[last].name} cannot run in slabs of {height} rows.")
         chains[last] = Chain(ops=ops, rows=rows, height=height)
         kept[last] = kept_rows(trace, ops, readers)
@@ -187,48 +196,42 @@ def cut(
     )
 
 
-def _slabs_of(trace: Trace, op: int) -> Slabs | None:
-    return trace.ops[op].slabs if op >= 0 else None
-
-
-def _rows(trace: Trace, op: int) -> int:
-    return slabs_of(trace.ops[op]).rows
-
-
 def touched(trace: Trace, split: Collection[int]) -> set[int]:
-    """Return the ops that must run in slabs: those that touch a tensor that is split, and those
-    that must run with them."""
-    found = {
+    """Return the ops that must run in slabs: those that touch a split tensor, and those that must
+    run with them."""
+    ops = {
         index
         for index, op in enumerate(trace.ops)
-        if any(one in split for one in (*op.inputs, *op.outputs))
+        if any(tensor in split for tensor in (*op.inputs, *op.outputs))
     }
     readers = readers_of(trace)
-    for index in tuple(found):
-        found.update(*_passing_on(trace, index, readers))
-    return found
+    for index in tuple(ops):
+        ops.update(*_passing_on(trace, index, readers))
+    return ops
 
 
 def _chains(trace: Trace, split: frozenset[int]) -> list[tuple[int, ...]]:
     in_slabs = touched(trace, split)
-    found: list[list[int]] = []
+    chains: list[list[int]] = []
     made: set[int] = set()  # by the last chain
     is_open = False
     for index, op in enumerate(trace.ops):
         if index not in in_slabs:
-            if is_open and any(one in made for one in op.inputs):
+            if is_open and any(tensor in made for tensor in op.inputs):
                 is_open = False
             continue
-        fused = any(trace.tensors[one].is_passed_on and one in made for one in op.inputs)
-        if fused or (is_open and _joins(trace, found[-1], made, op)):
-            found[-1].append(index)
+        passed_on = any(
+            trace.tensors[tensor].is_passed_on and tensor in made for tensor in op.inputs
+        )
+        if passed_on or (is_open and _joins(trace, chains[-1], made, op)):
+            chains[-1].append(index)
         else:
-            found.append([index])
+            chains.append([index])
             made = set()
         made |= set(op.outputs)
-        # What is not of the step may wait for these, and later ops of the chain for that.
-        is_open = not any(trace.tensors[one].is_result for one in op.outputs)
-    return [tuple(one) for one in found]
+        # An op outside of the step may wait for a result, and later ops of the chain for that op.
+        is_open = not any(trace.tensors[tensor].is_result for tensor in op.outputs)
+    return [tuple(chain) for chain in chains]
 
 
 def _joins(trace: Trace, chain: list[int], made: set[int], op: Op) -> bool:
@@ -237,21 +240,15 @@ def _joins(trace: Trace, chain: list[int], made: set[int], op: Op) -> bool:
     if slabs is None or first is None or (slabs.rows, slabs.unit) != (first.rows, first.unit):
         return False
     follows = False
-    for one, reach in zip(op.inputs, slabs.inputs, strict=True):
-        producer = trace.tensors[one].producer
-        if one in made:
-            if reach is None or not reach.is_same or not _gives_rows(trace, producer, one):
+    for tensor, reach in reached_inputs(op):
+        if tensor in made:
+            made_rows = _made_rows(trace, tensor)
+            if not (reach and reach.is_same and made_rows and made_rows.is_same):
                 return False
             follows = True
-        elif producer > chain[0] and trace.tensors[one].num_bytes:
+        elif trace.tensors[tensor].producer > chain[0] and trace.tensors[tensor].num_bytes:
             return False
     return follows
-
-
-def _gives_rows(trace: Trace, op: int, tensor: int) -> bool:
-    slabs = _slabs_of(trace, op)
-    given = slabs.outputs[trace.ops[op].outputs.index(tensor)] if slabs else None
-    return given is not None and given.is_same
 
 
 def _cut(
@@ -259,29 +256,29 @@ def _cut(
 ) -> Trace:
     ops, tensors = list(trace.ops), list(trace.tensors)
     readers = readers_of(trace)
-    for one in on_host:
-        tensors[one] = replace(tensors[one], compressed_bytes=0)
-    for one in split:
-        tensors[one] = replace(tensors[one], num_bytes=0)
+    for tensor in on_host:
+        tensors[tensor] = replace(tensors[tensor], compressed_bytes=0)
+    for tensor in split:
+        tensors[tensor] = replace(tensors[tensor], num_bytes=0)
     for last, chain in chains.items():
-        inside = {one for index in chain.ops for one in trace.ops[index].outputs}
+        inside = outputs_of(trace, chain.ops)
         inputs: dict[int, None] = {}
         outputs: dict[int, None] = {}
         for index in chain.ops:
             op = trace.ops[index]
-            inputs |= dict.fromkeys(one for one in op.inputs if one not in inside)
+            inputs |= dict.fromkeys(tensor for tensor in op.inputs if tensor not in inside)
             outputs |= dict.fromkeys(op.outputs)
             ops[index] = replace(
                 op, kind="NoOp", inputs=(), outputs=(), is_repeatable=False, flops=0.0, slabs=None
             )
-        for one in outputs:
-            alone = all(reader in chain.ops for reader in readers.get(one, ()))
-            inner = alone and not trace.tensors[one].is_result
-            tensors[one] = replace(
-                tensors[one],
+        for tensor in outputs:
+            is_read_outside = any(reader not in chain.ops for reader in readers.get(tensor, ()))
+            is_needed = is_read_outside or trace.tensors[tensor].is_result
+            tensors[tensor] = replace(
+                tensors[tensor],
                 producer=last,
                 is_inner=False,
-                num_bytes=0 if inner else tensors[one].num_bytes,
+                num_bytes=tensors[tensor].num_bytes if is_needed else 0,
             )
         ops[last] = replace(
             trace.ops[last],

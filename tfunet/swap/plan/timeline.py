@@ -1,8 +1,21 @@
-"""When ops and copies of a step happen: one copy at a time in each direction. Pure."""
+"""When the ops and copies of a step happen, and where copies should stand to be hidden. Pure.
+
+There is one copy at a time in each direction. Where copies overlap with computation:
+
+    device     |op a|op b|wait|op c|op C|op D|wait|op A|
+    to host         [copy of a]                            "out a" stands after op b
+    to device                           [copy of a]        "in a" stands after op C; op A reads a
+
+A copy to the host begins when its tensor was made, and the step waits for its end where "out"
+stands. A copy to the device begins where "in" stands, and the first op that reads it waits for its
+end. Where copies do not overlap, the device waits while "out" and "in" copy. A tensor that leaves
+to make room ("leave") is always waited for.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,9 +30,9 @@ class Timeline:
 
     Args:
         step_seconds: From its first op to its last.
-        repeat_seconds: Of that, ops that are run again.
-        exposed_seconds: Of that, time in which nothing is computed because a copy is awaited.
-        copy_seconds: All copies, hidden or not.
+        repeat_seconds: The part of it in which ops are run again.
+        exposed_seconds: The part of it in which nothing is computed because a copy is awaited.
+        copy_seconds: Time of all copies, hidden or not.
         ends: When each action is over, (actions,), in seconds.
     """
 
@@ -31,82 +44,94 @@ class Timeline:
 
 
 def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
-    """Return how long the actions take in this order.
-
-    A copy out begins when its tensor is there, and where "out" stands the step waits for its end.
-    A copy in begins where "in" stands, and what reads it waits for its end. What leaves to make
-    room is waited for.
-    """
-    now = repeats = exposed = copies = 0.0
-    out_free = in_free = 0.0
+    """Return how long the actions take in this order; see the module."""
+    now = repeats = exposed = 0.0
+    link = _Link(trace, actions, costs)
     ends: list[float] = []
-    leaving: dict[int, float] = {}
-    arriving: dict[Copy, float] = {}
-    disk_of: dict[int, int] = {}  # of what has left: itself if it is swapped, or -1
-    swapped = {action.index for action in actions if action.kind == "out"}
     for action in actions:
-        if action.kind in ("out", "in"):
-            seconds = (
-                costs.leaving_seconds(trace, action.index)
-                if action.kind == "out"
-                else costs.arriving_seconds(trace, action.index)
-            )
-            copies += seconds
-            if not costs.copies_overlap:
-                now += seconds
-                exposed += seconds
-            elif action.kind == "out":
-                waited = max(0.0, leaving[action.index] - now)
-                now += waited
-                exposed += waited
-            else:
-                begin = max(now, in_free, leaving[action.index])
-                in_free = arriving[action.outputs[0]] = begin + seconds
-            ends.append(now)
-            continue
-        if action.kind == "leave":
-            is_there = is_on_host(trace, action.inputs[0], swapped)
-            disk_of[action.index] = action.index if is_there else -1
-            if is_there:
-                end = max(now, leaving[action.index]) if costs.copies_overlap else now
-            else:
-                seconds = costs.out_seconds(trace.tensors[action.index].num_bytes)
-                copies += seconds
-                end = out_free = max(now, out_free) + seconds
-            exposed += end - now
-            now = end
-            ends.append(now)
-            continue
-        if action.kind == "return":
-            num_bytes = trace.tensors[action.index].num_bytes
-            seconds = costs.in_seconds(num_bytes, disk_of[action.index])
-            copies += seconds
-            if costs.copies_overlap:
-                in_free = arriving[action.outputs[0]] = max(now, in_free) + seconds
-            else:
-                now += seconds
-                exposed += seconds
-            ends.append(now)
-            continue
-        ready = max((arriving.get(one, 0.0) for one in action.inputs), default=0.0)
-        waited = max(0.0, ready - now)
-        seconds = costs.op_seconds[action.index]
-        now += waited + seconds
+        if action.kind in ("op", "again"):
+            ready = max((link.arriving.get(copy, 0.0) for copy in action.inputs), default=0.0)
+            waited = max(0.0, ready - now)
+            seconds = costs.op_seconds[action.index]
+            now += waited + seconds
+            repeats += seconds if action.kind == "again" else 0.0
+            for tensor, number in action.outputs:
+                if not number and tensor in link.swapped:
+                    link.begin_out(tensor, now)
+        else:
+            now, waited = link.copy(action, now)
         exposed += waited
-        repeats += seconds if action.kind == "again" else 0.0
         ends.append(now)
-        for tensor, back in action.outputs:
-            if not back and tensor in swapped:
-                begin = max(now, out_free)
-                out_free = begin + costs.leaving_seconds(trace, tensor)
-                leaving[tensor] = out_free
     return Timeline(
         step_seconds=now,
         repeat_seconds=repeats,
         exposed_seconds=exposed,
-        copy_seconds=copies,
+        copy_seconds=link.seconds,
         ends=tuple(ends),
     )
+
+
+class _Link:
+    """The copies of a step between device and host; see `timeline`.
+
+    Attributes:
+        swapped: The tensors that are swapped.
+        seconds: Time of all copies so far.
+        arriving: When each copy is back on the device.
+    """
+
+    def __init__(self, trace: Trace, actions: Sequence[Action], costs: Costs) -> None:
+        self.swapped = {action.index for action in actions if action.kind == "out"}
+        self.seconds = 0.0
+        self.arriving: dict[Copy, float] = {}
+        self._trace = trace
+        self._costs = costs
+        self._leaving: dict[int, float] = {}  # when each tensor is on the host
+        self._disk_of: dict[int, int] = {}  # tensor that has left to itself if it is swapped, or -1
+        self._out_free = self._in_free = 0.0  # when the next copy in each direction can begin
+
+    def begin_out(self, tensor: int, now: float) -> None:
+        """Begin the copy of a swapped tensor to the host."""
+        begin = max(now, self._out_free)
+        self._out_free = begin + self._costs.leaving_seconds(self._trace, tensor)
+        self._leaving[tensor] = self._out_free
+
+    def copy(self, action: Action, now: float) -> tuple[float, float]:
+        """Return when the step goes on after "out", "in", "leave" or "return", and how long it
+        waited."""
+        tensor, costs, begin = action.index, self._costs, now
+        match action.kind:
+            case "leave":
+                return self._leave(action, now)
+            case "out":
+                seconds = costs.leaving_seconds(self._trace, tensor)
+            case "in":
+                seconds = costs.arriving_seconds(self._trace, tensor)
+                begin = max(now, self._leaving[tensor])
+            case _:
+                num_bytes = self._trace.tensors[tensor].num_bytes
+                seconds = costs.in_seconds(num_bytes, self._disk_of[tensor])
+        self.seconds += seconds
+        waited = 0.0
+        if not costs.copies_overlap:
+            waited = seconds
+        elif action.kind == "out":
+            waited = max(0.0, self._leaving[tensor] - now)
+        else:
+            self._in_free = self.arriving[action.outputs[0]] = max(begin, self._in_free) + seconds
+        return now + waited, waited
+
+    def _leave(self, action: Action, now: float) -> tuple[float, float]:
+        tensor, costs = action.index, self._costs
+        on_host = is_on_host(self._trace, action.inputs[0], self.swapped)
+        self._disk_of[tensor] = tensor if on_host else -1
+        if on_host:
+            end = max(now, self._leaving[tensor]) if costs.copies_overlap else now
+        else:
+            seconds = costs.out_seconds(self._trace.tensors[tensor].num_bytes)
+            self.seconds += seconds
+            end = self._out_free = max(now, self._out_free) + seconds
+        return end, end - now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +140,8 @@ class Moves:
 
     Args:
         awaited: Where the step waits for a tensor's copy to the host.
-        fetched: Where its copy to the device begins, the first if there are several.
-        fetched_again: The same of the others, by tensor and number.
+        fetched: Where a tensor's first copy to the device begins.
+        fetched_again: Where its other copies begin, by tensor and number.
     """
 
     awaited: Mapping[int, int]
@@ -134,102 +159,114 @@ def overlap(
 ) -> Moves:
     """Return where the copies should stand so that computation hides them.
 
-    A copy to the device begins as early as it takes, that of the next one in mind, and a copy to
-    the host is awaited as late; but only as far as there is memory for what is then there longer.
+    A copy to the device begins early enough to end in time, and before the next one needs the
+    link. A copy to the host is awaited late enough to have ended. Both only as far as there is
+    memory for tensors that are on the device longer.
     """
     if not costs.copies_overlap:
         return Moves(awaited={}, fetched={})
-    ops, use = _points(trace, actions, memory(trace, actions, scratch))
-    at = {op: point for point, op in enumerate(ops)}
-    seconds = [0.0] * len(ops)
-    made: dict[int, int] = {}  # tensor to the point after whose op its copy out stands
-    read: dict[int, int] = {}  # tensor to the point whose op, or its repetitions, wants it back
-    point = -1
-    for action in actions:
-        if action.kind == "op":
-            point = at[action.index]
-            seconds[point] += costs.op_seconds[action.index]
-        elif action.kind == "again":
-            seconds[point + 1] += costs.op_seconds[action.index]
-        elif action.kind == "out":
-            made[action.index] = point
-        else:
-            read[action.index] = point + 1
-    ends = list(accumulate(seconds))  # of computation, after the op of each point
-    room = budget_bytes - use
+    points = _points(actions, memory(trace, actions, scratch), costs)
+    ends, room = points.ends, budget_bytes - points.use
 
     awaited = {}
     free = 0.0
-    for tensor, first in made.items():
+    for tensor, first in points.made.items():
         # Compressed, it is that form which waits on the device for its copy.
         num_bytes = trace.tensors[tensor].swapped_bytes
         free = max(free, ends[first]) + costs.leaving_seconds(trace, tensor)
         last = first
-        while last + 1 < read.get(tensor, len(ops)) - 1 and ends[last] < free:
+        while last + 1 < points.read.get(tensor, len(ends)) - 1 and ends[last] < free:
             if room[last + 1] < num_bytes:
                 break
             last += 1
             room[last] -= num_bytes
         if last > first:
-            awaited[tensor] = ops[last]
-        free = max(free, 0.0)
+            awaited[tensor] = last
 
     fetched = {}
     begin = ends[-1]
-    for tensor, wanted in reversed(read.items()):
+    for tensor, reader in reversed(points.read.items()):
         num_bytes = trace.tensors[tensor].num_bytes + trace.tensors[tensor].compressed_bytes
-        computed = ends[wanted - 1] if wanted else 0.0
+        computed = ends[reader - 1] if reader else 0.0
         begin = min(begin, computed) - costs.arriving_seconds(trace, tensor)
-        after = wanted - 1
+        after = reader - 1
         # Right after its op it has not left yet.
-        limit = at[awaited[tensor]] if tensor in awaited else made[tensor] + 1
+        limit = awaited.get(tensor, points.made[tensor] + 1)
         while after > limit and ends[after] > begin and room[after] >= num_bytes:
             room[after] -= num_bytes
             after -= 1
         begin = max(begin, ends[after])
-        if after < wanted - 1:
-            fetched[tensor] = ops[after]
-    return Moves(awaited=awaited, fetched=fetched)
+        if after < reader - 1:
+            fetched[tensor] = after
+    return Moves(
+        awaited={tensor: points.ops[point] for tensor, point in awaited.items()},
+        fetched={tensor: points.ops[point] for tensor, point in fetched.items()},
+    )
+
+
+class _Points(NamedTuple):
+    """The ops of a step in order, each a point after which a copy can stand.
+
+    Args:
+        ops: The index of each op.
+        use: The most bytes in use at each: while it runs, with what is repeated or copied just
+            before it, (points,).
+        ends: When each ends, if nothing waits for copies.
+        made: Tensor to the point after which its "out" stands.
+        read: Tensor to the point whose op, or an op that is repeated for it, reads it.
+    """
+
+    ops: Sequence[int]
+    use: np.ndarray
+    ends: Sequence[float]
+    made: Mapping[int, int]
+    read: dict[int, int]
+
+
+def _points(actions: Sequence[Action], in_use: np.ndarray, costs: Costs) -> _Points:
+    ops: list[int] = []
+    use: list[int] = []
+    seconds = [0.0]  # of each op with those repeated before it, and of what comes after the last
+    made: dict[int, int] = {}
+    read: dict[int, int] = {}
+    most = 0
+    for action, num_bytes in zip(actions, in_use.tolist(), strict=True):
+        most = max(most, num_bytes)
+        if action.kind in ("op", "again"):
+            seconds[-1] += costs.op_seconds[action.index]
+        if action.kind == "op":
+            ops.append(action.index)
+            use.append(most)
+            seconds.append(0.0)
+            most = 0
+        elif action.kind == "out":
+            made[action.index] = len(ops) - 1
+        elif action.kind == "in":
+            read[action.index] = len(ops)
+    return _Points(ops, np.array(use, np.int64), list(accumulate(seconds[:-1])), made, read)
 
 
 def moved(actions: Sequence[Action], moves: Moves) -> list[Action]:
     """Return the actions with the copies where `moves` puts them."""
-    fetched = {**{(one, 1): op for one, op in moves.fetched.items()}, **moves.fetched_again}
-    wanted: dict[int, list[Action]] = {}
-    rest = []
+    fetched = {**{(tensor, 1): op for tensor, op in moves.fetched.items()}, **moves.fetched_again}
+    copies: dict[int, list[Action]] = {}  # by the op after which they stand
+    others = []
     for action in actions:
-        place = None
+        op = None
         if action.kind == "out":
-            place = moves.awaited.get(action.index)
+            op = moves.awaited.get(action.index)
         elif action.kind == "in":
-            place = fetched.get(action.outputs[0])
-        if place is None:
-            rest.append(action)
+            op = fetched.get(action.outputs[0])
+        if op is None:
+            others.append(action)
         else:
-            wanted.setdefault(place, []).append(action)
-    found = []
-    for action in rest:
-        found.append(action)
+            copies.setdefault(op, []).append(action)
+    result = []
+    for action in others:
+        result.append(action)
         if action.kind == "op":
-            found += wanted.pop(action.index, ())
-    return found
-
-
-def _points(
-    trace: Trace, actions: Sequence[Action], in_use: np.ndarray
-) -> tuple[list[int], np.ndarray]:
-    """Return the ops in order, and the most bytes in use at each: while it runs, with what is
-    repeated or copied just before it."""
-    ops: list[int] = []
-    use: list[int] = []
-    before = 0
-    for action, num_bytes in zip(actions, in_use.tolist(), strict=True):
-        before = max(before, num_bytes)
-        if action.kind == "op":
-            ops.append(action.index)
-            use.append(before)
-            before = 0
-    return ops, np.array(use, np.int64)
+            result += copies.pop(action.index, ())
+    return result
 
 
 def curve(ends: Sequence[float], in_use: Sequence[int]) -> tuple[tuple[float, int], ...]:

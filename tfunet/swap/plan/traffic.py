@@ -1,4 +1,4 @@
-"""What a step copies between the device and the host. Pure."""
+"""How much a step copies between the device and the host. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tfunet.graph.step import Trace
 from tfunet.swap.plan.chains import copies, copy_seconds
 from tfunet.swap.plan.costs import Costs
-from tfunet.swap.plan.placement import swapped_bytes
+from tfunet.swap.plan.placement import swapped_bytes, swapped_in
 from tfunet.swap.plan.plan import Decision
 from tfunet.swap.plan.split import Cut
 
@@ -18,7 +18,7 @@ class Traffic:
     Args:
         out_bytes: From device to host.
         in_bytes: From host to device.
-        slab_seconds: Of those that ops in slabs wait for.
+        slab_seconds: Time of the copies that ops in slabs wait for.
     """
 
     out_bytes: int
@@ -26,26 +26,26 @@ class Traffic:
     slab_seconds: float
 
 
-def traffic(trace: Trace, found: Cut, decisions: Mapping[int, Decision], costs: Costs) -> Traffic:
+def traffic(trace: Trace, cut: Cut, decisions: Mapping[int, Decision], costs: Costs) -> Traffic:
     """Return what is copied: swapped tensors once each way, and the rows of the slabs.
 
     Args:
-        trace: The whole step.
-        found: It with what is split; of a row that two slabs reach, both take a copy.
+        trace: The step before it was cut.
+        cut: The cut step. A row that two slabs reach is copied twice.
         decisions: What is done with tensors, by index.
-        costs: Of the whole step.
+        costs: Costs of the step before it was cut.
     """
     slabs = [
-        one
-        for last, chain in found.chains.items()
-        for one in copies(trace, chain, found.kept[last], found.split)
+        copy
+        for last, chain in cut.chains.items()
+        for copy in copies(trace, chain, cut.kept[last], cut.split)
     ]
-    swapped = {one for one, what in decisions.items() if what == "swap"}
+    swapped = swapped_in(decisions)
     return Traffic(
-        # What slabs have put together on the host is there already.
-        out_bytes=swapped_bytes(found.trace, swapped - found.on_host)
+        # Tensors that slabs put together on the host are there already.
+        out_bytes=swapped_bytes(cut.trace, swapped - cut.on_host)
         + sum(num_bytes for is_out, num_bytes, _ in slabs if is_out),
-        in_bytes=swapped_bytes(found.trace, swapped)
+        in_bytes=swapped_bytes(cut.trace, swapped)
         + sum(num_bytes for is_out, num_bytes, _ in slabs if not is_out),
-        slab_seconds=sum(copy_seconds(*one, costs) for one in slabs),
+        slab_seconds=sum(copy_seconds(*copy, costs) for copy in slabs),
     )

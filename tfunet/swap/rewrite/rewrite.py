@@ -1,4 +1,26 @@
-"""Makes the graph of a traced step follow a plan."""
+"""Makes the graph of a traced step follow a plan.
+
+Around ops whose tensor a is swapped and b is recomputed, with --- for data, ... for control edges:
+
+    forward            host                     backward
+
+    op A ---a---> swap_out ......................
+     |                .                         .
+    op B              .              op D .......   the large op before
+     |                .                         v
+    op E <.............             "in a": swap_in
+     "out a" stands before E                    |
+                                     "again b": op B/again
+                                                |
+                                     op C <------   and waits for op D
+
+- The copy to the host begins when op A is done. The first op after "out" waits for it, so that the
+  memory of a is free from there on.
+- Copies to the device and repeated ops wait for the large op before them: not earlier than planned.
+- Large ops of the backward pass run one after the other, in the order in which they were traced.
+- "leave" and "return", for tensors that make room, are a swap_out and a swap_in that wait for the
+  large op before; all later ops wait for "leave".
+"""
 
 from collections.abc import Collection, Sequence
 from typing import final
@@ -15,36 +37,24 @@ from tfunet.swap.plan.split import Cut
 from tfunet.swap.rewrite.slab_graph import SlabGraph, apart
 from tfunet.swap.storage.host import Tier
 
-# A control edge to one of these keeps TensorFlow from fusing it with its neighbour.
+# A control edge to one of these ops keeps TensorFlow from fusing it with its neighbour.
 FUSED = FUSED_WITH_BIAS | {"BiasAdd"}
-# TensorFlow's optimizer rearranges these, if no control edge leads to them, which may change the
-# last bit of what comes after.
+# TensorFlow's optimizer rearranges these ops unless a control edge leads to them, which may change
+# the last bit of what comes after.
 REARRANGED = frozenset(
-    {
-        "Add",
-        "AddN",
-        "AddV2",
-        "Cast",
-        "Mul",
-        "Neg",
-        "Pow",
-        "RealDiv",
-        "Rsqrt",
-        "Sqrt",
-        "Square",
-        "SquaredDifference",
-        "Sub",
-        "Transpose",
-    }
+    (
+        *("Add", "AddN", "AddV2", "Cast", "Mul", "Neg", "Pow", "RealDiv", "Rsqrt", "Sqrt"),
+        *("Square", "SquaredDifference", "Sub", "Transpose"),
+    )
 )
-# Ops of the backward pass that touch as much run in order too: thousands of small temporaries of
-# an optimizer's would otherwise lie beside the activations.
+# Ops of the backward pass that touch a tensor of this size run in order too: otherwise thousands of
+# small temporaries of an optimizer would be in memory beside the activations.
 ORDERED_BYTES = 2**16
 
 
 def follow(
-    found: Cut,
-    whole: Trace,
+    cut: Cut,
+    trace: Trace,
     ops: Sequence[tf.Operation],
     handles: Sequence[tf.Tensor],
     actions: Sequence[Action],
@@ -54,37 +64,27 @@ def follow(
     serialized: Collection[str] = (),
     is_placed: bool = False,
 ) -> None:
-    """Change the step's graph in place so that it runs as the schedule says.
+    """Change the step's graph in place so that it runs as the schedule says; see the module.
 
-    Backward ops read what was brought back instead of what was given up. Control edges keep the
-    executor from running ahead: an op waits until what the schedule has out before it is out, and
-    the large ops of the backward pass run one after the other, in the order in which they
-    were traced, each copy and repetition between the two where it stands in the schedule. So do
-    those of the forward pass, but where that would part what TensorFlow runs as one op.
+    Large ops of the forward pass run in order too, unless TensorFlow runs them as one op with a
+    neighbour or rearranges them.
 
     Args:
-        found: The step with what is split.
-        whole: The step before it was cut.
-        ops: Of the step, in the order in which they were traced.
+        cut: The cut step.
+        trace: The step before it was cut.
+        ops: The step's ops in the order in which they were traced.
         handles: The tensors behind the trace's indices.
-        actions: Of the cut step, in order.
+        actions: The actions of the cut step, in order.
         tier: Where swapped tensors go.
         threshold_bytes: An op is large if it reads or writes a tensor of this size.
-        serialized: Ops of the forward pass that run one after the other too.
-        is_placed: Whether convolutions and copies back do so too, where copies do not run beside
-            computation; ops in any case where tensors leave to make room.
+        serialized: Names of the ops of the forward pass that run one after the other too.
+        is_placed: Whether convolutions do so too, and copies to the device if they do not run
+            beside computation. They do in any case where tensors leave to make room.
     """
-    _read_outputs(whole, ops, handles)
+    _read_outputs(trace, ops, handles)
+    slabs = SlabGraph(trace, cut, ops, list(handles), tier)
     follower = _Follower(
-        found,
-        whole,
-        ops,
-        handles,
-        actions,
-        tier=tier,
-        threshold_bytes=threshold_bytes,
-        serialized=serialized,
-        is_placed=is_placed,
+        cut, slabs, ops, actions, tier, threshold_bytes, frozenset(serialized), is_placed
     )
     for place, action in enumerate(actions):
         follower.do(place, action)
@@ -96,52 +96,50 @@ class _Follower:
 
     def __init__(
         self,
-        found: Cut,
-        whole: Trace,
+        cut: Cut,
+        slabs: SlabGraph,
         ops: Sequence[tf.Operation],
-        handles: Sequence[tf.Tensor],
         actions: Sequence[Action],
-        *,
         tier: Tier,
         threshold_bytes: int,
         serialized: Collection[str],
         is_placed: bool,
     ) -> None:
-        self._trace = trace = found.trace
-        self._chains = found.chains
+        self._trace = trace = cut.trace
+        self._chains = cut.chains
         self._ops = ops
-        self._handles = list(handles)
+        self._handles = slabs.handles
         self._actions = actions
         self._tier = tier
         self._threshold_bytes = threshold_bytes
         self._serialized = serialized
-        self._slabs = SlabGraph(whole, found, ops, self._handles, tier)
+        self._slabs = slabs
         self._last_forward = _last_forward_reads(trace)
         self._parts = fused(trace)
         self._ends = frozenset(self._parts.values())
         self._of_bias = _of_bias(trace)
         self._beside = frozenset(self._of_bias.values())  # placed where those of the weights are
-        # Where what comes back comes to lie is planned, it comes in order.
+        # Tensors come back in order where it was planned at which addresses they come to lie.
         self._is_placed = any(action.kind == "leave" for action in actions) or (
             is_placed and not tier.copies_overlap
         )
         self._in_line = self._is_placed and not tier.copies_overlap
 
         self._previous: list[tf.Operation] = []  # the op that the next one in order waits for
-        self._turn: list[tf.Operation] = []  # the last of those that are serialized
+        self._turn: list[tf.Operation] = []  # the last of the serialized ops
         self._restored: dict[Copy, tf.Tensor] = {}
-        self._copies: dict[int, tf.Operation] = {}  # to the host, of what is swapped
+        self._copies: dict[int, tf.Operation] = {}  # to the host, of swapped tensors
         self._leaving: list[tuple[int, tf.Operation]] = []  # (op after which it is awaited, copy)
-        # Copies that only an op waited for that nothing waits for.
+        # Copies that were awaited only by an op that no other op waits for.
         self._carried: list[tf.Operation] = []
-        self._arrived: list[tf.Operation] = []  # the last that came back
-        # Of a tensor that has left to make room: when it has, and its name on the host.
+        self._arrived: list[tf.Operation] = []  # the last copy to the device
+        # Of tensors that have left to make room: the op that ends this, and the name on the host.
         self._left: dict[int, tf.Operation] = {}
         self._names: dict[int, str] = {}
-        self._away = 0  # how many have
+        self._away = 0  # how many copies to the host made room
 
     def do(self, place: int, action: Action) -> None:
-        """Make an action of the schedule, after those before it."""
+        """Put an action of the schedule into the graph, after those before it."""
         match action.kind:
             case "out":
                 self._copy_out(action.index)
@@ -155,7 +153,7 @@ class _Follower:
                 self._repeat(action)
             case "op" if action.index in self._chains:
                 self._run_in_slabs(action)
-            # That of a bias has been placed, and reads what that of the weights does.
+            # The gradient of a bias was placed, and reads its input, with that of the weights.
             case "op" if action.index not in self._beside:
                 self._read_restored(action)
                 self._order(action.index)
@@ -169,14 +167,14 @@ class _Follower:
                 # A chain in slabs may have made it anew; the plan knows its first name.
                 else self._tier.out(handle, name=self._name(tensor))
             )
-        # In both forms it would wait for its copy beside what reads it.
+        # A compressed tensor's full form must not wait for its copy.
         is_compressed = self._trace.tensors[tensor].compressed_bytes > 0
         last = -1 if is_compressed else self._last_forward[tensor]
         self._leaving.append((last, self._copies[tensor]))
 
     def _bring_back(self, action: Action) -> None:
         tensor = action.index
-        # So that whoever looks into a profile sees what came back.
+        # A profile then shows which tensor came back.
         scope = named_after(self._handles[tensor].op, "back")
         waits = [self._copies[tensor], *self._previous, *self._arrived]
         with tf.control_dependencies(waits), scope:
@@ -190,7 +188,7 @@ class _Follower:
     def _leave(self, place: int, action: Action) -> None:
         (copy,) = action.inputs
         tensor = action.index
-        due = next(one.index for one in self._actions[place:] if one.kind == "op")
+        due = next(later.index for later in self._actions[place:] if later.kind == "op")
         waits = [*self._previous, *self._carried]
         waits += [out for last, out in self._leaving if last < due]
         if is_on_host(self._trace, copy, self._copies):
@@ -222,29 +220,30 @@ class _Follower:
     def _repeat(self, action: Action) -> None:
         after = [*self._previous, *self._arrived]
         inputs = [
-            self._restored[one] if one[1] else delayed(self._handles[one[0]], after)
-            for one in action.inputs
+            self._restored[copy] if copy[1] else delayed(self._handles[copy[0]], after)
+            for copy in action.inputs
         ]
         if action.inputs and action.inputs[0][0] in self._trace.parted:
             inputs[0] = apart(inputs[0])
-        of_batch = all(one.op.type in READS for one in inputs)
-        # What has left to make room and is back may have been so for long.
+        of_batch = all(tensor.op.type in READS for tensor in inputs)
+        # A tensor that left to make room may have been back for long.
         was_back = self._in_line and all(
-            copy[1] or one.op.type in READS for copy, one in zip(action.inputs, inputs, strict=True)
+            copy[1] or tensor.op.type in READS
+            for copy, tensor in zip(action.inputs, inputs, strict=True)
         )
         if of_batch or (was_back and not self._trace.tensors[action.inputs[0][0]].is_inner):
             # Nothing else says when it is wanted.
             inputs[0] = identity(inputs[0], after)
         op, described = self._ops[action.index], self._trace.ops[action.index]
         if described.kind in SUMS | PRODUCTS and not described.is_regrouped:
-            kept_apart(op)  # And its like, whose attributes are the same.
+            kept_apart(op)  # The repeated op copies its attributes.
         again = repeated(op, inputs)
         self._restored.update(zip(action.outputs, again.outputs, strict=True))
         if self._in_line and not described.is_regrouped:
             self._arrived = [done(again)]
 
     def _run_in_slabs(self, action: Action) -> None:
-        given = {one[0]: self._restored[one] for one in action.inputs if one[1]}
+        given = {copy[0]: self._restored[copy] for copy in action.inputs if copy[1]}
         waits = [*self._previous, *self._now_awaited(action.index)]
         self._previous = [self._slabs.run(self._chains[action.index], given, waits)]
 
@@ -257,32 +256,21 @@ class _Follower:
                     of_bias._update_input(0, self._restored[copy])
 
     def _order(self, at: int) -> None:
-        """Let an op wait for what is to be before it, if it is large."""
+        """Make a large op wait for what the schedule has before it."""
         op, described = self._ops[at], self._trace.ops[at]
-        takes_turn = described.name in self._serialized
-        # TensorFlow takes out ops that only rename a tensor, and the order with them.
-        if described.kind in ALIASES | {"IdentityN"} or not (takes_turn or self._is_large(at)):
+        is_ordered = described.name in self._serialized or self._is_large(at)
+        # TensorFlow removes ops that only rename a tensor, and their control edges.
+        if described.kind in ALIASES | {"IdentityN"} or not is_ordered:
             return
-        # An edge would keep it from what TensorFlow makes of it.
+        # A control edge would keep TensorFlow from regrouping it.
         if described.is_regrouped:
             return
         is_part, is_end = at in self._parts, at in self._ends
-        # Of a step whose values are its results no op may be computed alone that was not.
+        # A forward pass alone must not compute apart what TensorFlow computes as one op: its values
+        # are the results.
         is_fixed = self._trace.is_forward and (is_part or is_end)
-        gone: list[tf.Operation] = []
-        if described.kind != "BiasAdd" and not (is_fixed and is_end):
-            # What takes over the memory of a tensor waits for its copy, if nothing is lost.
-            takes_over = described.kind in IN_PLACE and not self._tier.copies_overlap
-            new = self._now_awaited(at + takes_over)
-            # What ends a fused op has waited by its first; an edge more would part the two.
-            gone = new if is_end else new + self._carried
-            self._carried = self._carried + new
-        if takes_turn:
-            # What runs as one op begins with its first and ends with its last.
-            gone += [] if is_end else self._turn
-            if not is_part:
-                self._turn = [done(op)]
-        # In any other order more would be there at once than was planned.
+        gone = self._gone_before(at, is_fixed=is_fixed)
+        # Around slabs any other order would need more memory at once than was planned.
         in_turn = bool(self._chains)
         if not is_fixed:
             in_turn = in_turn or not (is_end or described.kind in REARRANGED)
@@ -290,7 +278,7 @@ class _Follower:
         before = list(self._previous) if described.is_backward or in_turn else []
         batch = _batch_alone(self._trace, at) if self._is_placed and not in_turn else None
         if batch is not None:
-            # What a loss makes of a mask would be there from the beginning on.
+            # Otherwise what a loss makes of the mask would take memory from the beginning on.
             op._update_input(batch, identity(op.inputs[batch], self._previous))
         if is_fixed:
             if not is_end and (waits := [*before, *gone]):
@@ -315,39 +303,58 @@ class _Follower:
         if before:
             op._add_control_inputs(before)
 
+    def _gone_before(self, at: int, *, is_fixed: bool) -> list[tf.Operation]:
+        """Return the copies to the host that an op waits for, and the serialized op before it."""
+        described, is_end = self._trace.ops[at], at in self._ends
+        gone: list[tf.Operation] = []
+        if described.kind != "BiasAdd" and not (is_fixed and is_end):
+            # An op that takes over a tensor's memory waits for its copy, unless that costs overlap.
+            takes_over = described.kind in IN_PLACE and not self._tier.copies_overlap
+            new = self._now_awaited(at + takes_over)
+            # The first part of a fused op has waited; an edge to its end would part the two.
+            gone = new if is_end else new + self._carried
+            self._carried = self._carried + new
+        if described.name in self._serialized:
+            # A fused op begins with its first part and ends with its last.
+            gone += [] if is_end else self._turn
+            if at not in self._parts:
+                self._turn = [done(self._ops[at])]
+        return gone
+
     def _now_awaited(self, due: int) -> list[tf.Operation]:
-        """Return the copies to the host that are awaited by an op, and by no other."""
-        found = [copy for last, copy in self._leaving if last < due]
-        self._leaving = [one for one in self._leaving if one[0] >= due]
-        return found
+        """Return the copies to the host that an op waits for, and no later op."""
+        copies = [copy for last, copy in self._leaving if last < due]
+        self._leaving = [(last, copy) for last, copy in self._leaving if last >= due]
+        return copies
 
     def _is_large(self, at: int) -> bool:
         op = self._trace.ops[at]
         least = self._threshold_bytes
         if op.is_backward:
             least = min(least, ORDERED_BYTES)
-        tensors = (self._trace.tensors[one] for one in (*op.inputs, *op.outputs))
-        return any(one.num_bytes >= least for one in tensors)
+        tensors = (self._trace.tensors[index] for index in (*op.inputs, *op.outputs))
+        return any(tensor.num_bytes >= least for tensor in tensors)
 
     def _name(self, tensor: int) -> str:
         return self._trace.tensors[tensor].name
 
 
 def _batch_alone(trace: Trace, at: int) -> int | None:
-    """Return which input of an op of the forward pass is of the batch, if nothing that the step
-    makes is another; None if not."""
+    """Return the position of an input from the batch of an op of the forward pass; None where there
+    is none, or where another input is made by the step."""
     op = trace.ops[at]
     if op.is_backward:
         return None
-    producers = [trace.tensors[root(trace, one)].producer for one in op.inputs]
-    if any(one >= 0 and trace.ops[one].kind not in READS for one in producers):
+    producers = [trace.tensors[root(trace, tensor)].producer for tensor in op.inputs]
+    if any(producer >= 0 and trace.ops[producer].kind not in READS for producer in producers):
         return None
-    return next((place for place, one in enumerate(producers) if one < 0), None)
+    return next((place for place, producer in enumerate(producers) if producer < 0), None)
 
 
 def _of_bias(trace: Trace) -> dict[int, int]:
-    """Return the gradients of convolutions with respect to their weights, and those with respect to
-    their biases, which read the same. Where two convolutions are added up, both read it."""
+    """Return the gradients of convolutions with respect to weights, by index, and those with
+    respect to biases that read the same tensor. Where several of a kind read it, as where two
+    convolutions are added up, there is no pair."""
     weights: dict[int, list[int]] = {}
     biases: dict[int, list[int]] = {}
     for at, op in enumerate(trace.ops):
@@ -355,13 +362,13 @@ def _of_bias(trace: Trace) -> dict[int, int]:
             weights.setdefault(op.inputs[2], []).append(at)
         elif op.kind == "BiasAddGrad":
             biases.setdefault(op.inputs[0], []).append(at)
-    both = ((of_one, biases.get(read, [])) for read, of_one in weights.items())
-    return {one[0]: other[0] for one, other in both if len(one) == len(other) == 1}
+    pairs = ((ops, biases.get(tensor, [])) for tensor, ops in weights.items())
+    return {ops[0]: of_bias[0] for ops, of_bias in pairs if len(ops) == len(of_bias) == 1}
 
 
 def _read_outputs(trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[tf.Tensor]) -> None:
-    """Let gradients of activations read outputs where the step says so, and part the activations
-    from the biases before them, as the gradients' reading did."""
+    """Make gradients of activations read outputs where the step says so, and keep the activations
+    apart from the biases before them, as the gradients did while they read the inputs."""
     for op, described in zip(ops, trace.ops, strict=True):
         if described.instead >= 0 and described.inputs[1] == described.instead:
             op._update_input(1, handles[described.instead])
@@ -370,7 +377,7 @@ def _read_outputs(trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[t
 
 
 def _last_forward_reads(trace: Trace) -> dict[int, int]:
-    """Return the last forward op that reads each tensor, or a view of it."""
+    """Return the last op of the forward pass that reads each tensor, or a view of it."""
     last: dict[int, int] = {}
     for position, op in enumerate(trace.ops):
         if not op.is_backward:

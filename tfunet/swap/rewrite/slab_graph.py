@@ -1,49 +1,48 @@
-"""Makes a chain of ops of a traced step run in slabs."""
+"""Makes chains of ops of a traced step run in slabs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from tfunet.geometry.reach import Reach
 from tfunet.graph import slices
 from tfunet.graph.step import SHAPE_READERS, Trace
-from tfunet.swap.plan.chains import Chain, slabs_of
+from tfunet.swap.plan.chains import Chain, reached_outputs, slabs_of
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.storage.host import Rows, Tier
 
 
 class SlabGraph:
-    """Puts slabs in the place of whole ops.
+    """Replaces ops of a step by the slabs of their chains.
 
     Args:
-        whole: The step before it was cut.
-        found: And after.
-        ops: Behind the indices of both.
-        handles: The tensors behind the indices of both. Where a chain makes a tensor anew, it
-            takes the place of the old one here and in every op that reads it.
-        tier: Where tensors go that are split.
+        trace: The step before it was cut.
+        cut: The cut step.
+        ops: The ops behind the indices of both.
+        handles: The tensors behind the indices of both. A tensor that a chain makes anew replaces
+            the old one here and in every op that reads it.
+        tier: Where split tensors go.
     """
 
     def __init__(
         self,
-        whole: Trace,
-        found: Cut,
+        trace: Trace,
+        cut: Cut,
         ops: Sequence[tf.Operation],
         handles: list[tf.Tensor],
         tier: Tier,
     ) -> None:
-        self._whole = whole
-        self._cut = found
+        self.handles = handles
+        self._trace = trace
+        self._cut = cut
         self._ops = ops
-        self._handles = handles
-        self._rows = {one: tier.rows(handles[one]) for one in found.on_host}
-        for chain in found.chains.values():
+        self._rows = {tensor: tier.rows(handles[tensor]) for tensor in cut.on_host}
+        for chain in cut.chains.values():
             for op in (ops[index] for index in chain.ops):
-                for one in op._control_outputs:
-                    # An order only: see slab_ops.describe. It would keep the whole op.
-                    others = [other for other in one.control_inputs if other.name != op.name]
-                    one._remove_all_control_inputs()
-                    one._add_control_inputs(others)
+                for waiting in op._control_outputs:
+                    # Only an order (see `tfunet.graph.slices`), which would keep the whole op.
+                    others = [before for before in waiting.control_inputs if before.name != op.name]
+                    waiting._remove_all_control_inputs()
+                    waiting._add_control_inputs(others)
                 for output in op.outputs:
                     _forget_shape_readers(output)
 
@@ -53,29 +52,29 @@ class SlabGraph:
         """Make a chain run in slabs, and return the op after which all of it is done.
 
         Args:
-            chain: Of the cut step.
-            given: Tensors that the chain reads, by index, where they are not those of the step.
+            chain: A chain of the cut step.
+            given: Tensors that the chain reads instead of the step's own, by index.
             before: Ops that come first.
         """
-        rows_out = {one: self._rows[one] for one in self._cut.kept[chain.ops[-1]]}
+        rows_out = {tensor: self._rows[tensor] for tensor in self._cut.kept[chain.ops[-1]]}
         after, sums = in_slabs(
-            self._whole,
+            self._trace,
             self._ops,
             chain,
             chain.slabs,
             given=given.get,
-            rows={one: self._rows[one] for one in self._cut.split},
+            rows={tensor: self._rows[tensor] for tensor in self._cut.split},
             rows_out=rows_out,
             before=before,
         )
-        for one, total in sums.items():
-            with tf.device(self._handles[one].device):
-                self._replace(one, tf.cast(total, self._handles[one].dtype))
-        for one in rows_out:
-            if one not in self._cut.split:
+        for tensor, total in sums.items():
+            with tf.device(self.handles[tensor].device):
+                self._replace(tensor, tf.cast(total, self.handles[tensor].dtype))
+        for tensor in rows_out:
+            if tensor not in self._cut.split:
                 with tf.control_dependencies(after):
-                    whole = self.back(one)
-                self._replace(one, whole)
+                    whole = self.back(tensor)
+                self._replace(tensor, whole)
                 after = [whole.op]
         with tf.control_dependencies(after):
             return tf.no_op()
@@ -86,19 +85,23 @@ class SlabGraph:
 
     def back(self, tensor: int) -> tf.Tensor:
         """Return a tensor, whole, from its rows on the host; under the caller's control edges."""
-        return self._rows[tensor].read(0, self._handles[tensor].shape[1])
+        return self._rows[tensor].read(0, self.handles[tensor].shape[1])
 
-    def _replace(self, one: int, tensor: tf.Tensor) -> None:
-        """Let every reader of a tensor of the step read another one instead."""
-        for reader in self._handles[one].consumers():
-            for position, handle in enumerate(reader.inputs):
-                if handle is self._handles[one]:
-                    reader._update_input(position, tensor)
-        self._handles[one] = tensor
+    def _replace(self, tensor: int, handle: tf.Tensor) -> None:
+        """Make every op that reads a tensor of the step read another one instead."""
+        _read_instead(self.handles[tensor], handle)
+        self.handles[tensor] = handle
+
+
+def _read_instead(old: tf.Tensor, new: tf.Tensor) -> None:
+    for reader in old.consumers():
+        for position, handle in enumerate(reader.inputs):
+            if handle is old:
+                reader._update_input(position, new)
 
 
 def in_slabs(
-    whole: Trace,
+    trace: Trace,
     ops: Sequence[tf.Operation],
     chain: Chain,
     slabs: Sequence[tuple[int, int]],
@@ -108,41 +111,45 @@ def in_slabs(
     rows_out: Mapping[int, Rows],
     before: Sequence[tf.Operation],
 ) -> tuple[list[tf.Operation], dict[int, tf.Tensor]]:
-    """Make ops of a chain in slabs, one after the other.
+    """Put slabs of a chain into the graph, one after the other.
 
     Args:
-        whole: The step before it was cut.
-        ops: Of its graph.
-        chain: Of ops.
-        slabs: Those that run: first own row, and the row after the last.
-        given: Returns what is read of a tensor that is whole on the device, by its index, and by
-            that which the op itself reads.
-        rows: Of those that are not.
-        rows_out: Where made rows go.
+        trace: The step before it was cut.
+        ops: The ops of its graph.
+        chain: A chain of its ops.
+        slabs: First row, and the row after the last, of each slab that runs.
+        given: Returns the tensor to read for one that is whole on the device, from its index and
+            the tensor that the op reads now.
+        rows: The rows of tensors that are not whole on the device, by index.
+        rows_out: Where rows go that the chain makes, by index.
         before: Ops that come first.
 
-    Returns the ops after which all is done, and the sums, in 32 bits or more, by index.
+    Returns the ops after which all is done, and the sums over the slabs, in 32 bits or more, by
+    index.
     """
+    made_rows = {
+        tensor: reach for index in chain.ops for tensor, reach in reached_outputs(trace.ops[index])
+    }
     sums: dict[int, tf.Tensor] = {}
     after = list(before)
     for begin, end in slabs:
-        made = _slab(whole, ops, chain, begin, end, given, rows, after)
+        made = _slab(trace, ops, chain, begin, end, given, rows, after)
         after = []
-        for one, value in made.items():
-            if one in rows_out:
-                reach = _given_reach(whole, one, chain)
-                after.append(rows_out[one].write(value, reach.rows(begin, end)[0]))
-            elif _is_sum(whole, one, chain):
+        for tensor, value in made.items():
+            reach = made_rows[tensor]
+            if reach is None:
                 with tf.device(value.device):
                     # In 16 bits each slab would round the sum once more.
                     more = tf.cast(value, _of_sums(value.dtype))
-                    sums[one] = sums[one] + more if one in sums else more
-                after.append(sums[one].op)
+                    sums[tensor] = sums[tensor] + more if tensor in sums else more
+                after.append(sums[tensor].op)
+            elif tensor in rows_out:
+                after.append(rows_out[tensor].write(value, reach.rows(begin, end)[0]))
     return after, sums
 
 
 def _slab(
-    whole: Trace,
+    trace: Trace,
     ops: Sequence[tf.Operation],
     chain: Chain,
     begin: int,
@@ -151,25 +158,26 @@ def _slab(
     rows: Mapping[int, Rows],
     after: Sequence[tf.Operation],
 ) -> dict[int, tf.Tensor]:
-    """Return what a slab gives of each output of each op of a chain."""
+    """Put one slab into the graph; return its part of each output of the chain's ops."""
     made: dict[int, tf.Tensor] = {}
     read: dict[tuple[int, int, int], tf.Tensor] = {}
     for index in chain.ops:
-        op, described = ops[index], whole.ops[index]
+        op, described = ops[index], trace.ops[index]
         slabs = slabs_of(described)
         inputs = []
-        for one, reach, handle in zip(described.inputs, slabs.inputs, op.inputs, strict=True):
-            if one in made:
-                inputs.append(made[one])
+        for tensor, reach, handle in zip(described.inputs, slabs.inputs, op.inputs, strict=True):
+            if tensor in made:
+                inputs.append(made[tensor])
             elif reach is None:
-                inputs.append(given(one, handle))
+                inputs.append(given(tensor, handle))
             else:
                 first, last = reach.rows(begin, end)
-                key = (one, first, last)
+                key = (tensor, first, last)
                 if key not in read:
-                    read[key] = _read(one, given(one, handle), first, last, rows, after)
+                    whole = given(tensor, handle)
+                    read[key] = _read(rows.get(tensor), whole, first, last, after)
                 inputs.append(read[key])
-        if described.kind == "LeakyRelu" and described.inputs[0] in whole.parted:
+        if described.kind == "LeakyRelu" and described.inputs[0] in trace.parted:
             inputs[0] = apart(inputs[0])
         # Nothing else would hold back an op that reads no rows.
         first_of_all = after if not any(slabs.inputs) else ()
@@ -180,45 +188,23 @@ def _slab(
 
 
 def apart(tensor: tf.Tensor) -> tf.Tensor:
-    """Return a tensor, the same memory, whose reader TensorFlow makes no one op of with what made
-    it: in an activation as one op with its bias, 16 bits are rounded once less."""
+    """Return the tensor in the same memory, so that TensorFlow does not fuse its reader with the op
+    that made it: an activation fused with its bias rounds 16 bits once less."""
     with tf.control_dependencies(None), tf.device(tensor.device):
         return tf.raw_ops.EnsureShape(input=tensor, shape=tensor.shape)
 
 
 def _read(
-    one: int,
-    handle: tf.Tensor,
-    first: int,
-    last: int,
-    rows: Mapping[int, Rows],
-    after: Sequence[tf.Operation],
+    rows: Rows | None, whole: tf.Tensor, first: int, last: int, after: Sequence[tf.Operation]
 ) -> tf.Tensor:
+    """Return some rows, from outside of the device or from a tensor that is whole on it."""
     with tf.control_dependencies(after):
-        if one in rows:
-            return rows[one].read(first, last)
-        with tf.device(handle.device):
-            rest = handle.shape.as_list()[2:]
+        if rows is not None:
+            return rows.read(first, last)
+        with tf.device(whole.device):
+            rest = whole.shape.as_list()[2:]
             begin = [0, first, *(0 for _ in rest)]
-            return tf.slice(handle, begin, [handle.shape[0], last - first, *rest])
-
-
-def _given_reach(whole: Trace, tensor: int, chain: Chain) -> Reach:
-    for index in chain.ops:
-        op = whole.ops[index]
-        if tensor in op.outputs:
-            reach = slabs_of(op).outputs[op.outputs.index(tensor)]
-            if reach is not None:
-                return reach
-    raise ValueError(f"{whole.tensors[tensor].name} has no rows.")
-
-
-def _is_sum(whole: Trace, tensor: int, chain: Chain) -> bool:
-    ops = (whole.ops[index] for index in chain.ops)
-    return any(
-        tensor in op.outputs and slabs_of(op).outputs[op.outputs.index(tensor)] is None
-        for op in ops
-    )
+            return tf.slice(whole, begin, [whole.shape[0], last - first, *rest])
 
 
 def _of_sums(dtype: tf.DType) -> tf.DType:
@@ -226,7 +212,7 @@ def _of_sums(dtype: tf.DType) -> tf.DType:
 
 
 def _forget_shape_readers(tensor: tf.Tensor) -> None:
-    """Put known shapes in the place of ops that read the shape of a tensor that is split."""
+    """Replace ops that read the shape of a split tensor by constants."""
     values: dict[str, Callable[[list[int]], tf.Tensor]] = {
         "Shape": lambda shape: shape,
         "ShapeN": lambda shape: shape,
@@ -242,7 +228,4 @@ def _forget_shape_readers(tensor: tf.Tensor) -> None:
                 continue
             with tf.control_dependencies(None), tf.device(op.device):
                 known = tf.constant(values[op.type](shape.as_list()), output.dtype)
-            for reader in output.consumers():
-                for at, handle in enumerate(reader.inputs):
-                    if handle is output:
-                        reader._update_input(at, known)
+            _read_instead(output, known)

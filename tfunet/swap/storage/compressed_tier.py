@@ -1,4 +1,4 @@
-"""Tensors that are swapped in fewer bits."""
+"""A tier that compresses tensors: it casts them to fewer bits before another tier takes them."""
 
 from collections.abc import Collection
 from typing import final
@@ -10,13 +10,13 @@ from tfunet.swap.storage.host import Rows, Tier, key_of
 
 @final
 class CompressedTier:
-    """Has some tensors cast on the device, to the nearest number of a smaller type, before they are
-    copied to another tier, and cast again when they are back.
+    """Casts some tensors on the device to a smaller type before another tier copies them, and back
+    when they return.
 
     Args:
-        tier: Where they go, and the others as they are.
-        compression: The type, such as "bfloat16".
-        names: Of the tensors that are cast.
+        tier: The tier that takes all tensors.
+        compression: The smaller type, such as "bfloat16".
+        names: Names of the tensors that are cast.
     """
 
     def __init__(self, tier: Tier, compression: str, names: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""A file on disk for swapped tensors, which nothing leaves behind. Imports no TensorFlow."""
+"""A file on disk for swapped tensors, gone when the process ends. Imports no TensorFlow."""
 
 import contextlib
 import errno
@@ -18,11 +18,11 @@ from tfunet.config.amount import MIB
 from tfunet.files.atomic import WriteError
 
 PREFIX = ".tfunet-swap-"
-# Direct reads and writes go in whole blocks, at whole blocks, of memory at whole blocks.
+# Sizes, offsets and memory addresses of direct reads and writes are multiples of a block.
 BLOCK_BYTES = 4096
 # Tensors pass to the disk through a buffer of this size.
 CHUNK_BYTES = 2**23
-# Enough to show the speed of a disk, and done in a second on a slow one.
+# Enough to show the speed of a disk, in about a second on a slow one.
 SPEED_BYTES = 2**24
 SPEED_REPEATS = 3
 SPEED = (-1, "speed")
@@ -30,19 +30,23 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Another process of the run may hold space for a moment, to measure the speed.
 WAITED_SECONDS = 3.0
 WAIT_SECONDS = 0.25
-# What file systems answer that cannot open a file without a name.
+# Answers of file systems that cannot open a file without a name.
 NEEDS_NAME = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
 
-_speeds: dict[int, tuple[float, float]] = {}  # of each device of this machine
+_speeds: dict[int, tuple[float, float]] = {}  # (write, read), by the number of the disk
 
 
 def check_folder(folder: str | Path) -> Path:
-    """Return the folder; ValueError where it is none that swapped tensors can be written to."""
-    path = _expanded(folder)
-    if not path.is_dir():
-        is_what = "is a file, not a folder" if path.exists() else "does not exist"
+    """Return the folder as a path; ValueError where it cannot hold swapped tensors."""
+    if not str(folder):
         raise ValueError(
-            f"The folder for swapped tensors, {str(folder)!r}, {is_what}. Create it, on a disk of "
+            "The folder for swapped tensors has an empty name. Write '.' for the current folder."
+        )
+    path = Path(os.path.expandvars(folder)).expanduser()
+    if not path.is_dir():
+        problem = "is a file, not a folder" if path.exists() else "does not exist"
+        raise ValueError(
+            f"The folder for swapped tensors, {str(folder)!r}, {problem}. Create it, on a disk of "
             "this machine, or name another."
         )
     os.close(_open_unnamed(path))
@@ -50,21 +54,21 @@ def check_folder(folder: str | Path) -> Path:
 
 
 class TooLargeError(OSError):
-    """A tensor is larger than what was reserved for it."""
+    """A tensor is larger than the room that was reserved for it."""
 
 
 @final
 class DiskFile:
-    """One file in a folder, unlinked as soon as it is open: the kernel frees it with the process,
-    however that ends.
+    """One file in a folder, unlinked as soon as it is open, so that the kernel frees it with the
+    process, however that ends.
 
-    Read and written past the page cache (O_DIRECT) where the file system takes it. Tensors of
-    different parts lie over each other: only those of one part are held at a time.
+    Reads and writes bypass the page cache (O_DIRECT) where the file system can do that. Tensors of
+    different parts share the same space: only those of one part are held at a time.
 
     Raises ValueError for a folder that cannot be used.
 
     Attributes:
-        is_direct: Whether it is read and written past the page cache; known after `reserve`.
+        is_direct: Whether reads and writes bypass the page cache; known after `reserve`.
         error: The first error of reading or writing.
     """
 
@@ -72,23 +76,23 @@ class DiskFile:
         self.folder = check_folder(folder)
         self.is_direct = False
         self.error: OSError | None = None
-        # Of a part and key: offset, and bytes that there is room for.
+        # (offset, bytes of room), by part and key.
         self._places: dict[tuple[int, str], tuple[int, int]] = {}
         self._end = 0
-        self._chunk = _aligned(CHUNK_BYTES)
+        self._chunk = aligned(CHUNK_BYTES)
         self._chunk_is_free = threading.Lock()
         self._changed = threading.Condition()
         self._users = 0
         descriptor = _open_unnamed(self.folder)
         self._descriptor: int | None = descriptor
         self._free = weakref.finalize(self, _free, descriptor, os.getpid())
-        # At exit the kernel does, when no thread can write any more.
+        # At exit the kernel frees it, when no thread can write any more.
         self._free.atexit = False
 
     def reserve(self, sizes: Mapping[str, int], *, part: int = 0) -> None:
         """Make room for tensors, by key; the others of the part keep their places.
 
-        Raises WriteError where the disk has not so much, and says how much is wanted and free.
+        Raises WriteError, with the bytes wanted and free, where the disk has no room.
         """
         until = time.monotonic() + WAITED_SECONDS
         while True:
@@ -102,12 +106,12 @@ class DiskFile:
                 return
 
     def _reserve(self, sizes: Mapping[str, int], part: int) -> None:
-        places = {key: place for (of, key), place in self._places.items() if of == part}
+        places = {key: place for (owner, key), place in self._places.items() if owner == part}
         for key, num_bytes in sizes.items():
             if places.get(key, (0, -1))[1] < num_bytes:
                 places.pop(key, None)
-                whole = _in_blocks(num_bytes)
-                places[key] = _first_gap(places.values(), whole), whole
+                rounded = _in_blocks(num_bytes)
+                places[key] = _first_gap(places.values(), rounded), rounded
         end = max((offset + room for offset, room in places.values()), default=0)
         if end > self._end:
             self._allocate(end)
@@ -118,7 +122,7 @@ class DiskFile:
 
         Raises WriteError where there is no room for the few MiB that it takes.
         """
-        # Of the file: the folder may be gone by now.
+        # Asks the file, as the folder may be gone by now.
         with self._using() as descriptor:
             device = os.fstat(descriptor).st_dev
         if device not in _speeds:
@@ -130,13 +134,16 @@ class DiskFile:
                 written = time.perf_counter()
                 self.read(SPEED[1], numbers.size, part=SPEED[0])
                 seconds.append((written - since, time.perf_counter() - written))
-            write, read = (sorted(one)[SPEED_REPEATS // 2] for one in zip(*seconds, strict=True))
+            write, read = (sorted(way)[SPEED_REPEATS // 2] for way in zip(*seconds, strict=True))
             _speeds[device] = numbers.size / write, numbers.size / read
-            self._release(SPEED)
+            # This gives back the space.
+            self._end, _ = self._places.pop(SPEED)
+            with self._using() as descriptor:
+                os.ftruncate(descriptor, self._end)
         return _speeds[device]
 
     def _room_for_speed(self) -> int:
-        """Reserve what a measurement takes, less on a disk that is almost full."""
+        """Reserve bytes for a measurement, fewer on a disk that is almost full; return how many."""
         num_bytes, begin = SPEED_BYTES, self._end
         while True:
             try:
@@ -168,28 +175,28 @@ class DiskFile:
     def read(self, key: str, num_bytes: int, *, part: int = 0) -> np.ndarray:
         """Return the bytes that were written, (num_bytes,), in new memory at a whole page."""
         offset, _ = self._places[part, key]
-        whole = _in_blocks(num_bytes)
-        data = _aligned(whole)
+        rounded = _in_blocks(num_bytes)
+        data = aligned(rounded)
         with self._using() as descriptor:
             done = 0
-            while done < whole:
-                some = os.preadv(descriptor, [data[done:whole].data], offset + done)
-                if some == 0:
+            while done < rounded:
+                count = os.preadv(descriptor, [data[done:rounded].data], offset + done)
+                if count == 0:
                     raise OSError(errno.EIO, "the file ends before the tensor does")
-                done += some
+                done += count
         return data[:num_bytes]
 
     def close(self) -> None:
         """Free the disk; waits for reads and writes that have begun, and refuses others."""
         with self._changed:
             descriptor, self._descriptor = self._descriptor, None
-            # A number that is free again may be that of another file when a late write comes.
+            # A late write could otherwise go to another file that got the same descriptor.
             self._changed.wait_for(lambda: self._users == 0)
         if descriptor is not None:
             self._free()
 
     def explained(self) -> WriteError | None:
-        """Return what went wrong in the middle of training, in words; None where nothing did."""
+        """Return the error in the middle of training, in words; None where there was none."""
         if self.error is None:
             return None
         advice = "Check the disk, or name another folder."
@@ -206,7 +213,7 @@ class DiskFile:
 
     def _allocate(self, end: int) -> None:
         with self._using() as descriptor:
-            # Where the C library allocates by writing a byte to each block, those are no blocks.
+            # Where the C library allocates by writing a byte to each block, direct writes fail.
             _set_direct(descriptor, False)
             try:
                 os.posix_fallocate(descriptor, self._end, end - self._end)
@@ -217,8 +224,8 @@ class DiskFile:
             self.is_direct = self._goes_direct(descriptor)
 
     def _goes_direct(self, descriptor: int) -> bool:
-        """Turn on direct reads and writes if they work here; tried on a block of the file's own."""
-        block = _aligned(BLOCK_BYTES)
+        """Turn on direct reads and writes if they work on a block of this file."""
+        block = aligned(BLOCK_BYTES)
         try:
             _set_direct(descriptor, True)
             os.preadv(descriptor, [block.data], 0)
@@ -228,29 +235,22 @@ class DiskFile:
             return False
         return True
 
-    def _release(self, key: tuple[int, str]) -> None:
-        """Give back the space of what lies last."""
-        offset, _ = self._places.pop(key)
-        with self._using() as descriptor:
-            os.ftruncate(descriptor, offset)
-        self._end = offset
-
     def _too_full(self, descriptor: int, end: int, error: OSError) -> WriteError:
         more = end - self._end
         state = os.fstatvfs(descriptor)
         free = state.f_bavail * state.f_frsize
-        what = f"{more / MIB:,.1f} MiB for swapped tensors"
+        wanted = f"{more / MIB:,.1f} MiB for swapped tensors"
         if error.errno not in NO_SPACE:
             return WriteError(
-                f"{what} could not be reserved in {self.folder}: {error.strerror}. Name another "
+                f"{wanted} could not be reserved in {self.folder}: {error.strerror}. Name another "
                 "folder for swapped tensors."
             )
         limit = " (a limit on file sizes stands in the way)" if error.errno == errno.EFBIG else ""
         return WriteError(
-            f"{what} do not fit in {self.folder}, where {free / MIB:,.1f} MiB are free{limit}, "
-            "without what other processes of the run have reserved there. Free space there, name a "
-            "folder on a larger disk, give more host memory, or limit what may go to the disk: "
-            "the rest is computed again instead."
+            f"{wanted} do not fit in {self.folder}, where {free / MIB:,.1f} MiB are free{limit}; "
+            "what other processes of the run have reserved there is not counted as free. Free "
+            "space there, name a folder on a larger disk, give more host memory, or limit what may "
+            "go to the disk: the rest is computed again instead."
         )
 
     @contextlib.contextmanager
@@ -280,9 +280,9 @@ def _open_unnamed(folder: Path) -> int:
         if error.errno not in NEEDS_NAME:
             raise _not_writable(folder, error) from error
     try:
-        # Of a process that was killed between the next two lines.
+        # Left by a process that was killed between the two lines after this loop.
         for stale in folder.glob(f"{PREFIX}*"):
-            # Where all may write and only owners delete (/tmp), another user's stay.
+            # In a folder like /tmp, where only owners delete, the files of other users stay.
             with contextlib.suppress(OSError):
                 stale.unlink()
         descriptor, name = tempfile.mkstemp(prefix=PREFIX, dir=folder)
@@ -293,23 +293,15 @@ def _open_unnamed(folder: Path) -> int:
 
 
 def _free(descriptor: int, process: int) -> None:
-    """Free the space too where a forked child has the file open, but not when that child ends."""
+    """Free the space even while a forked child has the file open, but not when that child ends."""
     if os.getpid() == process:
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
     os.close(descriptor)
 
 
-def _expanded(folder: str | Path) -> Path:
-    if not str(folder):
-        raise ValueError(
-            "The folder for swapped tensors has an empty name. Write '.' for the current folder."
-        )
-    return Path(os.path.expandvars(folder)).expanduser()
-
-
 def _first_gap(places: Iterable[tuple[int, int]], num_bytes: int) -> int:
-    """Return the first offset at which so much lies free; after all others where no gap has it."""
+    """Return the first offset with so much room before the next place, or after the last place."""
     at = 0
     for offset, room in sorted(places):
         if offset - at >= num_bytes:
@@ -330,10 +322,10 @@ def _set_direct(descriptor: int, is_direct: bool) -> None:
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | (os.O_DIRECT if is_direct else 0))
 
 
-def _aligned(num_bytes: int) -> np.ndarray:
-    """Return memory at whole blocks; NumPy's, which comes in large pages and so twice as fast."""
-    memory = np.empty(num_bytes + BLOCK_BYTES, np.uint8)
-    first = -memory.ctypes.data % BLOCK_BYTES
+def aligned(num_bytes: int, alignment: int = BLOCK_BYTES) -> np.ndarray:
+    """Return aligned memory; NumPy's, which has large pages and is twice as fast."""
+    memory = np.empty(num_bytes + alignment, np.uint8)
+    first = -memory.ctypes.data % alignment
     return memory[first : first + num_bytes]
 
 

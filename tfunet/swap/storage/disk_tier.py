@@ -1,6 +1,5 @@
-"""Where swapped tensors go for which host memory has no room: a file on disk."""
+"""The tier for swapped tensors beyond host memory: a file on disk."""
 
-import time
 from collections.abc import Collection
 from typing import Any, final
 
@@ -8,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.swap.storage.disk import DiskFile
-from tfunet.swap.storage.host import Rows, Tier, function_of, key_of, shaped
+from tfunet.swap.storage.host import Rows, Tier, function_of, key_of, shaped, stored
 from tfunet.timing.stamps import Note, timed, unordered
 
 
@@ -16,16 +15,16 @@ from tfunet.timing.stamps import Note, timed, unordered
 class DiskTier:
     """A file that tensors are written to and read from, by way of host memory.
 
-    Host memory holds what is being read, until it is on the device.
+    Host memory holds a tensor while it is read, until it is on the device.
 
     Args:
-        file: Has room for each tensor that comes, by `key_of` it, in the part of its function.
-        on_gpu: Whether the device is a GPU, and not a CPU that plays one.
-        note: Told of each copy in each step: "swap out" or "swap in", from when to when.
+        file: Has room for each tensor, by its `key_of`, in the part of its function.
+        on_gpu: Whether the device is a GPU rather than a CPU.
+        note: Called with "swap out" or "swap in", begin and end of each copy in each step.
     """
 
     def __init__(self, file: DiskFile, *, on_gpu: bool, note: Note | None = None) -> None:
-        # On a CPU they take a core that the ops would have.
+        # On a CPU copies take a core from the ops.
         self.copies_overlap = on_gpu
         self._file = file
         self._on_gpu = on_gpu
@@ -35,17 +34,13 @@ class DiskTier:
     def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
         key, part = key_of(tensor.graph, name or tensor.name), function_of(tensor.graph)
 
-        def put(value: np.ndarray) -> np.ndarray:
-            since = time.time()
+        def store(value: np.ndarray) -> None:
             self._file.write(key, value, part=part)
             self._written[key] = value.shape, value.dtype
-            if self._note is not None:
-                self._note("swap out", since, time.time())
-            return np.zeros((), np.int32)
 
-        # The copy in host memory is gone when this is done: never is more there than is under way.
+        # When this is done, the copy in host memory is gone: only copies under way take any.
         with tf.device(self._host(tensor)):
-            return unordered(tf.numpy_function(put, [tensor], tf.int32, name="swap_out").op)
+            return unordered(stored(tensor, store, self._note, name="swap_out").op)
 
     def back(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
         key, part = key_of(tensor.graph, name or tensor.name), function_of(tensor.graph)
@@ -63,7 +58,7 @@ class DiskTier:
             with tf.device(tensor.device):
                 if self._on_gpu:
                     return tf.identity(value)
-                # What was read lies outside of TensorFlow's memory; the copy is on the device.
+                # The array lies outside of TensorFlow's memory; the copy is on the device.
                 copy = tf.raw_ops.DeepCopy(x=value)
             unordered(copy.op)
             return copy
@@ -76,7 +71,7 @@ class DiskTier:
 
 @final
 class HostAndDisk:
-    """Host memory, and the disk for those tensors that are named."""
+    """Host memory, and the disk for some tensors, by name."""
 
     def __init__(self, host: Tier, disk: DiskTier, on_disk: Collection[str]) -> None:
         self.copies_overlap = host.copies_overlap
@@ -85,13 +80,13 @@ class HostAndDisk:
         self._on_disk = frozenset(on_disk)
 
     def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
-        return self._of(name or tensor.name).out(tensor, name=name)
+        return self._tier_of(name or tensor.name).out(tensor, name=name)
 
     def back(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
-        return self._of(name or tensor.name).back(tensor, name=name)
+        return self._tier_of(name or tensor.name).back(tensor, name=name)
 
     def rows(self, tensor: tf.Tensor) -> Rows:
         return self._host.rows(tensor)
 
-    def _of(self, name: str) -> Tier | DiskTier:
+    def _tier_of(self, name: str) -> Tier | DiskTier:
         return self._disk if name in self._on_disk else self._host

@@ -1,16 +1,17 @@
-"""Where swapped tensors go: host memory."""
+"""Tiers that take swapped tensors, and those in host memory."""
 
 import itertools
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from tfunet.swap.storage.disk import aligned
 from tfunet.timing.stamps import Note, timed, unordered
 
 ALIGNMENT = 64  # bytes
@@ -20,9 +21,9 @@ _numbers = itertools.count()
 
 
 def function_of(graph: tf.Graph) -> int:
-    """Return a number of the function that a graph is traced for, the same for those within it.
+    """Return a number of the function that a graph is traced for; graphs inside it have the same.
 
-    Of a process, one runs at a time: the graphs of one (replicas) can run at once.
+    A process runs one function at a time; the graphs of one function (replicas) can run at once.
     """
     while hasattr(outer := getattr(graph, "outer_graph", None), "outer_graph"):
         graph = outer
@@ -32,7 +33,7 @@ def function_of(graph: tf.Graph) -> int:
 
 
 def key_of(graph: tf.Graph, name: str) -> str:
-    """Return a key of a tensor that no other has among the graphs of its function."""
+    """Return a key of a tensor, unique among the graphs of its function."""
     return f"{id(graph)} {name}"
 
 
@@ -48,14 +49,14 @@ class Tier(Protocol):
     def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
         """Return the op after which the device's copy is no longer needed.
 
-        `name` is what it is known by where that is not its own.
+        `name` is the tensor's name in the plan where that is not its own.
         """
 
     def back(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
-        """Return the tensor, in new device memory; made under the caller's control edges."""
+        """Return the tensor in new device memory, made under the caller's control edges."""
 
     def rows(self, tensor: tf.Tensor) -> "Rows":
-        """Return where a tensor is kept that comes and goes slab by slab."""
+        """Return the place of a tensor that comes and goes slab by slab."""
 
 
 class Rows(Protocol):
@@ -65,29 +66,29 @@ class Rows(Protocol):
     """
 
     def write(self, slab: tf.Tensor, first: int) -> tf.Operation:
-        """Put rows from `first` on; return the op after which they are there."""
+        """Write rows from `first` on; return the op after which they are there."""
 
     def read(self, first: int, last: int) -> tf.Tensor:
         """Return the rows from `first` to before `last`, in new device memory."""
 
 
 class NumpyMemory:
-    """NumPy arrays, outside TensorFlow's own allocator: the host of a CPU that plays the device.
+    """NumPy arrays, outside TensorFlow's own allocator, for a CPU that plays the device.
 
-    Each swapped tensor has an array of its own, which is used again in every step. Where a step of
-    another function runs, which is traced for another batch, it takes over those that suit it, and
-    the others go.
+    Each swapped tensor has an array of its own, which is used again in every step. A step of
+    another function, traced for another batch size, takes over the arrays that fit and frees the
+    others.
 
     Args:
-        note: Told of each copy in each step: "swap out" or "swap in", from when to when.
+        note: Called with "swap out" or "swap in", begin and end of each copy in each step.
     """
 
-    # They take a core that the ops would have.
+    # Copies take a core from the ops.
     copies_overlap = False
 
     def __init__(self, note: Note | None = None) -> None:
         self._arrays: dict[str, np.ndarray] = {}
-        self._spare: list[np.ndarray] = []  # of the function before
+        self._spare: list[np.ndarray] = []  # of the previous function
         self._function: int | None = None
         self._changes = threading.Lock()
         self._note = note
@@ -101,15 +102,15 @@ class NumpyMemory:
                 self._function = function
             held = self._arrays.get(key)
             if held is not None and (held.shape, held.dtype) == (shape, dtype):
-                self._spare.clear()  # Its step has begun again: it has all that it needs.
+                self._spare.clear()  # The function's second step: it has all arrays that it needs.
             else:
                 self._arrays[key] = held = self._spared(shape, dtype)
             return held
 
     def _spared(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an array of the function before, or a new one in the place of some of those."""
-        for index, one in enumerate(self._spare):
-            if (one.shape, one.dtype) == (shape, dtype):
+        """Return an array of the previous function, or free some of those for a new one."""
+        for index, array in enumerate(self._spare):
+            if (array.shape, array.dtype) == (shape, dtype):
                 return self._spare.pop(index)
         wanted = prod(shape) * dtype.itemsize
         while self._spare and wanted > 0:
@@ -119,15 +120,11 @@ class NumpyMemory:
     def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
         key, function = key_of(tensor.graph, name or tensor.name), function_of(tensor.graph)
 
-        def put(value: np.ndarray) -> np.ndarray:
-            since = time.time()
+        def store(value: np.ndarray) -> None:
             np.copyto(self.array(function, key, value.shape, value.dtype), value)
-            if self._note is not None:
-                self._note("swap out", since, time.time())
-            return np.zeros((), np.int32)
 
         with tf.device(_host(tensor)):
-            return unordered(tf.numpy_function(put, [tensor], tf.int32, name="swap_out").op)
+            return unordered(stored(tensor, store, self._note, name="swap_out").op)
 
     def back(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
         key = key_of(tensor.graph, name or tensor.name)
@@ -141,7 +138,7 @@ class NumpyMemory:
         return NumpyRows(self, tensor)
 
     def _taken(self, value: tf.Tensor, device: str) -> tf.Tensor:
-        """Return a copy on the device of an array that is lent to TensorFlow as it is."""
+        """Return a copy on the device of an array that TensorFlow reads in place."""
 
         def taken(value: tf.Tensor) -> tf.Tensor:
             with tf.device(device):
@@ -160,30 +157,26 @@ class NumpyRows:
         self._key = f"{key_of(tensor.graph, tensor.name)} rows"
         self._like = tensor
         self._host = _host(tensor)
-        # First row, row after the last, and what a read of them waits for: not control edges
-        # alone, which TensorFlow loses with an op that it simplifies away.
+        # First row, row after the last, and a tensor that a read of these rows takes as an input.
+        # A control edge would not do: TensorFlow loses it with an op that it simplifies away.
         self._written: list[tuple[int, int, tf.Tensor]] = []
 
     def write(self, slab: tf.Tensor, first: int) -> tf.Operation:
         memory, key, shape = self._memory, self._key, tuple(self._like.shape)
         function = function_of(self._like.graph)
 
-        def put(value: np.ndarray) -> np.ndarray:
-            since = time.time()
+        def store(value: np.ndarray) -> None:
             held = memory.array(function, key, shape, value.dtype)
             held[:, first : first + value.shape[1]] = value
-            if memory._note is not None:
-                memory._note("swap out", since, time.time())
-            return np.zeros((), np.int32)
 
         with tf.device(self._host):
-            written = tf.numpy_function(put, [slab], tf.int32, name="slab_out")
+            written = stored(slab, store, memory._note, name="slab_out")
         self._written.append((first, first + slab.shape[1], written))
         return unordered(written.op)
 
     def read(self, first: int, last: int) -> tf.Tensor:
         memory, key = self._memory, self._key
-        awaited = [one for begin, end, one in self._written if begin < last and end > first]
+        awaited = [written for begin, end, written in self._written if begin < last and end > first]
 
         def get(*_: np.ndarray) -> np.ndarray:
             rows = memory._arrays[key][:, first:last]
@@ -249,20 +242,32 @@ class TensorRows:
             return tf.identity(joined, name="slab_in")
 
 
-def shaped(value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-    """Return what a Python function gave, of a shape that TensorFlow's optimizer knows too.
+def stored(
+    tensor: tf.Tensor, store: Callable[[np.ndarray], None], note: Note | None, *, name: str
+) -> tf.Tensor:
+    """Return the output of an op that has a Python function store the tensor's array."""
 
-    It reads none of what `set_shape` says, and rearranges only what it knows the shapes of.
+    def put(value: np.ndarray) -> np.ndarray:
+        since = time.time()
+        store(value)
+        if note is not None:
+            note("swap out", since, time.time())
+        return np.zeros((), np.int32)
+
+    return tf.numpy_function(put, [tensor], tf.int32, name=name)
+
+
+def shaped(value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """Return the output of a Python function, with a shape that TensorFlow's optimizer knows too.
+
+    The optimizer does not read what `set_shape` says, and rearranges only ops of known shapes.
     """
     return tf.raw_ops.EnsureShape(input=value, shape=shape)
 
 
 def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Return an empty array at an address that TensorFlow takes without a copy."""
-    num_bytes = prod(shape) * dtype.itemsize
-    memory = np.empty(num_bytes + ALIGNMENT, np.uint8)
-    first = -memory.ctypes.data % ALIGNMENT
-    return memory[first : first + num_bytes].view(dtype).reshape(shape)
+    """Return an empty array at an address that TensorFlow accepts without a copy."""
+    return aligned(prod(shape) * dtype.itemsize, ALIGNMENT).view(dtype).reshape(shape)
 
 
 def _host(tensor: tf.Tensor) -> str | None:

@@ -1,4 +1,4 @@
-"""Room for the swapped tensors of a process: host memory, and a disk beyond it."""
+"""Room for a process's swapped tensors, within limits: host memory, and a disk beyond it."""
 
 import weakref
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ from tfunet.timing.stamps import Note
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the swapped tensors of all replicas of this process may take.
+    """Limits on the swapped tensors of all replicas of this process.
 
     Args:
-        host_bytes: Of host memory; None for no limit.
-        folder: On the disk for the rest; None for no disk.
-        disk_bytes: Of the disk; None for no limit.
+        host_bytes: Limit on host memory; None for none.
+        folder: Folder on the disk for the rest; None for no disk.
+        disk_bytes: Limit on the disk; None for none.
     """
 
     host_bytes: int | None = None
@@ -38,10 +38,10 @@ class Limits:
 def read_limits(
     host: str | int | None, disk: str | Path | None, disk_size: str | int | None
 ) -> Limits:
-    """Return the limits as a user writes them.
+    """Return the limits that a user wrote.
 
-    Raises ValueError for what is no amount, for a folder that cannot be written to, and for a disk
-    that would never be used.
+    Raises ValueError for a wrong amount, a folder that cannot be written to, or a disk that would
+    never be used.
     """
     host_bytes = None if host is None else amount.in_bytes("host", host)
     disk_bytes = None if disk_size is None else amount.in_bytes("disk_size", disk_size)
@@ -61,9 +61,9 @@ class Room:
     """Holds swapped tensors while a model trains.
 
     Args:
-        limits: Of all replicas of this process.
+        limits: The limits of all replicas of this process.
         on_gpu: Whether the devices are GPUs.
-        num_replicas: Of this process; each has an equal share.
+        num_replicas: Replicas of this process; each has an equal share.
         note: See `tfunet.swap.storage.host.NumpyMemory`.
     """
 
@@ -77,13 +77,13 @@ class Room:
         self._disk = None
         if self._file is not None:
             self._disk = DiskTier(self._file, on_gpu=on_gpu, note=note)
-        # Of a graph and replica: what its steps hold. A step that is traced anew takes the place
-        # of that of another graph; in one graph several can be under way (accumulation).
+        # (host bytes, disk bytes) that steps hold, by graph and device. A step traced anew replaces
+        # the one of another graph; in one graph several can be under way (accumulation).
         self._taken: weakref.WeakKeyDictionary[tf.Graph, dict[str, tuple[int, int]]]
         self._taken = weakref.WeakKeyDictionary()
 
     def left(self, graph: tf.Graph, device: str) -> Tiers:
-        """Return what a step that is being traced may take; without the speed of the disk."""
+        """Return the room of a step that is being traced, without the speed of the disk."""
         host, disk = self._taken.get(graph, {}).get(device, (0, 0))
         return Tiers(
             host_bytes=self._share(self._limits.host_bytes, host),
@@ -91,17 +91,17 @@ class Room:
         )
 
     def timed(self, tiers: Tiers) -> Tiers:
-        """Return them with the speed of the disk, if there is one.
+        """Return the tiers with the speed of the disk, if there is one.
 
-        Raises WriteError where the disk has no room to measure it.
+        Raises WriteError where the disk is too full to measure it.
         """
         if self._file is None:
             return tiers
         out, back = self._file.speed()
         return replace(tiers, disk_out_bytes_per_second=out, disk_in_bytes_per_second=back)
 
-    def tier(self, plan: Plan, step: Trace, graph: tf.Graph, device: str) -> Tier:
-        """Return where the swapped tensors of a plan go, and reserve the disk for them.
+    def tier(self, plan: Plan, trace: Trace, graph: tf.Graph, device: str) -> Tier:
+        """Return the tier for the swapped tensors of a plan, and reserve the disk for them.
 
         Raises ValueError where the plan needs a disk and none was given, or more than the limits,
         and WriteError where the disk is too full.
@@ -116,16 +116,16 @@ class Room:
         taken = self._taken.setdefault(graph, {})
         host, disk = taken.get(device, (0, 0))
         taken[device] = host + plan.host_bytes, disk + plan.disk_bytes
-        found: Tier = self.host
+        tier: Tier = self.host
         if plan.on_disk and self._file is not None and self._disk is not None:
-            self._file.reserve(_sizes(plan, step, graph), part=function_of(graph))
-            found = HostAndDisk(self.host, self._disk, plan.on_disk)
+            self._file.reserve(_sizes(plan, trace, graph), part=function_of(graph))
+            tier = HostAndDisk(self.host, self._disk, plan.on_disk)
         if plan.compression is None:
-            return found
-        return CompressedTier(found, plan.compression, plan.compressed_bytes)
+            return tier
+        return CompressedTier(tier, plan.compression, plan.compressed_bytes)
 
     def explained(self) -> WriteError | None:
-        """Return what went wrong with the disk in the middle of a step; None where nothing did."""
+        """Return the error of the disk in the middle of a step; None where there was none."""
         return None if self._file is None else self._file.explained()
 
     def close(self) -> None:
@@ -137,12 +137,14 @@ class Room:
         return None if limit is None else max(0, limit // self._num_replicas - taken)
 
 
-def _sizes(plan: Plan, step: Trace, graph: tf.Graph) -> dict[str, int]:
-    """Return what the tensors take that a plan has on disk, by their keys."""
-    # Of a batch whose size is not known a plan still knows the largest.
-    sizes = {one.name: one.swapped_bytes for one in step.tensors}
+def _sizes(plan: Plan, trace: Trace, graph: tf.Graph) -> dict[str, int]:
+    """Return the bytes of the tensors that a plan has on disk, by their keys."""
+    # Where the trace has a batch of unknown size, the plan still knows the largest.
+    sizes = {tensor.name: tensor.swapped_bytes for tensor in trace.tensors}
     planned = {**plan.tensor_bytes, **plan.compressed_bytes}
-    return {key_of(graph, one): max(sizes.get(one, 0), planned.get(one, 0)) for one in plan.on_disk}
+    return {
+        key_of(graph, name): max(sizes.get(name, 0), planned.get(name, 0)) for name in plan.on_disk
+    }
 
 
 def _check_limit(what: str, name: str, num_bytes: int, allowed: int | None) -> None:
