@@ -14,7 +14,7 @@ from kinds import KINDS, batches
 from paths import SUPPORT
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tfunet.graph import op_times, reader
+from tfunet.graph import clock, op_times, reader
 from tfunet.graph.op_times import Kind, take
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.measure import profile
@@ -66,7 +66,7 @@ def test_each_op_runs_once_between_two_looks_at_the_clock(tmp_path):
     times = executed(
         lambda: found.extend(take([Kind(ops[one], is_held=True) for one in kinds])), tmp_path
     )
-    runs = op_times.REPEATS + 1
+    runs = clock.REPEATS + 1
     assert [times[f"alone_{index}"] for index in range(len(kinds))] == [runs] * len(kinds)
     assert all(one.seconds >= 0 for one in found)
     # Two inputs of each: the third of the last is what the forward op made.
@@ -76,7 +76,7 @@ def test_each_op_runs_once_between_two_looks_at_the_clock(tmp_path):
 
 def test_tiny_ops_are_all_there(tmp_path):
     times = executed(op_times.tiny_seconds, tmp_path)
-    runs = op_times.REPEATS + 1
+    runs = clock.REPEATS + 1
     for name in ("Sqrt", "mul"):
         found = sum(count for one, count in times.items() if one.split("_")[0] == name)
         assert found == runs * op_times.TINY_OPS, name

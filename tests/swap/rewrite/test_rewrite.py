@@ -5,7 +5,7 @@ import tensorflow as tf
 from kinds import KINDS, batches
 from traces import make_trace
 
-from tfunet.graph.reader import READS
+from tfunet.graph.step import READS
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.rewrite import rewrite

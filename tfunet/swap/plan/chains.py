@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from tfunet.geometry.reach import Reach, Slabs
+from tfunet.graph.slabs import Slabs
 from tfunet.graph.step import IN_PLACE, Op, Trace
 from tfunet.swap.plan.costs import Costs
 
@@ -74,13 +74,13 @@ def blocks_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> list[int]
         op = trace.ops[index]
         for one, reach in zip(op.inputs, slabs_of(op).inputs, strict=True):
             if one not in inside and reach is not None:
-                sizes[one] = max(sizes.get(one, 0), _reach_bytes(reach, height))
+                sizes[one] = max(sizes.get(one, 0), reach.num_bytes(height))
     most: list[int] = []
     sums: list[int] = []
     for index in ops:
         op, slabs = trace.ops[index], slabs_of(trace.ops[index])
         copied = [
-            (reach.copies - 1) * (_reach_bytes(reach, height) + reach.more_rows * reach.row_bytes)
+            (reach.copies - 1) * (reach.num_bytes(height) + reach.more_rows * reach.row_bytes)
             for reach in (*slabs.inputs, *slabs.outputs)
             if reach is not None
         ]
@@ -92,7 +92,7 @@ def blocks_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> list[int]
                 # The sum so far, and what a slab adds to it.
                 sums.append(trace.tensors[one].num_bytes)
             else:
-                sizes[one] = _reach_bytes(reach, height)
+                sizes[one] = reach.num_bytes(height)
         gone = op.outputs if taken_over else ()
         blocks = [size for one, size in sizes.items() if one not in gone] + copied + sums
         most = max(most, blocks, key=sum)
@@ -100,11 +100,6 @@ def blocks_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> list[int]
             if last_use.get(one, index) == index:
                 sizes.pop(one, None)
     return [one for one in most if one]
-
-
-def _reach_bytes(reach: Reach, height: int) -> int:
-    first, last = reach.wanted(0, height)
-    return reach.row_bytes * min(last - first, reach.extent)
 
 
 def kept_rows(trace: Trace, ops: Sequence[int], readers: Mapping[int, Sequence[int]]) -> list[int]:
@@ -176,7 +171,7 @@ def _op_seconds(trace: Trace, index: int, chain: Chain, costs: Costs) -> float:
         return costs.slab_seconds[index]
     more = 1.0
     for reach in slabs_of(trace.ops[index]).inputs:
-        if reach is not None and reach.transposed:
+        if reach is not None and reach.reach.transposed:
             rows = [reach.rows(*one) for one in chain.slabs]
             more = max(more, sum(last - first for first, last in rows) / reach.extent)
     return costs.op_seconds[index] * more

@@ -8,7 +8,7 @@ follow each other on the same rows form a chain, and pass a slab on without the 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfunet.geometry.reach import Slabs
+from tfunet.graph.slabs import Slabs
 from tfunet.graph.step import Op, Trace
 from tfunet.swap.plan.chains import (
     Chain,
@@ -240,7 +240,7 @@ def _joins(trace: Trace, chain: list[int], made: set[int], op: Op) -> bool:
     for one, reach in zip(op.inputs, slabs.inputs, strict=True):
         producer = trace.tensors[one].producer
         if one in made:
-            if reach is None or not reach.is_same or not _gives_rows(trace, producer, one):
+            if reach is None or not reach.reach.is_same or not _gives_rows(trace, producer, one):
                 return False
             follows = True
         elif producer > chain[0] and trace.tensors[one].num_bytes:
@@ -251,7 +251,7 @@ def _joins(trace: Trace, chain: list[int], made: set[int], op: Op) -> bool:
 def _gives_rows(trace: Trace, op: int, tensor: int) -> bool:
     slabs = _slabs_of(trace, op)
     given = slabs.outputs[trace.ops[op].outputs.index(tensor)] if slabs else None
-    return given is not None and given.is_same
+    return given is not None and given.reach.is_same
 
 
 def _cut(

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from tfunet.geometry.reach import Reach
-from tfunet.graph import slices
+from tfunet.graph import slab_ops
+from tfunet.graph.slabs import SlabRows
 from tfunet.graph.step import SHAPE_READERS, Trace
 from tfunet.swap.plan.chains import Chain, slabs_of
 from tfunet.swap.plan.split import Cut
@@ -40,7 +40,7 @@ class SlabGraph:
         for chain in found.chains.values():
             for op in (ops[index] for index in chain.ops):
                 for one in op._control_outputs:
-                    # An order only: see slab_ops.describe. It would keep the whole op.
+                    # An order only: see slab_rules.describe. It would keep the whole op.
                     others = [other for other in one.control_inputs if other.name != op.name]
                     one._remove_all_control_inputs()
                     one._add_control_inputs(others)
@@ -174,7 +174,7 @@ def _slab(
         # Nothing else would hold back an op that reads no rows.
         first_of_all = after if not any(slabs.inputs) else ()
         with tf.device(op.device), tf.control_dependencies(first_of_all):
-            outputs = slices.make(op, slabs, inputs, begin, end)
+            outputs = slab_ops.make(op, slabs, inputs, begin, end)
         made |= dict(zip(described.outputs, outputs, strict=True))
     return made
 
@@ -203,7 +203,7 @@ def _read(
             return tf.slice(handle, begin, [handle.shape[0], last - first, *rest])
 
 
-def _given_reach(whole: Trace, tensor: int, chain: Chain) -> Reach:
+def _given_reach(whole: Trace, tensor: int, chain: Chain) -> SlabRows:
     for index in chain.ops:
         op = whole.ops[index]
         if tensor in op.outputs:
