@@ -134,6 +134,8 @@ def _needed(model: keras.Model, dimension: int) -> Rows:
         rows = layer_reach(layer, dimension).needed(*_hull(known))
         for tensor in map(id, keras.tree.flatten(layer.input)):
             needed[tensor] = _hull([needed[tensor], rows]) if tensor in needed else rows
+    if id(model.input) not in needed:
+        raise UnknownReachError(f"model {model.name!r}, which uses a layer more than once")
     return needed[id(model.input)]
 
 

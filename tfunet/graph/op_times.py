@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ import tensorflow as tf
 from tfunet.graph import slab_ops, slab_rules
 from tfunet.graph.clock import Clock
 from tfunet.graph.edits import like
-from tfunet.graph.made_up import made_up_numbers, repeated
 from tfunet.graph.op_reach import POOL_GRADIENTS
 from tfunet.graph.reader import NO_SIZE, num_bytes
 from tfunet.graph.slabs import Slabs
@@ -28,6 +28,10 @@ REFUSALS = (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
 # caches, but no more than a share of the free memory of the device.
 AHEAD_BYTES = 3 * 2**23
 AHEAD_SHARE = 1 / 4
+# So many made-up numbers differ.
+NUMBERS = 2**20
+# A number of repetitions that divides a size is sought among so many.
+MOST_TIMES = 2**10
 # A tiny op is timed so many times in a row.
 TINY_OPS = 100
 
@@ -186,6 +190,30 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
         Taken(seconds=seconds[name] / kind.share, scratch_bytes=scratch[name])
         for name, kind in ((f"alone_{index}", kind) for index, kind in enumerate(kinds))
     ]
+
+
+def made_up_numbers(dtype: tf.DType) -> tf.Tensor:
+    """Return numbers of both signs; whole ones are 0.
+
+    Where signs decide what an op does, as in an activation in 16 bits, it takes twice as long as
+    with numbers that are all alike.
+    """
+    if not dtype.is_floating:
+        return tf.zeros([1], dtype)
+    return tf.cast(tf.random.stateless_normal([NUMBERS], seed=[0, 0]), dtype)
+
+
+def repeated(numbers: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    """Return a tensor of a shape that has some of the numbers, (n,), at least twice.
+
+    TensorFlow would not copy what is there once.
+    """
+    size = prod(shape)
+    least = max(2, -(-size // numbers.shape[0]))
+    times = next((times for times in range(least, least + MOST_TIMES) if size % times == 0), None)
+    if times is None or size < times:
+        return tf.fill(shape, numbers[0])
+    return tf.reshape(tf.tile(numbers[: size // times], [times]), shape)
 
 
 def _num_bytes(tensors: Sequence[tf.Tensor | None]) -> int:

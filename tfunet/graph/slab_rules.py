@@ -79,15 +79,15 @@ def _slabs(op: tf.Operation) -> Slabs | None:
         return _pool(op)
     if op.type == "Reshape" and is_folded(op.outputs[0]):
         rows = _rows(op.inputs[0])
-        return Slabs(rows=rows.extent, unit=1, inputs=(rows, None), outputs=(rows,))
+        return Slabs(rows=rows.extent, inputs=(rows, None), outputs=(rows,))
     if op.type == "Sum" and is_folded(op.inputs[0]):
         folded, summed = _rows(op.inputs[0].op.inputs[0]), _rows(op.outputs[0])
-        return Slabs(rows=summed.extent, unit=1, inputs=(folded, None), outputs=(summed,))
+        return Slabs(rows=summed.extent, inputs=(folded, None), outputs=(summed,))
     if op.type in REDUCTIONS:
         return _reduction(op)
     if op.type == "BiasAddGrad":
         rows = _rows(op.inputs[0])
-        return Slabs(rows=rows.extent, unit=1, inputs=(rows,), outputs=(None,))
+        return Slabs(rows=rows.extent, inputs=(rows,), outputs=(None,))
     return _same_rows(op) if op.type in SAME_ROWS else None
 
 
@@ -126,10 +126,8 @@ def _convolution(op: tf.Operation) -> Slabs | None:
     read = _rows(op.inputs[0], reach, copies=copies)
     if op.type in FILTER_GRADIENTS:
         gradient = _rows(op.inputs[2])
-        return Slabs(rows=first.out_extent, unit=1, inputs=(read, None, gradient), outputs=(None,))
-    return Slabs(
-        rows=first.out_extent, unit=1, inputs=(read, None), outputs=(_rows(op.outputs[0]),)
-    )
+        return Slabs(rows=first.out_extent, inputs=(read, None, gradient), outputs=(None,))
+    return Slabs(rows=first.out_extent, inputs=(read, None), outputs=(_rows(op.outputs[0]),))
 
 
 def _pool(op: tf.Operation) -> Slabs | None:
@@ -143,9 +141,9 @@ def _pool(op: tf.Operation) -> Slabs | None:
     window = _rows(op.inputs[0], reach)
     if op.type in POOLS:
         pooled = _rows(op.outputs[0])
-        return Slabs(rows=pooled.extent, unit=1, inputs=(window,), outputs=(pooled,))
+        return Slabs(rows=pooled.extent, inputs=(window,), outputs=(pooled,))
     pooled, gradient = _rows(op.inputs[1], copies=2), _rows(op.inputs[1])
-    return Slabs(rows=pooled.extent, unit=1, inputs=(window, pooled, gradient), outputs=(window,))
+    return Slabs(rows=pooled.extent, inputs=(window, pooled, gradient), outputs=(window,))
 
 
 def _reduction(op: tf.Operation) -> Slabs | None:
@@ -156,10 +154,10 @@ def _reduction(op: tf.Operation) -> Slabs | None:
     rows = _rows(op.inputs[0])
     reduced = {int(axis) % rank for axis in axes.reshape(-1)}
     if 1 in reduced:
-        return Slabs(rows=rows.extent, unit=1, inputs=(rows, None), outputs=(None,))
+        return Slabs(rows=rows.extent, inputs=(rows, None), outputs=(None,))
     if 0 in reduced and not op.get_attr("keep_dims"):
         return None
-    return Slabs(rows=rows.extent, unit=1, inputs=(rows, None), outputs=(_rows(op.outputs[0]),))
+    return Slabs(rows=rows.extent, inputs=(rows, None), outputs=(_rows(op.outputs[0]),))
 
 
 def _same_rows(op: tf.Operation) -> Slabs | None:
@@ -185,7 +183,7 @@ def _same_rows(op: tf.Operation) -> Slabs | None:
         return _several_rows(op)
     if not _keeps_rows(op, has_rows=inputs[0] is not None):
         return None
-    return Slabs(rows=shape[1], unit=1, inputs=tuple(inputs), outputs=(_rows(output),))
+    return Slabs(rows=shape[1], inputs=tuple(inputs), outputs=(_rows(output),))
 
 
 def _is_option(op: tf.Operation, position: int) -> bool:
@@ -230,7 +228,7 @@ def _several_rows(op: tf.Operation) -> Slabs | None:
     several = Reach(stride=most // least, size=most // least)
     read = _rows(source, several if source.shape[1] == most else None)
     made = _rows(target, several if target.shape[1] == most else None)
-    return Slabs(rows=least, unit=1, inputs=(read, None), outputs=(made,))
+    return Slabs(rows=least, inputs=(read, None), outputs=(made,))
 
 
 def is_folded(tensor: tf.Tensor) -> bool:

@@ -39,13 +39,13 @@ class Slabs:
 
     Args:
         rows: Number of rows that the slabs divide.
-        unit: The height of each slab but the last is a multiple of it.
         inputs: The rows of each input that a slab reads; None if it reads all of the input.
         outputs: The rows of each output that a slab makes; None if the output is the sum over the
             slabs.
+        unit: The height of each slab but the last is a multiple of it.
     """
 
     rows: int
-    unit: int
     inputs: tuple[SlabRows | None, ...]
     outputs: tuple[SlabRows | None, ...]
+    unit: int = 1

@@ -157,7 +157,7 @@ def plan_widths(
     if None not in (encoder_filters, decoder_filters) and given:
         raise ValueError(
             f"{', '.join(given)}: encoder_filters and decoder_filters already say the number of "
-            f"filters of every convolution. Give one or the other."
+            f"filters of every convolution: give one or the other."
         )
     check_table("encoder_filters", encoder_filters, levels + 1, "one a level and the bottom")
     check_table("decoder_filters", decoder_filters, levels, "one a level")

@@ -38,7 +38,7 @@ def window_after_rows():
                 is_backward=False,
                 is_repeatable=True,
                 flops=0.0,
-                slabs=reach and Slabs(rows=ROWS, unit=1, inputs=(reach[0],), outputs=(reach[1],)),
+                slabs=reach and Slabs(rows=ROWS, inputs=(reach[0],), outputs=(reach[1],)),
             )
             for at, reach in enumerate(reaches)
         ),

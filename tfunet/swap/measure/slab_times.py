@@ -6,8 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfunet.graph.clock import Clock
-from tfunet.graph.made_up import made_up_numbers, repeated
-from tfunet.graph.op_times import REFUSALS, signature
+from tfunet.graph.op_times import REFUSALS, made_up_numbers, repeated, signature
 from tfunet.graph.static_values import known_value
 from tfunet.graph.step import Trace
 from tfunet.swap.plan.chains import Chain, slabs_of
