@@ -150,7 +150,7 @@ def test_slabs_give_what_the_whole_op_gives(name):
             for layer in stack:
                 y = layer(y)
             loss = tf.reduce_sum(tf.sin(y))
-        weights = [one.value for layer in stack for one in layer.trainable_variables]
+        weights = [variable.value for layer in stack for variable in layer.trainable_variables]
         tape.gradient(loss, [x, *weights])
         pairs = []
         for op in tf.compat.v1.get_default_graph().get_operations():
@@ -162,7 +162,7 @@ def test_slabs_give_what_the_whole_op_gives(name):
                 made = in_slabs(op, slabs, height)
                 whole = map(with_rows, op.outputs)
                 pairs += [(op.name, a, b) for a, b in zip(whole, made, strict=True)]
-        names.extend(one for one, _, _ in pairs)
+        names.extend(name for name, _, _ in pairs)
         return [(a, b) for _, a, b in pairs]
 
     names = []
@@ -207,7 +207,7 @@ def test_control_edge_that_is_more_than_an_order_keeps_an_op_whole():
         with tf.control_dependencies([ordered]):
             after = tf.abs(x)
     assert None not in map(slab_rules.describe, (first.op,))
-    assert [slab_rules.describe(one.op) for one in (held, after)] == [None, None]
+    assert [slab_rules.describe(tensor.op) for tensor in (held, after)] == [None, None]
 
 
 @pytest.mark.parametrize("rank", [2, 3])
@@ -217,8 +217,8 @@ def test_gradient_of_a_pooling_in_slabs_follows_its_own_forward_op(rank):
         x = tf.zeros([1, *(8,) * rank, 2])
         y = tf.nn.max_pool(x, 2, 2, "SAME")
         tf.gradients(tf.reduce_sum(y), x)
-        (op,) = (one for one in graph.get_operations() if one.type in op_reach.POOL_GRADIENTS)
+        (op,) = (op for op in graph.get_operations() if op.type in op_reach.POOL_GRADIENTS)
         slabs = slab_rules.describe(op)
-        (made,) = slab_ops.make(op, slabs, [one[:, :4] for one in op.inputs], 0, 2)
+        (made,) = slab_ops.make(op, slabs, [tensor[:, :4] for tensor in op.inputs], 0, 2)
     whole, slab = op.inputs[1].op, made.op.inputs[1].op
     assert (slab.type, slab.inputs[0].shape[1]) == (whole.type, 4)

@@ -105,7 +105,7 @@ class Tensor:
         return self.is_inner or self.is_folded
 
     @property
-    def swapped_bytes(self) -> int:
+    def stored_bytes(self) -> int:
         """Its bytes where it is stored outside of the device."""
         return self.compressed_bytes or self.num_bytes
 

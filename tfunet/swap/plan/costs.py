@@ -62,12 +62,12 @@ class Costs:
     def leaving_seconds(self, trace: Trace, tensor: int) -> float:
         """Return the time from when a swapped tensor is there to when it may go."""
         one = trace.tensors[tensor]
-        return self._cast_seconds(one) + self.out_seconds(one.swapped_bytes, tensor)
+        return self._cast_seconds(one) + self.out_seconds(one.stored_bytes, tensor)
 
     def arriving_seconds(self, trace: Trace, tensor: int) -> float:
         """Return the time from when a swapped tensor is called to when it is there again."""
         one = trace.tensors[tensor]
-        return self.in_seconds(one.swapped_bytes, tensor) + self._cast_seconds(one)
+        return self.in_seconds(one.stored_bytes, tensor) + self._cast_seconds(one)
 
     def _cast_seconds(self, tensor: Tensor) -> float:
         return tensor.num_bytes / self.cast_bytes_per_second if tensor.compressed_bytes else 0.0
@@ -84,7 +84,7 @@ class Costs:
         Where it takes room from others, it is their way to the disk that is counted.
         """
         one = trace.tensors[tensor]
-        seconds = self.out_seconds(one.swapped_bytes) + self.in_seconds(one.swapped_bytes)
+        seconds = self.out_seconds(one.stored_bytes) + self.in_seconds(one.stored_bytes)
         seconds += 2 * self._cast_seconds(one)
         if self.tiers.host_bytes is None:
             return seconds

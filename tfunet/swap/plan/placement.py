@@ -39,7 +39,7 @@ class Tiers:
             return frozenset()
         found = []
         for tensor in sorted(swapped, key=lambda one: (-trace.tensors[one].producer, one)):
-            num_bytes = trace.tensors[tensor].swapped_bytes
+            num_bytes = trace.tensors[tensor].stored_bytes
             if num_bytes <= left:
                 left -= num_bytes
             else:
@@ -80,4 +80,4 @@ def total_bytes(trace: Trace, tensors: Collection[int]) -> int:
 
 def swapped_bytes(trace: Trace, tensors: Collection[int]) -> int:
     """Return what tensors take together where they are swapped."""
-    return sum(trace.tensors[one].swapped_bytes for one in tensors)
+    return sum(trace.tensors[one].stored_bytes for one in tensors)

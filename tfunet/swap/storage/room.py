@@ -140,7 +140,7 @@ class Room:
 def _sizes(plan: Plan, step: Trace, graph: tf.Graph) -> dict[str, int]:
     """Return what the tensors take that a plan has on disk, by their keys."""
     # Of a batch whose size is not known a plan still knows the largest.
-    sizes = {one.name: one.swapped_bytes for one in step.tensors}
+    sizes = {one.name: one.stored_bytes for one in step.tensors}
     planned = {**plan.tensor_bytes, **plan.compressed_bytes}
     return {key_of(graph, one): max(sizes.get(one, 0), planned.get(one, 0)) for one in plan.on_disk}
 
