@@ -11,15 +11,15 @@ Row = TypeVar("Row", int, np.ndarray)
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """The rows of an input that each row of an output needs, along one axis.
+    r"""The rows of an input that each row of an output needs, along one axis.
 
     Row `o` of the output needs `size` rows of the input, from row `stride * o - before` on. If
     `transposed`, the two change places: row `i` of the input goes into `size` rows of the output,
     from row `stride * i - before` on. Here are both with stride 2, before 1 and size 3:
 
-        output      0     1     2          input       0     1     2
-                  / | \\ / | \\ / | \\                  / | \\ / | \\ / | \\
-        input   -1  0  1  2  3  4  5       output  -1  0  1  2  3  4  5
+        output      0     1     2         input         0     1     2
+                  / | \ / | \ / | \                   / | \ / | \ / | \
+        input   -1  0  1  2  3  4  5      output    -1  0  1  2  3  4  5
 
     Two reaches in a row: ask the first for the rows that the second needs.
 
