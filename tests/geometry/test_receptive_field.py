@@ -77,7 +77,7 @@ def _field_of_gradients(model: keras.Model, *, repeats: int) -> tuple[int, ...]:
     # Over several images: a maximum passes the gradient to one of its inputs only.
     touched = touched.reshape(len(positions), repeats, *touched.shape[1:]).any(axis=1)
     return tuple(
-        max(_extent(one, dimension) for one in touched) for dimension in range(len(middle))
+        max(_extent(field, dimension) for field in touched) for dimension in range(len(middle))
     )
 
 
@@ -167,6 +167,13 @@ def test_alignment_is_what_the_network_pools_by(build, expected):
 def test_layers_with_statistics_of_the_image_are_named(layer, is_named):
     inputs = keras.Input((8, 8, 4))
     assert statistics_layers(keras.Model(inputs, layer(inputs))) == ["one"] * is_named
+
+
+def test_the_reach_of_a_layer_that_is_used_twice_is_unknown():
+    inputs = keras.Input((8, 8, 1))
+    layer = keras.layers.Conv2D(1, 3, padding="same")
+    with pytest.raises(UnknownReachError, match="uses a layer more than once"):
+        receptive_field(keras.Model(inputs, layer(layer(inputs))))
 
 
 def test_a_layer_of_unknown_reach_is_named():

@@ -1,5 +1,7 @@
 """Tiles: every voxel is covered, bands are those of the whole, wherever they begin."""
 
+import operator
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,7 +28,7 @@ def blended_tilings():
 
 @settings(max_examples=100)
 @given(halo_tilings())
-def test_with_a_halo_each_voxel_is_said_once_and_has_its_context(planned):
+def test_with_a_halo_each_voxel_comes_from_one_window_and_has_its_context(planned):
     tiling, halo, step = planned
     for axis, total, window in zip(tiling.axes, tiling.totals, tiling.window, strict=True):
         assert (total == 1).all()
@@ -56,7 +58,7 @@ def field(tiling, starts):
 
 
 @settings(max_examples=60)
-@given(st.one_of(blended_tilings(), halo_tilings().map(lambda one: one[0])), st.integers(0, 50))
+@given(st.one_of(blended_tilings(), halo_tilings().map(operator.itemgetter(0))), st.integers(0, 50))
 def test_bands_from_any_finished_row_have_the_bits_of_all(tiling, rows):
     whole = np.concatenate(list(bands(tiling, lambda starts: field(tiling, starts), 2)))
     assert whole.shape == (*tiling.extent, 2)
@@ -76,10 +78,8 @@ def test_bands_from_any_finished_row_have_the_bits_of_all(tiling, rows):
 def test_a_constant_stays_what_it_is():
     for tiling in (blended((37, 9), (8, 12)), with_halo((37, 9), (16, 12), (3, 3), (4, 4))):
         ones = np.ones((*tiling.window, 1), np.float32)
-        found = np.concatenate(
-            list(bands(tiling, lambda starts, ones=ones: [ones for _ in starts], 1))
-        )
-        np.testing.assert_allclose(found, 1, rtol=1e-6)
+        parts = bands(tiling, lambda starts, ones=ones: [ones for _ in starts], 1)
+        np.testing.assert_allclose(np.concatenate(list(parts)), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_constant_stays_what_it_is():
     [
         (
             (12, 40),
-            "less than the 4 left by which windows are moved. Choose a window of at least 16",
+            "leaves less than 4, the least by which windows move. Choose a window of at least 16",
         ),
         ((18, 40), "no multiple of 4, by which this network pools. Choose 20"),
     ],

@@ -89,11 +89,11 @@ def with_inner(*rows):
     ],
 )
 def test_second_part_begins_where_most_waits(rows, begin):
-    found = divided(make_trace(*rows)[0])
-    assert found.is_forward
-    assert begin_of(found) == begin
+    forward = divided(make_trace(*rows)[0])
+    assert forward.is_forward
+    assert begin_of(forward) == begin
     if begin is not None:
-        assert all(op.is_backward for op in found.ops[begin:])
+        assert all(op.is_backward for op in forward.ops[begin:])
 
 
 def test_what_is_read_again_after_other_ops_waits():
@@ -112,12 +112,16 @@ def test_what_runs_as_one_op_is_in_one_part():
 
 def test_the_result_of_a_convolution_is_there_beside_its_input():
     trace, names = fused_trace()
-    found = divided(trace)
-    assert [found.tensors[names.index(one)].num_bytes for one in "ij"] == [10, 10]
-    assert [found.tensors[names.index(one)].is_inner for one in "ijc"] == [True, True, False]
-    in_use = memory(found, schedule(found, {}))
+    forward = divided(trace)
+    assert [forward.tensors[names.index(letter)].num_bytes for letter in "ij"] == [10, 10]
+    assert [forward.tensors[names.index(letter)].is_inner for letter in "ijc"] == [
+        True,
+        True,
+        False,
+    ]
+    in_use = memory(forward, schedule(forward, {}))
     assert in_use.tolist() == [100, 110, 120, 120, 120, 110]
-    assert not splittable(found) & {names.index("i"), names.index("j")}
+    assert not splittable(forward) & {names.index("i"), names.index("j")}
 
 
 def test_step_with_gradients_stays_as_it_is():

@@ -43,7 +43,7 @@ def trained(support=None, changed=lambda run: run):
     if support is not None:
         support._remove()
     kinds = {node.op for graph in graphs for node in graph.node}
-    return [one.numpy() for one in model.trainable_variables], kinds
+    return [variable.numpy() for variable in model.trainable_variables], kinds
 
 
 def test_sums_of_a_large_step_are_added_in_the_order_of_its_graph():

@@ -14,7 +14,7 @@ from kinds import KINDS, batches
 from paths import SUPPORT
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tfunet.graph import op_times, reader
+from tfunet.graph import clock, op_times, reader
 from tfunet.graph.op_times import Kind, take
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.measure import profile
@@ -62,13 +62,13 @@ def test_each_op_runs_once_between_two_looks_at_the_clock(tmp_path):
     ops = traced(several, shape, shape, (3, 3, 4, 4))
     # Equal ops on equal numbers, of which TensorFlow would make one, and of a sum a product.
     kinds = ["AddV2", "AddV2", "Conv2D", "Conv2D", "MaxPoolGrad"]
-    found = []
+    taken = []
     times = executed(
-        lambda: found.extend(take([Kind(ops[one], is_held=True) for one in kinds])), tmp_path
+        lambda: taken.extend(take([Kind(ops[kind], is_held=True) for kind in kinds])), tmp_path
     )
-    runs = op_times.REPEATS + 1
+    runs = clock.REPEATS + 1
     assert [times[f"alone_{index}"] for index in range(len(kinds))] == [runs] * len(kinds)
-    assert all(one.seconds >= 0 for one in found)
+    assert all(op.seconds >= 0 for op in taken)
     # Two inputs of each: the third of the last is what the forward op made.
     made_up = sum(count for name, count in times.items() if name.split("/")[-1].startswith("Tile"))
     assert made_up == runs * 2 * 5
@@ -76,10 +76,10 @@ def test_each_op_runs_once_between_two_looks_at_the_clock(tmp_path):
 
 def test_tiny_ops_are_all_there(tmp_path):
     times = executed(op_times.tiny_seconds, tmp_path)
-    runs = op_times.REPEATS + 1
+    runs = clock.REPEATS + 1
     for name in ("Sqrt", "mul"):
-        found = sum(count for one, count in times.items() if one.split("_")[0] == name)
-        assert found == runs * op_times.TINY_OPS, name
+        count = sum(count for op, count in times.items() if op.split("_")[0] == name)
+        assert count == runs * op_times.TINY_OPS, name
 
 
 def test_an_op_that_made_up_numbers_do_not_suit_does_not_spoil_the_others():
@@ -89,9 +89,9 @@ def test_an_op_that_made_up_numbers_do_not_suit_does_not_spoil_the_others():
     # Of nothing no number can be picked.
     ops = traced(several, (0, 8), (4,))
     multiply = traced(several, (4, 8), (4,))["Mul"]
-    found = take([Kind(ops["GatherV2"]), Kind(multiply)])
-    assert found[0] is None
-    assert found[1] is not None
+    taken = take([Kind(ops["GatherV2"]), Kind(multiply)])
+    assert taken[0] is None
+    assert taken[1] is not None
 
 
 def test_an_op_whose_output_depends_on_numbers_is_not_run():
@@ -113,11 +113,11 @@ def test_ops_that_make_more_and_less_of_the_same_input_are_timed_apart():
 
 @pytest.mark.parametrize("kind", ["unet 3D", "isensee", "separable"])
 def test_every_kind_of_op_of_a_network_is_timed_and_no_bit_changes(kind, monkeypatch):
-    found = []
+    timed = []
 
     def spied(kinds):
-        found.extend(zip(kinds, take(kinds), strict=True))
-        return [taken for _, taken in found]
+        timed.extend(zip(kinds, take(kinds), strict=True))
+        return [taken for _, taken in timed]
 
     monkeypatch.setattr(profile, "take", spied)
     monkeypatch.setattr(profile, "SMALL_BYTES", 2**8)
@@ -137,7 +137,7 @@ def test_every_kind_of_op_of_a_network_is_timed_and_no_bit_changes(kind, monkeyp
     for one, other in zip(planned, trained([]), strict=True):
         np.testing.assert_array_equal(one, other)
     # What has a state may not be run for its time.
-    stateless = [(op.op, taken) for op, taken in found if not op.op.op_def.is_stateful]
+    stateless = [(op.op, taken) for op, taken in timed if not op.op.op_def.is_stateful]
     assert len(stateless) > 20
     assert [op.type for op, taken in stateless if taken is None] == []
 
@@ -158,15 +158,15 @@ def test_peak_is_as_planned_with_scratch_and_without(onednn):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    printed = json.loads(done.stdout.splitlines()[-1])
     if onednn == "0":
         # Each of 8^3 gradients is unfolded to what 3^3 weights of 4 channels make of it.
-        assert found["scratch"] == 8**3 * 3**3 * 4 * 2
+        assert printed["scratch"] == 8**3 * 3**3 * 4 * 2
     # A profile is not taken inside another, and the op is timed all the same.
-    assert found["watched_scratch"] == 0
+    assert printed["watched_scratch"] == 0
     # All slabs of a row, also where oneDNN makes one op of a convolution and its padding.
-    assert found["in_a_row"] > 1
-    assert set(found["between_looks"]) == {found["in_a_row"]}, found
-    for step in found["steps"]:
+    assert printed["in_a_row"] > 1
+    assert set(printed["between_looks"]) == {printed["in_a_row"]}, printed
+    for step in printed["steps"]:
         assert step["predicted"] == pytest.approx(step["peak"], rel=0.01)
-    assert found["steps"][-1]["decisions"] > 0
+    assert printed["steps"][-1]["decisions"] > 0

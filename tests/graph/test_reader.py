@@ -37,9 +37,13 @@ def test_sums_that_become_one_run_in_slabs_together_from_the_first_on():
         return tf.nn.relu(((a + b) + c) + d)
 
     graph = step.get_concrete_function(*[tf.TensorSpec((1, 8, 8, 2))] * 4).graph
-    found, _ = reader.read(reader.in_order(graph.get_operations(), graph.outputs), graph.outputs)
-    sums = [index for index, op in enumerate(found.ops) if op.kind == "AddV2"]
-    inner, other, last = (found.ops[index].outputs[0] for index in sums)
-    assert [found.tensors[one].is_passed_on for one in (inner, other, last)] == [True, True, False]
-    assert last in split.splittable(found)
-    assert set(sums) < split.touched(found, {last})
+    trace, _ = reader.read(reader.in_order(graph.get_operations(), graph.outputs), graph.outputs)
+    sums = [index for index, op in enumerate(trace.ops) if op.kind == "AddV2"]
+    inner, other, last = (trace.ops[index].outputs[0] for index in sums)
+    assert [trace.tensors[index].is_passed_on for index in (inner, other, last)] == [
+        True,
+        True,
+        False,
+    ]
+    assert last in split.splittable(trace)
+    assert set(sums) < split.touched(trace, {last})

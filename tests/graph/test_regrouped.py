@@ -96,10 +96,10 @@ def awaited(a, b, c, small):
 def test_what_is_made_anew_with_the_op_that_reads_it(step, num_inner):
     specs = [tf.TensorSpec(shape) for shape in (LARGE, LARGE, LARGE, SMALL)]
     ops = tf.function(step).get_concrete_function(*specs).graph.get_operations()
-    found = regrouped(ops, (), lambda op: True)
-    assert len(found) == num_inner
+    outer_of = regrouped(ops, (), lambda op: True)
+    assert len(outer_of) == num_inner
     kinds = {op.name: op.type for op in ops}
-    assert {kinds[one] for one in found} <= {"AddV2", "Mul"}
+    assert {kinds[name] for name in outer_of} <= {"AddV2", "Mul"}
 
 
 def test_what_nothing_needs_reads_nothing():
@@ -110,7 +110,7 @@ def test_what_nothing_needs_reads_nothing():
         return inner + c
 
     graph = step.get_concrete_function(*[tf.TensorSpec(LARGE)] * 3).graph
-    ops = [one for one in graph.get_operations() if one.name != "left_out"]
+    ops = [op for op in graph.get_operations() if op.name != "left_out"]
     assert len(regrouped(ops, (), lambda op: False)) == 1
     assert not regrouped(ops, (), lambda op: True)
 
@@ -123,8 +123,8 @@ def test_what_the_step_returns_has_a_reader_more():
 
     graph = step.get_concrete_function(*[tf.TensorSpec(LARGE)] * 3).graph
     ops = graph.get_operations()
-    identities = {one.op.name for one in graph.outputs}
-    sums = {one.op.inputs[0].op.name for one in graph.outputs}
+    identities = {output.op.name for output in graph.outputs}
+    sums = {output.op.inputs[0].op.name for output in graph.outputs}
     assert not regrouped(ops, identities, lambda op: True)
     assert not regrouped(ops, sums, lambda op: True)
     assert len(regrouped(ops, (), lambda op: True)) == 1

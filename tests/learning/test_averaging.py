@@ -10,13 +10,13 @@ GRADIENTS = [[[1.0, 2.0]], [[3.0, -6.0]]]
 
 def halves(gradients):
     """Stands for an average over replicas: whatever it returns is what must be used."""
-    return [one / 2 for one in gradients]
+    return [gradient / 2 for gradient in gradients]
 
 
 def step(optimizer, variable, passes):
     optimizer.build([variable])
     for gradients in passes:
-        optimizer.apply([tf.constant(one) for one in gradients], [variable])
+        optimizer.apply([tf.constant(gradient) for gradient in gradients], [variable])
 
 
 def test_average_comes_before_clipping():
@@ -67,7 +67,7 @@ def test_gradient_that_overflows_on_one_replica_is_skipped_by_all():
     # The loss scale is halved where the average, not the local gradient, is infinite.
     variable = keras.Variable([1.0])
     inner = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=4.0)
-    optimizer = averaging(inner, lambda gradients: [one + np.inf for one in gradients])
+    optimizer = averaging(inner, lambda gradients: [gradient + np.inf for gradient in gradients])
     optimizer.build([variable])
     optimizer.apply([tf.constant([1.0])], [variable])
     assert float(variable[0]) == 1.0

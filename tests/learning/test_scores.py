@@ -27,7 +27,7 @@ def test_counts_are_those_of_numpy_inside_the_core_only():
     start = np.array([[0, 0], [1, 2], [0, 0]])
     stop = np.array([[5, 6], [4, 6], [5, 6]])
     valid = np.array([1.0, 1.0, 0.0], "float32")  # the last one only fills the batch
-    found = count(
+    counts = count(
         predicted_labels(logits), mask, region_table(4, regions), start, stop, valid
     ).numpy()
     labels = logits.argmax(-1)
@@ -42,8 +42,8 @@ def test_counts_are_those_of_numpy_inside_the_core_only():
                 (~predicted & truth).sum(),
                 truth.size,
             ]
-            assert found[sample, column].tolist() == wanted
-    assert not found[2].any()
+            assert counts[sample, column].tolist() == wanted
+    assert not counts[2].any()
 
 
 def test_one_channel_is_foreground_where_positive():

@@ -35,7 +35,7 @@ def _bytes_read_by_the_gradient(model: keras.Model) -> int:
 
     @tf.function(jit_compile=False)
     def gradients(images):
-        variables = [one.value for one in model.trainable_variables]
+        variables = [variable.value for variable in model.trainable_variables]
         with tf.GradientTape() as tape:
             logits = model(images, training=True)
         return tape.gradient(logits, variables)
@@ -44,7 +44,7 @@ def _bytes_read_by_the_gradient(model: keras.Model) -> int:
     operations = gradients.get_concrete_function(images).graph.get_operations()
     # In the order of their making: the model first, then the gradient.
     first = next(i for i, one in enumerate(operations) if one.name.startswith("gradient_tape/"))
-    forward = {one.name for one in operations[:first]}
+    forward = {operation.name for operation in operations[:first]}
     kept = {
         tensor.ref(): tensor
         for operation in operations[first:]
@@ -52,7 +52,7 @@ def _bytes_read_by_the_gradient(model: keras.Model) -> int:
         for tensor in map(_content, operation.inputs)
         if tensor.op.name in forward and _is_activation(tensor)
     }
-    return sum(math.prod(one.shape) * one.dtype.size for one in kept.values())
+    return sum(math.prod(tensor.shape) * tensor.dtype.size for tensor in kept.values())
 
 
 SMALL = {"image_shape": (32, 32, 1), "num_classes": 2, "filters": 8, "levels": 2}
@@ -74,9 +74,9 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def _precision_as_found():
-    found = keras.config.dtype_policy()
+    policy = keras.config.dtype_policy()
     yield
-    keras.config.set_dtype_policy(found)
+    keras.config.set_dtype_policy(policy)
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])

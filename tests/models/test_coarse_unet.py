@@ -20,7 +20,7 @@ def make(shape, coarser):
 def test_both_resolutions_label_every_voxel_with_the_same_network(shape):
     whole, coarse = make(shape, 1), make(shape, 2)
     assert whole.output_shape == coarse.output_shape == (None, *shape[:-1], 3)
-    assert [one.shape for one in whole.weights] == [one.shape for one in coarse.weights]
+    assert [weight.shape for weight in whole.weights] == [weight.shape for weight in coarse.weights]
 
 
 def test_the_coarse_one_sees_means_of_blocks_and_no_more():

@@ -11,7 +11,7 @@ UNET = {"filters": 4, "levels": 2, "convolutions": 1}
 
 def test_levels_go_down_to_the_bottom_and_up_again():
     described = describe("unet", image_shape=(32, 16, 1), num_classes=3, options=UNET)
-    assert [(one.side, one.spatial, one.channels) for one in described.levels] == [
+    assert [(level.side, level.spatial, level.channels) for level in described.levels] == [
         ("down", (32, 16), (4,)),
         ("down", (16, 8), (8,)),
         ("bottom", (8, 4), (16,)),
@@ -25,9 +25,9 @@ def test_levels_go_down_to_the_bottom_and_up_again():
 def test_levels_hold_all_parameters(name):
     described = describe(name, image_shape=(32, 32, 32, 1), num_classes=2)
     total = described.num_trainable + described.num_non_trainable
-    assert sum(one.num_parameters for one in described.levels) == total
-    for one in described.levels:
-        assert f"{one.num_parameters:,}" in str(described)
+    assert sum(level.num_parameters for level in described.levels) == total
+    for level in described.levels:
+        assert f"{level.num_parameters:,}" in str(described)
 
 
 def test_a_saved_model_is_described_like_the_function_that_built_it(tmp_path):
@@ -61,7 +61,7 @@ def test_a_function_in_the_users_file_is_described(tmp_path):
 
 def test_deeper_segmentations_are_listed_at_their_own_level():
     model = describe("isensee", image_shape=(32, 32, 1), num_classes=5)
-    segmentations = [5 in one.channels for one in model.levels if one.side == "up"]
+    segmentations = [5 in level.channels for level in model.levels if level.side == "up"]
     assert segmentations == [False, True, True, True]
 
 

@@ -88,7 +88,7 @@ def test_same_seed_gives_the_same_weights_and_another_seed_others(name):
 
 def test_no_two_kernels_start_equal():
     # One initializer object for several layers would give each the same values.
-    kernels = [one.numpy() for one in _build("unet 2D").weights if len(one.shape) > 1]
+    kernels = [weight.numpy() for weight in _build("unet 2D").weights if len(weight.shape) > 1]
     for index, one in enumerate(kernels):
         for other in kernels[:index]:
             assert one.shape != other.shape or not np.array_equal(one, other)
@@ -151,10 +151,10 @@ def test_building_without_weights_leaves_the_caller_as_it_was():
 
     policy = keras.config.dtype_policy().name
     expected, expected_name = draws(lambda: None)
-    found, found_name = draws(
+    built, built_name = draws(
         lambda: build_symbolic(lambda: _build("unet 2D"), precision="mixed_bfloat16")
     )
     assert keras.config.dtype_policy().name == policy
-    assert found_name == expected_name == "dense_1"
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert built_name == expected_name == "dense_1"
+    for weights, same in zip(built, expected, strict=True):
+        np.testing.assert_array_equal(weights, same)

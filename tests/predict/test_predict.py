@@ -58,8 +58,8 @@ def test_tiles_with_an_aligned_halo_are_the_whole_image(
     options = Options(tiles="halo", window=window, probabilities=True, batch=2)
     (path,) = predict(local_run, [str(folder / "scene.tif")], tmp_path, options)
     expected = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
-    found = tifffile.imread(tmp_path / "scene_probabilities.tif")
-    np.testing.assert_allclose(np.moveaxis(found, 0, -1), expected, atol=1e-6)
+    probabilities = tifffile.imread(tmp_path / "scene_probabilities.tif")
+    np.testing.assert_allclose(np.moveaxis(probabilities, 0, -1), expected, atol=1e-6)
     labels = tifffile.imread(path)
     assert labels.dtype == np.uint8
     assert labels.shape == SHAPE
@@ -98,9 +98,9 @@ def test_tiles_blended_by_a_gaussian_are_their_weighted_mean(local_run, folder, 
     predict(local_run, [str(folder / "scene.tif")], tmp_path, options)
     image = normalise(read_image(folder / "scene.tif"), "zscore")
     expected = blended_by_hand(local_run, image, (32, 32))
-    found = np.moveaxis(tifffile.imread(tmp_path / "scene_probabilities.tif"), 0, -1)
+    probabilities = np.moveaxis(tifffile.imread(tmp_path / "scene_probabilities.tif"), 0, -1)
     ratio = np.exp(expected - expected.max(-1, keepdims=True))
-    np.testing.assert_allclose(found, ratio / ratio.sum(-1, keepdims=True), atol=1e-5)
+    np.testing.assert_allclose(probabilities, ratio / ratio.sum(-1, keepdims=True), atol=1e-5)
     labels = tifffile.imread(tmp_path / "scene.tif")
     np.testing.assert_array_equal(labels, expected.argmax(-1))
 
@@ -132,7 +132,7 @@ def test_what_was_ended_goes_on_where_it_stopped(
         patch.setattr(RawFile, "append", ended)
         with pytest.raises(Killed):
             predict(local_run, image, tmp_path / "ended", options)
-    names = {one.name for one in (tmp_path / "ended").iterdir()}
+    names = {path.name for path in (tmp_path / "ended").iterdir()}
     assert names == {".unfinished-scene"}
     predict(local_run, image, tmp_path / "ended", options)
     assert "going on at row" in capsys.readouterr().out
@@ -142,7 +142,7 @@ def test_what_was_ended_goes_on_where_it_stopped(
             read_image(tmp_path / place / f"{name}{suffix}") for place in ("whole", "ended")
         )
         np.testing.assert_array_equal(one, other)
-    names = {one.name for one in (tmp_path / "ended").iterdir()}
+    names = {path.name for path in (tmp_path / "ended").iterdir()}
     assert names == {f"scene{suffix}", f"scene_probabilities{suffix}", "scene.json"}
 
 
@@ -246,7 +246,10 @@ def test_bad_input_is_refused_and_nothing_is_written(
         "IMAGE": folder / "scene.tif",
         "MASK": folder / "case0_mask.tif",
     }
-    given = [",".join(str(places.get(part, part)) for part in one.split(",")) for one in arguments]
+    given = [
+        ",".join(str(places.get(part, part)) for part in argument.split(","))
+        for argument in arguments
+    ]
     out = tmp_path / "out"
     assert main(["predict", *given, "--out", str(out)]) == exit_codes.BAD_INPUT
     assert re.search(message, capsys.readouterr().err)
@@ -274,7 +277,7 @@ def test_ctrl_c_leaves_no_half_written_file_and_the_same_command_goes_on(
     _, said = process.communicate(timeout=200)
     assert process.returncode == exit_codes.INTERRUPTED, said
     assert "The same command goes on from here" in said
-    assert [one.name for one in (tmp_path / "out").iterdir()] == [".unfinished-wide"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".unfinished-wide"]
     assert main(["predict", *given]) == exit_codes.OK
     assert "going on at row" in capsys.readouterr().out
     assert tifffile.imread(tmp_path / "out/wide.tif").shape == image.shape[:2]

@@ -38,24 +38,24 @@ def test_every_format_holds_the_values(kind, rank, num_classes, tmp_path):
     assert read_header(path).unit == "m"
     if kind == "nifti":
         image = nibabel.load(path)
-        found = np.asanyarray(image.dataobj).reshape(values.shape)
+        written = np.asanyarray(image.dataobj).reshape(values.shape)
         assert image.header.get_zooms()[:rank] == spacing
     elif kind == "tiff":
-        found = tifffile.imread(path)
+        written = tifffile.imread(path)
         with tifffile.TiffFile(path) as file:
             assert file.pages[0].is_tiled
             assert 'PhysicalSizeX="' + str(spacing[-1]) in file.ome_metadata
     else:
         group = zarr.open_group(path, mode="r")
-        found = group["0"][...]
+        written = group["0"][...]
         (image,) = group.attrs["ome"]["multiscales"]
         scale = image["datasets"][0]["coordinateTransformations"][0]["scale"]
         assert tuple(scale[-rank:]) == spacing
     if num_classes and kind != "nifti":
-        found = np.moveaxis(found, 0, -1)
-    np.testing.assert_array_equal(found, values)
-    assert found.dtype == raster.dtype
-    assert {one.name for one in tmp_path.iterdir()} == {"values.raw", path.name}
+        written = np.moveaxis(written, 0, -1)
+    np.testing.assert_array_equal(written, values)
+    assert written.dtype == raster.dtype
+    assert {path.name for path in tmp_path.iterdir()} == {"values.raw", path.name}
 
 
 def test_nifti_keeps_the_orientation_of_the_image(tmp_path):
@@ -66,10 +66,10 @@ def test_nifti_keeps_the_orientation_of_the_image(tmp_path):
     values, raster = raw(tmp_path, 3, None)
     image_path = tmp_path / "image.nii"
     write("nifti", raster, tmp_path / "out.nii.gz", image=image_path, spacing=(4.0, 3.0, 2.0))
-    found = nibabel.load(tmp_path / "out.nii.gz")
-    np.testing.assert_array_equal(found.affine, affine)
-    np.testing.assert_array_equal(np.asanyarray(found.dataobj), values)
-    assert found.get_data_dtype() == np.uint8
+    written = nibabel.load(tmp_path / "out.nii.gz")
+    np.testing.assert_array_equal(written.affine, affine)
+    np.testing.assert_array_equal(np.asanyarray(written.dataobj), values)
+    assert written.get_data_dtype() == np.uint8
     assert default_format(image_path) == "nifti"
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_finished_leaves_nothing(tmp_path):
                 image=tmp_path / "image.png",
                 spacing=None,
             )
-        assert {one.name for one in tmp_path.iterdir()} == {"values.raw"}
+        assert {path.name for path in tmp_path.iterdir()} == {"values.raw"}
 
 
 def test_an_array_in_a_file_has_a_prediction_of_its_own_that_is_old_when_the_file_is_newer(

@@ -1,14 +1,16 @@
 """The receptive field of a model, in input pixels, read from its graph."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-# First and last index that is needed of a tensor, in one dimension, for each output position.
-Interval = tuple[np.ndarray, np.ndarray]
+from tfunet.geometry.reach import Reach, kernel_reach, upsampling_reach
+
+# The rows [begin, end) of a tensor that each output position needs, along one dimension.
+Rows = tuple[np.ndarray, np.ndarray]
 
 # Normalizations count as pointwise: their means over the image are not part of the field.
 POINTWISE = (
@@ -57,36 +59,37 @@ class UnknownReachError(ValueError):
 
 
 def receptive_field(model: keras.Model) -> tuple[int, ...]:
-    """Pixels that one output position depends on, in each spatial dimension, borders apart.
+    """Return how many pixels an output position depends on, in each spatial dimension.
 
-    The largest over all output positions: up-sampling gives neighbours different fields. The
-    model has one input and one output, and known spatial sizes. Raises UnknownReachError.
+    It is the largest number over all output positions, for up-sampling gives neighbours different
+    fields. Borders do not count. The model has one input and one output, and known spatial sizes.
+    Raises UnknownReachError.
     """
     spans = [_needed(model, dimension) for dimension in _dimensions(model)]
-    return tuple(int((last - first + 1).max()) for first, last in spans)
+    return tuple(int((end - begin).max()) for begin, end in spans)
 
 
 def reach(model: keras.Model) -> tuple[int, ...]:
-    """Pixels to either side that an output position depends on, in each spatial dimension.
+    """Return how far an output position looks to either side, in pixels of each dimension.
 
-    The largest over both sides and all output positions, borders apart, for a model whose output
-    has the size of its input. Raises UnknownReachError.
+    It is the largest distance over both sides and all output positions. Borders do not count. The
+    output of the model has the size of its input. Raises UnknownReachError.
     """
-    spans = [_needed(model, dimension) for dimension in _dimensions(model)]
-    positions = [np.arange(len(first)) for first, _ in spans]
-    return tuple(
-        int(max((at - first).max(), (last - at).max(), 0))
-        for at, (first, last) in zip(positions, spans, strict=True)
-    )
+    distances = []
+    for dimension in _dimensions(model):
+        begin, end = _needed(model, dimension)
+        position = np.arange(len(begin))
+        distances.append(int(max((position - begin).max(), (end - 1 - position).max(), 0)))
+    return tuple(distances)
 
 
 def alignment(model: keras.Model) -> tuple[int, ...]:
-    """Pixels by which a window may be moved so that it is pooled as before, in each dimension.
+    """Return the pixels by which a window may move and still be pooled alike, in each dimension.
 
-    The least common multiple of the factors by which the model's tensors are smaller than its
-    input; the model has known spatial sizes.
+    It is the least common multiple of the factors by which the model's tensors are smaller than
+    its input. The model has known spatial sizes.
     """
-    tensors = [one for operation in model.operations for one in _outputs(operation)]
+    tensors = [tensor for layer in model.operations for tensor in keras.tree.flatten(layer.output)]
     return tuple(
         math.lcm(
             *(
@@ -100,7 +103,7 @@ def alignment(model: keras.Model) -> tuple[int, ...]:
 
 
 def statistics_layers(model: keras.Model) -> list[str]:
-    """Names of the layers that normalize by statistics of the whole image that they are given."""
+    """Return the names of the layers that normalize by statistics of all pixels of their input."""
     return [
         layer.name
         for layer in model.operations
@@ -119,86 +122,62 @@ def _dimensions(model: keras.Model) -> range:
     return range(len(model.input.shape) - 2)
 
 
-def _outputs(operation: Any) -> list[Any]:
-    return keras.tree.flatten(operation.output)
-
-
-def _needed(model: keras.Model, dimension: int) -> Interval:
-    """The first and last input position that each output position depends on."""
-    size = model.output.shape[1 + dimension]
-    positions = np.arange(size)
-    needed: dict[int, Interval] = {id(model.output): (positions, positions)}
-    for operation in reversed(model.operations):
-        outputs = keras.tree.flatten(operation.output)
-        intervals = [needed[id(one)] for one in outputs if id(one) in needed]
-        if isinstance(operation, keras.layers.InputLayer) or not intervals:
+def _needed(model: keras.Model, dimension: int) -> Rows:
+    """Return the input positions [begin, end) that each output position depends on."""
+    positions = np.arange(model.output.shape[1 + dimension])
+    needed: dict[int, Rows] = {id(model.output): (positions, positions + 1)}
+    for layer in reversed(model.operations):
+        outputs = [id(tensor) for tensor in keras.tree.flatten(layer.output)]
+        known = [needed[tensor] for tensor in outputs if tensor in needed]
+        if isinstance(layer, keras.layers.InputLayer) or not known:
             continue
-        interval = _reach(operation, dimension)(_hull(intervals))
-        for tensor in keras.tree.flatten(operation.input):
-            known = [needed[id(tensor)]] if id(tensor) in needed else []
-            needed[id(tensor)] = _hull([*known, interval])
+        rows = layer_reach(layer, dimension).needed(*_hull(known))
+        for tensor in map(id, keras.tree.flatten(layer.input)):
+            needed[tensor] = _hull([needed[tensor], rows]) if tensor in needed else rows
+    if id(model.input) not in needed:
+        raise UnknownReachError(f"model {model.name!r}, which uses a layer more than once")
     return needed[id(model.input)]
 
 
-def _hull(intervals: list[Interval]) -> Interval:
-    firsts, lasts = zip(*intervals, strict=True)
-    return np.minimum.reduce(firsts), np.maximum.reduce(lasts)
+def _hull(rows: list[Rows]) -> Rows:
+    begins, ends = zip(*rows, strict=True)
+    return np.minimum.reduce(begins), np.maximum.reduce(ends)
 
 
-def _reach(operation: Any, dimension: int) -> Callable[[Interval], Interval]:
-    """What an operation needs of its input, for an interval of its output."""
-    if isinstance(operation, POINTWISE):
-        return lambda interval: interval
-    if isinstance(operation, TRANSPOSED):
-        return _transposed(operation, dimension)
-    if isinstance(operation, CONVOLUTIONS):
-        size = (operation.kernel_size[dimension] - 1) * operation.dilation_rate[dimension] + 1
-        return _window(operation, dimension, size)
-    if isinstance(operation, POOLINGS):
-        return _window(operation, dimension, operation.pool_size[dimension])
-    if isinstance(operation, UPSAMPLINGS):
-        return _upsampling(operation, dimension)
-    if type(operation).__name__ == "Pad":
-        before, _ = operation.pad_width[1 + dimension]
-        return lambda interval: (interval[0] - before, interval[1] - before)
-    raise UnknownReachError(f"layer {operation.name!r} of type {type(operation).__name__}")
+def layer_reach(layer: Any, dimension: int) -> Reach:
+    """Return the reach of a Keras layer or operation along a spatial dimension.
+
+    Raises UnknownReachError.
+    """
+    if isinstance(layer, POINTWISE):
+        return Reach()
+    if isinstance(layer, TRANSPOSED):
+        return _kernel_reach(layer, dimension, layer.kernel_size, layer.output, transposed=True)
+    if isinstance(layer, CONVOLUTIONS):
+        return _kernel_reach(layer, dimension, layer.kernel_size, layer.input)
+    if isinstance(layer, POOLINGS):
+        return _kernel_reach(layer, dimension, layer.pool_size, layer.input)
+    if isinstance(layer, UPSAMPLINGS):
+        # In 3D there is nothing but repetition, and no attribute to say so.
+        interpolation, factor = getattr(layer, "interpolation", "nearest"), layer.size[dimension]
+        if interpolation in ("nearest", "bilinear") or factor == 1:
+            return upsampling_reach(factor, linear=interpolation == "bilinear")
+        raise UnknownReachError(f"layer {layer.name!r} with interpolation {interpolation!r}")
+    if type(layer).__name__ == "Pad":
+        return Reach(before=layer.pad_width[1 + dimension][0])
+    raise UnknownReachError(f"layer {layer.name!r} of type {type(layer).__name__}")
 
 
-def _window(operation: Any, dimension: int, size: int) -> Callable[[Interval], Interval]:
-    """A window of `size` input positions that moves by the stride."""
-    stride = operation.strides[dimension]
-    before = 0
-    if operation.padding == "same":
-        length = operation.input.shape[1 + dimension]
-        steps = -(-length // stride)
-        before = max((steps - 1) * stride + size - length, 0) // 2
-    return lambda interval: (
-        interval[0] * stride - before,
-        interval[1] * stride - before + size - 1,
+def _kernel_reach(
+    layer: Any, dimension: int, sizes: Sequence[int], padded: Any, *, transposed: bool = False
+) -> Reach:
+    """Return the reach of a layer with windows of `sizes`, whose "same" padding is for `padded`."""
+    # Poolings have no dilation.
+    dilations = getattr(layer, "dilation_rate", (1,) * len(sizes))
+    return kernel_reach(
+        sizes[dimension],
+        stride=layer.strides[dimension],
+        dilation=dilations[dimension],
+        same_extent=padded.shape[1 + dimension] if layer.padding == "same" else None,
+        transposed=transposed,
     )
-
-
-def _transposed(operation: Any, dimension: int) -> Callable[[Interval], Interval]:
-    """Input i writes the outputs i * stride - before and the size - 1 after it."""
-    stride = operation.strides[dimension]
-    size = (operation.kernel_size[dimension] - 1) * operation.dilation_rate[dimension] + 1
-    before = max(size - stride, 0) // 2 if operation.padding == "same" else 0
-    return lambda interval: (
-        -((size - 1 - before - interval[0]) // stride),
-        (interval[1] + before) // stride,
-    )
-
-
-def _upsampling(operation: Any, dimension: int) -> Callable[[Interval], Interval]:
-    factor = operation.size[dimension]
-    # In 3D there is nothing but repetition, and no attribute to say so.
-    interpolation = getattr(operation, "interpolation", "nearest")
-    if interpolation == "nearest" or factor == 1:
-        return lambda interval: (interval[0] // factor, interval[1] // factor)
-    if interpolation == "bilinear":
-        # Half-pixel centres: output o lies at (o + 1/2) / factor - 1/2, between two inputs.
-        return lambda interval: (
-            (2 * interval[0] + 1 - factor) // (2 * factor),
-            -((factor - 1 - 2 * interval[1]) // (2 * factor)),
-        )
-    raise UnknownReachError(f"layer {operation.name!r} with interpolation {interpolation!r}")

@@ -1,4 +1,4 @@
-"""How an image is covered by tiles, and how their predictions become one. Imports no TensorFlow."""
+"""Tiles that cover an image, and how their predictions are put together."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,12 +10,12 @@ import numpy as np
 
 from tfunet.geometry.windows import axis_windows, padding_before
 
-# Of nnU-Net (Isensee et al. 2021): half of a window overlaps the next, and the standard deviation
-# of the Gaussian by which it is weighted is an eighth of it.
+# As in nnU-Net (Isensee et al. 2021): half of a window overlaps the next, and its Gaussian weights
+# have a standard deviation of an eighth of the window.
 OVERLAP = 0.5
 DEVIATION = 1 / 8
 
-# Starts of windows to their logits (*window, classes), one after another.
+# Takes the starts of windows and yields the logits (*window, classes) of each.
 Predict = Callable[[Sequence[tuple[int, ...]]], Iterable[np.ndarray]]
 
 
@@ -25,8 +25,8 @@ class Tile:
 
     Args:
         start: Its first voxel.
-        begin: The first voxel that it has a say in.
-        weights: (voxels from `begin` on,) float32: how much it says.
+        begin: The first voxel that it counts for.
+        weights: (voxels from `begin` on,) float32: how much it counts.
     """
 
     start: int
@@ -35,7 +35,7 @@ class Tile:
 
     @property
     def end(self) -> int:
-        """One past the last voxel that it has a say in."""
+        """One past the last voxel that it counts for."""
         return self.begin + len(self.weights)
 
 
@@ -66,17 +66,16 @@ class Tiling:
 
     @property
     def num_windows(self) -> int:
-        """Windows of the whole image."""
+        """Number of windows of the image."""
         return math.prod(map(len, self.axes))
 
     def rows_done(self, rows: int) -> int:
-        """Return how many of `rows` rows of the image are whole bands: what `bands` yields."""
+        """Return how many of the first `rows` rows of the image are complete bands of `bands`."""
         starts = [max(tile.begin - self.before[0], 0) for tile in self.axes[0]]
-        whole = [start for start in [*starts, self.extent[0]] if start <= rows]
-        return max(whole, default=0)
+        return max((start for start in [*starts, self.extent[0]] if start <= rows), default=0)
 
     def windows_from(self, row: int) -> int:
-        """Return the windows that have a say in the rows of the image from `row` on."""
+        """Return how many windows count for the rows of the image from `row` on."""
         per_row = self.num_windows // len(self.axes[0])
         return per_row * sum(tile.end > row + self.before[0] for tile in self.axes[0])
 
@@ -84,9 +83,9 @@ class Tiling:
 def with_halo(
     extent: Sequence[int], window: Sequence[int], halo: Sequence[int], alignment: Sequence[int]
 ) -> Tiling:
-    """Cover an image so that each voxel is said by one window, with `halo` voxels around it.
+    """Cover an image so that each voxel comes from one window, with `halo` voxels around it.
 
-    The image is padded behind its end to a multiple of `alignment`, and windows start at such:
+    The image is padded at its end to a multiple of `alignment`, and windows start at multiples:
     the network sees each voxel as it would in the whole image. A window is cut to the image.
     """
     padded = [-(-size // step) * step for size, step in zip(extent, alignment, strict=True)]
@@ -95,8 +94,8 @@ def with_halo(
     for size, length, margin, step in zip(padded, cut, halo, alignment, strict=True):
         if length < size and length - 2 * margin < step:
             raise ValueError(
-                f"A window of {length} voxels with a halo of {margin} on each side has less than "
-                f"the {step} left by which windows are moved. Choose a window of at least "
+                f"A window of {length} voxels with a halo of {margin} on each side leaves less "
+                f"than {step}, the least by which windows move. Choose a window of at least "
                 f"{2 * margin + step}, or a smaller --halo, which is no longer exact."
             )
         if length % step:
@@ -118,9 +117,9 @@ def with_halo(
 
 
 def blended(extent: Sequence[int], window: Sequence[int]) -> Tiling:
-    """Cover an image by windows that overlap by half, weighted by a Gaussian about their middle.
+    """Cover an image by windows that overlap by half, with Gaussian weights about their middle.
 
-    A smaller image is padded, centred, to the window. After nnU-Net, Isensee et al. 2021.
+    A smaller image is centred in the window and padded. After nnU-Net, Isensee et al. 2021.
     """
     padded = [max(sizes) for sizes in zip(extent, window, strict=True)]
     return Tiling(
@@ -143,10 +142,10 @@ def bands(
     """Yield the logits of the image in bands (rows, *rest, num_logits) float32, from the first.
 
     Args:
-        tiling: Of the image.
-        predict: Gives the logits of windows by their starts.
+        tiling: The tiles of the image.
+        predict: Yields the logits of windows at the given starts.
         num_logits: Logits of a voxel.
-        first_row: Where to begin: 0, or a number that `Tiling.rows_done` returned.
+        first_row: The row to begin at: 0, or a number that `Tiling.rows_done` returned.
     """
     rest = [len(total) for total in tiling.totals[1:]]
     top, bottom = tiling.before[0], tiling.before[0] + tiling.extent[0]
@@ -163,32 +162,33 @@ def bands(
         missing = tile.end - done - len(held)
         held = np.concatenate([held, np.zeros((max(missing, 0), *rest, num_logits), np.float32)])
         corners = list(product([tile], *tiling.axes[1:]))
-        starts = [tuple(one.start for one in corner) for corner in corners]
+        starts = [tuple(tile.start for tile in corner) for corner in corners]
         for corner, logits in zip(corners, predict(starts), strict=True):
             _add(held, done, corner, logits)
         stop = min(end, bottom)
         if stop > done:
-            yield _weighed(held[: stop - done], tiling, done)[(slice(None), *inside)]
+            yield _averaged(held[: stop - done], tiling, done)[(slice(None), *inside)]
             held = held[stop - done :].copy()
             done = stop
 
 
 def _add(held: np.ndarray, done: int, corner: Sequence[Tile], logits: np.ndarray) -> None:
-    """Add a window to the rows that are held, of which the first is row `done`."""
-    # Rows of an earlier band are written already, where it is not the first.
-    first = max(corner[0].begin, done)
-    rows = corner[0].weights[first - corner[0].begin :]
-    to = [slice(first - done, corner[0].end - done)]
-    of = [slice(first - corner[0].start, corner[0].end - corner[0].start)]
-    to += [slice(one.begin, one.end) for one in corner[1:]]
-    of += [slice(one.begin - one.start, one.end - one.start) for one in corner[1:]]
-    part = logits[tuple(of)]
-    for axis, weights in enumerate([rows, *(one.weights for one in corner[1:])]):
+    """Add the logits of a window to the rows that are held; the first of them is row `done`."""
+    top, *others = corner
+    # The rows before `done` are written already.
+    first = max(top.begin, done)
+    rows = top.weights[first - top.begin :]
+    target = [slice(first - done, top.end - done)]
+    source = [slice(first - top.start, top.end - top.start)]
+    target += [slice(tile.begin, tile.end) for tile in others]
+    source += [slice(tile.begin - tile.start, tile.end - tile.start) for tile in others]
+    part = logits[tuple(source)]
+    for axis, weights in enumerate([rows, *(tile.weights for tile in others)]):
         part = part * _along(weights, axis, part.ndim)
-    held[tuple(to)] += part
+    held[tuple(target)] += part
 
 
-def _weighed(held: np.ndarray, tiling: Tiling, done: int) -> np.ndarray:
+def _averaged(held: np.ndarray, tiling: Tiling, done: int) -> np.ndarray:
     for axis, total in enumerate(tiling.totals):
         weights = total[done : done + len(held)] if axis == 0 else total
         held = held / _along(weights, axis, held.ndim)
@@ -196,7 +196,9 @@ def _weighed(held: np.ndarray, tiling: Tiling, done: int) -> np.ndarray:
 
 
 def _along(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
-    return values.reshape([-1 if one == axis else 1 for one in range(rank)])
+    shape = [1] * rank
+    shape[axis] = -1
+    return values.reshape(shape)
 
 
 def _gaussian(length: int, *, alone: bool) -> np.ndarray:
@@ -207,7 +209,7 @@ def _gaussian(length: int, *, alone: bool) -> np.ndarray:
 
 
 def _even_starts(length: int, window: int) -> list[int]:
-    """Return starts at equal distances, at most the part of a window that does not overlap."""
+    """Return starts at equal distances, so that windows overlap by at least OVERLAP."""
     steps = int(np.ceil((length - window) / (window * (1 - OVERLAP))))
     return (
         [round(index * (length - window) / steps) for index in range(steps + 1)] if steps else [0]

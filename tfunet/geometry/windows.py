@@ -1,8 +1,17 @@
-"""Windows that cover an image so that each voxel is counted once. Imports no TensorFlow."""
+"""Windows that cover an image so that each voxel is counted once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
+
+
+class AxisWindow(NamedTuple):
+    """A window along one axis; see `Window`."""
+
+    start: int
+    core_start: int
+    core_stop: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,38 +32,36 @@ class Window:
 def plan_windows(extent: Sequence[int], patch: Sequence[int], halo: int = 0) -> list[Window]:
     """Return windows of the size of `patch` whose cores cover each voxel of `extent` once.
 
-    A core keeps at least `halo` voxels of context on each side that is not a border of the
-    image. The last window of an axis is shifted inward; an axis shorter than the patch has one
-    window, centred on it.
+    A core has at least `halo` voxels of its window around it, except at a border of the image.
+    The last window of an axis is shifted inward. An axis shorter than the patch has one window,
+    with the image in its middle.
     """
     if len(extent) != len(patch):
         raise ValueError(f"An image of shape {tuple(extent)} has no patches of {tuple(patch)}.")
     axes = [axis_windows(size, length, halo) for size, length in zip(extent, patch, strict=True)]
     return [
         Window(
-            start=tuple(start for start, _, _ in corner),
-            core_start=tuple(first for _, first, _ in corner),
-            core_stop=tuple(stop for _, _, stop in corner),
+            start=tuple(window.start for window in corner),
+            core_start=tuple(window.core_start for window in corner),
+            core_stop=tuple(window.core_stop for window in corner),
         )
         for corner in product(*axes)
     ]
 
 
 def padding_before(extent: Sequence[int], patch: Sequence[int]) -> tuple[int, ...]:
-    """Return the voxels in front of an image that is padded, centred, to at least `patch`."""
+    """Return the voxels of padding in front of an image that is centred in at least `patch`."""
     return tuple(max(size - length, 0) // 2 for length, size in zip(extent, patch, strict=True))
 
 
-def axis_windows(
-    length: int, window: int, halo: int, alignment: int = 1
-) -> list[tuple[int, int, int]]:
-    """Return (start, core start, core stop) of each window of one axis, as `plan_windows` does.
+def axis_windows(length: int, window: int, halo: int, alignment: int = 1) -> list[AxisWindow]:
+    """Return the windows of one axis, as `plan_windows` places them.
 
-    Starts are multiples of `alignment`, where `length` and `window` are.
+    Starts are multiples of `alignment` if `length` and `window` are.
     """
     if length <= window:
-        before = (window - length) // 2
-        return [(-before, before, before + length)]
+        (before,) = padding_before((length,), (window,))
+        return [AxisWindow(-before, before, before + length)]
     stride = (window - 2 * halo) // alignment * alignment
     if stride < 1:
         raise ValueError(
@@ -64,6 +71,6 @@ def axis_windows(
     starts = [*range(0, length - window, stride), length - window]
     stops = [start + window - halo for start in starts[:-1]] + [length]
     return [
-        (start, first - start, stop - start)
+        AxisWindow(start, first - start, stop - start)
         for start, first, stop in zip(starts, [0, *stops[:-1]], stops, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Wraps a step of a model, so that its ops are seen, and can be changed, when it is traced."""
+"""Wraps a step of a model so that its ops can be read and changed when it is traced."""
 
 import functools
 import threading
@@ -10,22 +10,20 @@ import tensorflow as tf
 from tfunet.graph import reader
 
 _tracing = threading.local()
+# Takes the ops and the results of a step, and may change their graph.
+Edit = Callable[[Sequence[tf.Operation], Sequence[tf.Tensor]], None]
 
 
-def taken_over(
-    step: Callable[..., Any],
-    plan: Callable[[Sequence[tf.Operation], Sequence[tf.Tensor]], None],
-) -> Callable[..., Any]:
-    """Return a step that calls `plan` with its ops and its results each time it is traced.
+def taken_over(step: Callable[..., Any], edit: Edit) -> Callable[..., Any]:
+    """Return a step that calls `edit` with its ops and its results each time it is traced.
 
     The ops are those of the replica that is being traced, in the order in which they are to run
-    (`tfunet.graph.reader.in_order`). Of a step that is part of another, such as a test_step that a
-    train_step calls, only the outer one is planned; one that returns ragged or sparse tensors is
-    not.
+    (`tfunet.graph.reader.in_order`). If a step calls another, as a train_step may call test_step,
+    `edit` gets only the outer one. It gets no step that returns ragged or sparse tensors.
     """
 
     @functools.wraps(step)
-    def planned(*args: Any, **kwargs: Any) -> Any:
+    def traced(*args: Any, **kwargs: Any) -> Any:
         if tf.executing_eagerly() or getattr(_tracing, "is_under_way", False):
             return step(*args, **kwargs)
         graph = tf.compat.v1.get_default_graph()
@@ -35,25 +33,21 @@ def taken_over(
             returned = step(*args, **kwargs)
         finally:
             _tracing.is_under_way = False
-        return _planned(plan, graph.get_operations()[begin:], returned)
+        return _edited(edit, graph.get_operations()[begin:], returned)
 
-    return planned
+    return traced
 
 
-# A step may want AutoGraph; to run the planner through it takes ten times as long.
+# A step may want AutoGraph; AutoGraph would make `edit` ten times as slow.
 @tf.autograph.experimental.do_not_convert
-def _planned(
-    plan: Callable[[Sequence[tf.Operation], Sequence[tf.Tensor]], None],
-    ops: Sequence[tf.Operation],
-    returned: Any,
-) -> Any:
-    results = [one for one in tf.nest.flatten(returned) if tf.is_tensor(one)]
-    if any(isinstance(one, tf.RaggedTensor | tf.SparseTensor) for one in results):
+def _edited(edit: Edit, ops: Sequence[tf.Operation], returned: Any) -> Any:
+    results = [value for value in tf.nest.flatten(returned) if tf.is_tensor(value)]
+    if any(isinstance(value, tf.RaggedTensor | tf.SparseTensor) for value in results):
         return returned
-    own = _of_this_replica(ops)
-    # Readers, so that the step returns what a plan puts in the place of a result.
+    ops = _of_this_replica(ops)
+    # The step returns readers of its results, so that `edit` can replace a result.
     returned = tf.nest.map_structure(_read, returned)
-    plan(reader.in_order(own, results), results)
+    edit(reader.in_order(ops, results), results)
     return returned
 
 
@@ -62,7 +56,7 @@ def _read(result: Any) -> Any:
 
 
 def _of_this_replica(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """Return those of the replica that is being traced.
+    """Return the ops of the replica that is being traced.
 
     Replicas of one process are traced into one graph, in turn, each under its own device.
     """

@@ -1,45 +1,50 @@
-"""Small changes of the graph of a traced step."""
+"""Small changes to the graph of a traced step."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from tfunet.graph.reader import READS
+from tfunet.graph.step import READS
 
 
 def together(
     of_weights: tf.Operation, of_bias: tf.Operation, before: Sequence[tf.Operation]
 ) -> tf.Operation:
-    """Let two gradients of a convolution wait for ops by what both read, and return the op after
-    which both are done. oneDNN makes one op of two with the same edges, in other last bits, and
-    which of them TensorFlow leaves nobody says."""
-    shared = of_weights.inputs[2]
+    """Let the gradients of a convolution's weights and bias wait for ops, and return an op that
+    runs after both.
+
+    oneDNN makes one op of two with the same control edges, which changes the last bits, and
+    TensorFlow does not say which of the two stays. So they wait by the tensor that both read.
+    """
+    gradient = of_weights.inputs[2]
     with tf.control_dependencies(None):
         if before:
             with tf.control_dependencies(before), tf.device(of_weights.device):
-                shared = tf.raw_ops.EnsureShape(input=shared, shape=shared.shape)
-            of_weights._update_input(2, shared)
-            of_bias._update_input(0, shared)
+                gradient = tf.raw_ops.EnsureShape(input=gradient, shape=gradient.shape)
+            of_weights._update_input(2, gradient)
+            of_bias._update_input(0, gradient)
         with tf.control_dependencies([of_weights, of_bias]):
             return tf.no_op()
 
 
 def delayed(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
-    """Return a tensor that is there only after an op: an edge that keeps no two ops from fusing."""
+    """Return a tensor that is there only after ops. Unlike a control edge on the op that makes it,
+    this keeps no two ops from being fused."""
     if tensor.op.type in READS:
         return tensor
     return identity(tensor, after)
 
 
-def named_after(op: tf.Operation, what: str = "") -> AbstractContextManager[str]:
-    """Return a scope for what takes the place of an op's output.
+def named_after(op: tf.Operation, scope: str = "") -> AbstractContextManager[str]:
+    """Return a name scope for what takes the place of an op's output.
 
-    TensorFlow sorts the inputs of sums and products by their names before it rearranges them: with
-    the op's own name in front, what takes its place keeps its place.
+    TensorFlow sorts the inputs of sums and products by name before it rearranges them. A name that
+    begins with the op's name keeps the op's place.
     """
-    return tf.name_scope(f"{op.name}/{what}/" if what else f"{op.name}/")
+    return tf.name_scope(f"{op.name}/{scope}/" if scope else f"{op.name}/")
 
 
 def identity(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
@@ -55,7 +60,8 @@ def identity(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
 
 
 def done(op: tf.Operation) -> tf.Operation:
-    """Return an op that runs after another, to wait for: edges from it keep no two from fusing."""
+    """Return an op to wait for that runs after `op`: edges from it keep no two ops from being
+    fused."""
     if not op.outputs:
         return op
     with tf.control_dependencies(None), tf.device(op.device):
@@ -63,8 +69,8 @@ def done(op: tf.Operation) -> tf.Operation:
 
 
 def kept_apart(op: tf.Operation) -> None:
-    """Keep TensorFlow from making a sum or product anew with an op that reads it, now that there is
-    no second one: it leaves alone what it believes that it has done."""
+    """Keep TensorFlow from merging a sum or product with the op that reads it, now that no second
+    op reads it: TensorFlow leaves alone what is marked as merged already."""
     for stage in ("AddOpsRewriteStage", "MinimizeBroadcasts"):
         name = f"_grappler_ArithmeticOptimizer_{stage}"
         op._set_attr(name, attr_value_pb2.AttrValue(b=True))
@@ -76,8 +82,30 @@ def repeated(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
         return op.graph.create_op(
             op.type,
             list(inputs),
-            [one.dtype for one in op.outputs],
+            [tensor.dtype for tensor in op.outputs],
             attrs=dict(op.node_def.attr),
             op_def=op.op_def,
             name="again",
         )
+
+
+def like(
+    op: tf.Operation, inputs: Sequence[tf.Tensor], name: str, **attributes: Any
+) -> tf.Operation:
+    """Return an op of the same kind in the graph that is being traced now.
+
+    Args:
+        op: The first op, of any graph. Its private attributes are left out.
+        inputs: Inputs of the new op.
+        name: Name of the new op.
+        attributes: Attributes with other values than those of `op`.
+    """
+    own = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
+    return tf.compat.v1.get_default_graph().create_op(
+        op.type,
+        list(inputs),
+        [tensor.dtype for tensor in op.outputs],
+        attrs={**own, **attributes},
+        op_def=op.op_def,
+        name=name,
+    )

@@ -1,4 +1,4 @@
-"""The forward pass alone, of an evaluation or a prediction, as a step that can be planned. Pure."""
+"""Splits a forward pass alone, of an evaluation or a prediction, into two parts."""
 
 from bisect import bisect, bisect_left
 from dataclasses import replace
@@ -12,10 +12,10 @@ from tfunet.graph.step import ALIASES, Trace, fused, root
 def divided(trace: Trace) -> Trace:
     """Return a forward pass whose second part stands for the backward pass of a training step.
 
-    What the first part makes and the second reads can then be swapped and computed again, and
-    large ops of the second run in order. It begins where most bytes wait for longest: in a U-Net on
-    the way to the bottleneck, where all skip connections do. Where no tensor ever waits, there is
-    no second part. A step with gradients of its own stays as it is.
+    What is done to training steps, such as computing tensors again, can then be done to it. The
+    second part begins where most bytes wait for longest: in a U-Net on the way to the bottleneck,
+    where all skip connections wait. If no tensor ever waits, there is no second part. A step with
+    gradients stays as it is.
     """
     trace = replace(trace, is_forward=True)
     if any(op.is_backward for op in trace.ops):
@@ -32,10 +32,11 @@ def divided(trace: Trace) -> Trace:
 
 
 def _with_inner(trace: Trace) -> Trace:
-    """Return a forward pass in which all that lies inside of what runs as one op is so named.
+    """Return a forward pass in which all tensors inside of fused ops are marked as inner.
 
-    That of a bias and an activation too: parted, they give other last bits. The op's result is
-    there while it reads what may go when it is done, and not only, as in training, what stays.
+    The tensor between a bias and an activation is inner, too: parted, the two give other last bits.
+    It keeps its bytes, because the result is there while the fused op still reads its input, which
+    may be freed after it. (In training the input stays anyway.)
     """
     tensors = list(trace.tensors)
     for op, reader in reversed(fused(trace).items()):
@@ -46,17 +47,20 @@ def _with_inner(trace: Trace) -> Trace:
 
 
 def waiting(trace: Trace) -> np.ndarray:
-    """Return, before each op, how much waits there, (ops,): the bytes of each tensor that was made
-    or read before and is read again after, times the ops in between, which do not touch it."""
+    """Return how much waits before each op, (ops,).
+
+    A tensor waits from an op that makes or reads it to the next one that reads it. It counts with
+    its bytes times the number of ops between the two.
+    """
     touched: dict[int, list[int]] = {}
     work = [position for position, op in enumerate(trace.ops) if op.kind not in ALIASES]
     for position in work:
         op = trace.ops[position]
-        for one in {root(trace, tensor) for tensor in (*op.inputs, *op.outputs)}:
-            touched.setdefault(one, []).append(position)
-    found = np.zeros(len(trace.ops), np.int64)
+        for tensor in {root(trace, index) for index in (*op.inputs, *op.outputs)}:
+            touched.setdefault(tensor, []).append(position)
+    waits = np.zeros(len(trace.ops), np.int64)
     for tensor, positions in touched.items():
         for before, after in pairwise(positions):
             between = bisect_left(work, after) - bisect(work, before)
-            found[before + 1 : after + 1] += trace.tensors[tensor].num_bytes * between
-    return found
+            waits[before + 1 : after + 1] += trace.tensors[tensor].num_bytes * between
+    return waits

@@ -1,4 +1,4 @@
-"""Keeps TensorFlow from adding up gradients in the order in which they arrive."""
+"""Makes TensorFlow add up gradients in the order of the graph, not of their arrival."""
 
 import functools
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from tensorflow.python.eager import context
 def in_order_of_graph(
     run: Callable[..., Any], wanted: Callable[[], bool] = lambda: True
 ) -> Callable[..., Any]:
-    """Return a function whose steps add up gradients in the order that their graph says.
+    """Return a function whose steps add up gradients in the order of their graph.
 
-    Where TensorFlow's memory optimizer takes a step for larger than four fifths of its device's
-    memory (of a CPU's it believes that it is 256 MiB), each gradient of a sum of three or more is
-    added as it arrives. Then last bits hang on the order in which ops happen to run, also under op
-    determinism, and memory on what nobody knows before. Here it is off.
+    TensorFlow's memory optimizer may expect that a step takes more than four fifths of its device's
+    memory (it takes a CPU's for 256 MiB). Then it adds each gradient of a sum of three or more as
+    it arrives: last bits depend on the order in which ops happen to run, also under op determinism,
+    and so does memory. This switches the optimizer off.
 
     Args:
         run: Calls the functions that take the steps, and has called none of them before.
-        wanted: Asked when a step has been traced, and is about to run. Where it says no, the step
-            is as it would be without this.
+        wanted: Asked when a step has been traced and is about to run. If it returns False, the
+            optimizer stays on.
     """
 
     @functools.wraps(run)
@@ -38,7 +38,7 @@ def in_order_of_graph(
 
 @final
 class _Options(context.FunctionCallOptions):
-    """Asks, each time that a function is called, what it is called with."""
+    """Options that TensorFlow asks for each time a function is called."""
 
     def __init__(self, options: context.FunctionCallOptions, wanted: Callable[[], bool]) -> None:
         super().__init__(options.executor_type)

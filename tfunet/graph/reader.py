@@ -6,42 +6,41 @@ from collections.abc import Collection, Mapping, Sequence
 import tensorflow as tf
 
 from tfunet.config.compression import COMPRESSIONS
-from tfunet.graph import slices
+from tfunet.graph import slab_rules
 from tfunet.graph.constants import of_one_value
 from tfunet.graph.regrouped import SUMS, made_by, regrouped
-from tfunet.graph.step import FUSED_WITH_BIAS, SHAPE_READERS, Op, Tensor, Trace, root
+from tfunet.graph.step import FUSED_WITH_BIAS, READS, SHAPE_READERS, Op, Tensor, Trace, root
 
-# Their memory is not the step's own: a variable's, the batch's, the graph's.
-READS = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"})
-# Ops between replicas: one that ran twice in one of them would wait for the others for ever.
+# Ops between replicas: an op that ran twice in one replica would wait for the others for ever.
 COLLECTIVE = ("Collective", "Horovod", "Nccl")
 NO_SIZE = (tf.resource, tf.variant, tf.string)
 
 
 def in_order(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
-    """Return the ops that run, in the order in which a step with little memory runs them.
+    """Return the ops that run, in an order that needs little memory.
+
+    It is the order in which they were traced, but for the gradients of a convolution:
+
+        weights     reads the input of the convolution, which may be freed then
+        bias        follows at once: oneDNN makes one op of the two, so that an op that had to run
+                    between them would wait for itself
+        input       makes a tensor as large as the input
 
     Args:
-        ops: Of one replica's step.
-        results: Tensors that the step returns. What nothing needs, TensorFlow leaves out: the
-            gradient of the first convolution's input.
-
-    It is the order in which they were traced, but of the gradients of one convolution that with
-    respect to its weights comes first, then that with respect to its bias, then that with respect
-    to its input: the input need not be there any more when its gradient, which is as large, comes
-    into being. The first two lie side by side because oneDNN makes one op of them: anything that
-    had to run between them would be in a circle.
+        ops: The ops of one replica's step.
+        results: Tensors that the step returns. TensorFlow leaves out the ops that nothing needs,
+            such as the gradient of the first convolution's input.
     """
     ops = _needed(ops, results)
-    own = {op.name for op in ops}
+    names = {op.name for op in ops}
     of_weights = {op.inputs[2].name: op for op in ops if "BackpropFilter" in op.type}
     of_bias = {op.inputs[0].name: op for op in ops if op.type == "BiasAddGrad"}
     placed: dict[str, tf.Operation] = {}
 
     def place(op: tf.Operation | None) -> None:
-        if op is None or op.name in placed or op.name not in own:
+        if op is None or op.name in placed or op.name not in names:
             return
-        for before in (*(one.op for one in op.inputs), *op.control_inputs):
+        for before in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
             place(before)
         placed[op.name] = op
 
@@ -56,16 +55,16 @@ def in_order(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[
 
 
 def _needed(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
-    own = {op.name for op in ops}
-    returned = {one.op.name for one in results}
+    names = {op.name for op in ops}
+    returned = {tensor.op.name for tensor in results}
     needed: set[str] = set()
     for op in reversed(ops):
-        readers = [reader for one in op.outputs for reader in one.consumers()]
+        readers = [reader for tensor in op.outputs for reader in tensor.consumers()]
         readers += op._control_outputs
         if (
             op.op_def.is_stateful
             or op.name in returned
-            or any(one.name in needed or one.name not in own for one in readers)
+            or any(reader.name in needed or reader.name not in names for reader in readers)
         ):
             needed.add(op.name)
     return [op for op in ops if op.name in needed]
@@ -77,16 +76,17 @@ def read(
     *,
     compression: str | None = None,
 ) -> tuple[Trace, list[tf.Tensor]]:
-    """Return what the ops of one replica's step compute, and the tensors behind its indices.
+    """Return the trace of one replica's step, and the tensors behind its indices.
 
     Args:
-        ops: Those that were created while the model's train_step was traced, from `in_order`.
-        results: What the step returns.
-        compression: Of swapped tensors: one of `tfunet.config.compression.COMPRESSIONS`.
+        ops: The ops that were made while the step was traced, from `in_order`.
+        results: Tensors that the step returns.
+        compression: The type in which tensors may be stored, of
+            `tfunet.config.compression.COMPRESSIONS`.
     """
-    of_step = {op.name for op in ops}
-    returned = {one.name for one in results}
-    last = {one.op.name for one in results}
+    names = {op.name for op in ops}
+    returned = {tensor.name for tensor in results}
+    last = {tensor.op.name for tensor in results}
     constants = of_one_value(ops)
     groups = regrouped(ops, last, lambda op: _runs(op, last))
     in_groups = {*groups, *groups.values()}
@@ -97,60 +97,61 @@ def read(
     def index(handle: tf.Tensor, producer: int) -> int:
         if handle.name not in indices:
             indices[handle.name] = len(tensors)
-            is_own = producer >= 0 and ops[producer].type not in READS
+            is_made = producer >= 0 and ops[producer].type not in READS
             is_fused = producer >= 0 and _is_inner(ops[producer])
             is_term = producer >= 0 and made_by(handle).name in groups
-            # Of a sum that becomes part of another nothing is left; a factor stays one.
-            own = is_own and not (is_fused or (is_term and made_by(handle).type in SUMS))
-            own = own and handle.name not in constants
+            # A sum that becomes part of another is never in memory; a factor still is.
+            has_memory = is_made and not (is_fused or (is_term and made_by(handle).type in SUMS))
+            has_memory = has_memory and handle.name not in constants
             tensors.append(
                 Tensor(
                     name=handle.name,
-                    num_bytes=num_bytes(handle) if own else 0,
+                    num_bytes=num_bytes(handle) if has_memory else 0,
                     producer=producer,
                     is_inner=is_fused or is_term,
-                    is_folded=slices.is_folded(handle),
-                    is_result=handle.name in returned or _is_read_whole(handle, of_step, last),
-                    compressed_bytes=_compressed_bytes(handle, compression) if own else 0,
+                    is_folded=slab_rules.is_folded(handle),
+                    is_result=handle.name in returned or _is_read_outside(handle, names, last),
+                    compressed_bytes=_compressed_bytes(handle, compression) if has_memory else 0,
                 )
             )
             handles.append(handle)
         return indices[handle.name]
 
-    found = []
+    traced_ops = []
     in_backward = False
     for position, op in enumerate(ops):
         in_backward = in_backward or is_backward(op)
-        found.append(
+        traced_ops.append(
             Op(
                 name=op.name,
                 kind=op.type,
-                inputs=tuple(index(one, -1) for one in _read_inputs(op)),
-                outputs=tuple(index(one, position) for one in op.outputs),
+                inputs=tuple(index(tensor, -1) for tensor in _read_inputs(op)),
+                outputs=tuple(index(tensor, position) for tensor in op.outputs),
                 is_backward=in_backward,
                 is_repeatable=_is_repeatable(op),
                 flops=_flops(op),
                 item_bytes=op.outputs[0].dtype.size if op.outputs else 4,
-                slabs=slices.describe(op),
+                slabs=slab_rules.describe(op),
                 instead=_instead(op, indices),
                 is_regrouped=op.name in in_groups,
             )
         )
-    kept = [one for one in handles if one.name in constants and _is_kept(one, constants)]
-    step = Trace(
-        ops=tuple(found),
+    kept = [handle for handle in handles if _is_kept_constant(handle, constants)]
+    trace = Trace(
+        ops=tuple(traced_ops),
         tensors=tuple(tensors),
         compression=compression,
         constant_bytes=sum(map(num_bytes, kept)),
     )
-    return step, handles
+    return trace, handles
 
 
 def _instead(op: tf.Operation, indices: Mapping[str, int]) -> int:
-    """Return the output of the activation that an op is the gradient of, if that will do.
+    """Return the output of an activation if its gradient may read that instead of the input.
 
-    LeakyReluGrad asks of the activation's input whether it is positive, and so is the output then,
-    and only then, for a slope from 0 to 1, also where it underflows. (ReluGrad reads the output.)
+    LeakyReluGrad reads only whether the activation's input is positive. For a slope from 0 to 1 the
+    output is positive if and only if the input is, also if it underflows. (ReluGrad reads the
+    output anyway.)
     """
     if op.type != "LeakyReluGrad" or not 0 <= op.get_attr("alpha") <= 1:
         return -1
@@ -159,82 +160,87 @@ def _instead(op: tf.Operation, indices: Mapping[str, int]) -> int:
         for reader in op.inputs[1].consumers()
         if reader.type == "LeakyRelu" and reader.get_attr("alpha") == op.get_attr("alpha")
     ]
-    return next((indices[one] for one in outputs if one in indices), -1)
+    return next((indices[name] for name in outputs if name in indices), -1)
 
 
-def _is_kept(tensor: tf.Tensor, constants: Collection[str]) -> bool:
-    """Whether anything that is computed in each step reads a constant."""
-    return any(
-        any(one.name not in constants for one in reader.outputs) for reader in tensor.consumers()
-    )
+def _is_kept_constant(tensor: tf.Tensor, constants: Collection[str]) -> bool:
+    """Whether a tensor is a constant that an op which runs in each step reads."""
+    outputs = [output for reader in tensor.consumers() for output in reader.outputs]
+    return tensor.name in constants and any(output.name not in constants for output in outputs)
 
 
-def _is_read_whole(tensor: tf.Tensor, own: Collection[str], last: Collection[str]) -> bool:
-    """Whether an op that is not one of the step's own reads a tensor, or one that fills another."""
+def _is_read_outside(tensor: tf.Tensor, names: Collection[str], last: Collection[str]) -> bool:
+    """Whether an op outside of the step reads a tensor, or an op that fills another one like it.
+
+    Args:
+        tensor: The tensor.
+        names: Names of the step's ops.
+        last: Names of the ops that make what the step returns.
+    """
     return any(
         reader.type in ("OnesLike", "ZerosLike")
-        or (reader.name not in own and reader.type not in SHAPE_READERS and _runs(reader, last))
+        or (reader.name not in names and reader.type not in SHAPE_READERS and _runs(reader, last))
         for reader in tensor.consumers()
     )
 
 
 def _runs(op: tf.Operation, last: Collection[str]) -> bool:
-    """Whether an op is not one of those that TensorFlow leaves out, for nothing needs them."""
+    """Whether something needs an op, so that TensorFlow does not leave it out."""
     seen: set[str] = set()
     following = [op]
     while following:
-        one = following.pop()
-        if one.op_def.is_stateful or one._control_outputs or one.name in last:
+        op = following.pop()
+        if op.op_def.is_stateful or op._control_outputs or op.name in last:
             return True
-        if one.name not in seen:
-            seen.add(one.name)
-            following += [reader for output in one.outputs for reader in output.consumers()]
+        if op.name not in seen:
+            seen.add(op.name)
+            following += [reader for output in op.outputs for reader in output.consumers()]
     return False
 
 
 def num_bytes(tensor: tf.Tensor) -> int:
-    """Return the bytes of a tensor; 0 where its shape or type has no size."""
+    """Return the bytes of a tensor; 0 if its shape or type has no size."""
     if not tensor.shape.is_fully_defined() or tensor.dtype in NO_SIZE:
         return 0
     return int(tensor.shape.num_elements()) * tensor.dtype.size
 
 
 def _compressed_bytes(tensor: tf.Tensor, compression: str | None) -> int:
-    """Return what a tensor takes in fewer bits; 0 where it has no wider numbers, or no size."""
+    """Return the bytes of a tensor in another type; 0 if that type is not narrower."""
     if compression is None or not tensor.dtype.is_floating:
         return 0
     item_bytes = COMPRESSIONS[compression]
-    found = num_bytes(tensor) // tensor.dtype.size * item_bytes
-    return found if item_bytes < tensor.dtype.size else 0
+    if item_bytes >= tensor.dtype.size:
+        return 0
+    return num_bytes(tensor) // tensor.dtype.size * item_bytes
 
 
-def of_unknown_size(step: Trace, handles: Sequence[tf.Tensor]) -> list[str]:
-    """Return the tensors of the forward pass that the backward pass reads, and whose shape is not
-    known before the step runs."""
-    read_later = {root(step, one) for op in step.ops if op.is_backward for one in op.inputs}
+def of_unknown_size(trace: Trace, handles: Sequence[tf.Tensor]) -> list[str]:
+    """Return the names of the tensors of the forward pass that the backward pass reads, and whose
+    shape is not known before the step runs."""
+    read_later = {root(trace, index) for op in trace.ops if op.is_backward for index in op.inputs}
     return [
-        step.tensors[one].name
-        for one in sorted(read_later)
-        if step.tensors[one].producer >= 0
-        and not step.ops[step.tensors[one].producer].is_backward
-        and step.ops[step.tensors[one].producer].kind not in READS
-        and not handles[one].shape.is_fully_defined()
-        and handles[one].dtype not in NO_SIZE
+        trace.tensors[index].name
+        for index in sorted(read_later)
+        if trace.is_of_forward(index)
+        and trace.ops[trace.tensors[index].producer].kind not in READS
+        and not handles[index].shape.is_fully_defined()
+        and handles[index].dtype not in NO_SIZE
     ]
 
 
 def is_backward(op: tf.Operation) -> bool:
-    """Whether an op was made by a gradient tape."""
-    # The name scope in which TensorFlow's tape makes every op of a gradient.
+    """Whether a gradient tape made an op."""
+    # TensorFlow's tape makes every op of a gradient in this name scope.
     return "gradient_tape/" in op.name
 
 
 def _is_inner(op: tf.Operation) -> bool:
-    """Whether the output of an op goes to a bias alone, with which TensorFlow fuses the op."""
+    """Whether only a bias reads the output of an op, so that TensorFlow fuses the two."""
     if op.type not in FUSED_WITH_BIAS or is_backward(op):
         return False
-    readers = [one for one in op.outputs[0].consumers() if one.type not in SHAPE_READERS]
-    return [one.type for one in readers] == ["BiasAdd"]
+    readers = [reader.type for reader in op.outputs[0].consumers()]
+    return [kind for kind in readers if kind not in SHAPE_READERS] == ["BiasAdd"]
 
 
 def _read_inputs(op: tf.Operation) -> Sequence[tf.Tensor]:
@@ -242,17 +248,15 @@ def _read_inputs(op: tf.Operation) -> Sequence[tf.Tensor]:
 
 
 def _is_repeatable(op: tf.Operation) -> bool:
-    special = any(one.dtype in (tf.resource, tf.variant) for one in (*op.inputs, *op.outputs))
-    once = op.op_def.is_stateful or op.type in READS or op.type.startswith(COLLECTIVE)
-    return not (once or _has_function(op) or special)
-
-
-def _has_function(op: tf.Operation) -> bool:
-    return any(attribute.type == "func" for attribute in op.op_def.attr)
+    tensors = (*op.inputs, *op.outputs)
+    has_handle = any(tensor.dtype in (tf.resource, tf.variant) for tensor in tensors)
+    has_function = any(attribute.type == "func" for attribute in op.op_def.attr)
+    runs_once = op.op_def.is_stateful or op.type in READS or op.type.startswith(COLLECTIVE)
+    return not (runs_once or has_function or has_handle)
 
 
 def _flops(op: tf.Operation) -> float:
-    """Return two for each product in a sum; convolutions and matrix products only."""
+    """Return the multiplications and additions of a convolution or a matrix product; else 0."""
     if op.type.startswith(("Conv2D", "Conv3D", "DepthwiseConv2d")):
         if "BackpropFilter" in op.type:
             weights, result = op.outputs[0], op.inputs[2]
@@ -265,8 +269,9 @@ def _flops(op: tf.Operation) -> float:
         channels = weights.shape[-1] * (weights.shape[-2] if op.type.startswith("Depth") else 1)
         return 2.0 * result.shape.num_elements() * weights.shape.num_elements() / channels
     if op.type == "MatMul":
-        known = all(one.shape.is_fully_defined() for one in (*op.inputs, *op.outputs))
-        sizes = [one.shape.num_elements() for one in (*op.inputs, *op.outputs)] if known else [0]
+        shapes = [tensor.shape for tensor in (*op.inputs, *op.outputs)]
+        is_known = all(shape.is_fully_defined() for shape in shapes)
+        sizes = [shape.num_elements() for shape in shapes] if is_known else [0]
         # (m k) (k n) (m n) = (m k n) squared.
         return 2.0 * math.sqrt(math.prod(sizes))
     return 0.0

@@ -1,16 +1,18 @@
-"""The ops of a training step and the tensors between them. Pure."""
+"""The ops of a training step and the tensors between them. Imports no TensorFlow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tfunet.geometry.reach import Slabs
+from tfunet.graph.slabs import Slabs
 
-# These look at the shape of their input only, which TensorFlow knows without the values.
+# The memory of their outputs is a variable's, the batch's or the graph's, not the step's.
+READS = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"})
+# These read only the shape of their input, which TensorFlow knows without the values.
 SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"})
-# TensorFlow runs these and a bias as one op.
+# TensorFlow fuses these with a bias into one op.
 FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul"})
-# Of these, an output is the memory of the first input, seen with another shape or name.
+# The output of these ops shares the memory of the first input.
 ALIASES = frozenset(
     {
         "CheckNumerics",
@@ -23,7 +25,7 @@ ALIASES = frozenset(
         "StopGradient",
     }
 )
-# Of these, an output may take over the memory of an input that nobody else reads any more.
+# The output of these ops may take over the memory of an input that no later op reads.
 IN_PLACE = frozenset(
     {
         "Abs",
@@ -63,9 +65,9 @@ IN_PLACE = frozenset(
         "TanhGrad",
     }
 )
-# Of these, the second output, a gradient, may take over the memory of the first input.
+# The second output of these ops, a gradient, may take over the memory of the first input.
 LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
-# What TensorFlow may compute in one go with a convolution and its bias.
+# TensorFlow may fuse these with a convolution and its bias.
 ACTIVATIONS = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"})
 
 
@@ -74,18 +76,18 @@ class Tensor:
     """A tensor of the step.
 
     Args:
-        name: In the graph.
-        num_bytes: 0 where its shape is not known when the step is traced, or where it holds no
-            memory of the step's own.
-        producer: Index of its op; -1 where it was there before the step.
-        is_inner: Whether it lies between two ops that TensorFlow runs as one, a convolution and
-            its bias (of a forward pass alone, that and an activation too), or that it makes anew
-            together (`tfunet.graph.regrouped`): it never comes to be, and giving it another reader
-            would part the two, which changes the last bit of what they compute.
-        is_folded: Whether only the next op reads it, in another form than it has as a whole where
-            both run in slabs (`tfunet.graph.slices.is_folded`).
-        is_result: Whether the step returns it, or something that is no op of it reads it.
-        compressed_bytes: What it takes where it is swapped, if in fewer bits; 0 if as it is.
+        name: Its name in the graph.
+        num_bytes: Its bytes; 0 if its shape is not known when the step is traced, or if its memory
+            is not the step's.
+        producer: Index of the op that makes it; -1 if it was there before the step.
+        is_inner: Whether it never exists, because the ops on both sides of it run as one: a
+            convolution and its bias (in a forward pass alone, an activation too), or the sums and
+            products of `tfunet.graph.regrouped`. Another reader would part the two ops, which
+            changes the last bits of their result.
+        is_folded: Whether it has another form in slabs, which only the next op can read
+            (`tfunet.graph.slab_rules.is_folded`).
+        is_result: Whether the step returns it, or an op outside of the step reads it.
+        compressed_bytes: Its bytes where it is stored in fewer bits; 0 if it never is.
     """
 
     name: str
@@ -98,13 +100,13 @@ class Tensor:
 
     @property
     def is_passed_on(self) -> bool:
-        """Whether the op that makes it and those that read it run in slabs together or not at
+        """Whether the op that makes it and those that read it run in slabs together, or not at
         all."""
         return self.is_inner or self.is_folded
 
     @property
-    def swapped_bytes(self) -> int:
-        """What is copied of it, and takes room where it is swapped."""
+    def stored_bytes(self) -> int:
+        """Its bytes where it is stored outside of the device."""
         return self.compressed_bytes or self.num_bytes
 
 
@@ -113,21 +115,20 @@ class Op:
     """An op of the step.
 
     Args:
-        name: In the graph.
+        name: Its name in the graph.
         kind: Its type, such as "Conv3D".
-        inputs: Indices of its tensors.
-        outputs: Indices of its tensors.
-        is_backward: Whether it belongs to the gradient or to what follows it; of a forward pass
-            alone, to its second part (`tfunet.graph.forward`).
-        is_repeatable: Whether it may run twice: no state, no random numbers of its own.
+        inputs: Indices of the tensors that it reads.
+        outputs: Indices of the tensors that it makes.
+        is_backward: Whether it belongs to the gradient or comes after it; in a forward pass alone,
+            whether it belongs to the second part (`tfunet.graph.forward`).
+        is_repeatable: Whether it may run twice: it has no state and draws no random numbers.
         flops: Multiplications and additions, of convolutions and matrix products.
-        item_bytes: Of a number that it computes with.
-        slabs: How it can run in slabs; None where it cannot.
-        instead: Of the gradient of an activation: the tensor that it may read in the place of the
-            activation's input, to the same bits; -1 where there is none. See
-            `tfunet.swap.plan.activations`.
-        is_regrouped: Whether TensorFlow makes it anew with what reads it or what it reads, unless
-            a control edge keeps it from that (`tfunet.graph.regrouped`).
+        item_bytes: Bytes of one number of its output.
+        slabs: How it can run in slabs; None if it cannot.
+        instead: If it is the gradient of an activation: the tensor that it may read instead of the
+            activation's input, with the same result to the bit; -1 if there is none.
+        is_regrouped: Whether TensorFlow computes it together with a neighbour, in another order,
+            unless a control edge forbids it (`tfunet.graph.regrouped`).
     """
 
     name: str
@@ -144,8 +145,9 @@ class Op:
 
     @cached_property
     def first_copies(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-        """Its inputs and outputs where nothing is given up; see `schedule.Action`."""
-        return tuple((one, 0) for one in self.inputs), tuple((one, 0) for one in self.outputs)
+        """Its inputs and outputs as (tensor, number of the copy): each is the first copy."""
+        inputs = tuple((tensor, 0) for tensor in self.inputs)
+        return inputs, tuple((tensor, 0) for tensor in self.outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,13 +155,14 @@ class Trace:
     """The ops of a step in the order in which they were traced, which is one they can run in.
 
     Args:
-        ops: See above.
-        tensors: That they make and read.
-        compression: What those become that have `compressed_bytes`, where they are swapped.
-        constant_bytes: Of large tensors that TensorFlow computes before the first step, and keeps.
+        ops: The ops.
+        tensors: The tensors that they make and read.
+        compression: The type in which tensors with `compressed_bytes` are stored.
+        constant_bytes: Bytes of the large tensors that TensorFlow computes before the first step
+            and keeps.
         is_forward: Whether it is a forward pass alone, of an evaluation or a prediction.
-        parted: Inputs of activations that the backward pass would read and does not: these run
-            apart from the bias before them as they would then, and so in order.
+        parted: Inputs of activations that the backward pass would read, but reads something else
+            instead. The activation is not fused with the bias, as if the backward pass read them.
     """
 
     ops: tuple[Op, ...]
@@ -176,24 +179,24 @@ class Trace:
 
     @cached_property
     def passing(self) -> frozenset[int]:
-        """Tensors of the forward pass that are never there for the backward pass."""
-        inner = {at for at, one in enumerate(self.tensors) if one.is_inner}
-        return frozenset(one for one in inner | self.parted if self.is_of_forward(one))
+        """Tensors of the forward pass that the backward pass can never read."""
+        inner = {index for index, tensor in enumerate(self.tensors) if tensor.is_inner}
+        return frozenset(index for index in inner | self.parted if self.is_of_forward(index))
 
     @cached_property
     def views(self) -> tuple[tuple[int, int], ...]:
-        """Each view that the forward pass takes and can take again, and of which tensor."""
+        """Each view of the forward pass that can be made again, and the tensor that it shows."""
         return tuple(
-            (one, op.inputs[0])
+            (view, op.inputs[0])
             for op in self.ops
             if op.kind in ALIASES and op.is_repeatable and not op.is_backward
-            for one in op.outputs
-            if one not in self.passing
+            for view in op.outputs
+            if view not in self.passing
         )
 
 
 def root(trace: Trace, tensor: int) -> int:
-    """Return the tensor whose memory a view shows; the tensor itself where it is none."""
+    """Return the tensor whose memory a view shows; the tensor itself if it is no view."""
     producer = trace.tensors[tensor].producer
     if producer < 0 or trace.ops[producer].kind not in ALIASES:
         return tensor
@@ -201,43 +204,49 @@ def root(trace: Trace, tensor: int) -> int:
 
 
 def fused(trace: Trace) -> dict[int, int]:
-    """Return the ops that TensorFlow may run as one with the op that reads them, and that one.
+    """Return the ops that TensorFlow may fuse with the op that reads them, and that reader.
 
-    A convolution with its bias, and that with an activation, where nothing else reads it.
+    They are a convolution with its bias, and the bias with an activation, if nothing else reads
+    their output.
     """
     readers: dict[int, list[int]] = {}
     for position, op in enumerate(trace.ops):
-        for one in op.inputs:
-            readers.setdefault(one, []).append(position)
-    found = {}
+        for tensor in op.inputs:
+            readers.setdefault(tensor, []).append(position)
+    reader_of = {}
     for position, op in enumerate(trace.ops):
-        ours = [reader for one in op.outputs for reader in readers.get(one, ())]
-        if len(ours) == 1 and trace.ops[ours[0]].is_backward == op.is_backward:
+        reading = [reader for tensor in op.outputs for reader in readers.get(tensor, ())]
+        if len(reading) == 1 and trace.ops[reading[0]].is_backward == op.is_backward:
             is_bias = op.kind == "BiasAdd" and trace.tensors[op.inputs[0]].is_inner
             is_bias = is_bias and op.outputs[0] not in trace.parted
-            activates = is_bias and trace.ops[ours[0]].kind in ACTIVATIONS
+            is_activated = is_bias and trace.ops[reading[0]].kind in ACTIVATIONS
             makes_inner = trace.tensors[op.outputs[0]].is_inner and op.kind in FUSED_WITH_BIAS
-            if activates or makes_inner:
-                found[position] = ours[0]
-    return found
+            if is_activated or makes_inner:
+                reader_of[position] = reading[0]
+    return reader_of
 
 
 def without_small(
     trace: Trace, least_bytes: int, scratch: Mapping[int, int] | None = None
 ) -> tuple[Trace, list[int]]:
-    """Return the step without the ops that touch no tensor of `least_bytes`, and what is left.
+    """Return the step without its small ops, and the index in `trace` of each op that stays.
 
-    Nor need as much `scratch` (see `tfunet.swap.plan.schedule.memory`).
+    A small op reads and makes no tensor of `least_bytes`, and takes less scratch memory. Tensors
+    keep their indices. The tensors of small ops count as there before the step.
 
-    Tensors keep their indices; those of the ops that are left out were there before the step. The
-    second value is the index in `trace` of each op that stays.
+    Args:
+        trace: The step.
+        least_bytes: Bytes from which a tensor, or scratch memory, is large.
+        scratch: Bytes that an op takes beside its outputs while it runs, by its index.
     """
     stays = [
         index
         for index, op in enumerate(trace.ops)
         if (scratch or {}).get(index, 0) >= least_bytes
-        or any(trace.tensors[one].num_bytes >= least_bytes for one in (*op.inputs, *op.outputs))
+        or any(trace.tensors[at].num_bytes >= least_bytes for at in (*op.inputs, *op.outputs))
     ]
     place = {index: position for position, index in enumerate(stays)}
-    tensors = tuple(replace(one, producer=place.get(one.producer, -1)) for one in trace.tensors)
+    tensors = tuple(
+        replace(tensor, producer=place.get(tensor.producer, -1)) for tensor in trace.tensors
+    )
     return replace(trace, ops=tuple(trace.ops[index] for index in stays), tensors=tensors), stays

@@ -1,4 +1,4 @@
-"""Averages gradients over replicas inside the optimizer's `apply`, for every backend alike."""
+"""Averages gradients over replicas inside the optimizer's `apply`, for every backend."""
 
 import contextlib
 import threading
@@ -15,11 +15,11 @@ Average = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 @final
 class Switch:
-    """An average that can be left out of a step, while that step is traced.
+    """An average that can be left out of a step while the step is traced.
 
     Args:
-        average: The backend's.
-        note: Told of each average in each step, as "all-reduce".
+        average: The backend's average.
+        note: Called for each average in each step, with "all-reduce".
     """
 
     def __init__(self, average: Average, note: Note | None = None) -> None:
@@ -53,11 +53,11 @@ def averaging(
     clips each replica's gradients before they are summed, so its result depends on the number of
     replicas.
 
-    With `accumulation`, `apply` must be called that many times in one traced step; the gradients
-    of the calls are averaged, and only the last call communicates and updates.
+    With `accumulation`, `apply` must be called that many times in one traced step. The gradients
+    of the calls are averaged; only the last call communicates and updates.
 
     Args:
-        optimizer: Not yet built. Its class and configuration are kept, also when saved.
+        optimizer: Not yet built. Its class and configuration stay, also in a saved model.
         average: The backend's `average`.
         accumulation: Calls of `apply` that make one step.
     """
@@ -85,15 +85,15 @@ def averaging(
 
 def average_present(gradients: Sequence[Any], average: Average) -> list[Any]:
     """Average the gradients that exist; None (a variable the loss does not reach) stays."""
-    present = [tf.convert_to_tensor(one) for one in gradients if one is not None]
+    present = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
     averaged = iter(average(present))
-    return [None if one is None else next(averaged) for one in gradients]
+    return [None if gradient is None else next(averaged) for gradient in gradients]
 
 
 def _mean(passes: Sequence[Sequence[Any]]) -> list[Any]:
     if len(passes) == 1:
         return list(passes[0])
     return [
-        None if any(one is None for one in same) else tf.add_n(list(same)) / len(passes)
-        for same in zip(*passes, strict=True)
+        None if any(part is None for part in parts) else tf.add_n(list(parts)) / len(passes)
+        for parts in zip(*passes, strict=True)
     ]

@@ -39,9 +39,9 @@ def count(
     for axis, size in enumerate(spatial):
         index = tf.range(size)[None]
         inside = (index >= core_start[:, axis, None]) & (index < core_stop[:, axis, None])
-        core &= tf.reshape(
-            inside, [-1] + [size if one == axis else 1 for one in range(len(spatial))]
-        )
+        shape = [1] * len(spatial)
+        shape[axis] = size
+        core &= tf.reshape(inside, [-1, *shape])
     core = core[..., None]
     predicted = tf.gather(tf.constant(table), labels) & core
     truth = tf.gather(tf.constant(table), tf.cast(mask, tf.int32)) & core

@@ -1,7 +1,9 @@
-"""Segmentation losses: one value a sample, so that a mean over samples is the same on any number
-of devices.
+"""Segmentation losses.
 
-Masks are integer labels (batch, *spatial), predictions are logits (batch, *spatial, classes), or
+They give one value for each sample, so that the mean over samples is the same on any number of
+devices.
+
+Masks are integer labels (batch, *spatial). Predictions are logits (batch, *spatial, classes), or
 one channel of logits for foreground against background.
 """
 
@@ -22,21 +24,21 @@ LOSSES = {
 
 
 def make(name: str, options: dict[str, Any]) -> keras.Loss:
-    """Return the loss that a configuration names: ours, one of keras.losses, or the user's."""
+    """Return the loss that a configuration names: of LOSSES, of keras.losses, or the user's."""
     if name not in LOSSES and ":" not in name:
-        found = getattr(keras.losses, name, None)
-        if not (isinstance(found, type) and issubclass(found, keras.Loss)):
-            known = [*LOSSES, *(one for one in vars(keras.losses) if one[0].isupper())]
+        kind = getattr(keras.losses, name, None)
+        if not (isinstance(kind, type) and issubclass(kind, keras.Loss)):
+            known = [*LOSSES, *(key for key in vars(keras.losses) if key[0].isupper())]
             raise ValueError(
                 f"Unknown loss {name!r}.{near_match(name, known)} Known: {', '.join(known)}; "
                 "or write 'package.module:Class'."
             )
-        return call("loss", found, options)
+        return call("loss", kind, options)
     return call("loss", resolve("loss", name, LOSSES), options)
 
 
 def per_sample(loss: keras.Loss, mask: Any, logits: Any) -> Any:
-    """Return the loss of each sample of a batch, (batch,): the mean over what it gives for one.
+    """Return the loss of each sample of a batch, (batch,): the mean over the sample's voxels.
 
     Raises ValueError for a loss that mixes the samples of a batch into one number.
     """
@@ -132,8 +134,8 @@ class Tversky(keras.Loss):
         return 1.0 - ops.mean((hit + self.smooth) / (bottom + self.smooth), axis=-1)
 
     def get_config(self) -> dict[str, Any]:
-        own = {key: getattr(self, key) for key in ("alpha", "beta", "background", "smooth")}
-        return {**super().get_config(), **own}
+        options = {key: getattr(self, key) for key in ("alpha", "beta", "background", "smooth")}
+        return {**super().get_config(), **options}
 
 
 @keras.saving.register_keras_serializable(package="tfunet")
@@ -159,8 +161,8 @@ class Dice(keras.Loss):
         return self._overlap.call(y_true, y_pred)
 
     def get_config(self) -> dict[str, Any]:
-        own = {"background": self._overlap.background, "smooth": self._overlap.smooth}
-        return {**super().get_config(), **own}
+        options = {"background": self._overlap.background, "smooth": self._overlap.smooth}
+        return {**super().get_config(), **options}
 
 
 @keras.saving.register_keras_serializable(package="tfunet")

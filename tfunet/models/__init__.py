@@ -19,7 +19,7 @@ MODELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What `tfunet models` says of a model."""
+    """What `tfunet models` says about a model."""
 
     dimensions: str
     summary: str
@@ -88,7 +88,7 @@ CARDS = {
 
 
 def list_models() -> str:
-    """The models as text, one a line: name, dimensions, what it is, citation."""
+    """Return the models as text, a line for each: name, dimensions, summary, citation."""
     name_width = max(map(len, CARDS))
     summary_width = max(len(card.summary) for card in CARDS.values())
     lines = [

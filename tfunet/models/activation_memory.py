@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-# (tensor, dtype in which it is kept, number of copies): what two layers need is kept once.
+# (tensor, dtype in which it is kept, number of copies). A tensor that two layers need is kept once.
 Kept = list[tuple[Any, str, int]]
 
 NEED_NOTHING = (
@@ -36,11 +36,11 @@ GELU_COPIES = 4
 
 
 def activation_bytes(model: keras.Model, *, batch: int) -> int:
-    """Bytes kept for the gradient of a batch, the logits included, the loss's own values not.
+    """Return the bytes kept for the gradient of a batch, with the logits, without the loss.
 
-    An estimate from what the gradient of each layer's operation reads: without the operators'
-    work space, and without what the runtime saves or wastes in placing tensors. Of a layer not
-    known here, inputs and outputs count.
+    It is an estimate from the tensors that the gradient of each layer reads. Work space of the
+    operators, and what the runtime saves or wastes in placing tensors, is not in it. The inputs and
+    outputs of an unknown layer all count.
     """
     kept = {
         (id(tensor), dtype, copy): tensor

@@ -1,4 +1,4 @@
-"""The layers the networks are made of, in two or three spatial dimensions, channels last."""
+"""The layers that networks are made of, in two or three spatial dimensions, channels last."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ KERNEL_INITIALIZER = "he_normal"
 class Style:
     """How every block of a network convolves, drops, normalizes and activates.
 
-    `bias=None`: a bias only where no normalization follows (its mean would take it away).
+    `bias=None`: a bias only if no normalization follows, which would subtract it with the mean.
     `groups` belongs to normalization "group", `negative_slope` to activation "leaky_relu".
     """
 
@@ -108,7 +108,7 @@ def segment(tensor: Any, num_classes: int, dimensions: int, name: str, *, bias: 
 
 
 def drop(tensor: Any, style: Style, name: str) -> Any:
-    """Drop whole feature maps (Tompson et al. 2015): neighbouring voxels carry the same thing."""
+    """Drop whole feature maps (Tompson et al. 2015), because neighbouring voxels are alike."""
     if style.dropout == 0:
         return tensor
     layer = {2: keras.layers.SpatialDropout2D, 3: keras.layers.SpatialDropout3D}[style.dimensions]
@@ -156,7 +156,7 @@ def block(
 def unactivated_block(
     tensor: Any, filters: int, style: Style, name: str, *, size: int = 3, stride: int = 1
 ) -> Any:
-    """A block without its activation, for what is added to a shortcut first."""
+    """A block without its activation, to be added to a shortcut first."""
     tensor = convolve(tensor, filters, style, f"{name}_convolution", size=size, stride=stride)
     tensor = drop(tensor, style, f"{name}_dropout")
     return normalize(tensor, style, f"{name}_normalization")
@@ -172,10 +172,10 @@ def upsample(
 
 
 def _smooth(tensor: Any, dimensions: int, name: str, dtype: str | None) -> Any:
-    """Repetition to linear interpolation, with half-pixel centres and repeated borders.
+    """Turn repetition into linear interpolation, with half-pixel centres and repeated borders.
 
-    Repeated values, convolved with (1, 2, 1) / 4 in each dimension, are the interpolated ones;
-    that is two means of neighbours in turn. Keras itself interpolates in two dimensions only, and
+    Repeated values, convolved with (1, 2, 1) / 4 in each dimension, are the interpolated ones. That
+    is the mean of neighbours, taken twice. Keras itself interpolates in two dimensions only, and
     there in float32 with several copies.
     """
     layer = {2: keras.layers.AveragePooling2D, 3: keras.layers.AveragePooling3D}[dimensions]

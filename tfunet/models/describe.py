@@ -1,4 +1,4 @@
-"""What a model is, without allocating it: levels, shapes, parameters, field, memory."""
+"""Describes a model without allocating it: levels, shapes, parameters, field, memory."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """A model's facts; `str()` is what `tfunet models show` prints.
+    """Facts of a model; `tfunet models show` prints its `str()`.
 
     `receptive_field` is in pixels for each spatial dimension, or None with the reason in
     `receptive_field_unknown`. The activation bytes are those of `activation_bytes`.
@@ -60,8 +60,8 @@ def describe(
 ) -> Description:
     """Describe a model that `make_model` makes, for images of one size.
 
-    It is built twice (for 32 and 16 bits) without allocating its weights; a .keras file keeps the
-    precision that it was saved with. Raises ValueError for a size left open (None).
+    It is built twice, for 32 and 16 bits, without allocating its weights. A .keras file keeps the
+    precision that it was saved with. Raises ValueError if a size is None.
     """
     check_shape(image_shape, num_classes)
     check_at_least("batch", batch, 1)
@@ -74,7 +74,7 @@ def describe(
     )
     if tuple(model.input.shape[1:]) != shape or None in shape:
         raise ValueError(
-            f"describe needs the size of every dimension as the model takes it, got image_shape "
+            f"describe needs the size of every dimension that the model takes, got image_shape "
             f"{shape!r} for a model of images {tuple(model.input.shape[1:])!r}."
         )
     try:
@@ -97,48 +97,50 @@ def describe(
 
 
 def _count(weights: Sequence[Any]) -> int:
-    return sum(math.prod(one.shape) for one in weights)
+    return sum(math.prod(weight.shape) for weight in weights)
 
 
 def _levels(model: keras.Model) -> tuple[Level, ...]:
     """The model's operations by resolution and side, in the order in which they run."""
-    operations = [one for one in model.operations if _spatial(one)]
-    smallest = min((_spatial(one) for one in operations), key=math.prod)
-    above = _ancestors(model, [one for one in operations if _spatial(one) == smallest])
+    operations = [operation for operation in model.operations if _spatial(operation)]
+    smallest = min(map(_spatial, operations), key=math.prod)
+    bottom = [operation for operation in operations if _spatial(operation) == smallest]
+    above = _ancestors(model, bottom)
     groups: dict[tuple[str, tuple[int, ...]], list[Any]] = {}
-    for one in operations:
-        spatial = _spatial(one)
-        side = "bottom" if spatial == smallest else "down" if id(one) in above else "up"
-        groups.setdefault((side, spatial), []).append(one)
+    for operation in operations:
+        spatial = _spatial(operation)
+        side = "bottom" if spatial == smallest else "down" if id(operation) in above else "up"
+        groups.setdefault((side, spatial), []).append(operation)
     levels = [_level(side, spatial, members) for (side, spatial), members in groups.items()]
     return tuple(level for level in levels if level.channels)
 
 
 def _spatial(operation: Any) -> tuple[int, ...]:
-    """Spatial sizes of an operation's output; empty where it has none."""
+    """Spatial sizes of an operation's output; empty if it has none."""
     shape = keras.tree.flatten(operation.output)[0].shape
     return tuple(shape[1:-1])
 
 
 def _ancestors(model: keras.Model, members: Sequence[Any]) -> set[int]:
     """Ids of the operations that `members` depend on."""
-    needed = {id(tensor) for one in members for tensor in keras.tree.flatten(one.input)}
-    found = set()
-    for one in reversed(model.operations):
-        if any(id(tensor) in needed for tensor in keras.tree.flatten(one.output)):
-            found.add(id(one))
-            needed.update(id(tensor) for tensor in keras.tree.flatten(one.input))
-    return found
+    needed = {id(tensor) for member in members for tensor in keras.tree.flatten(member.input)}
+    ancestors = set()
+    for operation in reversed(model.operations):
+        if any(id(tensor) in needed for tensor in keras.tree.flatten(operation.output)):
+            ancestors.add(id(operation))
+            needed.update(id(tensor) for tensor in keras.tree.flatten(operation.input))
+    return ancestors
 
 
 def _level(side: str, spatial: tuple[int, ...], members: Sequence[Any]) -> Level:
-    layers = [one for one in members if isinstance(one, keras.Layer)]
-    weighted = [one for one in layers if any(len(weight.shape) > 1 for weight in one.weights)]
+    layers = [member for member in members if isinstance(member, keras.Layer)]
+    # The convolutions: others have only vectors.
+    weighted = [layer for layer in layers if any(len(value.shape) > 1 for value in layer.weights)]
     return Level(
         side=side,
         spatial=spatial,
-        channels=tuple(one.output.shape[-1] for one in weighted),
-        num_parameters=sum(_count(one.weights) for one in layers),
+        channels=tuple(layer.output.shape[-1] for layer in weighted),
+        num_parameters=sum(_count(layer.weights) for layer in layers),
     )
 
 

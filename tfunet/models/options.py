@@ -24,7 +24,7 @@ def check_at_least(name: str, value: object, least: int) -> None:
 
 
 def check_flag(name: str, value: object) -> None:
-    """Refuse anything but True and False (the text "false", for one, would count as true)."""
+    """Refuse anything but True and False (the text "false" would count as true)."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false, got {value!r}.")
 
@@ -46,7 +46,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def check_shape(image_shape: Sequence[int | None], num_classes: object) -> None:
-    """Refuse what is not (*spatial, channels) with two or three spatial dimensions."""
+    """Refuse a shape that is not (*spatial, channels) with two or three spatial dimensions."""
     if len(image_shape) not in (3, 4):
         raise ValueError(
             f"image_shape must be (*spatial, channels) with 2 or 3 spatial dimensions, "
@@ -70,7 +70,7 @@ def check_dimensions(name: str, image_shape: Sequence[int | None], dimensions: i
 
 
 def check_divisible(spatial: Sequence[int | None], halvings: int, *, option: str) -> None:
-    """Refuse sizes that `halvings` halvings do not divide; `option` names what sets their number.
+    """Refuse sizes that cannot be halved `halvings` times; `option` names the option behind it.
 
     A size of None (known only when the model runs) passes.
     """
@@ -78,7 +78,7 @@ def check_divisible(spatial: Sequence[int | None], halvings: int, *, option: str
     wrong = [(i, n) for i, n in enumerate(spatial) if n is not None and n % factor]
     if not wrong:
         return
-    found = ", ".join(
+    refused = ", ".join(
         f"{size} in dimension {index} (nearest allowed: {_nearest_multiples(size, factor)})"
         for index, size in wrong
     )
@@ -86,7 +86,7 @@ def check_divisible(spatial: Sequence[int | None], halvings: int, *, option: str
     most = min((size & -size).bit_length() - 1 for size in sizes)
     raise ValueError(
         f"Each spatial size must be a multiple of {factor} ({halvings} halvings, {option}), "
-        f"got {found}. Crop or pad the images, or use fewer: {most} is the most for these sizes."
+        f"got {refused}. Crop or pad the images, or use fewer: {most} is the most for these sizes."
     )
 
 
@@ -98,7 +98,7 @@ def _nearest_multiples(size: int, factor: int) -> str:
 def check_instance_statistics(
     normalization: str, spatial: Sequence[int | None], halvings: int
 ) -> None:
-    """Refuse instance normalization where the coarsest level is a single voxel.
+    """Refuse instance normalization if the coarsest level is a single voxel.
 
     The mean of one voxel is the voxel: the level's output would be constant and learn nothing.
     """

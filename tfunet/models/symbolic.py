@@ -1,4 +1,4 @@
-"""Builds a model without its weights: shapes and parameters of any size at no memory."""
+"""Builds a model without its weights: shapes and parameters of any size take no memory."""
 
 import random
 from collections.abc import Callable
@@ -8,15 +8,15 @@ import keras
 
 
 def build_symbolic(builder: Callable[[], keras.Model], *, precision: str) -> keras.Model:
-    """Call `builder` under the dtype policy `precision`; the model's variables have no values.
+    """Call `builder` under the dtype policy `precision`, without values for the variables.
 
-    Such a model answers questions about its graph, shapes and parameters, and cannot be called.
+    Such a model answers questions about its graph, shapes and parameters. It cannot be called.
     The caller's policy, layer names and random state stay as they are.
     """
     random_state = random.getstate()
     try:
-        # A thread of its own: Keras keeps its policy and names per thread, and a list of the
-        # variables still without values, all of which the next StatelessScope would allocate.
+        # In another thread: Keras keeps its policy and names for each thread, and a list of the
+        # variables without values, all of which the next StatelessScope would allocate.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(_build, builder, precision).result()
     finally:

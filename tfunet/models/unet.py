@@ -79,8 +79,8 @@ def build(
     A residual level adds its input (through a convolution of size 1 where shapes differ) before
     its last activation. Up-sampling "nearest" and "linear" have no weights and keep the channels.
     `dropout` drops feature maps after each convolution, `bottom_dropout` single values at the
-    bottom. Where `bias` is None, only convolutions without a normalization have one.
-    Raises ValueError where an option is unknown or a size is not divisible by 2**levels.
+    bottom. If `bias` is None, only convolutions without a normalization have one.
+    Raises ValueError if an option is unknown or a size is not divisible by 2**levels.
     """
     check_shape(image_shape, num_classes)
     check_at_least("levels", levels, 1)
@@ -149,7 +149,7 @@ def plan_widths(
     decoder_filters: Sequence[Sequence[int]] | None,
     upsampling_filters: Sequence[int] | None,
 ) -> Widths:
-    """The filters of every convolution; a table given replaces what the numbers would say."""
+    """The filters of every convolution. A table replaces the numbers."""
     numbers = {"filters": filters, "convolutions": convolutions, "max_filters": max_filters}
     given = [name for name, value in numbers.items() if value is not None]
     for name in given:
@@ -229,7 +229,7 @@ def _level(
 
 
 def _project(tensor: Any, filters: int, style: Style, name: str, stride: int) -> Any:
-    """A shortcut of the shape that it is added to (He et al. 2016, option B)."""
+    """A shortcut with the shape of what it is added to (He et al. 2016, option B)."""
     if tensor.shape[-1] == filters and stride == 1:
         return tensor
     tensor = convolve(tensor, filters, style, f"{name}_convolution", size=1, stride=stride)

@@ -1,4 +1,4 @@
-"""Which predictions are to be made, and which are there. Imports no TensorFlow."""
+"""Which predictions to make, and which exist already. Imports no TensorFlow."""
 
 import json
 from collections.abc import Sequence
@@ -24,25 +24,27 @@ class Job:
 
     @property
     def outputs(self) -> list[Path]:
-        """What is written but the facts."""
+        """The files of the prediction, without the facts."""
         return [self.labels, *([self.probabilities] if self.probabilities else [])]
 
     @property
     def unfinished(self) -> Path:
-        """The folder that holds it until it is whole."""
+        """The folder of the prediction until it is finished."""
         return self.labels.parent / f".unfinished-{self.name}"
 
 
 def plan_jobs(
     images: Sequence[str], out: Path, kind: str | None, *, probabilities: bool
 ) -> list[Job]:
-    """Return a job for each image; ValueError for two of one name and a format without library.
+    """Return a job for each image.
 
     Args:
-        images: A path each; of an image in several files, their paths joined by commas.
+        images: The path of each image; the paths of an image in several files, joined by commas.
         out: Folder for the predictions.
-        kind: A format, or None for that which suits the image.
-        probabilities: Whether those are written too.
+        kind: A format; None for the one that suits the image.
+        probabilities: Whether to write probabilities, too.
+
+    Raises ValueError if two images have one name, or the library for a format is missing.
     """
     jobs = []
     for image in images:
@@ -73,35 +75,35 @@ def plan_jobs(
 
 
 def identity_of(job: Job, how: dict[str, Any]) -> dict[str, Any]:
-    """Return all that a prediction follows from."""
+    """Return all that a prediction depends on."""
     return {"image": [_content_of(file) for file in job.files], **how}
 
 
 def is_finished(job: Job, identity: dict[str, Any]) -> bool:
-    """Return whether the prediction is there; ValueError if something else is in its place."""
+    """Return whether the prediction exists; ValueError if another file is in its place."""
     there = [path for path in job.outputs if path.exists()]
     if {path.resolve() for path in there} & {file.resolve() for file in job.files}:
         raise ValueError(f"{job.labels} is the image itself. Choose another --out.")
     try:
-        found = json.loads(job.facts.read_text())
-        same = {key: found.get(key) for key in identity} == identity
+        facts = json.loads(job.facts.read_text())
+        is_same = {key: facts.get(key) for key in identity} == identity
     except (FileNotFoundError, json.JSONDecodeError, AttributeError):
-        same = False
-    if same and len(there) == len(job.outputs):
+        is_same = False
+    if is_same and len(there) == len(job.outputs):
         return True
     if there and not job.unfinished.is_dir():
         raise ValueError(
-            f"{there[0]} is there already, and is not the prediction of {job.files[0]} with these "
-            "weights and options. Remove it, or choose another --out."
+            f"{there[0]} is there already, but it is not the prediction of {job.files[0]} with "
+            "these weights and options. Remove it, or choose another --out."
         )
     return False
 
 
 def _content_of(image: Path) -> dict[str, Any]:
-    """Return what changes with an image, without reading it: of all that a folder holds."""
-    stats = [one.stat() for one in content_files(image)]
+    """Return facts that change when an image, or a file of a folder, does; without reading it."""
+    stats = [path.stat() for path in content_files(image)]
     return {
         "path": str(image),
-        "bytes": sum(one.st_size for one in stats),
-        "mtime_ns": max((one.st_mtime_ns for one in stats), default=0),
+        "bytes": sum(stat.st_size for stat in stats),
+        "mtime_ns": max((stat.st_mtime_ns for stat in stats), default=0),
     }

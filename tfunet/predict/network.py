@@ -1,4 +1,4 @@
-"""The network that a run trained, for windows of any size that it takes."""
+"""The network that a run trained, for windows of any size that it accepts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tfunet.record import RunFolder
 
 WEIGHTS = "model.keras"
 
-# Windows (batch, *window, channels) to logits (batch, *window, num_logits).
+# Takes windows (batch, *window, channels) and returns logits (batch, *window, num_logits).
 Forward = Callable[[np.ndarray], np.ndarray]
 
 
@@ -24,12 +24,12 @@ class Network:
     """A trained network.
 
     Args:
-        config: Of its run.
-        folder: Of its run.
-        channels: Of its images.
+        config: Configuration of the run.
+        folder: Folder of the run.
+        channels: Channels of its images.
         num_classes: Labels that it knows, with background.
         patch: Spatial shape that it was trained with.
-        preparation: How its images were prepared; None: by code of the data set's own.
+        preparation: How its images were prepared; None if code of the data set did it.
     """
 
     config: RunConfig
@@ -40,12 +40,12 @@ class Network:
     preparation: Mapping[str, Any] | None
 
     def facts(self) -> "Facts":
-        """Return what its graph says of its windows; ValueError for a model that has none."""
+        """Return what its graph says about its windows; ValueError if the model has no graph."""
         model = self._build(self.patch)
         if not getattr(model, "operations", None):
             raise ValueError(
-                f"The model {self.config.model!r} is no functional Keras model, so how it pools is "
-                "not known. Use --tiles gaussian."
+                f"The model {self.config.model!r} is no functional Keras model, so it is not known "
+                "how it pools. Use --tiles gaussian."
             )
         try:
             reached, unknown = reach(model), ""
@@ -59,7 +59,7 @@ class Network:
         )
 
     def forward(self, window: tuple[int, ...]) -> tuple[int, Forward]:
-        """Return the logits of a voxel, and the function that gives them for windows."""
+        """Return the number of logits of a voxel, and the function that computes them."""
         keras.config.set_dtype_policy(self.config.precision)
         model = self._build(window)
         model.load_weights(self.folder.path / WEIGHTS)
@@ -80,24 +80,24 @@ class Network:
         )
         if not self.config.model.endswith(".keras"):
             return model
-        takes = tuple(model.input.shape[1:-1])
-        if any(size not in (None, wanted) for size, wanted in zip(takes, window, strict=True)):
+        fixed = tuple(model.input.shape[1:-1])
+        if any(size not in (None, wanted) for size, wanted in zip(fixed, window, strict=True)):
             raise ValueError(
-                f"The saved model {self.config.model!r} takes only windows of {takes}, not "
-                f"{window}. Give --window {','.join(map(str, takes))}."
+                f"The saved model {self.config.model!r} takes only windows of {fixed}, not "
+                f"{window}. Give --window {','.join(map(str, fixed))}."
             )
         return model
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the graph of a network says of its windows.
+    """What the graph of a network says about its windows.
 
     Args:
-        reach: Voxels to either side that it looks, along each axis; None where not known.
-        reach_unknown: Why not.
-        alignment: Voxels by which a window may be moved so that it is pooled as before.
-        statistics_layers: Layers whose result depends on all of the window.
+        reach: How many voxels it looks to either side, along each axis; None if that is not known.
+        reach_unknown: Why that is not known.
+        alignment: Voxels by which a window may move and still be pooled alike.
+        statistics_layers: Names of the layers whose result depends on all of the window.
     """
 
     reach: tuple[int, ...] | None
@@ -116,12 +116,12 @@ def load_network(folder: RunFolder) -> Network:
     if not folder.is_done() or not (folder.path / WEIGHTS).is_file():
         raise ValueError(
             f"The run in {folder.path} is not finished: it has no result.json or no {WEIGHTS}. "
-            "The command that started it goes on with it."
+            "Run the command that started it again: it goes on."
         )
     if data is None:
         raise ValueError(
-            f"{folder.path} has no data.json, which says what the network was trained on: it was "
-            "made by an earlier version. Train it again."
+            f"{folder.path} has no data.json, which says what the network was trained on: an "
+            "earlier version made it. Train the network again."
         )
     return Network(
         config=config,

@@ -12,14 +12,14 @@ from tfunet.data.formats.container import split_container
 from tfunet.files.atomic import replacing, writing
 from tfunet.predict.raster import Raster, written_to_array
 
-# As TIFF wants it, a multiple of 16, and as readers of large images expect it.
+# A multiple of 16, as TIFF wants, and the size that readers of large images expect.
 TILE = 256
 # GeoTIFF 1.1: where on Earth the pixels lie (scale, tie points, transformation, keys).
 GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
 LIBRARIES = {"tiff": "tifffile", "nifti": "nibabel", "zarr": "zarr"}
 SUFFIXES = {"tiff": ".tif", "nifti": ".nii.gz", "zarr": ".zarr"}
 
-# What OME calls by its symbol, in the words of OME-NGFF and of NIfTI, which has no nanometres.
+# OME writes symbols; OME-NGFF and NIfTI, which has no nanometres, write words.
 NGFF_UNITS = {"nm": "nanometer", "µm": "micrometer", "mm": "millimeter", "m": "meter"}
 NIFTI_UNITS = {"µm": "micron", "mm": "mm", "m": "meter"}
 
@@ -48,15 +48,15 @@ def check_format(name: str) -> None:
 def write(
     name: str, raster: Raster, path: Path, *, image: Path, spacing: Spacing, unit: str = ""
 ) -> None:
-    """Write a prediction; it is at `path` when it is whole, and nothing of it before.
+    """Write a prediction. Nothing is at `path` before it is complete.
 
     Args:
         name: "tiff", "nifti" or "zarr".
         raster: The prediction.
-        path: With the suffix that SUFFIXES gives.
-        image: What was predicted: its place in the world goes with the prediction.
-        spacing: Pixel size along the axes, where it is known.
-        unit: "nm", "µm", "mm" or "m", where it is known.
+        path: Where it goes; its suffix is the one of SUFFIXES.
+        image: The image that was predicted; the prediction gets its place in the world.
+        spacing: Pixel size along the axes, if it is known.
+        unit: Its unit, "nm", "µm", "mm" or "m", if it is known.
 
     Raises WriteError.
     """
@@ -71,7 +71,7 @@ def _write_tiff(raster: Raster, path: Path, image: Path, spacing: Spacing, unit:
     axes = ("C" if classes else "") + "ZYX"[-len(raster.shape) :]
     num_bytes = int(np.prod(shape)) * np.dtype(raster.dtype).itemsize
     metadata: dict[str, Any] = {"axes": axes}
-    # A size without its unit would be micrometres; that of a GeoTIFF is in tags of its own.
+    # A size without its unit would mean micrometres. A GeoTIFF has other tags for the size.
     sizes = spacing if spacing and unit else ()
     for letter, size in zip("ZYX"[-len(raster.shape) :], sizes, strict=bool(sizes)):
         metadata[f"PhysicalSize{letter}"] = size
@@ -111,22 +111,22 @@ def _tiles(raster: Raster) -> Iterator[np.ndarray]:
 
 
 def _geo_tags(image: Path) -> list[tuple]:
-    """Return the tags by which a GeoTIFF's prediction lies where the image does."""
+    """Return the tags of a GeoTIFF that say where it lies, for its prediction."""
     if not image.name.lower().endswith((".tif", ".tiff")):
         return []
     import tifffile
 
     with tifffile.TiffFile(image) as file:
         tags = file.series[0].keyframe.tags
-        found = [tags[code] for code in GEO_TAGS if code in tags]
-        return [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in found]
+        places = [tags[code] for code in GEO_TAGS if code in tags]
+        return [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in places]
 
 
 def _write_nifti(raster: Raster, path: Path, image: Path, spacing: Spacing, unit: str) -> None:
     import nibabel
 
     with replacing(path) as partial:
-        # Its axes lie the other way round in the file: it is read across, from an array on disk.
+        # NIfTI has its axes the other way round, so it is written from an array on disk.
         array = partial.with_name(f"{partial.name}.array")
         try:
             values: np.ndarray = written_to_array(raster, array)

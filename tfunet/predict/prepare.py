@@ -1,4 +1,4 @@
-"""Images prepared for prediction exactly as they were for training. Imports no TensorFlow."""
+"""Prepares images for prediction exactly as for training. Imports no TensorFlow."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,9 +27,10 @@ class Preparation:
         num_files: Files that make one image: as many as the data set has image patterns.
         intensity: See `tfunet.data.preprocess.normalise`.
         grey: Whether colours became their luminance.
-        axes: Of the files' arrays, where they do not say; see `tfunet.data.folder.open_folder`.
-        pixel_size: Of every image, along its axes; None: what the file states.
-        target_pixel_size: What images were resampled to; None: they were not.
+        axes: Order of the axes if the files do not state it; see
+            `tfunet.data.folder.open_folder`.
+        pixel_size: Pixel size of every image, along its axes; None: the files state it.
+        target_pixel_size: Pixel size that images were resampled to; None: they were not.
     """
 
     num_files: int = 1
@@ -40,10 +41,10 @@ class Preparation:
     target_pixel_size: Any = None
 
     def open(self, files: Sequence[Path]) -> LazyImage:
-        """Open one image, resampled, its intensities as they are; ValueError names what is wrong.
+        """Open one image, resampled, with its intensities as they are.
 
-        Nothing but headers is read, unless a file cannot be read by parts: then it must fit into
-        memory.
+        Only headers are read. A file that cannot be read in parts is read as a whole and must fit
+        into memory. Raises ValueError for files that do not fit the run.
         """
         if len(files) != self.num_files:
             raise ValueError(
@@ -60,9 +61,9 @@ class Preparation:
             )
         if self.target_pixel_size is None:
             return image
-        now = self._sizes(image, files[0])
+        sizes = self._sizes(image, files[0])
         target = _each(self.target_pixel_size, len(image.shape))
-        shape = resampled_shape(image.shape, now, target)
+        shape = resampled_shape(image.shape, sizes, target)
         return replace(resized(image, shape), spacing=target)
 
     def _sizes(self, image: LazyImage, file: Path) -> tuple[float, ...]:
@@ -71,16 +72,16 @@ class Preparation:
         if image.spacing is None:
             raise ValueError(
                 f"{file}: this run resampled its images to pixels of {self.target_pixel_size}, "
-                "and the file states no pixel size. Give it with --pixel_size."
+                "but the file states no pixel size. Give it with --pixel_size."
             )
         return image.spacing
 
     def statistics(self, image: LazyImage) -> Statistics | None:
-        """Return what `normalise` needs to know of the whole image, in one pass over it."""
+        """Return the statistics of the image that `normalise` needs, in one pass over it."""
         return statistics_for(self.intensity, image.parts())
 
     def normalised(self, image: LazyImage, statistics: Statistics | None) -> LazyImage:
-        """Return the image with its intensities normalised as a whole."""
+        """Return the image with normalised intensities."""
         return replace(
             image,
             read=lambda start, stop: normalise(image.read(start, stop), self.intensity, statistics),
@@ -90,10 +91,12 @@ class Preparation:
 def preparation(
     recorded: Mapping[str, Any] | None, pixel_size: Sequence[float] | None = None
 ) -> Preparation:
-    """Return how a run prepared its images; `pixel_size` replaces what it knew of theirs.
+    """Return how a run prepared its images.
 
-    A data set with code of its own prepares them there (`recorded` is None): files are then taken
-    as stored.
+    Args:
+        recorded: What the run recorded; None if code of the data set prepared its images. Files are
+            then taken as they are stored.
+        pixel_size: Replaces the pixel size of the run's images.
     """
     prepared = Preparation()
     if recorded is not None:
@@ -111,15 +114,16 @@ def check_memory(file: Path, needed: int, why: str) -> None:
     free = psutil.virtual_memory().available
     if needed > free:
         raise ValueError(
-            f"{file}: predicting it needs {needed / 2**30:.1f} GiB of memory at once, and "
+            f"{file}: its prediction needs {needed / 2**30:.1f} GiB of memory at once, but only "
             f"{free / 2**30:.1f} GiB are free: {why}."
         )
 
 
 def _each(sizes: Any, num_axes: int) -> tuple[float, ...]:
-    several = tuple(sizes) if isinstance(sizes, list | tuple) else (sizes,) * num_axes
-    if len(several) != num_axes or not all(0 < float(one) < math.inf for one in several):
+    each = tuple(sizes) if isinstance(sizes, list | tuple) else (sizes,) * num_axes
+    if len(each) != num_axes or not all(0 < float(size) < math.inf for size in each):
         raise ValueError(
-            f"pixel size {sizes!r}; allowed: a positive number, or one for each of {num_axes} axes."
+            f"Got pixel size {sizes!r}. Allowed: a positive number, or one for each of {num_axes} "
+            "axes."
         )
-    return tuple(float(one) for one in several)
+    return tuple(map(float, each))

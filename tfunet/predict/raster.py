@@ -1,4 +1,4 @@
-"""A prediction in the making: rows appended to a raw file, read back in parts. No TensorFlow."""
+"""An unfinished prediction: rows are appended to a raw file, and read back in parts."""
 
 import math
 import os
@@ -17,12 +17,12 @@ from tfunet.files.atomic import writing
 @final
 @dataclass(frozen=True, kw_only=True)
 class RawFile:
-    """An array on disk that grows by whole rows of its first axis.
+    """An array on disk that grows row by row of its first axis.
 
     Args:
-        path: Nothing but the values, row after row.
-        shape: When it is whole.
-        dtype: Of the values.
+        path: A file of the values alone, row after row.
+        shape: Shape of the complete array.
+        dtype: Type of the values.
     """
 
     path: Path
@@ -35,7 +35,7 @@ class RawFile:
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
     def num_rows(self) -> int:
-        """Return the whole rows that are there."""
+        """Return the number of complete rows in the file."""
         return self.path.stat().st_size // self.row_bytes if self.path.exists() else 0
 
     def cut(self, rows: int) -> None:
@@ -44,14 +44,14 @@ class RawFile:
             file.truncate(rows * self.row_bytes)
 
     def append(self, rows: np.ndarray) -> None:
-        """Add rows, and have them on the disk."""
+        """Add rows, and wait until they are on the disk."""
         with writing(self.path), self.path.open("ab") as file:
             file.write(np.ascontiguousarray(rows, self.dtype).data)
             file.flush()
             os.fsync(file.fileno())
 
     def rows(self, first: int, last: int) -> np.ndarray:
-        """Return the rows first..last-1."""
+        """Return the rows [first, last)."""
         count = (last - first) * math.prod(self.shape[1:])
         values = np.fromfile(self.path, self.dtype, count, offset=first * self.row_bytes)
         return values.reshape(last - first, *self.shape[1:])
@@ -60,13 +60,13 @@ class RawFile:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Raster:
-    """What a writer needs of a prediction.
+    """What a writer needs to know about a prediction.
 
     Args:
         shape: Spatial shape.
-        dtype: uint8 labels, or float32 probabilities.
-        num_classes: None for labels.
-        rows: (first, last) to those rows: (rows, *rest), for probabilities with a last axis of
+        dtype: uint8 for labels, float32 for probabilities.
+        num_classes: Number of classes; None for labels.
+        rows: Returns the rows [first, last): (rows, *rest). Probabilities have a last axis of
             classes.
     """
 
@@ -79,18 +79,19 @@ class Raster:
 def raster_of(raw: RawFile, shape: Sequence[int], num_classes: int | None) -> Raster:
     """Return a finished raw file at the image's own spatial shape.
 
-    Where the image was resampled, labels come from the nearest voxel and probabilities linearly.
+    If the image was resampled, a label is that of the nearest voxel, and probabilities are
+    interpolated linearly.
     """
     rank = len(shape)
     shape, before = tuple(shape), raw.shape[:rank]
 
     def labels(first: int, last: int) -> np.ndarray:
-        places = [nearest(now, wanted) for now, wanted in zip(before, shape, strict=True)]
-        wanted = places[0][first:last]
-        found = raw.rows(int(wanted[0]), int(wanted[-1]) + 1)[wanted - wanted[0]]
+        places = [nearest(old, new) for old, new in zip(before, shape, strict=True)]
+        rows = places[0][first:last]
+        values = raw.rows(int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]]
         for axis in range(1, rank):
-            found = found.take(places[axis], axis)
-        return found
+            values = values.take(places[axis], axis)
+        return values
 
     def probabilities(first: int, last: int) -> np.ndarray:
         rest = [0] * (rank - 1)
@@ -114,9 +115,9 @@ def raster_of(raw: RawFile, shape: Sequence[int], num_classes: int | None) -> Ra
 
 
 def written_to_array(raster: Raster, path: Path) -> np.ndarray:
-    """Return the raster as an array in a file at `path`, of which only what is used is in memory.
+    """Return the raster as an array that is mapped from a new file at `path`.
 
-    Classes come last. The file must not be there.
+    Only the parts that are used are in memory. Classes come last.
     """
     classes = () if raster.num_classes is None else (raster.num_classes,)
     array = RawFile(path=path, shape=(*raster.shape, *classes), dtype=raster.dtype)

@@ -42,13 +42,13 @@ class Options:
     Args:
         tiles: "gaussian": windows overlap by half, weighted by a Gaussian (nnU-Net). "halo": each
             voxel comes from one window, with a halo of context around it.
-        window: Spatial shape of a window. By default the training's patch; with a halo at least
-            eight times as large as it in a plane, and four times in a volume.
-        halo: Voxels to each side. By default what the network looks at, which is exact.
+        window: Spatial shape of a window. By default the patch of the training; with a halo at
+            least eight times the halo in a plane, and four times in a volume.
+        halo: Voxels of context to each side. By default as far as the network looks: exact.
         batch: Windows that the device takes at once.
-        format: tiff, nifti or zarr. By default as the image, TIFF for all but NIfTI and zarr.
-        probabilities: Write those of each class too.
-        pixel_size: Of the images, where the run resampled them and they do not state it.
+        format: tiff, nifti or zarr. By default that of the image, or TIFF.
+        probabilities: Write the probabilities of each class, too.
+        pixel_size: Pixel size of the images, if the run resampled them and they do not state it.
     """
 
     tiles: str = "gaussian"
@@ -83,12 +83,12 @@ def predict(run: Path, images: Sequence[str], out: Path, options: Options) -> li
 
     Args:
         run: Folder of a finished run.
-        images: A path each; of an image in several files, their paths joined by commas.
-        out: Folder for the predictions. What was begun there is gone on with.
-        options: How.
+        images: The path of each image; the paths of an image in several files, joined by commas.
+        out: Folder for the predictions. An unfinished prediction there is continued.
+        options: How to predict.
 
-    Raises ValueError for what is wrong with the run, the images or the options, before the first
-    prediction where it can be known; WriteError if a file cannot be written.
+    Raises ValueError for a mistake in the run, the images or the options, if possible before the
+    first prediction; WriteError if a file cannot be written.
     """
     network = load_network(RunFolder(run))
     prepare = preparation(network.preparation, options.pixel_size)
@@ -101,7 +101,7 @@ def predict(run: Path, images: Sequence[str], out: Path, options: Options) -> li
         _check_image(job, image, network)
         tilings.append(_tiling(image, window, halo, facts))
     forward_of = lru_cache(maxsize=4)(network.forward)
-    # A window that the network does not take is known before anything is written.
+    # Fails before anything is written if the network does not take the window.
     forward_of(tilings[0].window)
     for line in _warnings(network, options, facts, halo):
         print(f"warning: {line}", file=sys.stderr, flush=True)
@@ -122,12 +122,12 @@ def predict(run: Path, images: Sequence[str], out: Path, options: Options) -> li
     done = [is_finished(job, identity) for job, identity in zip(jobs, identities, strict=True)]
     for job, identity, is_done in zip(jobs, identities, done, strict=True):
         if is_done:
-            shutil.rmtree(job.unfinished, ignore_errors=True)  # Killed right after the end.
+            shutil.rmtree(job.unfinished, ignore_errors=True)  # It was killed at the very end.
             print(f"{job.name}: done already, {job.labels}", flush=True)
             continue
         started = time.perf_counter()
-        tiling = _predict_one(job, identity, network, prepare, facts, forward_of)
-        size, windows = (" x ".join(map(str, one)) for one in (tiling.extent, tiling.window))
+        tiling = _run_job(job, identity, network, prepare, facts, forward_of)
+        size, windows = (" x ".join(map(str, shape)) for shape in (tiling.extent, tiling.window))
         print(
             f"{job.name}: {size} in {tiling.num_windows} windows of {windows}, "
             f"{time.perf_counter() - started:.1f} s, {job.labels}",
@@ -158,11 +158,11 @@ def _window(
         return options.window or network.patch, None
     if options.halo is None and facts.reach is None:
         raise ValueError(
-            f"How far this network looks is not known ({facts.reach_unknown}). Give --halo, or "
+            f"It is not known how far this network looks ({facts.reach_unknown}). Give --halo, or "
             "use --tiles gaussian."
         )
     halo = (options.halo,) * rank if options.halo is not None else facts.reach or ()
-    # Of a window that is 8 halos wide, 56 % are no halo; in a volume that would be too large.
+    # In a window that is 8 halos wide, 56 % are no halo. In a volume it would be too large.
     halos = 8 if rank == 2 else 4
     sizes = [
         max(patch, -(-halos * margin // step) * step)
@@ -185,37 +185,35 @@ def _tiling(
 def _warnings(
     network: Network, options: Options, facts: Facts | None, halo: tuple[int, ...] | None
 ) -> list[str]:
-    """Return what the user must know of this prediction."""
+    """Return what the user must know about this prediction."""
     lines = []
     if network.preparation is None:
         lines.append(
             f"the data set of this run, {network.config.data!r}, prepares its images in code of "
-            "its own; these are taken as they are stored."
+            "its own, which does not run here: images are taken as they are stored."
         )
     if facts is not None and facts.statistics_layers:
         lines.append(
-            f"this network normalizes by statistics of the whole image that it is given "
+            f"this network normalizes by statistics of all of its input "
             f"({facts.statistics_layers[0]} and {len(facts.statistics_layers) - 1} more layers): "
             "NO HALO MAKES ITS TILES EQUAL TO A PREDICTION OF THE WHOLE IMAGE. Expect seams; "
             "--tiles gaussian blends them."
         )
     if facts is not None and facts.reach is None:
         lines.append(
-            f"how far this network looks is not known ({facts.reach_unknown}): whether the "
-            "prediction is that of the whole image cannot be told."
+            f"it is not known how far this network looks ({facts.reach_unknown}): the prediction "
+            "may differ from that of the whole image."
         )
-    if facts is not None and halo is not None and facts.reach is not None:
-        short = [wanted for wanted, given in zip(facts.reach, halo, strict=True) if given < wanted]
-        if short:
-            lines.append(
-                f"a halo of {options.halo} is less than the {max(facts.reach)} voxels that this "
-                "network looks at: near the borders of tiles the prediction differs from that of "
-                "the whole image."
-            )
+    reach = None if facts is None else facts.reach
+    if halo and reach and any(given < far for given, far in zip(halo, reach, strict=True)):
+        lines.append(
+            f"a halo of {options.halo} is less than the {max(reach)} voxels that this network "
+            "looks: near the borders of tiles the prediction differs from that of the whole image."
+        )
     return lines
 
 
-def _predict_one(
+def _run_job(
     job: Job,
     identity: dict[str, Any],
     network: Network,
@@ -229,7 +227,7 @@ def _predict_one(
     with work.locked():
         image = prepare.open(job.files)
         if not image.by_parts:
-            print(f"{job.name}: its format allows no reading by parts; it is held whole.")
+            print(f"{job.name}: its format cannot be read in parts; all of it is in memory.")
         statistics = _begin(work.path, identity, prepare, image)
         tiling = _tiling(image, identity["window"], identity["halo"], facts)
         num_classes = network.num_classes
@@ -240,7 +238,7 @@ def _predict_one(
         if job.probabilities is not None:
             path, shape = work.path / "probabilities.raw", (*image.shape, num_classes)
             probabilities = RawFile(path=path, shape=shape, dtype="float32")
-        first_row = _rows_there(job, labels, probabilities, tiling)
+        first_row = _resumed_row(job, [labels, probabilities], tiling)
         if first_row < image.shape[0]:
             normalised = prepare.normalised(image, statistics)
             predict_windows = _predictor(job, tiling, first_row, normalised, forward, identity)
@@ -258,19 +256,22 @@ def _predict_one(
 def _begin(
     work: Path, identity: dict[str, Any], prepare: Preparation, image: LazyImage
 ) -> Statistics | None:
-    """Return the image's statistics, from an earlier attempt if it was the same; clear others."""
+    """Return the image's statistics, from an earlier attempt at this prediction if there is one.
+
+    Otherwise remove what another attempt left.
+    """
     path = work / "begun.json"
     try:
         begun = json.loads(path.read_text())
         if begun["identity"] == identity:
-            kept = begun["statistics"]
-            return None if kept is None else (np.array(kept[0]), np.array(kept[1]))
+            recorded = begun["statistics"]
+            return None if recorded is None else (np.array(recorded[0]), np.array(recorded[1]))
     except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
         pass
-    for one in work.glob("*.raw"):
-        one.unlink()
+    for raw in work.glob("*.raw"):
+        raw.unlink()
     statistics = prepare.statistics(image)
-    values = None if statistics is None else [one.tolist() for one in statistics]
+    values = None if statistics is None else [array.tolist() for array in statistics]
     write_atomic(path, json.dumps({"identity": identity, "statistics": values}))
     return statistics
 
@@ -278,20 +279,20 @@ def _begin(
 def _check_bands(job: Job, tiling: Tiling, num_logits: int) -> None:
     rows = max(len(tile.weights) for tile in tiling.axes[0])
     rest = math.prod(len(total) for total in tiling.totals[1:])
-    # What is held, the new part of it, and the band that is on its way out.
+    # The rows that are held, the new part of them, and the band that is being written.
     check_memory(
         job.files[0],
         3 * rows * rest * num_logits * 4,
-        f"the logits of {rows} rows. A window that is smaller along the first axis needs less",
+        f"the logits of {rows} rows. A window that is shorter along the first axis needs less",
     )
 
 
-def _rows_there(job: Job, labels: RawFile, other: RawFile | None, tiling: Tiling) -> int:
-    """Return the rows that an earlier attempt finished, and cut off what it began."""
-    raws = [raw for raw in (labels, other) if raw is not None]
-    rows = tiling.rows_done(min(raw.num_rows() for raw in raws))
-    for raw in raws:
-        raw.cut(rows)
+def _resumed_row(job: Job, raws: Sequence[RawFile | None], tiling: Tiling) -> int:
+    """Return how many rows an earlier attempt finished, and cut off the rest of its rows."""
+    files = [raw for raw in raws if raw is not None]
+    rows = tiling.rows_done(min(file.num_rows() for file in files))
+    for file in files:
+        file.cut(rows)
     if rows:
         print(f"{job.name}: going on at row {rows} of {tiling.extent[0]}.", flush=True)
     return rows
@@ -305,7 +306,7 @@ def _predictor(
     forward: Forward,
     identity: dict[str, Any],
 ) -> Predict:
-    """Return the function for `bands`, which draws how far it is."""
+    """Return the function for `bands` that predicts windows and shows its progress."""
     batch = identity["batch"]
     bar = tqdm(
         total=tiling.num_windows,
@@ -318,9 +319,11 @@ def _predictor(
 
     def predict_windows(starts: Sequence[tuple[int, ...]]) -> Iterator[np.ndarray]:
         for first in range(0, len(starts), batch):
-            some = starts[first : first + batch]
-            yield from forward(np.stack([_padded_window(image, tiling, start) for start in some]))
-            bar.update(len(some))
+            windows = [
+                _padded_window(image, tiling, start) for start in starts[first : first + batch]
+            ]
+            yield from forward(np.stack(windows))
+            bar.update(len(windows))
         if bar.n == bar.total:
             bar.close()
 
@@ -328,7 +331,7 @@ def _predictor(
 
 
 def _padded_window(image: LazyImage, tiling: Tiling, start: tuple[int, ...]) -> np.ndarray:
-    """Return a window of the padded image; what lies outside is 0, the mean of a z-scored one."""
+    """Return a window of the image, padded with 0, which is the mean of a z-scored image."""
     first = np.subtract(start, tiling.before)
     low = np.maximum(first, 0)
     high = np.minimum(first + tiling.window, tiling.extent)

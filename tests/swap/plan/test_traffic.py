@@ -3,7 +3,8 @@
 import pytest
 from traces import CHAIN, make_trace
 
-from tfunet.geometry.reach import Reach, Slabs
+from tfunet.geometry.reach import Reach
+from tfunet.graph.slabs import SlabRows, Slabs
 from tfunet.graph.step import Op, Tensor, Trace
 from tfunet.swap.plan import split
 from tfunet.swap.plan.costs import Costs
@@ -20,7 +21,7 @@ COSTS = Costs(
 
 
 def rows(**options):
-    return Reach(extent=ROWS, row_bytes=ROW_BYTES, **options)
+    return SlabRows(reach=Reach(**options), extent=ROWS, row_bytes=ROW_BYTES)
 
 
 def window_after_rows():
@@ -37,7 +38,7 @@ def window_after_rows():
                 is_backward=False,
                 is_repeatable=True,
                 flops=0.0,
-                slabs=reach and Slabs(rows=ROWS, unit=1, inputs=(reach[0],), outputs=(reach[1],)),
+                slabs=reach and Slabs(rows=ROWS, inputs=(reach[0],), outputs=(reach[1],)),
             )
             for at, reach in enumerate(reaches)
         ),

@@ -6,7 +6,7 @@ from kinds import KINDS, batches
 from strategies import Fixed
 from traces import make_trace
 
-from tfunet.graph.reader import READS
+from tfunet.graph.step import READS
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.rewrite import rewrite

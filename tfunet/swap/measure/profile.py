@@ -10,9 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfunet.geometry.reach import Slabs
-from tfunet.graph.op_times import AHEAD_SHARE, Clock, Kind, Taken, signature, take, tiny_seconds
+from tfunet.graph.clock import Clock
+from tfunet.graph.op_times import AHEAD_SHARE, Kind, Taken, signature, take, tiny_seconds
 from tfunet.graph.reader import num_bytes
+from tfunet.graph.slabs import Slabs
 from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, SHAPE_READERS, Trace, root
 from tfunet.machine.device import free_bytes
 from tfunet.swap.measure import slab_times

@@ -5,7 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfunet.graph.op_times import REFUSALS, Clock, known_value, made_up_numbers, repeated, signature
+from tfunet.graph.clock import Clock
+from tfunet.graph.op_times import REFUSALS, made_up_numbers, repeated, signature
+from tfunet.graph.static_values import known_value
 from tfunet.graph.step import Trace
 from tfunet.swap.plan.chains import Chain, outputs_of, reached_inputs
 from tfunet.swap.plan.split import Cut

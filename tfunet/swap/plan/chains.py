@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from tfunet.geometry.reach import Reach, Slabs
+from tfunet.graph.slabs import SlabRows, Slabs
 from tfunet.graph.step import IN_PLACE, Op, Trace
 from tfunet.swap.plan.costs import Costs
 
@@ -40,12 +40,12 @@ def slabs_of(op: Op) -> Slabs:
     return op.slabs
 
 
-def reached_inputs(op: Op) -> Iterator[tuple[int, Reach | None]]:
+def reached_inputs(op: Op) -> Iterator[tuple[int, SlabRows | None]]:
     """Yield each input of an op with the rows that a slab reads; None where it reads all."""
     return zip(op.inputs, slabs_of(op).inputs, strict=True)
 
 
-def reached_outputs(op: Op) -> Iterator[tuple[int, Reach | None]]:
+def reached_outputs(op: Op) -> Iterator[tuple[int, SlabRows | None]]:
     """Yield each output of an op with the rows that a slab makes; None for a sum over slabs."""
     return zip(op.outputs, slabs_of(op).outputs, strict=True)
 
@@ -88,13 +88,13 @@ def blocks_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> list[int]
     for index in ops:
         for tensor, reach in reached_inputs(trace.ops[index]):
             if tensor not in inside and reach is not None:
-                sizes[tensor] = max(sizes.get(tensor, 0), _reach_bytes(reach, height))
+                sizes[tensor] = max(sizes.get(tensor, 0), reach.num_bytes(height))
     most: list[int] = []
     sums: list[int] = []
     for index in ops:
         op, slabs = trace.ops[index], slabs_of(trace.ops[index])
         copied = [
-            (reach.copies - 1) * (_reach_bytes(reach, height) + reach.more_rows * reach.row_bytes)
+            (reach.copies - 1) * (reach.num_bytes(height) + reach.more_rows * reach.row_bytes)
             for reach in (*slabs.inputs, *slabs.outputs)
             if reach is not None
         ]
@@ -106,7 +106,7 @@ def blocks_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> list[int]
                 # The sum so far, and what a slab adds to it.
                 sums.append(trace.tensors[tensor].num_bytes)
             else:
-                sizes[tensor] = _reach_bytes(reach, height)
+                sizes[tensor] = reach.num_bytes(height)
         without = op.outputs if takes_over else ()
         blocks = [size for tensor, size in sizes.items() if tensor not in without] + copied + sums
         most = max(most, blocks, key=sum)
@@ -114,11 +114,6 @@ def blocks_of_slab(trace: Trace, ops: tuple[int, ...], height: int) -> list[int]
             if last_use.get(tensor, index) == index:
                 sizes.pop(tensor, None)
     return [size for size in most if size]
-
-
-def _reach_bytes(reach: Reach, height: int) -> int:
-    first, last = reach.wanted(0, height)
-    return reach.row_bytes * min(last - first, reach.extent)
 
 
 def kept_rows(trace: Trace, ops: Sequence[int], readers: Mapping[int, Sequence[int]]) -> list[int]:
@@ -188,7 +183,7 @@ def _op_seconds(trace: Trace, index: int, chain: Chain, costs: Costs) -> float:
         return costs.slab_seconds[index]
     factor = 1.0
     for reach in slabs_of(trace.ops[index]).inputs:
-        if reach is not None and reach.transposed:
+        if reach is not None and reach.reach.transposed:
             rows = [reach.rows(*slab) for slab in chain.slabs]
             factor = max(factor, sum(last - first for first, last in rows) / reach.extent)
     return costs.op_seconds[index] * factor

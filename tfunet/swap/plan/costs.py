@@ -62,12 +62,12 @@ class Costs:
     def leaving_seconds(self, trace: Trace, tensor: int) -> float:
         """Return the time from when a swapped tensor was made to when its memory is free."""
         described = trace.tensors[tensor]
-        return self._cast_seconds(described) + self.out_seconds(described.swapped_bytes, tensor)
+        return self._cast_seconds(described) + self.out_seconds(described.stored_bytes, tensor)
 
     def arriving_seconds(self, trace: Trace, tensor: int) -> float:
         """Return the time from when a swapped tensor is fetched to when it can be read."""
         described = trace.tensors[tensor]
-        return self.in_seconds(described.swapped_bytes, tensor) + self._cast_seconds(described)
+        return self.in_seconds(described.stored_bytes, tensor) + self._cast_seconds(described)
 
     def _cast_seconds(self, tensor: Tensor) -> float:
         return tensor.num_bytes / self.cast_bytes_per_second if tensor.compressed_bytes else 0.0
@@ -84,7 +84,7 @@ class Costs:
         Where it pushes other tensors on to the disk, their time to the disk and back counts.
         """
         described = trace.tensors[tensor]
-        num_bytes = described.swapped_bytes
+        num_bytes = described.stored_bytes
         seconds = self.out_seconds(num_bytes) + self.in_seconds(num_bytes)
         seconds += 2 * self._cast_seconds(described)
         if self.tiers.host_bytes is None:

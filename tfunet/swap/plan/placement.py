@@ -39,7 +39,7 @@ class Tiers:
             return frozenset()
         on_disk = []
         for tensor in sorted(swapped, key=lambda index: (-trace.tensors[index].producer, index)):
-            num_bytes = trace.tensors[tensor].swapped_bytes
+            num_bytes = trace.tensors[tensor].stored_bytes
             if num_bytes <= left:
                 left -= num_bytes
             else:
@@ -86,4 +86,4 @@ def total_bytes(trace: Trace, tensors: Collection[int]) -> int:
 
 def swapped_bytes(trace: Trace, tensors: Collection[int]) -> int:
     """Return the bytes of some tensors where they are swapped."""
-    return sum(trace.tensors[tensor].swapped_bytes for tensor in tensors)
+    return sum(trace.tensors[tensor].stored_bytes for tensor in tensors)

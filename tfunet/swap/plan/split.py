@@ -8,7 +8,7 @@ each other on the same rows form a chain, and pass a slab on without the host.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfunet.geometry.reach import Reach
+from tfunet.graph.slabs import SlabRows
 from tfunet.graph.step import Op, Trace
 from tfunet.swap.plan.chains import (
     Chain,
@@ -88,7 +88,7 @@ def splittable(trace: Trace) -> set[int]:
     return tensors
 
 
-def _made_rows(trace: Trace, tensor: int) -> Reach | None:
+def _made_rows(trace: Trace, tensor: int) -> SlabRows | None:
     """Return the rows of a tensor that a slab of its op makes; None where it makes none."""
     producer = trace.tensors[tensor].producer
     slabs = trace.ops[producer].slabs if producer >= 0 else None
@@ -243,7 +243,7 @@ def _joins(trace: Trace, chain: list[int], made: set[int], op: Op) -> bool:
     for tensor, reach in reached_inputs(op):
         if tensor in made:
             made_rows = _made_rows(trace, tensor)
-            if not (reach and reach.is_same and made_rows and made_rows.is_same):
+            if not (reach and reach.reach.is_same and made_rows and made_rows.reach.is_same):
                 return False
             follows = True
         elif trace.tensors[tensor].producer > chain[0] and trace.tensors[tensor].num_bytes:

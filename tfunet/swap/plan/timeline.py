@@ -172,7 +172,7 @@ def overlap(
     free = 0.0
     for tensor, first in points.made.items():
         # Compressed, it is that form which waits on the device for its copy.
-        num_bytes = trace.tensors[tensor].swapped_bytes
+        num_bytes = trace.tensors[tensor].stored_bytes
         free = max(free, ends[first]) + costs.leaving_seconds(trace, tensor)
         last = first
         while last + 1 < points.read.get(tensor, len(ends)) - 1 and ends[last] < free:

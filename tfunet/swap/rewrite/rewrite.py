@@ -28,10 +28,9 @@ from typing import final
 import tensorflow as tf
 
 from tfunet.graph.edits import delayed, done, identity, kept_apart, named_after, repeated, together
-from tfunet.graph.reader import READS
+from tfunet.graph.op_reach import FILTER_GRADIENTS
 from tfunet.graph.regrouped import PRODUCTS, SUMS
-from tfunet.graph.slices import OF_FILTERS
-from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, Trace, fused, root
+from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, READS, Trace, fused, root
 from tfunet.swap.plan.schedule import Action, Copy, is_on_host
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.rewrite.slab_graph import SlabGraph, apart
@@ -358,7 +357,7 @@ def _of_bias(trace: Trace) -> dict[int, int]:
     weights: dict[int, list[int]] = {}
     biases: dict[int, list[int]] = {}
     for at, op in enumerate(trace.ops):
-        if op.kind in OF_FILTERS:
+        if op.kind in FILTER_GRADIENTS:
             weights.setdefault(op.inputs[2], []).append(at)
         elif op.kind == "BiasAddGrad":
             biases.setdefault(op.inputs[0], []).append(at)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from tfunet.graph import slices
+from tfunet.graph import slab_ops
 from tfunet.graph.step import SHAPE_READERS, Trace
 from tfunet.swap.plan.chains import Chain, reached_outputs, slabs_of
 from tfunet.swap.plan.split import Cut
@@ -39,7 +39,7 @@ class SlabGraph:
         for chain in cut.chains.values():
             for op in (ops[index] for index in chain.ops):
                 for waiting in op._control_outputs:
-                    # Only an order (see `tfunet.graph.slices`), which would keep the whole op.
+                    # Only an order (see `tfunet.graph.slab_rules`), which would keep the whole op.
                     others = [before for before in waiting.control_inputs if before.name != op.name]
                     waiting._remove_all_control_inputs()
                     waiting._add_control_inputs(others)
@@ -182,7 +182,7 @@ def _slab(
         # Nothing else would hold back an op that reads no rows.
         first_of_all = after if not any(slabs.inputs) else ()
         with tf.device(op.device), tf.control_dependencies(first_of_all):
-            outputs = slices.make(op, slabs, inputs, begin, end)
+            outputs = slab_ops.make(op, slabs, inputs, begin, end)
         made |= dict(zip(described.outputs, outputs, strict=True))
     return made
 

@@ -140,7 +140,7 @@ class Room:
 def _sizes(plan: Plan, trace: Trace, graph: tf.Graph) -> dict[str, int]:
     """Return the bytes of the tensors that a plan has on disk, by their keys."""
     # Where the trace has a batch of unknown size, the plan still knows the largest.
-    sizes = {tensor.name: tensor.swapped_bytes for tensor in trace.tensors}
+    sizes = {tensor.name: tensor.stored_bytes for tensor in trace.tensors}
     planned = {**plan.tensor_bytes, **plan.compressed_bytes}
     return {
         key_of(graph, name): max(sizes.get(name, 0), planned.get(name, 0)) for name in plan.on_disk

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from tfunet.graph import slices
+from tfunet.graph import op_reach, slab_ops, slab_rules
 
 
 def convolution(rank, size, **options):
@@ -114,7 +114,7 @@ def in_slabs(op, slabs, height):
                 one = with_rows(one)
                 assert 0 <= first < last <= one.shape[1]
                 taken.append(one[:, first:last])
-        parts.append(slices.make(op, slabs, taken, begin, end))
+        parts.append(slab_ops.make(op, slabs, taken, begin, end))
     return [
         tf.add_n(list(given)) if reach is None else tf.concat(given, axis=1)
         for given, reach in zip(zip(*parts, strict=True), slabs.outputs, strict=True)
@@ -123,8 +123,10 @@ def in_slabs(op, slabs, height):
 
 def with_rows(tensor):
     """Return a tensor in the form that it has in slabs, with rows along its second axis."""
-    folded = slices.has_folded_axes(tensor)
-    return tf.reshape(tensor, slices.shape_of_rows(tensor, tensor.shape[3])) if folded else tensor
+    folded = slab_rules.has_folded_axes(tensor)
+    return (
+        tf.reshape(tensor, slab_rules.shape_of_rows(tensor, tensor.shape[3])) if folded else tensor
+    )
 
 
 @pytest.mark.parametrize("name", STACKS)
@@ -148,11 +150,11 @@ def test_slabs_give_what_the_whole_op_gives(name):
             for layer in stack:
                 y = layer(y)
             loss = tf.reduce_sum(tf.sin(y))
-        weights = [one.value for layer in stack for one in layer.trainable_variables]
+        weights = [variable.value for layer in stack for variable in layer.trainable_variables]
         tape.gradient(loss, [x, *weights])
         pairs = []
         for op in tf.compat.v1.get_default_graph().get_operations():
-            slabs = slices.describe(op)
+            slabs = slab_rules.describe(op)
             if slabs is None:
                 continue
             tried.add(op.type)
@@ -160,7 +162,7 @@ def test_slabs_give_what_the_whole_op_gives(name):
                 made = in_slabs(op, slabs, height)
                 whole = map(with_rows, op.outputs)
                 pairs += [(op.name, a, b) for a, b in zip(whole, made, strict=True)]
-        names.extend(one for one, _, _ in pairs)
+        names.extend(name for name, _, _ in pairs)
         return [(a, b) for _, a, b in pairs]
 
     names = []
@@ -184,7 +186,7 @@ def test_all_large_ops_of_repeated_voxels_and_of_a_normalisation_run_in_slabs(ra
 
     graph = gradient.get_concrete_function(tf.TensorSpec(shape)).graph
     large = [op for op in graph.get_operations() if op.outputs and is_large(op.outputs[0])]
-    whole = {op.type for op in large if slices.describe(op) is None}
+    whole = {op.type for op in large if slab_rules.describe(op) is None}
     # The image, the loss and its gradient, and what is returned.
     assert whole <= {"Placeholder", "Sin", "Cos", "Fill", "Identity"}
 
@@ -204,8 +206,8 @@ def test_control_edge_that_is_more_than_an_order_keeps_an_op_whole():
             held = tf.abs(x)
         with tf.control_dependencies([ordered]):
             after = tf.abs(x)
-    assert None not in map(slices.describe, (first.op,))
-    assert [slices.describe(one.op) for one in (held, after)] == [None, None]
+    assert None not in map(slab_rules.describe, (first.op,))
+    assert [slab_rules.describe(tensor.op) for tensor in (held, after)] == [None, None]
 
 
 @pytest.mark.parametrize("rank", [2, 3])
@@ -215,8 +217,8 @@ def test_gradient_of_a_pooling_in_slabs_follows_its_own_forward_op(rank):
         x = tf.zeros([1, *(8,) * rank, 2])
         y = tf.nn.max_pool(x, 2, 2, "SAME")
         tf.gradients(tf.reduce_sum(y), x)
-        (op,) = (one for one in graph.get_operations() if one.type in slices.POOL_GRADIENTS)
-        slabs = slices.describe(op)
-        (made,) = slices.make(op, slabs, [one[:, :4] for one in op.inputs], 0, 2)
+        (op,) = (op for op in graph.get_operations() if op.type in op_reach.POOL_GRADIENTS)
+        slabs = slab_rules.describe(op)
+        (made,) = slab_ops.make(op, slabs, [tensor[:, :4] for tensor in op.inputs], 0, 2)
     whole, slab = op.inputs[1].op, made.op.inputs[1].op
     assert (slab.type, slab.inputs[0].shape[1]) == (whole.type, 4)
