@@ -9,17 +9,17 @@ from types import ModuleType
 import numpy as np
 import tensorflow as tf
 
-from tfunet.config.augmentation import KINDS, TURNS, Augmentation, read_augmentation
+from tfunet.config.augmentation import KINDS, TURNS, Augmentation
 from tfunet.config.run import RunConfig
-from tfunet.data import dali_limits
 from tfunet.data.augment import augment
 from tfunet.data.check import case_defects
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.patch_start import patch_start
-from tfunet.data.source import DataSource, open_source
+from tfunet.data.source import DataSource
 from tfunet.data.split import split_of
 from tfunet.data.streams import epoch_order
+from tfunet.data.task import open_task
 from tfunet.files.atomic import replacing
 from tfunet.geometry.windows import padding_before
 
@@ -88,13 +88,8 @@ def show(
             f"A picture cannot be written as {path.name!r}. Give a name that ends in "
             f"{', '.join(sheet.SUFFIXES)}."
         )
-    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
-    augmentation = read_augmentation(config.augmentation)
-    patch = source.chosen_patch(config.patch)
-    augmentation.check_patch(patch)
-    if config.pipeline == "dali":
-        dali_limits.check_installed()
-        dali_limits.check_patch(augmentation, patch)
+    task = open_task(config)
+    source, augmentation = task.source, task.augmentation()
     panels = []
     for sample in first_samples(config, source, 1 if each else num_samples, epoch=epoch):
         panels.append(sheet.Panel(sample.case_id, sample.image, sample.mask))

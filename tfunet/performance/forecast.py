@@ -11,10 +11,9 @@ from tfunet.backend import num_processes
 from tfunet.config import amount
 from tfunet.config.amount import MIB
 from tfunet.config.run import RunConfig
-from tfunet.data.source import open_source
+from tfunet.data.task import open_task
 from tfunet.graph import reader
-from tfunet.learning import losses, optimizers
-from tfunet.models.make import make_model
+from tfunet.learning import losses
 from tfunet.performance.devices import DISK_BYTES_PER_SECOND, Device, described
 from tfunet.swap.arena.device_memory import variable_bytes
 from tfunet.swap.arena.memory import Memory
@@ -23,6 +22,7 @@ from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.text import text
 from tfunet.swap.search import planner
 from tfunet.swap.search.fitting import fitted
+from tfunet.training.setup import compiled_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,25 +72,12 @@ def forecast(
 
     Raises ValueError for a configuration that cannot be trained.
     """
-    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
-    patch = source.chosen_patch(config.patch)
     keras.config.set_dtype_policy(config.precision)
-    model = make_model(
-        config.model,
-        image_shape=(*patch, source.channels),
-        num_classes=source.num_classes,
-        options=config.model_options,
-    )
-    model.compile(
-        optimizer=optimizers.make(config, 1, 1),
-        loss=losses.make(config.loss, config.loss_options),
-        jit_compile=False,
-        auto_scale_loss=False,
-    )
-    model.optimizer.build(model.trainable_variables)
+    task = open_task(config)
+    model = compiled_model(task, losses.make(config.loss, config.loss_options))
     batch = config.replica_samples // config.accumulation
-    image = tf.TensorSpec((batch, *patch, source.channels), tf.float32)
-    mask = tf.TensorSpec((batch, *patch), tf.uint8)
+    image = tf.TensorSpec((batch, *task.patch, task.source.channels), tf.float32)
+    mask = tf.TensorSpec((batch, *task.patch), tf.uint8)
     model._symbolic_build(data_batch=(image, mask))
 
     @tf.function(autograph=False, jit_compile=False)

@@ -1,7 +1,7 @@
-"""The rows and the result that a run records."""
+"""What result.json holds."""
 
 import resource
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,23 +12,7 @@ from tfunet.config.run import RunConfig
 from tfunet.machine.device import device_bytes, used_bytes
 from tfunet.timing.warm_up import steady_seconds
 from tfunet.training.input_bound import share
-
-
-def epoch_row(
-    epoch: int, progress: Any, regions: Iterable[str], **seconds: float
-) -> dict[str, object]:
-    """Return a row of epochs.csv; scores are empty in an epoch without evaluation."""
-    logs = progress.logs
-    row: dict[str, object] = {"epoch": epoch, "steps": progress.step, "loss": logs["loss"]}
-    row["val_loss"] = logs.get("val_loss", "")
-    for region in regions:
-        row[f"dice_{region}"] = logs.get(f"val_dice_{region}", "")
-        row[f"iou_{region}"] = logs.get(f"val_iou_{region}", "")
-    row["learning_rate"] = logs["learning_rate"]
-    row["weights_hash"] = progress.weights_hash
-    row["samples_hash"] = progress.samples_hash
-    row["dropped_samples"] = " ".join(map(str, progress.dropped_samples))
-    return {**row, **seconds}
+from tfunet.training.progress import Progress
 
 
 def peak_bytes(backend: Backend, topology: Topology) -> np.ndarray:
@@ -55,7 +39,7 @@ def summarise(
     *,
     parameters: int,
     steps_per_epoch: int,
-    progress: Any,
+    progress: Progress,
     regions: Sequence[str],
     left_out_cases: int,
     peaks: np.ndarray,
