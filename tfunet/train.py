@@ -9,10 +9,11 @@ import keras
 from tfunet.backend import Backend
 from tfunet.config.run import RunConfig
 from tfunet.process.watchdog import nobody_asks
-from tfunet.training.afterwards import measure, write_result
+from tfunet.training.afterwards import measure
 from tfunet.training.callbacks import Callbacks
 from tfunet.training.epochs import Trainer
 from tfunet.training.progress import resume
+from tfunet.training.result import write_result
 from tfunet.training.setup import build, open_data, start
 
 

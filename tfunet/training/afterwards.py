@@ -1,22 +1,24 @@
-"""What is measured and written after the last step of a run."""
+"""What is measured after the last step of a run."""
 
 import functools
+import resource
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
 
+from tfunet.backend import Backend, Topology
 from tfunet.files.atomic import WriteError
+from tfunet.machine.device import device_bytes, used_bytes
 from tfunet.swap.report.measured import Measured
 from tfunet.training import input_bound
 from tfunet.training.epochs import Trainer
 from tfunet.training.setup import Attempt
 from tfunet.training.step import Step
 from tfunet.training.step_memory import NO_ACCOUNT, step_memory
-from tfunet.training.summary import peak_bytes, summarise
 
 
 @final
@@ -45,7 +47,7 @@ def measure(trainer: Trainer) -> Measurements:
     attempt, network = trainer.attempt, trainer.network
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
     elapsed_seconds = time.time() - attempt.started
-    peaks = peak_bytes(backend, topology)
+    peaks = _peak_bytes(backend, topology)
     has_parts = config.time_parts and topology.num_replicas > 1 and not config.synthetic
     turns = _turns(trainer, has_parts=has_parts)
     step = Measured(why_not="there was no room for more steps")
@@ -112,45 +114,14 @@ def _timed(attempt: Attempt, step: Step, batches: Any) -> float:
     return time.perf_counter() - since
 
 
-def write_result(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
-    """Write the model, the plans of large-model support, and, last, the result; return that."""
-    attempt, progress = trainer.attempt, trainer.progress
-    result = summarise(
-        attempt.config,
-        attempt.topology,
-        parameters=trainer.network.look.parameters,
-        steps_per_epoch=trainer.data.steps_per_epoch,
-        progress=progress,
-        regions=tuple(trainer.data.source.regions),
-        left_out_cases=trainer.data.num_left_out,
-        peaks=measured.peaks,
-        bound_pairs=[turn[:2] for turn in measured.turns],
-        parts=measured.parts,
-        pipeline_bytes=trainer.steps.pipeline.buffered_bytes,
-        elapsed_seconds=measured.elapsed_seconds,
-    )
-    attempt.begin("saving")
-    if attempt.topology.is_chief:
-        since = time.perf_counter()
-        with attempt.folder.replacing("model.keras") as path:
-            trainer.network.model.save(path)
-        _write_plans(attempt, measured.step, result["median_step_seconds"])
-        progress.spend("saving", since)
-        trainer.close_tables()
-        attempt.folder.write_result(result)
-    attempt.stop()
-    return result
-
-
-def _write_plans(attempt: Attempt, measured: Measured, seconds: float | None) -> None:
-    """Write swap.json; `seconds` are those of an optimizer step."""
-    support = attempt.support
-    if support is None:
-        return
-    # A plan is for one of the passes that are accumulated.
-    seconds = None if seconds is None else seconds / attempt.config.accumulation
-    attempt.folder.write_plans(
-        [asdict(plan) for plan in support.plans],
-        asdict(replace(measured, step_seconds=seconds)),
-        evaluation_plans=[asdict(plan) for plan in support.evaluation_plans],
-    )
+def _peak_bytes(backend: Backend, topology: Topology) -> np.ndarray:
+    """Return (processes, 2): peak resident and peak device memory, called by all together."""
+    table = np.zeros((topology.process_count, 2))
+    # Linux counts ru_maxrss in KiB.
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    gpus = tf.config.list_logical_devices("GPU")
+    device = sum(tf.config.experimental.get_memory_info(gpu.name)["peak"] for gpu in gpus)
+    if not gpus and device_bytes() is not None and (used := used_bytes()) is not None:
+        device = used[1]  # Of a CPU whose allocator is capped, to play the device.
+    table[topology.process_index] = [resident, device]
+    return backend.sum(table)

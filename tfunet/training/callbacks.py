@@ -19,9 +19,7 @@ WRITERS = ("CSVLogger", "TensorBoard", "ModelCheckpoint")
 class Callbacks:
     """The Keras callbacks of this process, in the order in which a checkpoint keeps their states.
 
-    Args:
-        attempt: This process's part in the run.
-        given: Callbacks of the caller, beside those of the configuration.
+    Those of the configuration come first, then those that the caller of the run has given.
     """
 
     def __init__(self, attempt: Attempt, given: Sequence[keras.callbacks.Callback]) -> None:

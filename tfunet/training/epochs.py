@@ -60,19 +60,7 @@ class Epoch:
 
 @final
 class Trainer:
-    """A run under way; called by all processes together.
-
-    Args:
-        attempt: This process's part in the run.
-        data: Its data.
-        network: Its model.
-        callbacks: Its Keras callbacks.
-        resumed: Where it begins.
-
-    Attributes:
-        progress: How far it is.
-        steps: Its training steps.
-    """
+    """A run under way; its methods are called by all processes together."""
 
     def __init__(
         self,
@@ -91,14 +79,14 @@ class Trainer:
             loss=network.loss,
             pipeline=data.evaluation,
             num_cases=len(data.validation_ids),
-            num_classes=data.source.num_classes,
-            regions=data.source.regions,
+            num_classes=data.task.source.num_classes,
+            regions=data.task.source.regions,
             supports=callbacks.supports,
         )
         self._metrics = state.MetricState(attempt.backend, network.model)
         self._fingerprint = make_fingerprint(attempt.backend, network.model.variables)
         self.steps = Steps(attempt, data, network, callbacks.supports, self.progress.step)
-        self._logbook = Logbook(attempt, data, network, resumed)
+        self.logbook = Logbook(attempt, data, network, resumed)
         self._keras_callbacks = keras.callbacks.CallbackList(
             callbacks.all,
             model=network.model,
@@ -176,7 +164,7 @@ class Trainer:
             )
         logs = {name: float(value.numpy().mean()) for name, value in output["logs"].items()}
         self._keras_callbacks.on_train_batch_end(step, logs)
-        self._logbook.show_step(logs["loss"])
+        self.logbook.show_step(logs["loss"])
 
     def checkpoint_is_due(self) -> bool:
         """Whether the configuration asks for a checkpoint after the last step."""
@@ -239,7 +227,7 @@ class Trainer:
         attempt = self.attempt
         losses = attempt.backend.sum(np.array(epoch.losses)) / attempt.topology.num_replicas
         epoch.losses.clear()
-        self._logbook.write_steps(losses)
+        self.logbook.write_steps(losses)
 
     def evaluate(self, epoch: Epoch) -> None:
         """Evaluate where it is due, and record the epoch.
@@ -258,7 +246,7 @@ class Trainer:
         evaluation_seconds = progress.spend("evaluation", since)
         attempt.begin(f"callbacks after epoch {epoch.index + 1}")
         self._keras_callbacks.on_epoch_end(epoch.index, progress.logs)
-        self._logbook.write_epoch(
+        self.logbook.write_epoch(
             epoch.index + 1,
             scores,
             training_seconds=epoch.training_seconds,
@@ -276,8 +264,4 @@ class Trainer:
     def end(self) -> None:
         """End training for the callbacks and the progress bar."""
         self._keras_callbacks.on_train_end()
-        self._logbook.close_bar()
-
-    def close_tables(self) -> None:
-        """End the tables of steps and epochs."""
-        self._logbook.close()
+        self.logbook.close_bar()

@@ -16,15 +16,10 @@ SHOWN = ("loss", "val_loss", "val_dice", "val_iou")
 
 @final
 class Logbook:
-    """Rows of steps.csv, epochs.csv and cases.csv, and a progress bar; of the chief alone.
+    """Rows of steps.csv, epochs.csv and cases.csv, and a progress bar.
 
-    In the other processes it does nothing.
-
-    Args:
-        attempt: This process's part in the run.
-        data: Its data.
-        network: Its model.
-        resumed: Where it begins; rows of later steps are dropped.
+    A run that goes on drops the rows after its checkpoint. All processes have a logbook, but only
+    the chief's does anything.
     """
 
     def __init__(self, attempt: Attempt, data: RunData, network: Network, resumed: Resumed) -> None:
@@ -35,7 +30,7 @@ class Logbook:
         if attempt.topology.is_chief:
             self._steps = attempt.folder.steps_table(last=progress.step)
             self._epochs = attempt.folder.epochs_table(
-                data.source.regions, last=progress.step // data.steps_per_epoch
+                data.task.source.regions, last=progress.step // data.steps_per_epoch
             )
         if resumed.was_begun:
             parts = progress.replicas_from_step
@@ -81,7 +76,7 @@ class Logbook:
             epoch_row(
                 epoch,
                 progress,
-                self._data.source.regions,
+                self._data.task.source.regions,
                 training_seconds=training_seconds,
                 evaluation_seconds=evaluation_seconds,
                 saving_seconds=saving_seconds - self._saving_in_rows,

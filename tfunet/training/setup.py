@@ -19,7 +19,6 @@ from tfunet.config.run import RunConfig
 from tfunet.data.cache import CachedCases
 from tfunet.data.order import steps_per_epoch
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
-from tfunet.data.source import DataSource
 from tfunet.data.split import Split
 from tfunet.data.task import Task, open_task
 from tfunet.learning import losses, optimizers
@@ -43,15 +42,10 @@ class Attempt:
     """One process of a run from its start to its end; a run that was killed takes several.
 
     Args:
-        config: What the run does.
-        backend: Started.
-        topology: The place of this process among all.
-        folder: The run's folder; only the chief writes there, but for spans.
         started: Unix time at which the process began.
         begin: Is told what this process begins, as `Pulse.begin`.
         spans: Records what was begun when; None where the run is not traced.
-        has_gpus: Whether TensorFlow sees GPUs.
-        support: Large-model support that the configuration asks for.
+        support: Large-model support, if the configuration asks for it.
     """
 
     config: RunConfig
@@ -136,14 +130,8 @@ class RunData:
     """The data of a run: the same split, order and number of steps in every process.
 
     Args:
-        task: The data set, opened.
-        augmentation: Random changes of the training samples.
-        cases: The decoded cases.
-        split: Which of them are for training, and which for validation.
         num_left_out: Cases that cannot be used.
-        steps_per_epoch: Optimizer steps of an epoch.
         last_step: Optimizer steps of the run.
-        evaluation: Windows of the validation cases.
     """
 
     task: Task
@@ -156,11 +144,6 @@ class RunData:
     evaluation: EvaluationPipeline
 
     @property
-    def source(self) -> DataSource:
-        """The data set."""
-        return self.task.source
-
-    @property
     def num_samples(self) -> int:
         """Training samples of an epoch, the dropped ones included."""
         return len(self.split.train) * self.task.config.patches_per_case
@@ -168,7 +151,7 @@ class RunData:
     @property
     def validation_ids(self) -> tuple[str, ...]:
         """Names of the validation cases."""
-        return tuple(self.source.case_ids[case] for case in self.split.validation)
+        return tuple(self.task.source.case_ids[case] for case in self.split.validation)
 
     @property
     def validation_voxels(self) -> list[int]:
@@ -241,11 +224,8 @@ class Network:
     """The compiled model of a run.
 
     Args:
-        model: With its optimizer, both built.
-        loss: What it is trained with.
         average: Averages its gradients over replicas.
-        look: What a look at it told.
-        variables: What a checkpoint keeps of it, in this order.
+        variables: Its variables and the optimizer's, in the order of a checkpoint.
     """
 
     model: keras.Model
@@ -280,7 +260,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
         loss,
         image=batch["image"].numpy()[:1],
         mask=batch["mask"].numpy()[:1],
-        num_classes=data.source.num_classes,
+        num_classes=data.task.source.num_classes,
         support=attempt.support,
     )
     with backend.scope():
@@ -299,16 +279,7 @@ def compiled_model(
     steps_per_epoch: int = 1,
     metrics: Sequence[Any] = (),
 ) -> keras.Model:
-    """Return the model of a configuration, compiled, with the optimizer's variables.
-
-    Args:
-        task: The data set of the configuration.
-        loss: As the configuration names it.
-        average: Averages gradients over replicas; None for a single one.
-        num_replicas: Replicas over all processes.
-        steps_per_epoch: For the schedule of the learning rate.
-        metrics: As Keras takes them.
-    """
+    """Return the model of a configuration, compiled and built; None averages nothing."""
     config = task.config
     model = make_model(
         config.model,

@@ -17,14 +17,7 @@ Step = Callable[[Any], dict[str, Any]]
 
 @final
 class Steps:
-    """The steps of a run, and the batches that they take.
-
-    Args:
-        attempt: This process's part in the run.
-        data: Its data.
-        network: Its model.
-        supports: Plan the memory of the steps.
-        first_step: Steps that were made before.
+    """The training steps of a run after its first so many, and the batches that they take.
 
     Attributes:
         pipeline: The training batches.
