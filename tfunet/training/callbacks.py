@@ -28,7 +28,9 @@ class Callbacks:
         self.all = [*make(tables, is_chief=topology.is_chief, folder=folder.path), *given]
         if attempt.support is not None:
             self.all.append(attempt.support)
-        self.supports = [one for one in self.all if isinstance(one, LargeModelSupport)]
+        self.supports = [
+            callback for callback in self.all if isinstance(callback, LargeModelSupport)
+        ]
         for support in self.supports:
             support.note = support.note or attempt.note
         self._profile = None
@@ -61,8 +63,8 @@ def make(
 
     Args:
         tables: Each has `name` ('package.module:Class' or a name in keras.callbacks), keyword
-            arguments, and optionally `chief_only`, for one that writes files. "{folder}" in a
-            text argument stands for the run's folder.
+            arguments, and optionally `chief_only`, for a callback that writes files. "{folder}"
+            in a text argument stands for the run's folder.
         is_chief: Whether this process writes files.
         folder: The run's folder.
     """
@@ -95,12 +97,12 @@ def _class(table: Mapping[str, Any]) -> Any:
         return resolve("callback", name, {})
     if name == "BackupAndRestore":
         raise ValueError(
-            "A run resumes by itself when it is started again; leave BackupAndRestore out."
+            "A run resumes by itself when it is started again. Leave BackupAndRestore out."
         )
     known = [word for word in vars(keras.callbacks) if word[0].isupper()]
     if name not in known:
         raise ValueError(
-            f"Unknown callback {name!r}.{near_match(name, known)} Known: {', '.join(known)}; or "
-            "write 'package.module:Class'."
+            f"Unknown callback {name!r}.{near_match(name, known)} Known: {', '.join(known)}. For "
+            "your own, write 'package.module:Class'."
         )
     return getattr(keras.callbacks, name)

@@ -26,7 +26,7 @@ class Logbook:
         self._attempt, self._data = attempt, data
         self._progress = progress = resumed.progress
         self._steps = self._epochs = None
-        attempt.say(f"{attempt.config.model}: {network.look}")
+        attempt.say(f"{attempt.config.model}: {network.preflight}")
         if attempt.topology.is_chief:
             self._steps = attempt.folder.steps_table(last=progress.step)
             self._epochs = attempt.folder.epochs_table(

@@ -66,7 +66,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         "process_count": topology.process_count,
         "replica_batch": config.replica_samples,
         "global_batch": config.global_samples,
-        "parameters": trainer.network.look.parameters,
+        "parameters": trainer.network.preflight.parameters,
         "steps": progress.step,
         "epochs": -(-progress.step // data.steps_per_epoch),
         "xla": config.xla,

@@ -31,8 +31,7 @@ from tfunet.swap import LargeModelSupport
 from tfunet.swap.arena.budget import join_regions
 from tfunet.timing.spans import Spans
 from tfunet.timing.stamps import Note
-from tfunet.training import preflight
-from tfunet.training.preflight import Preflight
+from tfunet.training.preflight import Preflight, inspect
 from tfunet.training.shared_split import shared_split
 
 
@@ -231,7 +230,7 @@ class Network:
     model: keras.Model
     loss: keras.Loss
     average: Switch
-    look: Preflight
+    preflight: Preflight
     variables: Sequence[Any]
 
 
@@ -255,7 +254,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
             metrics=config.metrics,
         )
     batch = next(iter(data.evaluation(range(1)).take(1)))
-    look = preflight.inspect(
+    checked = inspect(
         model,
         loss,
         image=batch["image"].numpy()[:1],
@@ -267,7 +266,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
         # Makes the variables of compiled metrics, as `fit` does: replicas cannot make them.
         model._symbolic_build(data_batch=(batch["image"], batch["mask"]))
     variables = [*model.variables, *model.optimizer.variables]
-    return Network(model=model, loss=loss, average=average, look=look, variables=variables)
+    return Network(model=model, loss=loss, average=average, preflight=checked, variables=variables)
 
 
 def compiled_model(
