@@ -64,7 +64,8 @@ def run(
                 if is_stopping:
                     trainer.leave()
         trainer.prove(epoch)
-        trainer.evaluate(epoch)
+        scores = trainer.evaluate(epoch)
+        trainer.record(epoch, scores)
         trainer.save()
         if is_stopping and progress.step < data.last_step:
             trainer.leave()

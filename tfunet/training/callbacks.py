@@ -1,7 +1,6 @@
 """The Keras callbacks of a run: those of its configuration, of its caller and of its own."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, final
 
 import keras
@@ -24,8 +23,7 @@ class Callbacks:
 
     def __init__(self, attempt: Attempt, given: Sequence[keras.callbacks.Callback]) -> None:
         topology, folder = attempt.topology, attempt.folder
-        tables = attempt.config.callbacks
-        self.all = [*make(tables, is_chief=topology.is_chief, folder=folder.path), *given]
+        self.all = [*_configured(attempt), *given]
         if attempt.support is not None:
             self.all.append(attempt.support)
         self.supports = [
@@ -56,26 +54,21 @@ class Callbacks:
             self._profile.stop()
 
 
-def make(
-    tables: Sequence[Mapping[str, Any]], *, is_chief: bool, folder: Path
-) -> list[keras.callbacks.Callback]:
-    """Return this process's callbacks.
+def _configured(attempt: Attempt) -> list[keras.callbacks.Callback]:
+    """Return this process's callbacks of the configuration.
 
-    Args:
-        tables: Each has `name` ('package.module:Class' or a name in keras.callbacks), keyword
-            arguments, and optionally `chief_only`, for a callback that writes files. "{folder}"
-            in a text argument stands for the run's folder.
-        is_chief: Whether this process writes files.
-        folder: The run's folder.
+    Each table has `name` ('package.module:Class' or a name in keras.callbacks), keyword arguments,
+    and optionally `chief_only`, for a callback that writes files. "{folder}" in a text argument
+    stands for the run's folder.
     """
     callbacks = []
-    for table in tables:
+    for table in attempt.config.callbacks:
         options = {key: value for key, value in table.items() if key not in ("name", "chief_only")}
         for key, value in options.items():
             if isinstance(value, str):
-                options[key] = value.replace("{folder}", str(folder))
+                options[key] = value.replace("{folder}", str(attempt.folder.path))
         kind = _class(table)
-        if is_chief or not table.get("chief_only", kind.__name__ in WRITERS):
+        if attempt.topology.is_chief or not table.get("chief_only", kind.__name__ in WRITERS):
             callbacks.append(call("callback", kind, options))
     return callbacks
 

@@ -38,12 +38,12 @@ class Epoch:
         sample_uses: (2, samples): how often each sample was used, and the sum of the steps in the
             epoch (from 1) that used it; by this process.
         metrics_before: State of the metrics over its steps in earlier attempts; on the chief only.
-        saving_before: Seconds that the run had saved before.
+        saving_before: Seconds that the run had spent on saving before.
 
     Attributes:
         running_loss: Sum of the losses of its steps in this attempt.
         losses: Those of the steps that have no row in steps.csv yet.
-        training_seconds: What its steps took in this attempt, saving left out.
+        training_seconds: Duration of its steps in this attempt, without saving.
     """
 
     index: int
@@ -56,6 +56,7 @@ class Epoch:
     running_loss: float = 0.0
     losses: list[float] = field(default_factory=list)
     training_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
 
 
 @final
@@ -183,7 +184,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint after an epoch.
 
-        After its rows: a run that is killed in between drops them when it goes on.
+        Its rows are written before. A run that is killed in between drops them when it goes on.
         """
         self._save({})
 
@@ -198,7 +199,7 @@ class Trainer:
         self.progress.spend("saving", since)
 
     def prove(self, epoch: Epoch) -> None:
-        """Give all processes the same numbers after the steps of an epoch, and prove them so.
+        """Give all processes the same weights and metrics after an epoch's steps, and prove it.
 
         Raises CheckFailedError where weights differ, or samples were not used as planned.
         """
@@ -229,28 +230,29 @@ class Trainer:
         epoch.losses.clear()
         self.logbook.write_steps(losses)
 
-    def evaluate(self, epoch: Epoch) -> None:
-        """Evaluate where it is due, and record the epoch.
+    def evaluate(self, epoch: Epoch) -> Scores | None:
+        """Return the scores of the validation cases; None in an epoch without evaluation.
 
         Raises CheckFailedError where the voxels of a case were not all counted once.
         """
-        attempt, data, progress = self.attempt, self.data, self.progress
+        data, progress = self.data, self.progress
         since = time.perf_counter()
         scores: Scores | None = None
         is_last = epoch.last_step == data.last_step
-        if (epoch.index + 1) % attempt.config.evaluate_every == 0 or is_last:
-            scores = self._evaluate(attempt.begin)
+        if (epoch.index + 1) % self.attempt.config.evaluate_every == 0 or is_last:
+            scores = self._evaluate(self.attempt.begin)
             counted = scores.counts[:, 0, 3]
             every_voxel_once(counted, data.validation_voxels, data.validation_ids)
             progress.logs.update(scores.logs())
-        evaluation_seconds = progress.spend("evaluation", since)
-        attempt.begin(f"callbacks after epoch {epoch.index + 1}")
-        self._keras_callbacks.on_epoch_end(epoch.index, progress.logs)
+        epoch.evaluation_seconds = progress.spend("evaluation", since)
+        return scores
+
+    def record(self, epoch: Epoch, scores: Scores | None) -> None:
+        """Tell callbacks and the record what an epoch brought."""
+        self.attempt.begin(f"callbacks after epoch {epoch.index + 1}")
+        self._keras_callbacks.on_epoch_end(epoch.index, self.progress.logs)
         self.logbook.write_epoch(
-            epoch.index + 1,
-            scores,
-            training_seconds=epoch.training_seconds,
-            evaluation_seconds=evaluation_seconds,
+            epoch.index + 1, scores, epoch.training_seconds, epoch.evaluation_seconds
         )
 
     def leave(self) -> NoReturn:

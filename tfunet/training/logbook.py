@@ -63,7 +63,6 @@ class Logbook:
         self,
         epoch: int,
         scores: Scores | None,
-        *,
         training_seconds: float,
         evaluation_seconds: float,
     ) -> None:
@@ -108,13 +107,16 @@ def epoch_row(
 ) -> dict[str, object]:
     """Return a row of epochs.csv; scores are empty in an epoch without evaluation."""
     logs = progress.logs
-    row: dict[str, object] = {"epoch": epoch, "steps": progress.step, "loss": logs["loss"]}
-    row["val_loss"] = logs.get("val_loss", "")
-    for region in regions:
-        row[f"dice_{region}"] = logs.get(f"val_dice_{region}", "")
-        row[f"iou_{region}"] = logs.get(f"val_iou_{region}", "")
-    row["learning_rate"] = logs["learning_rate"]
-    row["weights_hash"] = progress.weights_hash
-    row["samples_hash"] = progress.samples_hash
-    row["dropped_samples"] = " ".join(map(str, progress.dropped_samples))
-    return {**row, **seconds}
+    scores = [f"{score}_{region}" for region in regions for score in ("dice", "iou")]
+    return {
+        "epoch": epoch,
+        "steps": progress.step,
+        "loss": logs["loss"],
+        "val_loss": logs.get("val_loss", ""),
+        **{name: logs.get(f"val_{name}", "") for name in scores},
+        "learning_rate": logs["learning_rate"],
+        "weights_hash": progress.weights_hash,
+        "samples_hash": progress.samples_hash,
+        "dropped_samples": " ".join(map(str, progress.dropped_samples)),
+        **seconds,
+    }
