@@ -22,7 +22,8 @@ FLOORS = (
     ("swap.measure",),
     ("swap.report",),
     ("swap",),
-    ("performance", "training"),
+    ("training",),
+    ("performance",),
     ("train",),
     ("worker",),
     ("bench.records",),
@@ -48,7 +49,10 @@ WITHOUT_TENSORFLOW = (
     *(f"machine/{name}" for name in ("__init__", "code_version", "cores", "cpu_memory", "doctor")),
     *(f"machine/{name}" for name in ("energy", "environment", "probes")),
     *("process/*", "timing/__init__", "timing/recorded", "timing/spans", "timing/warm_up"),
-    *(f"data/{name}" for name in ("__init__", "cache", "foreground", "lazy_image", "source")),
+    *(
+        f"data/{name}"
+        for name in ("__init__", "cache", "foreground", "lazy_image", "source", "task")
+    ),
     *(f"predict/{name}" for name in ("__init__", "jobs", "output", "prepare", "raster")),
     *("graph/__init__", "graph/step", "swap/__init__", "swap/plan/*", "swap/report/*"),
     "swap/search/*",

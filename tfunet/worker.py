@@ -1,7 +1,7 @@
 """One process of a run, started by the supervisor, srun or mpirun.
 
-`python -m tfunet.worker FOLDER` where the folder has its config.json; `tfunet train` under mpirun
-or srun comes here too.
+`python -m tfunet.worker FOLDER` runs what the folder's config.json describes. Under mpirun or srun,
+`tfunet train` comes here too.
 """
 
 import json
@@ -32,7 +32,7 @@ LAUNCH_VARIABLE = "TFUNET_LAUNCH"
 
 
 def launch_from(environment: Mapping[str, str]) -> Launch:
-    """Return what the supervisor told this process; alone, it is a run of one process."""
+    """Return what the supervisor told this process; without one, the launch of a single process."""
     values = json.loads(environment.get(LAUNCH_VARIABLE, "{}"))
     if "addresses" in values:
         values["addresses"] = tuple(values["addresses"])
@@ -40,14 +40,15 @@ def launch_from(environment: Mapping[str, str]) -> Launch:
 
 
 def own_place() -> Place | None:
-    """Return the place that srun, mpirun or a person gave this process; None from a supervisor."""
+    """Return the place that srun, mpirun or a person gave this process; None under a supervisor."""
     return None if LAUNCH_VARIABLE in os.environ else find_place(os.environ)
 
 
 def take_part(config: RunConfig, path: Path, place: Place) -> NoReturn:
-    """Train `config` in the folder `path` with those that srun or mpirun started; ends the process.
+    """Train with the processes that srun or mpirun started, then end this process.
 
-    All are given the same; the chief keeps the folder as the supervisor does.
+    All processes call it with the same arguments. The chief locks the folder, as the supervisor
+    would.
     """
 
     def record() -> None:
@@ -73,7 +74,7 @@ def _work_as_recorded() -> None:
 
 
 def work(config: RunConfig, path: Path) -> None:
-    """Train, alone or with those that srun or mpirun started."""
+    """Train, alone or with the other processes of the run."""
     launch, meeting, pulse = launch_from(os.environ), None, pulse_to_supervisor()
     place = own_place()
     if place is not None:
@@ -106,21 +107,22 @@ def work(config: RunConfig, path: Path) -> None:
         with noting(config.swap):
             run(config, backend, path, stops_after=meeting.stops_after, begin=begin)
     except exit_codes.StoppedError:
-        # SLURM kills all others of a process that ends so: only the chief does, and last.
+        # When a process ends with this exit code, SLURM kills the others. So only the chief ends
+        # with it, after the others.
         if launch.process_index == 0:
             meeting.await_end()
             raise
 
 
 def _meet(place: Place) -> Meeting:
-    noted: list[int] = []
+    signals: list[int] = []
     for number in SIGNALS:
-        signal.signal(number, lambda got, _: noted.append(got))
-    return Meeting(place, code_hash(), noted)
+        signal.signal(number, lambda received, _: signals.append(received))
+    return Meeting(place, code_hash(), signals)
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether the project raised it, with a message for the user; not a library inside."""
+    """Whether this project, not a library, raised the error: its message is for the user."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     module = frames[-1].f_globals.get("__name__", "") if frames else ""
     return module.split(".")[0] in ("tfunet", "tf_native", "hvd")
@@ -137,16 +139,16 @@ def _end_with(work: Callable[[], None]) -> NoReturn:
         work()
     except BaseException as error:  # Also SystemExit: a run that leaves early has no result.
         code = exit_codes.of_error(error) or exit_codes.PROCESS_DIED
-        explained = _is_ours(error) and isinstance(error, ConnectionError)
-        if not explained and (code == exit_codes.PROCESS_DIED or not _is_ours(error)):
+        is_explained = _is_ours(error) and isinstance(error, ConnectionError)
+        if not is_explained and (code == exit_codes.PROCESS_DIED or not _is_ours(error)):
             traceback.print_exc()
-        if full := out_of_memory(error):
-            print(f"error: {full}", file=sys.stderr)
-        elif explained or code != exit_codes.PROCESS_DIED:
+        if memory_line := out_of_memory(error):
+            print(f"error: {memory_line}", file=sys.stderr)
+        elif is_explained or code != exit_codes.PROCESS_DIED:
             print(f"error: {error}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: after an error the libraries' own clean-up waits for processes that are gone.
+    # Not sys.exit: after an error the libraries' clean-up waits for processes that are gone.
     os._exit(code)
 
 

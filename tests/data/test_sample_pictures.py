@@ -71,10 +71,10 @@ def test_a_picture_is_written_whole(data, each, tmp_path):
 
 
 def texts(figure):
-    own = [text.get_text() for text in figure.texts]
-    legend = [text.get_text() for one in figure.legends for text in one.get_texts()]
+    notes = [text.get_text() for text in figure.texts]
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     title = [figure.get_suptitle()] if figure.get_suptitle() else []
-    return own + legend + title + [text for one in figure.subfigs for text in texts(one)]
+    return notes + labels + title + [text for part in figure.subfigs for text in texts(part)]
 
 
 def drawn(run, monkeypatch, tmp_path, **options):
@@ -121,8 +121,8 @@ def test_a_volume_is_seen_in_three_slices_through_its_foreground():
     image = np.arange(6 * 7 * 8.0).reshape(6, 7, 8, 1)
     views = slices(Panel("", image, mask))
     expected = [image[4, :, :, 0], image[:, 1, :, 0], image[:, :, 6, 0]]
-    for (grey, labels), one in zip(views, expected, strict=True):
-        np.testing.assert_array_equal(grey, one)
+    for (grey, labels), expected_grey in zip(views, expected, strict=True):
+        np.testing.assert_array_equal(grey, expected_grey)
         assert labels.sum() == 1
     empty = slices(Panel("", image, np.zeros_like(mask)))
     np.testing.assert_array_equal(empty[0][0], image[2, :, :, 0])
@@ -163,7 +163,7 @@ def test_what_cannot_be_shown_is_refused_and_nothing_is_written(
 def test_missing_matplotlib_is_said_with_what_to_type(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "tfunet.data.sheet", raising=False)
     monkeypatch.delattr("tfunet.data.sheet", raising=False)
-    for name in [one for one in sys.modules if one.partition(".")[0] == "matplotlib"]:
+    for name in [module for module in sys.modules if module.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"pip install 'tfunet\[report\]'"):

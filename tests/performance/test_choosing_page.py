@@ -29,12 +29,12 @@ def test_a_step_needs_what_the_page_says(what, options, mib, tmp_path, capsys):
     run.write_text(CONFIG)
     command = ["swap", "plan", str(run), "--device", "v100-pcie3", "--json"]
     assert cli.main([*command, *shlex.split(options)]) == exit_codes.OK
-    found = json.loads(capsys.readouterr().out)
+    forecast = json.loads(capsys.readouterr().out)
     wanted = float(mib.replace(",", ""))
     if "--memory" in options:
         # A better planner may find another plan.
-        assert (found["fits"], found["fits_without"]) == (True, False)
-        assert found["plan"]["peak_bytes"] <= 512 * MIB
-        assert found["plan"]["peak_bytes"] / MIB == pytest.approx(wanted, rel=0.1)
+        assert (forecast["fits"], forecast["fits_without"]) == (True, False)
+        assert forecast["plan"]["peak_bytes"] <= 512 * MIB
+        assert forecast["plan"]["peak_bytes"] / MIB == pytest.approx(wanted, rel=0.1)
     else:
-        assert found["plan"]["unlimited_peak_bytes"] / MIB == pytest.approx(wanted, rel=0.01)
+        assert forecast["plan"]["unlimited_peak_bytes"] / MIB == pytest.approx(wanted, rel=0.01)

@@ -32,11 +32,11 @@ def config():
 
 
 def test_a_large_device_needs_no_plan(config):
-    found = forecast(config, DEVICES["h100-pcie5"])
-    assert found.fits_without
-    assert not found.plan.decisions
+    large = forecast(config, DEVICES["h100-pcie5"])
+    assert large.fits_without
+    assert not large.plan.decisions
     # The outputs of the first two convolutions alone, and of what follows them.
-    assert found.plan.unlimited_peak_bytes > 4 * 2 * 48**3 * 8 * 4
+    assert large.plan.unlimited_peak_bytes > 4 * 2 * 48**3 * 8 * 4
 
 
 def test_a_faster_link_makes_a_shorter_step(config):
@@ -51,48 +51,47 @@ def test_a_faster_link_makes_a_shorter_step(config):
 
 
 def test_what_fits_nowhere_is_said(config):
-    found = forecast(config, DEVICES["v100-pcie3"], memory_bytes=20 * MIB)
-    assert not found.fits
+    assert not forecast(config, DEVICES["v100-pcie3"], memory_bytes=20 * MIB).fits
 
 
 def test_limits_of_host_and_disk_are_those_of_the_run(config):
     device = DEVICES["v100-pcie3"]
 
-    def found(**limits):
+    def plan_within(**limits):
         limited = dataclasses.replace(config, swap="auto", **limits)
         return forecast(limited, device, memory_bytes=100 * MIB, allowed=["swap"]).plan
 
-    free = found()
+    free = plan_within()
     some = f"{free.host_bytes // MIB // 2}MiB"
-    limited = found(swap_host=some)
-    on_disk = found(swap_host=some, swap_disk="/nowhere/that/is/here")
+    limited = plan_within(swap_host=some)
+    on_disk = plan_within(swap_host=some, swap_disk="/nowhere/that/is/here")
     assert (free.on_disk, limited.on_disk, free.peak_bytes <= free.budget_bytes) == ((), (), True)
     assert limited.host_bytes <= free.host_bytes / 2
     assert limited.peak_bytes > limited.budget_bytes
     assert on_disk.peak_bytes <= on_disk.budget_bytes
     assert on_disk.disk_bytes > 0
     assert on_disk.step_seconds > free.step_seconds
-    # What would do is said; and replicas of one process have a share each.
+    # The plan says how much would do. The replicas of a process share a limit.
     assert limited.wanted_host_bytes > limited.host_budget_bytes
     four = {"num_replicas": 4, "global_batch": None}
-    shared = found(swap_host="64MiB", backend="mirrored", **four)
+    shared = plan_within(swap_host="64MiB", backend="mirrored", **four)
     assert shared.host_budget_bytes == 16 * MIB
-    own = found(swap_host="64MiB", backend="horovod", **four)
-    assert own.host_budget_bytes == 64 * MIB
+    unshared = plan_within(swap_host="64MiB", backend="horovod", **four)
+    assert unshared.host_budget_bytes == 64 * MIB
 
 
 def test_compression_is_that_of_the_run(config):
     device, memory = DEVICES["v100-pcie3"], 100 * MIB
-    whole, half = (
+    uncompressed, half = (
         forecast(
-            dataclasses.replace(config, swap="auto", swap_compression=one),
+            dataclasses.replace(config, swap="auto", swap_compression=compression),
             device,
             memory_bytes=memory,
             allowed=["swap"],
         ).plan
-        for one in (None, "bfloat16")
+        for compression in (None, "bfloat16")
     )
-    assert (whole.compression, half.compression) == (None, "bfloat16")
+    assert (uncompressed.compression, half.compression) == (None, "bfloat16")
     assert half.peak_bytes <= half.budget_bytes
     assert half.host_bytes < sum(half.tensor_bytes.values())
     # What a pooling looks for is not rounded.

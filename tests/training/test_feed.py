@@ -15,14 +15,14 @@ def pipeline(local):
 
 def test_element_holds_a_batch_for_each_local_replica():
     fed = replicas.feed(pipeline, range(2, 4))
-    assert [one.tolist() for one in fed.as_numpy_iterator()] == [
+    assert [batch.tolist() for batch in fed.as_numpy_iterator()] == [
         [[step, 2], [step, 3]] for step in range(3)
     ]
 
 
 def test_single_replica_gets_its_batches_as_they_are():
     fed = replicas.feed(pipeline, range(1, 2))
-    assert [one.tolist() for one in fed.as_numpy_iterator()] == [[0, 1], [1, 1], [2, 1]]
+    assert [batch.tolist() for batch in fed.as_numpy_iterator()] == [[0, 1], [1, 1], [2, 1]]
 
 
 def test_nothing_tunes_a_feed():

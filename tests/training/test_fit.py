@@ -65,15 +65,15 @@ def fit(config, cache):
         metrics=list(config.metrics) or None,
         jit_compile=False,
     )
-    found = Losses()
+    losses_of_fit = Losses()
     model.fit(
         pipeline(range(1)).map(lambda batch: (batch["image"][0], batch["mask"][0])),
         epochs=config.steps // pipeline.steps_per_epoch,
         steps_per_epoch=pipeline.steps_per_epoch,
         verbose=0,
-        callbacks=[found],
+        callbacks=[losses_of_fit],
     )
-    return model, found
+    return model, losses_of_fit
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_losses_of_20_steps_are_those_of_fit(model, tmp_path):
     run(config, SingleDevice(Launch()), tmp_path / "run", callbacks=[ours])
     assert len(ours.steps) == 20
     np.testing.assert_allclose(ours.steps, theirs.steps, rtol=0, atol=1e-6)
-    for own, other in zip(ours.epochs, theirs.epochs, strict=True):
-        assert {key: own[key] for key in other} == pytest.approx(other, abs=1e-6)
+    for our_logs, their_logs in zip(ours.epochs, theirs.epochs, strict=True):
+        assert {key: our_logs[key] for key in their_logs} == pytest.approx(their_logs, abs=1e-6)
     again = keras.models.load_model(tmp_path / "run/model.keras")
-    for one, other in zip(again.get_weights(), fitted.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    for our_weight, their_weight in zip(again.get_weights(), fitted.get_weights(), strict=True):
+        np.testing.assert_allclose(our_weight, their_weight, rtol=0, atol=1e-6)

@@ -29,11 +29,11 @@ def conv(channels=3, **options):
 
 
 def test_sound_model_is_reported():
-    found = look(net(conv(), keras.layers.BatchNormalization()))
-    assert found.parameters == 30 + 12
-    assert found.trainable_parameters == 30 + 6
-    assert found.output_shape == (8, 8, 3)
-    assert "42 parameters" in str(found)
+    checked = look(net(conv(), keras.layers.BatchNormalization()))
+    assert checked.parameters == 30 + 12
+    assert checked.trainable_parameters == 30 + 6
+    assert checked.output_shape == (8, 8, 3)
+    assert "42 parameters" in str(checked)
 
 
 @pytest.mark.parametrize(

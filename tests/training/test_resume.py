@@ -63,12 +63,12 @@ def config(tmp_path):
     ("callbacks", "steps"), [([], 4), ([Stop()], 2)], ids=["all steps made", "ended by a callback"]
 )
 def test_run_killed_before_its_result_makes_no_further_step(callbacks, steps, tmp_path):
-    whole = run(config(tmp_path), SingleDevice(Launch()), tmp_path / "run", callbacks=callbacks)
+    first = run(config(tmp_path), SingleDevice(Launch()), tmp_path / "run", callbacks=callbacks)
     (tmp_path / "run/result.json").unlink()
     again = run(config(tmp_path), SingleDevice(Launch()), tmp_path / "run", callbacks=callbacks)
-    assert again["steps"] == whole["steps"] == steps
+    assert again["steps"] == first["steps"] == steps
     for name in ("weights_hash", "dice", "loss", "val_loss", "first_step_seconds"):
-        assert again[name] == whole[name]
+        assert again[name] == first[name]
     assert json.loads((tmp_path / "run/result.json").read_text())["steps"] == steps
 
 
@@ -80,15 +80,15 @@ def test_after_a_power_cut_in_a_checkpoint_the_older_one_is_used(tmp_path, capsy
     ended = subprocess.run(command, env=environment, start_new_session=True, timeout=500)
     assert ended.returncode == -signal.SIGKILL
     halves = list((tmp_path / "cut").glob(f"{record.PARTIAL}*"))
-    assert [one.name.endswith(checkpoint.NAME) for one in halves] == [True]
+    assert [path.name.endswith(checkpoint.NAME) for path in halves] == [True]
     with record.RunFolder(tmp_path / "cut").locked():  # As all do that start a run.
         again = run(config(tmp_path), SingleDevice(Launch()), tmp_path / "cut")
-    assert not any(one.exists() for one in halves)
+    assert not any(path.exists() for path in halves)
     assert "Going on from step 2 of 4." in capsys.readouterr().out
     whole = run(config(tmp_path), SingleDevice(Launch()), tmp_path / "whole")
     assert again["weights_hash"] == whole["weights_hash"]
     saved = [np.load(tmp_path / name / checkpoint.NAME) for name in ("cut", "whole")]
-    variables = [one for one in saved[0].files if one.startswith("variable_")]
+    variables = [name for name in saved[0].files if name.startswith("variable_")]
     assert variables
     for name in variables:
         assert saved[0][name].tobytes() == saved[1][name].tobytes()

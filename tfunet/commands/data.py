@@ -97,18 +97,14 @@ def _cache(options: argparse.Namespace) -> int:
     if not (options.clear or options.list):
         if options.config is None:
             raise ValueError("Name the configuration to decode, or give --list or --clear.")
-        print(_build_cache(config, folder))
+        print(_build_cache(config))
     return exit_codes.OK
 
 
-def _build_cache(config: RunConfig, folder: Path) -> str:
-    from tfunet.data.cache import build_cache
-    from tfunet.data.source import open_source
-    from tfunet.process.terminal import decoding_bar
+def _build_cache(config: RunConfig) -> str:
+    from tfunet.data.task import open_task
 
-    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
-    with decoding_bar() as show:
-        patch = source.chosen_patch(config.patch)
-        cases = build_cache(source, folder, patch=patch, progress=show, skip_bad=config.skips_bad)
+    task = open_task(config)
+    cases = task.decode()
     size = f"{cases.num_bytes / 2**20:.1f} MiB"
-    return f"{source.name}: {len(cases.case_ids)} cases, {size} in {cases.image_path.parent}"
+    return f"{task.source.name}: {len(cases.case_ids)} cases, {size} in {cases.image_path.parent}"

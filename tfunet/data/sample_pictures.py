@@ -9,17 +9,17 @@ from types import ModuleType
 import numpy as np
 import tensorflow as tf
 
-from tfunet.config.augmentation import KINDS, TURNS, Augmentation, read_augmentation
+from tfunet.config.augmentation import KINDS, TURNS, Augmentation
 from tfunet.config.run import RunConfig
-from tfunet.data import dali_limits
 from tfunet.data.augment import augment
 from tfunet.data.check import case_defects
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.patch_start import patch_start
-from tfunet.data.source import DataSource, open_source
+from tfunet.data.source import DataSource
 from tfunet.data.split import split_of
 from tfunet.data.streams import epoch_order
+from tfunet.data.task import open_task
 from tfunet.files.atomic import replacing
 from tfunet.geometry.windows import padding_before
 
@@ -28,11 +28,11 @@ NOTHING = Augmentation(flips=False)
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A patch, as `tfunet.data.pipeline` cuts it in one epoch.
+    """A training sample as `tfunet.data.pipeline` cuts it in one epoch, before augmentation.
 
     Args:
-        case_id: The case that it is of.
-        number: The sample, counted over all training samples.
+        case_id: The case that it is cut from.
+        number: Its number among all training samples.
         image: (*patch, channels) float32.
         mask: (*patch) uint8.
     """
@@ -45,7 +45,7 @@ class Sample:
     def changed(
         self, augmentation: Augmentation, *, seed: int, epoch: int, augmented_by: str = "tf"
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return image and mask as the epoch shows them."""
+        """Return image and mask as training sees them in an epoch."""
         arrays = tf.constant(self.image), tf.constant(self.mask)
         when = {
             "epoch": tf.constant(epoch, tf.int64),
@@ -69,17 +69,15 @@ def show(
     """Draw the first samples of an epoch before and after augmentation, into a file.
 
     Args:
-        config: Of the run.
-        path: File to write; its suffix says what kind, such as .png or .svg.
-        num_samples: Samples to draw.
-        epoch: From 0, as the random numbers count them.
-        each: Draw one sample under each augmentation of the configuration alone, whatever its
+        path: File to write; its suffix gives the format, such as .png or .svg.
+        epoch: Counted from 0.
+        each: Draw one sample once for each augmentation of the configuration, whatever its
             probability.
 
     Raises ValueError for what is wrong with configuration or data, and where matplotlib is
     missing; WriteError if the file cannot be written.
     """
-    sheet = _needs()
+    sheet = _import_sheet()
     for name, value, least in (("num_samples", num_samples, 1), ("epoch", epoch, 0)):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}.")
@@ -88,19 +86,14 @@ def show(
             f"A picture cannot be written as {path.name!r}. Give a name that ends in "
             f"{', '.join(sheet.SUFFIXES)}."
         )
-    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
-    augmentation = read_augmentation(config.augmentation)
-    patch = source.chosen_patch(config.patch)
-    augmentation.check_patch(patch)
-    if config.pipeline == "dali":
-        dali_limits.check_installed()
-        dali_limits.check_patch(augmentation, patch)
+    task = open_task(config)
+    source, augmentation = task.source, task.augmentation()
     panels = []
     for sample in first_samples(config, source, 1 if each else num_samples, epoch=epoch):
         panels.append(sheet.Panel(sample.case_id, sample.image, sample.mask))
-        for title, one in _variants(augmentation, each=each):
+        for title, variant in _variants(augmentation, each=each):
             changed = sample.changed(
-                one, seed=config.seed, epoch=epoch, augmented_by=config.pipeline
+                variant, seed=config.seed, epoch=epoch, augmented_by=config.pipeline
             )
             panels.append(sheet.Panel(title, *changed))
     drawing = sheet.draw(
@@ -116,7 +109,7 @@ def show(
 def first_samples(
     config: RunConfig, source: DataSource, num_samples: int, *, epoch: int
 ) -> list[Sample]:
-    """Return the samples that an epoch of a run begins with, before augmentation."""
+    """Return the first samples of an epoch, before augmentation."""
     split = split_of(config, source)
     patch = source.chosen_patch(config.patch)
     when = tf.constant(epoch, tf.int64)
@@ -127,8 +120,8 @@ def first_samples(
         index = split.train[number // config.patches_per_case]
         image, mask = source.read(index)
         case_id = source.case_ids[index]
-        if wrong := case_defects(source, image, mask):
-            raise DefectsError(source.name, [Defect(file=case_id, what=one) for one in wrong])
+        if defects := case_defects(source, image, mask):
+            raise DefectsError(source.name, [Defect(file=case_id, what=what) for what in defects])
         image, mask = _padded(image, patch), _padded(mask, patch)
         voxels = ForegroundVoxels(source.num_classes)
         voxels.add(mask)
@@ -136,7 +129,7 @@ def first_samples(
         corner = patch_start(
             tf.constant(mask.shape, tf.int64),
             patch,
-            counts=tf.constant([len(one) for one in places], tf.int64),
+            counts=tf.constant([len(label_places) for label_places in places], tf.int64),
             place=partial(_place, places),
             foreground_share=config.foreground_share,
             seed=config.seed,
@@ -157,23 +150,25 @@ def _variants(augmentation: Augmentation, *, each: bool) -> list[tuple[str, Augm
         return [("augmented", augmentation)]
     turns = {name: getattr(augmentation, name) for name in TURNS}
     amounts = {name: getattr(augmentation, name) for name in KINDS}
-    # Surely applied: a panel that its sample escaped would show nothing.
+    # With probability 1, or a panel might show its sample unchanged.
     sure = {name: replace(amount, probability=1.0) for name, amount in amounts.items() if amount}
-    alone = {**turns, **sure}
-    found = [(name, replace(NOTHING, **{name: value})) for name, value in alone.items() if value]
-    if not found:
+    values = {**turns, **sure}
+    variants = [
+        (name, replace(NOTHING, **{name: value})) for name, value in values.items() if value
+    ]
+    if not variants:
         raise ValueError("All augmentations are off: there is nothing to show. Set some.")
-    return found
+    return variants
 
 
 def _place(places: list[np.ndarray], label: tf.Tensor, number: tf.Tensor) -> np.int64:
-    """Return the place of a foreground voxel; 0, which nobody uses, where there is none."""
-    found = places[int(label)]
-    return found[int(number)] if len(found) else np.int64(0)
+    """Return the place of a foreground voxel; where there is none, an unused 0."""
+    label_places = places[int(label)]
+    return label_places[int(number)] if len(label_places) else np.int64(0)
 
 
 def _padded(array: np.ndarray, patch: Sequence[int]) -> np.ndarray:
-    """Return an array, centred in zeros where it is smaller than the patch, as in the cache."""
+    """Return an array, as in the cache: padded with zeros to at least the patch."""
     lengths = array.shape[: len(patch)]
     before = padding_before(lengths, patch)
     widths = [
@@ -183,7 +178,7 @@ def _padded(array: np.ndarray, patch: Sequence[int]) -> np.ndarray:
     return np.pad(array, [*widths, *[(0, 0)] * (array.ndim - len(patch))])
 
 
-def _needs() -> ModuleType:
+def _import_sheet() -> ModuleType:
     try:
         from tfunet.data import sheet
     except ModuleNotFoundError as error:

@@ -1,1 +1,1 @@
-"""Predicts memory and time of a step on a device that need not be there."""
+"""Predicts memory and time of a step on a device that does not have to be present."""

@@ -1,4 +1,4 @@
-"""Plans the training step of a configuration for a device that is only described."""
+"""Plans a training step for a device that does not have to be present."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,10 +11,9 @@ from tfunet.backend import num_processes
 from tfunet.config import amount
 from tfunet.config.amount import MIB
 from tfunet.config.run import RunConfig
-from tfunet.data.source import open_source
+from tfunet.data.task import open_task
 from tfunet.graph import reader
-from tfunet.learning import losses, optimizers
-from tfunet.models.make import make_model
+from tfunet.learning import losses
 from tfunet.performance.devices import DISK_BYTES_PER_SECOND, Device, described
 from tfunet.swap.arena.device_memory import variable_bytes
 from tfunet.swap.arena.memory import Memory
@@ -23,17 +22,18 @@ from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.text import text
 from tfunet.swap.search.fitting import fitted
 from tfunet.swap.search.planner import Planner
+from tfunet.training.setup import compiled_model
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What a step would need and take.
+    """The predicted memory and time of a step.
 
     Args:
-        plan: Its memory and time; without the weights, the optimizer's variables and the batch.
-        resident_bytes: Those.
-        memory_bytes: What the device has for all of it.
-        samples: Of a step.
+        plan: Memory and time without the weights, the optimizer's variables and the batch.
+        resident_bytes: Memory of weights, variables and batch.
+        memory_bytes: Memory of the device.
+        samples: Samples of a step.
     """
 
     plan: Plan
@@ -59,38 +59,25 @@ def forecast(
     memory_bytes: int | None = None,
     allowed: Sequence[Way] = WAYS,
 ) -> Forecast:
-    """Return what one replica's step of a configuration would need and take on a device.
+    """Return the predicted memory and time of one replica's step on a device.
 
-    The step is traced, not run; only the weights and the optimizer's variables are allocated.
+    The step is traced but not run; only the weights and the optimizer's variables are allocated.
+    The data set is opened for the shape of an image, and no case is read.
 
     Args:
-        config: Of the run; its data set is opened for the shape of an image, and not read. Its
-            limits of host and disk are shared by the replicas of a process.
+        config: The replicas of a process share its limits of host memory and disk.
         device: See `tfunet.performance.devices`.
-        memory_bytes: Instead of the device's own.
-        allowed: What may be done with a tensor beside keeping it.
+        memory_bytes: Replaces the memory of the device.
+        allowed: What may be done with a tensor instead of keeping it.
 
     Raises ValueError for a configuration that cannot be trained.
     """
-    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
-    patch = source.chosen_patch(config.patch)
     keras.config.set_dtype_policy(config.precision)
-    model = make_model(
-        config.model,
-        image_shape=(*patch, source.channels),
-        num_classes=source.num_classes,
-        options=config.model_options,
-    )
-    model.compile(
-        optimizer=optimizers.make(config, 1, 1),
-        loss=losses.make(config.loss, config.loss_options),
-        jit_compile=False,
-        auto_scale_loss=False,
-    )
-    model.optimizer.build(model.trainable_variables)
+    task = open_task(config)
+    model = compiled_model(task, losses.make(config.loss, config.loss_options))
     batch = config.replica_samples // config.accumulation
-    image = tf.TensorSpec((batch, *patch, source.channels), tf.float32)
-    mask = tf.TensorSpec((batch, *patch), tf.uint8)
+    image = tf.TensorSpec((batch, *task.patch, task.source.channels), tf.float32)
+    mask = tf.TensorSpec((batch, *task.patch), tf.uint8)
     model._symbolic_build(data_batch=(image, mask))
 
     @tf.function(autograph=False, jit_compile=False)
@@ -99,27 +86,28 @@ def forecast(
 
     graph = step.get_concrete_function(image, mask).graph
     ops = reader.in_order(graph.get_operations(), graph.outputs)
-    found, _ = reader.read(ops, graph.outputs, compression=config.swap_compression)
+    trace, _ = reader.read(ops, graph.outputs, compression=config.swap_compression)
     memory = Memory(
         limit_bytes=memory_bytes or device.memory_bytes,
         resident=variable_bytes(model),
-        more_bytes=reader.num_bytes(image) + reader.num_bytes(mask) + found.constant_bytes,
+        more_bytes=reader.num_bytes(image) + reader.num_bytes(mask) + trace.constant_bytes,
     )
-    costs = described(found, device)
+    costs = described(trace, device)
+    limits = _tiers(config)
 
     def planned(budget_bytes: int) -> Plan:
         return with_advice(
             lambda tiers: Planner(allowed).plan(
-                found,
+                trace,
                 budget_bytes=budget_bytes,
                 costs=replace(costs, tiers=tiers),
                 threshold_bytes=MIB,
             ),
-            _tiers(config),
+            limits,
         )
 
     return Forecast(
-        plan=fitted(found, memory, planned, {}, replace(costs, tiers=_tiers(config))),
+        plan=fitted(trace, memory, planned, {}, replace(costs, tiers=limits)),
         resident_bytes=sum(memory.resident) + memory.more_bytes,
         memory_bytes=memory.limit_bytes,
         samples=batch,
@@ -141,33 +129,33 @@ def _tiers(config: RunConfig) -> Tiers:
     )
 
 
-def forecast_json(found: Forecast) -> dict[str, Any]:
-    """Return a forecast as JSON knows it."""
+def forecast_json(forecast: Forecast) -> dict[str, Any]:
+    """Return a forecast as a table for JSON."""
     return {
-        "fits": found.fits,
-        "fits_without": found.fits_without,
-        "memory_bytes": found.memory_bytes,
-        "resident_bytes": found.resident_bytes,
-        "samples": found.samples,
-        "plan": asdict(found.plan),
+        "fits": forecast.fits,
+        "fits_without": forecast.fits_without,
+        "memory_bytes": forecast.memory_bytes,
+        "resident_bytes": forecast.resident_bytes,
+        "samples": forecast.samples,
+        "plan": asdict(forecast.plan),
     }
 
 
-def forecast_text(found: Forecast) -> str:
+def forecast_text(forecast: Forecast) -> str:
     """Return a forecast in words."""
-    plan = found.plan
-    resident = f"{found.resident_bytes / MIB:,.0f} MiB"
-    memory = f"{found.memory_bytes / MIB:,.0f} MiB"
-    left_bytes = found.memory_bytes - found.resident_bytes - plan.budget_bytes
-    lost = f"{left_bytes / MIB:,.0f} MiB are left to" if left_bytes > 0 else "Nothing is left to"
+    plan = forecast.plan
+    resident = f"{forecast.resident_bytes / MIB:,.0f} MiB"
+    memory = f"{forecast.memory_bytes / MIB:,.0f} MiB"
+    left_bytes = forecast.memory_bytes - forecast.resident_bytes - plan.budget_bytes
+    reserve = f"{left_bytes / MIB:,.0f} MiB are" if left_bytes > 0 else "Nothing is"
     lines = [
-        f"Weights, optimizer and a batch of {found.samples} take {resident} of {memory}. {lost} "
-        "what TensorFlow's allocator loses between its blocks, played through.",
+        f"Weights, optimizer and a batch of {forecast.samples} take {resident} of {memory}. "
+        f"{reserve} set aside for the gaps that TensorFlow's allocator leaves between its blocks.",
         text(plan),
     ]
-    if found.fits_without:
+    if forecast.fits_without:
         lines.append("It fits without swapping.")
-    elif found.fits:
+    elif forecast.fits:
         longer = plan.step_seconds / plan.unlimited_step_seconds - 1
         lines.append(f"It fits with swapping: a step takes {longer:.0%} longer.")
     else:

@@ -1,1 +1,1 @@
-"""The parts of the training loop of `tfunet.train`."""
+"""The parts of the training loop in `tfunet.train`."""

@@ -1,43 +1,79 @@
-"""Makes the Keras callbacks that a configuration names."""
+"""The Keras callbacks of a run: those of its configuration, of its caller and of its own."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import keras
 
 from tfunet.config.refs import call, near_match, resolve
+from tfunet.swap import LargeModelSupport
+from tfunet.timing.profiling import Profile
+from tfunet.training.setup import Attempt
 
-# They write files, so that only the chief may have them.
+# They write files, so only the chief may have them.
 WRITERS = ("CSVLogger", "TensorBoard", "ModelCheckpoint")
 
 
-def make(
-    tables: Sequence[Mapping[str, Any]], *, is_chief: bool, folder: Path
-) -> list[keras.callbacks.Callback]:
-    """Return this process's callbacks.
+@final
+class Callbacks:
+    """The Keras callbacks of this process, in the order in which a checkpoint keeps their states.
 
-    Args:
-        tables: Each has `name` ('package.module:Class' or a name in keras.callbacks), keyword
-            arguments, and optionally `chief_only`, for one that writes files. "{folder}" in a
-            text argument stands for the run's folder.
-        is_chief: Whether this process writes files.
-        folder: The run's folder.
+    Those of the configuration come first, then those that the caller of the run has given.
     """
-    made = []
-    for table in tables:
+
+    def __init__(self, attempt: Attempt, given: Sequence[keras.callbacks.Callback]) -> None:
+        topology, folder = attempt.topology, attempt.folder
+        self.all = [*_configured(attempt), *given]
+        if attempt.support is not None:
+            self.all.append(attempt.support)
+        self.supports = [
+            callback for callback in self.all if isinstance(callback, LargeModelSupport)
+        ]
+        for support in self.supports:
+            support.note = support.note or attempt.note
+        self._profile = None
+        # Only the chief: in other processes TensorFlow 2.21 often aborts when a profile ends.
+        if attempt.config.profile and attempt.note is not None and topology.is_chief:
+            path = folder.profile_path(topology.process_index)
+            self._profile = Profile(path, attempt.backend.profile, attempt.note)
+            self.all.append(self._profile)
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """Return the plain numbers and texts that each callback holds, by its place."""
+        return {str(place): _plain(callback) for place, callback in enumerate(self.all)}
+
+    def restore(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Give the callbacks what `states` returned."""
+        for place, values in states.items():
+            if int(place) < len(self.all):
+                vars(self.all[int(place)]).update(values)
+
+    def end_profile(self) -> None:
+        """End the profile, if one is being taken."""
+        if self._profile is not None:
+            self._profile.stop()
+
+
+def _configured(attempt: Attempt) -> list[keras.callbacks.Callback]:
+    """Return this process's callbacks of the configuration.
+
+    Each table has `name` ('package.module:Class' or a name in keras.callbacks), keyword arguments,
+    and optionally `chief_only`, for a callback that writes files. "{folder}" in a text argument
+    stands for the run's folder.
+    """
+    callbacks = []
+    for table in attempt.config.callbacks:
         options = {key: value for key, value in table.items() if key not in ("name", "chief_only")}
         for key, value in options.items():
             if isinstance(value, str):
-                options[key] = value.replace("{folder}", str(folder))
+                options[key] = value.replace("{folder}", str(attempt.folder.path))
         kind = _class(table)
-        if is_chief or not table.get("chief_only", kind.__name__ in WRITERS):
-            made.append(call("callback", kind, options))
-    return made
+        if attempt.topology.is_chief or not table.get("chief_only", kind.__name__ in WRITERS):
+            callbacks.append(call("callback", kind, options))
+    return callbacks
 
 
-def state(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Return the plain numbers and texts that a callback holds, to be kept in a checkpoint."""
+def _plain(callback: keras.callbacks.Callback) -> dict[str, Any]:
     plain = {}
     for key, value in vars(callback).items():
         value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
@@ -54,12 +90,12 @@ def _class(table: Mapping[str, Any]) -> Any:
         return resolve("callback", name, {})
     if name == "BackupAndRestore":
         raise ValueError(
-            "A run resumes by itself when it is started again; leave BackupAndRestore out."
+            "A run resumes by itself when it is started again. Leave BackupAndRestore out."
         )
-    known = [one for one in vars(keras.callbacks) if one[0].isupper()]
+    known = [word for word in vars(keras.callbacks) if word[0].isupper()]
     if name not in known:
         raise ValueError(
-            f"Unknown callback {name!r}.{near_match(name, known)} Known: {', '.join(known)}; or "
-            "write 'package.module:Class'."
+            f"Unknown callback {name!r}.{near_match(name, known)} Known: {', '.join(known)}. For "
+            "your own, write 'package.module:Class'."
         )
     return getattr(keras.callbacks, name)

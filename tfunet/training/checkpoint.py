@@ -1,4 +1,4 @@
-"""Checkpoints: written by the chief as one file, given to all by a sum over processes."""
+"""Checkpoints: the chief writes one file and shares it by a sum over processes."""
 
 import json
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ def save(
 ) -> None:
     """Write the values of `variables`, `arrays` and the JSON of `facts` as one file, atomically."""
     values = {
-        f"variable_{index:05d}": keras.ops.convert_to_numpy(one.value)
-        for index, one in enumerate(variables)
+        f"variable_{index:05d}": keras.ops.convert_to_numpy(variable.value)
+        for index, variable in enumerate(variables)
     }
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     with folder.replacing(NAME) as path, path.open("wb") as file:
@@ -35,8 +35,8 @@ def restore(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
     """Give every process the chief's checkpoint; called by all processes together.
 
-    Returns (arrays, facts), the arrays empty but on the chief, or None if there is no checkpoint.
-    Raises ValueError if it belongs to another model.
+    Returns (arrays, facts), or None if there is no checkpoint. Only the chief gets the arrays.
+    Raises ValueError if the checkpoint belongs to another model.
     """
     arrays: dict[str, np.ndarray] = {}
     values: list[np.ndarray] = []
@@ -49,7 +49,7 @@ def restore(
     if not text:
         return None
     if topology.is_chief:
-        shapes = [tuple(one.shape) for one in variables]
+        shapes = [tuple(variable.shape) for variable in variables]
         if [value.shape for value in values] != shapes:
             raise ValueError(
                 f"{folder.path / NAME} holds the weights of another model or optimizer. Choose "
@@ -62,7 +62,7 @@ def restore(
 
 
 def exists(folder: RunFolder) -> bool:
-    """Whether the folder holds a run to go on with."""
+    """Whether the folder holds a run that can go on."""
     return (folder.path / NAME).is_file()
 
 

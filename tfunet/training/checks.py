@@ -1,4 +1,4 @@
-"""What a run proves of itself before its result counts."""
+"""What a run must prove before its result counts."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,8 +14,7 @@ from tfunet.exit_codes import CheckFailedError
 def make_fingerprint(backend: Backend, variables: Sequence[Any]) -> Any:
     """Return a function that gives (local replicas, variables, 8) bytes of the values' hashes.
 
-    It reads every replica's own copy, so that copies that have drifted apart within one process
-    are found too.
+    It reads the copy of every replica, so it also sees copies that drifted apart within a process.
     """
 
     def replica_fingerprint() -> tf.Tensor:
@@ -35,7 +34,7 @@ def weights_hash(backend: Backend, topology: Topology, fingerprints: np.ndarray)
     Args:
         fingerprints: (local replicas, variables, 8) uint8, from `make_fingerprint`.
 
-    Raises CheckFailedError, naming the replicas, where one differs.
+    Raises CheckFailedError, which names the replicas, where hashes differ.
     """
     table = np.zeros((topology.num_replicas, 4))
     for replica, rows in zip(topology.local_replicas, fingerprints, strict=True):
@@ -46,22 +45,22 @@ def weights_hash(backend: Backend, topology: Topology, fingerprints: np.ndarray)
     different = [index for index, value in enumerate(hashes) if value != hashes[0]]
     if different:
         raise CheckFailedError(
-            f"The weights of replicas {different} differ from those of replica 0: the gradients "
-            "are not averaged, or a random or non-deterministic operation updates a weight."
+            f"The weights of replicas {different} differ from those of replica 0: gradients are "
+            "not averaged, or a random or non-deterministic operation updates a weight."
         )
     return hashes[0]
 
 
-def samples_hash(step_of_sample: np.ndarray, *, steps: int, global_batch: int) -> str:
-    """Return a hash of which samples each step of an epoch held, over all replicas.
+def samples_hash(sample_uses: np.ndarray, *, steps: int, global_batch: int) -> str:
+    """Return a hash of the samples that each step of an epoch used, over all replicas.
 
     Args:
-        step_of_sample: (2, samples): how often each sample was used in the epoch, and the sum of
-            the steps (from 1) that used it, over all processes.
+        sample_uses: (2, samples): how often each sample was used in the epoch, and the sum of the
+            steps (from 1) that used it, over all processes.
 
     Raises CheckFailedError where a sample was used twice, or the batches were not full.
     """
-    used, step = step_of_sample
+    used, step = sample_uses
     if used.max(initial=0) > 1:
         twice = np.flatnonzero(used > 1)
         raise CheckFailedError(
@@ -74,9 +73,9 @@ def samples_hash(step_of_sample: np.ndarray, *, steps: int, global_batch: int) -
     return hashlib.blake2b(step.astype(np.int64).tobytes(), digest_size=8).hexdigest()
 
 
-def dropped_samples(step_of_sample: np.ndarray) -> list[int]:
-    """Return the samples that no step of an epoch held; the argument is that of `samples_hash`."""
-    return np.flatnonzero(step_of_sample[0] == 0).tolist()
+def dropped_samples(sample_uses: np.ndarray) -> list[int]:
+    """Return the samples that no step of an epoch used; takes what `samples_hash` takes."""
+    return np.flatnonzero(sample_uses[0] == 0).tolist()
 
 
 def every_voxel_once(counted: np.ndarray, expected: Sequence[int], cases: Sequence[str]) -> None:
@@ -90,6 +89,6 @@ def every_voxel_once(counted: np.ndarray, expected: Sequence[int], cases: Sequen
     if wrong.size:
         first = int(wrong[0])
         raise CheckFailedError(
-            f"{wrong.size} cases were not counted exactly once, the first {cases[first]}: "
-            f"{int(counted[first])} voxels counted of {int(expected[first])}."
+            f"{wrong.size} cases were not counted exactly once. The first is {cases[first]}: "
+            f"{int(counted[first])} voxels were counted, and it has {int(expected[first])}."
         )

@@ -1,4 +1,4 @@
-"""Scores the whole validation set: each voxel of each case once, on any number of replicas."""
+"""Scores each voxel of each validation case once, on any number of replicas."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from tfunet.swap import LargeModelSupport
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """What an evaluation found, the same in every process.
+    """The result of an evaluation, the same in every process.
 
     Args:
         loss: Mean over windows.
@@ -52,7 +52,7 @@ class Scores:
 
 @final
 class Evaluation:
-    """Evaluates a model as often as it is called; traced once."""
+    """Evaluates a model each time it is called; it is traced once."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class Evaluation:
             }
 
         planned: Callable[..., Any] = replica_step
-        for one in supports:
-            planned = one.evaluating(planned)
+        for support in supports:
+            planned = support.evaluating(planned)
         self._step: Callable[..., Any] = tf.function(lambda batch: backend.run(planned, batch))
-        for one in supports:
-            self._step = one.guarding(self._step, evaluates=True)
+        for support in supports:
+            self._step = support.guarding(self._step, evaluates=True)
 
     def __call__(self, begin: Callable[[str], None]) -> Scores:
         """Evaluate; called by all processes together. `begin` is told of every batch."""

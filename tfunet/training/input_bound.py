@@ -1,11 +1,13 @@
-"""How near a run's steps come to the synthetic bound: the same steps, their data in memory.
+"""Compares a run's steps with the synthetic bound: the same steps with their data in memory.
 
-Blocks of steps on real and on synthetic data take turns after the last epoch, so that both meet
-the same machine, and the model's variables are put back. The time that a step waits for its data
-would not tell: on a CPU, samples in the making slow the step down without making it wait.
+After the last epoch, blocks of steps on real and on synthetic data take turns, so that both meet
+the same conditions:
 
-To say where efficiency is lost, steps that do not average gradients take turns with them, each
-process at its own pace, and the average is timed alone.
+    real | synthetic | alone | real | synthetic | alone | ...     alone: only with time_parts
+
+Then the model's variables are put back. The time that a step waits for its data would not do: on
+a CPU, making samples slows a step down without making it wait. Steps that run alone, without
+averaging gradients, show where efficiency is lost. The average is also timed by itself.
 """
 
 import contextlib
@@ -25,37 +27,37 @@ from tfunet.data.pipeline import PREFETCHED_BATCHES, TrainingPipeline
 from tfunet.files.atomic import WriteError
 
 TIMED_STEPS = 4
-# The first steps of a block take what was made ahead, or run beside the making of it.
+# The first steps of a block take batches that were made ahead, or run while those are made.
 BLOCK_STEPS = PREFETCHED_BATCHES + TIMED_STEPS
-# What the measurement may cost, as a share of the run's steps; a short run measures one pair.
+# The measurement costs at most this share of the run's steps; a short run measures one pair.
 COST = 0.05
 MAX_PAIRS = 5
-# Closer to 1 than noise.
+# From here on, the distance to 1 is noise.
 NO_WAIT = 0.98
-# Who asks for the parts of a step asks for more than one turn.
+# At least so many turns where the parts of a step are asked for.
 PARTS_TURNS = 3
 AVERAGES = 10
 
 
 class NoRoomError(WriteError):
-    """Large-model support has no room on the disk for a step of its own; all processes know."""
+    """The disk has no room for large-model support of another step; all processes raise it."""
 
 
 def num_pairs(steps: int) -> int:
-    """Return how many pairs of blocks a run of so many steps measures."""
+    """Return how many pairs of blocks are measured after a run of `steps` steps."""
     return max(1, min(MAX_PAIRS, int(COST * steps / (2 * BLOCK_STEPS))))
 
 
 def share(pairs: Sequence[tuple[float, ...]]) -> float | None:
     """Return the median share of the synthetic bound that steps reach; None without pairs.
 
-    About 1: the devices never wait. Noise of the machine may take it above.
+    At about 1 the devices never wait. Noise of the machine may take it above 1.
     """
     return statistics.median(bound / real for real, bound, *_ in pairs) if pairs else None
 
 
 def share_line(pairs: Sequence[tuple[float, ...]]) -> str:
-    """Return what a person reads of `share`."""
+    """Return `share` in words."""
     reached = share(pairs) or 0.0
     if reached >= NO_WAIT:
         return "Input: steps are as fast as with data in memory."
@@ -73,17 +75,17 @@ def paired_seconds(
 ) -> list[tuple[float, ...]]:
     """Return pairs of (median seconds of a step, of a synthetic step); called by all together.
 
-    With `alone_step` each pair has a third, that of a synthetic step that averages nothing.
+    With `alone_step`, a third value is that of a synthetic step that averages nothing.
 
     Args:
         timed_step: Makes one optimizer step with an iterator and returns its seconds.
-        backend: Feeds.
-        pipeline: Of the run that is over.
-        variables: What the steps change; they have their values again afterwards.
+        backend: Feeds the steps.
+        pipeline: That of the run.
+        variables: What the steps change; afterwards they have their values again.
         steps: Optimizer steps of the run.
         alone_step: As `timed_step`, without waiting for other replicas.
 
-    Raises NoRoomError, in all processes alike, where `alone_step` cannot be traced in one of them.
+    Raises NoRoomError in all processes where `alone_step` cannot be traced in one of them.
     """
     pairs = num_pairs(steps) if alone_step is None else max(PARTS_TURNS, num_pairs(steps))
     last = pipeline.last_step
@@ -110,8 +112,8 @@ def paired_seconds(
 
 @contextlib.contextmanager
 def unchanged(variables: Sequence[Any]) -> Iterator[None]:
-    """Give variables their values again, whatever steps of the block made of them."""
-    values = [keras.ops.convert_to_numpy(one.value) for one in variables]
+    """Give variables their values again at the end of the block."""
+    values = [keras.ops.convert_to_numpy(variable.value) for variable in variables]
     try:
         yield
     finally:
@@ -120,7 +122,7 @@ def unchanged(variables: Sequence[Any]) -> Iterator[None]:
 
 
 def _trace(step: Callable[[Any], float], iterator: Any, backend: Backend) -> None:
-    """Make the first of some steps, or raise NoRoomError in all processes."""
+    """Make the first step, or raise NoRoomError in all processes."""
     refusal: WriteError | None = None
     try:
         step(iterator)
@@ -136,13 +138,13 @@ def parts(
     alone_seconds: Sequence[float],
     variables: Sequence[Any],
 ) -> dict[str, Any]:
-    """Return what result.json holds of a step's parts; called by all together.
+    """Return the parts of a step for result.json; called by all together.
 
     Args:
-        backend: Averages.
-        topology: Of the run.
-        alone_seconds: Of this process's steps without an average, one a turn.
-        variables: Those whose gradients are averaged.
+        backend: Averages gradients.
+        topology: That of the run.
+        alone_seconds: Seconds of this process's steps without an average, one for each turn.
+        variables: The variables whose gradients are averaged.
     """
     alone = np.zeros((topology.process_count, len(alone_seconds)))
     alone[topology.process_index] = alone_seconds
@@ -150,17 +152,18 @@ def parts(
         "alone_seconds": backend.sum(alone).tolist(),
         "average_seconds": _average_seconds(backend, variables),
         "gradient_bytes": sum(
-            math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in variables
+            math.prod(variable.shape) * tf.as_dtype(variable.dtype).size for variable in variables
         ),
     }
 
 
 def _average_seconds(backend: Backend, variables: Sequence[Any]) -> list[float]:
-    """Return seconds of averages, alone, of what has the sizes of `variables`."""
+    """Return seconds of averages, timed by themselves, of tensors as large as `variables`."""
 
     def replica_average() -> dict[str, Any]:
-        averaged = backend.average([tf.identity(one.value) for one in variables])
-        return {"sum": tf.add_n([tf.reduce_sum(tf.cast(one, tf.float32)) for one in averaged])}
+        averages = backend.average([tf.identity(variable.value) for variable in variables])
+        sums = [tf.reduce_sum(tf.cast(average, tf.float32)) for average in averages]
+        return {"sum": tf.add_n(sums)}
 
     @tf.function
     @tf.autograph.experimental.do_not_convert

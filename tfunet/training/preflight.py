@@ -1,4 +1,4 @@
-"""Looks at a model on one device before training, and refuses what would train wrongly."""
+"""Checks a model on one device before training, and refuses what would train wrongly."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tfunet.swap import LargeModelSupport
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight:
-    """What a look at the model found."""
+    """Facts about a model that passed the checks."""
 
     parameters: int
     trainable_parameters: int
@@ -37,18 +37,18 @@ def inspect(
     num_classes: int,
     support: LargeModelSupport | None = None,
 ) -> Preflight:
-    """Check the model and its loss with one batch; nothing of them changes.
+    """Check the model and its loss with one batch; neither changes.
 
     Args:
-        model: Built.
-        loss: As it will be compiled with.
+        model: A built model.
+        loss: The loss that it is compiled with.
         image: (batch, *spatial, channels).
         mask: (batch, *spatial), labels 0..num_classes-1.
-        num_classes: Labels of the mask, with background.
+        num_classes: Number of labels, the background included.
         support: Plans the forward pass within its budget.
 
-    Raises ValueError for an output that does not fit the mask, for probabilities where logits
-    are wanted, and for a loss that takes the one for the other.
+    Raises ValueError for an output that does not fit the mask, for probabilities instead of
+    logits, and for a loss that expects probabilities.
     """
     output = _forward(model, image, support)
     _check_shape(tuple(output.shape), mask.shape, num_classes)
@@ -57,7 +57,7 @@ def inspect(
     if not np.isfinite(output).all():
         raise ValueError(
             "The model's output for the first batch holds NaN or infinite values before any "
-            "training. Check its weights and the intensity normalisation of the data."
+            "training. Check the model's weights, and how the intensities are normalised."
         )
     _check_logits(model, output)
     _check_loss(loss, num_classes, output.shape[-1])
@@ -65,8 +65,8 @@ def inspect(
     weights = model.trainable_weights + model.non_trainable_weights
     return Preflight(
         parameters=model.count_params(),
-        trainable_parameters=sum(int(np.prod(one.shape)) for one in model.trainable_weights),
-        weight_bytes=sum(int(np.prod(one.shape)) * 4 for one in weights),
+        trainable_parameters=sum(int(np.prod(weight.shape)) for weight in model.trainable_weights),
+        weight_bytes=sum(int(np.prod(weight.shape)) * 4 for weight in weights),
         output_shape=tuple(output.shape[1:]),
     )
 
@@ -77,8 +77,8 @@ def _forward(
     def forward(one: tf.Tensor) -> Any:
         return model(one, training=False)
 
-    # In a graph, each output is freed after its last reader. Keras's eager call holds those of all
-    # layers at once: with large-model support more than a whole step takes.
+    # A graph frees each output after its last reader. Keras's eager call holds the outputs of all
+    # layers at once: more than a step with large-model support takes.
     if support is None:
         return _output(tf.function(forward, autograph=False), model, image)
     planned = support.evaluating(forward, what="the look at the model")
@@ -92,16 +92,16 @@ def _output(look: Callable[..., Any], model: keras.Model, image: np.ndarray) -> 
     try:
         output = look(tf.constant(image))
     except (OSError, tf.errors.ResourceExhaustedError):
-        raise  # It could take the batch, but for the memory, or the disk.
+        raise  # Memory or disk is full; the batch is not at fault.
     except Exception as error:
         raise ValueError(
             f"The model cannot take a batch of shape {image.shape} (it expects {wanted}): "
-            f"{_first_line(error)} Set patch= to the size that it takes, or check the channels."
+            f"{_first_line(error)} Set patch to the size that it takes, or check the channels."
         ) from error
     if not tf.is_tensor(output):
         raise ValueError(
             f"The model must return one tensor of logits, got {type(output).__name__} with "
-            f"{len(output)} entries. Return the one that is compared with the mask."
+            f"{len(output)} entries. Return only the tensor to compare with the mask."
         )
     if output.dtype != tf.float32:
         raise ValueError(
@@ -114,15 +114,15 @@ def _output(look: Callable[..., Any], model: keras.Model, image: np.ndarray) -> 
 def _check_shape(output: tuple[int, ...], mask: tuple[int, ...], num_classes: int) -> None:
     if output[:-1] != mask:
         raise ValueError(
-            f"The model's output has shape {output} and the masks {mask}; without its last axis "
-            "(the classes) the output must have the shape of the masks. Use padding='same', or a "
-            "patch that divides by the network's pooling."
+            f"The model's output has shape {output}, and the masks have {mask}. Without its last "
+            "axis (the classes) the output must have the shape of the masks. Use padding='same', "
+            "or a patch whose sizes are divisible by the network's pooling."
         )
     allowed = (num_classes, 1) if num_classes == 2 else (num_classes,)
     if output[-1] not in allowed:
         raise ValueError(
             f"The model's output has {output[-1]} channels; the data has {num_classes} classes "
-            f"(with background), so allowed: {' or '.join(map(str, allowed))}."
+            f"(with background). Allowed: {' or '.join(map(str, allowed))}."
         )
 
 
@@ -134,8 +134,8 @@ def _check_logits(model: keras.Model, output: np.ndarray) -> None:
         raise ValueError(
             "The model's output looks like probabilities"
             + (f" (its last layer has the activation {activation!r})" if activation else "")
-            + "; the losses and scores want logits, and under mixed precision probabilities train "
-            "wrongly. Remove the last softmax or sigmoid."
+            + ". Losses and scores need logits, and probabilities train wrongly under mixed "
+            "precision. Remove the last softmax or sigmoid."
         )
 
 

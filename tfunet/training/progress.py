@@ -2,6 +2,13 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from tfunet.machine.energy import NOTHING_YET
+from tfunet.training import checkpoint, state
+from tfunet.training.setup import Attempt, Network
 
 
 @dataclass
@@ -28,3 +35,48 @@ class Progress:
         spent = time.perf_counter() - since
         self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
         return spent
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """Where an attempt begins.
+
+    Args:
+        progress: Of the attempts before.
+        epoch_arrays: Sums over the steps of an epoch that was begun before; on the chief only.
+        callback_states: What the callbacks held, by their place.
+        was_begun: Whether there was an attempt before.
+    """
+
+    progress: Progress
+    epoch_arrays: dict[str, np.ndarray]
+    callback_states: dict[str, dict[str, Any]]
+    was_begun: bool
+
+
+def resume(attempt: Attempt, network: Network) -> Resumed:
+    """Give every process the weights of the chief's checkpoint, or those of the chief's new model.
+
+    Called by all processes together.
+    """
+    topology = attempt.topology
+    restored = checkpoint.restore(attempt.folder, attempt.backend, topology, network.variables)
+    if restored is None:
+        state.broadcast(attempt.backend, topology, network.variables)
+    arrays, facts = restored or ({}, {"energy": NOTHING_YET})
+    states = facts.pop("callbacks", {})
+    progress = Progress(**facts)
+    parts = progress.replicas_from_step
+    if not parts or parts[-1][1] != topology.num_replicas:
+        parts.append((progress.step + 1, topology.num_replicas))
+    progress.began.append((progress.step + 1, attempt.started))
+    if attempt.spans is not None:
+        table = attempt.folder.spans_table(topology.process_index)
+        attempt.spans.write_to(table, progress.step)
+    return Resumed(
+        progress=progress,
+        epoch_arrays=arrays,
+        callback_states=states,
+        was_begun=restored is not None,
+    )

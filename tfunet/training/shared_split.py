@@ -21,15 +21,12 @@ def shared_split(
     backend: Backend,
     topology: Topology,
 ) -> tuple[Split, int]:
-    """Return the split of the chief, the written one where the run goes on, and what it lacks.
+    """Return the chief's split, and how many cases it leaves out.
+
+    A run that goes on keeps the split of split.json.
 
     Args:
-        config: Of the run.
-        source: The data set.
-        bad: Case index to what is wrong with it, for those that cannot be used.
-        folder: Of the run; the chief writes the split there.
-        backend: Started.
-        topology: As it said.
+        bad: Case index to what is wrong with it, for cases that cannot be used.
 
     Raises ValueError in a process that has other cases than the chief.
     """
@@ -42,8 +39,8 @@ def shared_split(
             folder.write_split(table)
         text = json.dumps(table).encode()
     shared = checkpoint.share_bytes(backend, topology, np.frombuffer(text, np.uint8)).decode()
-    left = json.loads(shared).get("left_out", [])
-    if left and topology.is_chief:
-        print(f"{len(left)} defects of {source.name} are left out: see split.json.", flush=True)
-    num_cases = len({one["case_id"] for one in left if one["case_id"]})
-    return from_json(shared, source, bad), num_cases
+    defects = json.loads(shared).get("left_out", [])
+    if defects and topology.is_chief:
+        print(f"{len(defects)} defects of {source.name} are left out: see split.json.", flush=True)
+    case_ids = {defect["case_id"] for defect in defects if defect["case_id"]}
+    return from_json(shared, source, bad), len(case_ids)

@@ -16,16 +16,16 @@ def broadcast(backend: Backend, topology: Topology, variables: Sequence[Any]) ->
         return
     for variable in variables:
         value = np.asarray(keras.ops.convert_to_numpy(variable.value))
-        # float64 holds every value of the types that Keras has, but 64-bit integers over 2^53.
+        # float64 holds every value of Keras's types, except for integers beyond 2^53.
         wide = value.astype(np.float64) if topology.is_chief else np.zeros(value.shape)
         variable.assign(backend.sum(wide).astype(value.dtype))
 
 
 def average_statistics(backend: Backend, topology: Topology, model: keras.Model) -> None:
-    """Give every process the mean of the moving statistics (of batch normalisation, say).
+    """Give every process the mean of moving statistics, such as those of batch normalisation.
 
-    Processes see different samples, so that statistics that are not synchronised differ; the
-    chief's alone would be saved.
+    Processes see different samples, so their statistics differ unless the layers synchronise them.
+    Without this, only the chief's would be saved.
     """
     if topology.process_count == 1:
         return
@@ -38,8 +38,7 @@ def average_statistics(backend: Backend, topology: Topology, model: keras.Model)
 class MetricState:
     """Sums the state of a model's metrics over all replicas, and gives results from the sum.
 
-    Made before training and used after the first step: Keras makes the variables of compiled
-    metrics only then.
+    Use it after the first step only: before, Keras has not made all variables of the metrics.
     """
 
     def __init__(self, backend: Backend, model: keras.Model) -> None:
@@ -47,18 +46,19 @@ class MetricState:
         self._model = model
 
         def replica_state() -> tf.Tensor:
-            values = [tf.convert_to_tensor(one.value) for one in self._variables()]
-            return tf.concat([tf.cast(tf.reshape(one, [-1]), tf.float64) for one in values], 0)
+            values = [tf.convert_to_tensor(variable.value) for variable in self._variables()]
+            flat = [tf.cast(tf.reshape(value, [-1]), tf.float64) for value in values]
+            return tf.concat(flat, 0)
 
         self._read = tf.function(lambda: backend.run(replica_state))
 
     def total(self, before: np.ndarray | None) -> np.ndarray:
-        """Return the state summed over all replicas, `before` of each process added."""
+        """Return the state summed over all replicas, plus each process's `before`."""
         local = self._read().numpy().sum(axis=0)
         return self._backend.sum(local if before is None else local + before)
 
     def results(self, total: np.ndarray) -> dict[str, float]:
-        """Return every metric's value for a summed state."""
+        """Return the value of every metric for a summed state."""
         logs: dict[str, float] = {}
         start = 0
         for metric in self._model.metrics:
@@ -74,4 +74,4 @@ class MetricState:
         return logs
 
     def _variables(self) -> list[Any]:
-        return [one for metric in self._model.metrics for one in metric.variables]
+        return [variable for metric in self._model.metrics for variable in metric.variables]

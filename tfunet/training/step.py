@@ -1,13 +1,59 @@
 """One optimizer step on every replica, as a single traced function."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, final
 
 import keras
 import tensorflow as tf
 
 from tfunet.backend import Backend
+from tfunet.graph.gradient_sums import in_order_of_graph
+from tfunet.swap import LargeModelSupport
 from tfunet.timing.stamps import Note, timed
+from tfunet.training.setup import Attempt, Network, RunData
+
+Step = Callable[[Any], dict[str, Any]]
+
+
+@final
+class Steps:
+    """The training steps of a run after its first so many, and the batches that they take.
+
+    Attributes:
+        pipeline: The training batches.
+        take: Makes an optimizer step with the iterator of a feed; see `make_step`.
+        take_alone: The same, to be traced while the average is off.
+        batches: The iterator of this run's feed.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        data: RunData,
+        network: Network,
+        supports: Sequence[LargeModelSupport],
+        first_step: int,
+    ) -> None:
+        config = attempt.config
+        self.pipeline = data.training(attempt.topology, first_step)
+
+        def made() -> Step:
+            step = make_step(
+                attempt.backend,
+                network.model,
+                self.pipeline.augmented,
+                accumulation=config.accumulation,
+                xla=config.xla,
+                note=attempt.note,
+            )
+            if config.deterministic:
+                step = in_order_of_graph(step)
+            for support in supports:
+                step = support.guarding(step)
+            return step
+
+        self.take, self.take_alone = made(), made()
+        self.batches = iter(attempt.backend.feed(self.pipeline))
 
 
 def make_step(
@@ -18,14 +64,14 @@ def make_step(
     accumulation: int,
     xla: bool,
     note: Note | None = None,
-) -> Callable[[Any], dict[str, Any]]:
+) -> Step:
     """Return a function that takes the iterator of a feed and makes one optimizer step.
 
     The step is the model's own `train_step`, so that a user's override is respected; the model's
-    optimizer averages gradients (see `tfunet.learning.averaging`). Before it, `prepare` does to a
-    replica's batch, on its device, what the pipeline left to it. The function returns "sample"
-    (local replicas, replica batch) and "logs": Keras's running means, (local replicas,) each.
-    `note` is told of each wait for a batch, as "input".
+    optimizer averages gradients (see `tfunet.learning.averaging`). Before it, `prepare` changes a
+    replica's batch on its device. The function returns "sample" (local replicas, replica batch)
+    and "logs": Keras's running means, (local replicas,) each. `note` is told of each wait for a
+    batch, as "input".
     """
 
     def passes(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

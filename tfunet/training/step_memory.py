@@ -25,7 +25,7 @@ OPTIONS = tf.profiler.experimental.ProfilerOptions(
     host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
 )
 FAILURES = (OSError, RuntimeError, ValueError, tf.errors.OpError)
-# The first steps on a feed meet its beginning.
+# The first step on a feed also waits for the feed to begin.
 WARM_UP_STEPS = 1
 
 
@@ -36,22 +36,22 @@ def step_memory(
     pipeline: TrainingPipeline,
     variables: Sequence[Any],
 ) -> Measured:
-    """Return the memory over one more step, which nobody sees; called by all processes together.
+    """Return the memory over one more step, which has no effect; called by all processes together.
 
-    The chief alone profiles it: in the other processes TensorFlow 2.21 aborts, often, at the end
-    of a profile. What goes wrong is told in `why_not`, by the chief; but an error of a step itself
-    is raised where other processes wait in it.
+    Only the chief profiles it: in other processes TensorFlow 2.21 often aborts when a profile
+    ends. The chief says in `why_not` what went wrong. An error of the step itself is raised where
+    other processes take part.
 
     Args:
         step: Makes one optimizer step with an iterator.
-        backend: Feeds.
-        topology: Of the run.
-        pipeline: Of the run that is over.
-        variables: What the steps change; they have their values again afterwards.
+        backend: Feeds the step.
+        topology: That of the run.
+        pipeline: That of the run.
+        variables: What the steps change; afterwards they have their values again.
     """
-    able = topology.is_chief and used_bytes() is not None
-    # All make the steps, or none: whether the chief's allocator keeps an account, it alone knows.
-    if not backend.sum(np.array([float(able)])).any():
+    is_profiled = topology.is_chief and used_bytes() is not None
+    # Either all processes make the steps or none, and only the chief knows its allocator.
+    if not backend.sum(np.array([float(is_profiled)])).any():
         return Measured(why_not=NO_ACCOUNT)
     last = pipeline.last_step
     more = replace(pipeline, first_step=last, last_step=last + WARM_UP_STEPS + 1, synthetic=True)
@@ -60,46 +60,48 @@ def step_memory(
         with unchanged(variables):
             for _ in range(WARM_UP_STEPS):
                 step(batches)
-            if not able:
+            if not is_profiled:
                 step(batches)
                 return Measured()
-            found = _profiled(lambda: step(batches))
+            measured = _profiled(lambda: step(batches))
     except Exception as error:
         if topology.process_count > 1:
             raise
-        return Measured(why_not=_told(error))
+        return Measured(why_not=_first_line(error))
     on_gpu = bool(tf.config.list_logical_devices("GPU"))
-    return replace(found, num_replicas=1 if on_gpu else len(topology.local_replicas))
+    return replace(measured, num_replicas=1 if on_gpu else len(topology.local_replicas))
 
 
 def _profiled(step: Callable[[], Any]) -> Measured:
-    """Make a step, whatever becomes of its profile, and return its memory."""
+    """Make a step, even if its profile fails, and return its memory."""
     folder = None
     why_not = ""
-    with contextlib.ExitStack() as cleaned:
+    with contextlib.ExitStack() as cleanup:
         try:
-            made = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-            folder = Path(cleaned.enter_context(made))
+            temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+            folder = Path(cleanup.enter_context(temporary))
             tf.profiler.experimental.start(str(folder), OPTIONS)
-        except FAILURES as error:  # Somebody else is taking one, or there is no room.
-            why_not = _told(error)
+        except FAILURES as error:  # Another profile is being taken, or the disk is full.
+            why_not = _first_line(error)
         try:
             step()
         finally:
-            found = Measured(why_not=why_not) if folder is None or why_not else _ended(folder)
-        return found
+            if folder is None or why_not:
+                measured = Measured(why_not=why_not)
+            else:
+                measured = _end_profile(folder)
+        return measured
 
 
-def _ended(folder: Path) -> Measured:
-    """End the profile that is being taken, and return the memory that it tells."""
+def _end_profile(folder: Path) -> Measured:
+    """End the profile that is being taken, and return the memory that it shows."""
     try:
         tf.profiler.experimental.stop()
         (path,) = folder.glob("**/*.xplane.pb")
         return account(read_allocations(path))
-    except Exception as error:  # Training has ended well; a torn profile is no reason to fail.
-        return Measured(why_not=_told(error))
+    except Exception as error:  # Training has ended well: a broken profile must not fail the run.
+        return Measured(why_not=_first_line(error))
 
 
-def _told(error: Exception) -> str:
-    """Return the first line of an error."""
+def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__

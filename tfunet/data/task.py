@@ -1,0 +1,67 @@
+"""What a configuration trains on: its data set and the samples of it. Imports no TensorFlow."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from tfunet.config.augmentation import Augmentation, read_augmentation
+from tfunet.config.run import RunConfig
+from tfunet.data import dali_limits
+from tfunet.data.cache import CachedCases, build_cache, default_folder
+from tfunet.data.source import DataSource, open_source
+from tfunet.process.terminal import decoding_bar
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The data set of a configuration, opened; no case of it has been read.
+
+    Args:
+        config: The configuration.
+        source: Its data set.
+        patch: Spatial shape of a sample.
+    """
+
+    config: RunConfig
+    source: DataSource
+    patch: tuple[int, ...]
+
+    def augmentation(self) -> Augmentation:
+        """Return the random changes of the samples.
+
+        Raises ValueError where they do not fit the patch, and where the pipeline cannot make them.
+        """
+        augmentation = read_augmentation(self.config.augmentation)
+        augmentation.check_patch(self.patch)
+        if self.config.pipeline == "dali":
+            dali_limits.check_installed()
+            dali_limits.check_patch(augmentation, self.patch)
+        return augmentation
+
+    def decode(self, alive: Callable[[], None] = lambda: None) -> CachedCases:
+        """Return the decoded cases, from the cache where they are there already.
+
+        `alive` is called now and then while this takes time.
+        """
+        folder = Path(self.config.cache_dir) if self.config.cache_dir else default_folder()
+        with decoding_bar() as show:
+            return build_cache(
+                self.source,
+                folder,
+                patch=self.patch,
+                progress=show,
+                alive=alive,
+                skip_bad=self.config.skips_bad,
+            )
+
+
+def open_task(config: RunConfig) -> Task:
+    """Open the data set of a configuration.
+
+    Raises DefectsError for one with defects, unless the configuration skips them, and ValueError
+    for a patch with other dimensions than the images.
+    """
+    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
+    return Task(config=config, source=source, patch=source.chosen_patch(config.patch))

@@ -1,0 +1,127 @@
+"""What is measured after the last step of a run."""
+
+import functools
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import tensorflow as tf
+
+from tfunet.backend import Backend, Topology
+from tfunet.files.atomic import WriteError
+from tfunet.machine.device import device_bytes, used_bytes
+from tfunet.swap.report.measured import Measured
+from tfunet.training import input_bound
+from tfunet.training.epochs import Trainer
+from tfunet.training.setup import Attempt
+from tfunet.training.step import Step
+from tfunet.training.step_memory import NO_ACCOUNT, step_memory
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """What is measured after the last step.
+
+    Args:
+        elapsed_seconds: Of this attempt, from its start to its last epoch.
+        peaks: (processes, 2): peak resident and peak device memory.
+        turns: Seconds of steps with real data, with data in memory and, where asked for, without
+            an average.
+        parts: What result.json holds of the parts of a step.
+        step: Memory of a step.
+    """
+
+    elapsed_seconds: float
+    peaks: np.ndarray
+    turns: Sequence[tuple[float, ...]]
+    parts: Mapping[str, Any]
+    step: Measured
+
+
+def measure(trainer: Trainer) -> Measurements:
+    """Measure with further steps, which change nothing; called by all processes together."""
+    attempt, network = trainer.attempt, trainer.network
+    config, backend, topology = attempt.config, attempt.backend, attempt.topology
+    elapsed_seconds = time.time() - attempt.started
+    peaks = _peak_bytes(backend, topology)
+    has_parts = config.time_parts and topology.num_replicas > 1 and not config.synthetic
+    turns = _turns(trainer, has_parts=has_parts)
+    step = Measured(why_not="there was no room for more steps")
+    if attempt.support is not None and turns is not None:
+        again = functools.partial(_timed, attempt, trainer.steps.take)
+        step = step_memory(again, backend, topology, trainer.steps.pipeline, network.variables)
+        if step.why_not not in ("", NO_ACCOUNT):
+            attempt.say(f"The memory of a step was not measured: {step.why_not}")
+    parts: Mapping[str, Any] = {}
+    if has_parts and turns:
+        alone_seconds = [turn[-1] for turn in turns]
+        trained = network.model.trainable_variables
+        parts = input_bound.parts(backend, topology, alone_seconds, trained)
+    return Measurements(
+        elapsed_seconds=elapsed_seconds, peaks=peaks, turns=turns or (), parts=parts, step=step
+    )
+
+
+def _turns(trainer: Trainer, *, has_parts: bool) -> Sequence[tuple[float, ...]] | None:
+    """Return `input_bound.paired_seconds`; () where it is not asked for, None without room."""
+    attempt = trainer.attempt
+    if attempt.config.synthetic:
+        return ()
+    if _is_full(attempt):
+        attempt.say("Input: not compared with data in memory, for which a capped CPU has no room.")
+        return ()
+
+    def alone_step(batches: Any) -> float:
+        with trainer.network.average.off():
+            return _timed(attempt, trainer.steps.take_alone, batches)
+
+    try:
+        turns = input_bound.paired_seconds(
+            functools.partial(_timed, attempt, trainer.steps.take),
+            attempt.backend,
+            trainer.steps.pipeline,
+            trainer.network.variables,
+            steps=trainer.progress.step,
+            alone_step=alone_step if has_parts else None,
+        )
+    except (WriteError, tf.errors.ResourceExhaustedError) as error:
+        # Where not all processes know of the error, some would wait for this one.
+        if attempt.topology.process_count > 1 and not isinstance(error, input_bound.NoRoomError):
+            raise
+        why = error if isinstance(error, WriteError) else "no memory is left for them."
+        attempt.say(f"Left out, what more steps would have told: {why}")
+        return None
+    attempt.say(input_bound.share_line(turns))
+    return turns
+
+
+def _is_full(attempt: Attempt) -> bool:
+    """Whether a second pipeline might find no memory: there, oneDNN ends the process."""
+    if attempt.config.cpu_memory is None or attempt.support is None:
+        return False
+    return bool(attempt.backend.sum(np.array([float(attempt.support.gives_up)])).any())
+
+
+def _timed(attempt: Attempt, step: Step, batches: Any) -> float:
+    attempt.begin("timing steps")
+    since = time.perf_counter()
+    # Reading the loss waits for the device: the clock stops after the work is done.
+    step(batches)["logs"]["loss"].numpy()
+    return time.perf_counter() - since
+
+
+def _peak_bytes(backend: Backend, topology: Topology) -> np.ndarray:
+    """Return (processes, 2): peak resident and peak device memory, called by all together."""
+    table = np.zeros((topology.process_count, 2))
+    # Linux counts ru_maxrss in KiB.
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    gpus = tf.config.list_logical_devices("GPU")
+    device = sum(tf.config.experimental.get_memory_info(gpu.name)["peak"] for gpu in gpus)
+    if not gpus and device_bytes() is not None and (used := used_bytes()) is not None:
+        device = used[1]  # Of a CPU whose allocator is capped, to play the device.
+    table[topology.process_index] = [resident, device]
+    return backend.sum(table)

@@ -1,0 +1,269 @@
+"""The steps and epochs of a run: taken, proved, evaluated, recorded and saved."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NoReturn, final
+
+import keras
+import numpy as np
+
+from tfunet.exit_codes import CheckFailedError, StoppedError
+from tfunet.machine.energy import RunEnergy
+from tfunet.training import checkpoint, state
+from tfunet.training.callbacks import Callbacks
+from tfunet.training.checks import (
+    dropped_samples,
+    every_voxel_once,
+    make_fingerprint,
+    samples_hash,
+    weights_hash,
+)
+from tfunet.training.evaluation import Evaluation, Scores
+from tfunet.training.logbook import Logbook
+from tfunet.training.progress import Resumed
+from tfunet.training.setup import Attempt, Network, RunData
+from tfunet.training.step import Steps
+
+
+@final
+@dataclass(kw_only=True)
+class Epoch:
+    """One epoch, or what was left of it when this attempt began.
+
+    Args:
+        index: Counted from 0.
+        steps: Its steps in this attempt, counted in the epoch from 0.
+        last_step: Its last step, counted over the run from 1.
+        sample_uses: (2, samples): how often each sample was used, and the sum of the steps in the
+            epoch (from 1) that used it; by this process.
+        metrics_before: State of the metrics over its steps in earlier attempts; on the chief only.
+        saving_before: Seconds that the run had spent on saving before.
+
+    Attributes:
+        running_loss: Sum of the losses of its steps in this attempt.
+        losses: Those of the steps that have no row in steps.csv yet.
+        training_seconds: Duration of its steps in this attempt, without saving.
+    """
+
+    index: int
+    steps: range
+    last_step: int
+    sample_uses: np.ndarray
+    metrics_before: np.ndarray | None
+    saving_before: float
+    since: float = field(default_factory=time.perf_counter)
+    running_loss: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    training_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+
+
+@final
+class Trainer:
+    """A run under way; its methods are called by all processes together."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        data: RunData,
+        network: Network,
+        callbacks: Callbacks,
+        resumed: Resumed,
+    ) -> None:
+        self.attempt, self.data, self.network, self.callbacks = attempt, data, network, callbacks
+        self.progress = resumed.progress
+        self._resumed = resumed
+        self._evaluate = Evaluation(
+            backend=attempt.backend,
+            model=network.model,
+            loss=network.loss,
+            pipeline=data.evaluation,
+            num_cases=len(data.validation_ids),
+            num_classes=data.task.source.num_classes,
+            regions=data.task.source.regions,
+            supports=callbacks.supports,
+        )
+        self._metrics = state.MetricState(attempt.backend, network.model)
+        self._fingerprint = make_fingerprint(attempt.backend, network.model.variables)
+        self.steps = Steps(attempt, data, network, callbacks.supports, self.progress.step)
+        self.logbook = Logbook(attempt, data, network, resumed)
+        self._keras_callbacks = keras.callbacks.CallbackList(
+            callbacks.all,
+            model=network.model,
+            epochs=-(-data.last_step // data.steps_per_epoch),
+            steps=data.steps_per_epoch,
+        )
+
+    def begin(self) -> None:
+        """Begin training: callbacks, clocks and counters of energy."""
+        attempt, progress, model = self.attempt, self.progress, self.network.model
+        model.stop_training = progress.stop_training
+        attempt.begin("callbacks before training")
+        self._keras_callbacks.on_train_begin()
+        self.callbacks.restore(self._resumed.callback_states)
+        seconds = time.time() - attempt.started
+        progress.seconds["start"] = progress.seconds.get("start", 0.0) + seconds
+        if self._goes_on():
+            progress.traced_steps.append(progress.step + 1)
+        self._energy = RunEnergy(
+            attempt.backend,
+            attempt.topology,
+            before=progress.energy,
+            with_gpus=attempt.has_gpus,
+        )
+
+    def _goes_on(self) -> bool:
+        return self.progress.step < self.data.last_step and not self.network.model.stop_training
+
+    def epochs(self) -> Iterator[Epoch]:
+        """Begin each epoch that is left, and yield it."""
+        progress, num_steps = self.progress, self.data.steps_per_epoch
+        arrays = self._resumed.epoch_arrays
+        while self._goes_on():
+            index, first = divmod(progress.step, num_steps)
+            last_step = min((index + 1) * num_steps, self.data.last_step)
+            epoch = Epoch(
+                index=index,
+                steps=range(first, last_step - index * num_steps),
+                last_step=last_step,
+                sample_uses=arrays.pop("samples", np.zeros((2, self.data.num_samples))),
+                metrics_before=arrays.pop("metrics", None),
+                saving_before=progress.seconds.get("saving", 0.0),
+            )
+            self.network.model.reset_metrics()
+            self.attempt.begin(f"callbacks before epoch {index + 1}")
+            self._keras_callbacks.on_epoch_begin(index)
+            yield epoch
+        self.callbacks.end_profile()
+        self._energy.close()
+
+    def take(self, epoch: Epoch, step: int) -> None:
+        """Make an optimizer step, counted in the epoch from 0.
+
+        Raises CheckFailedError where the loss is not finite.
+        """
+        attempt, progress = self.attempt, self.progress
+        self._keras_callbacks.on_train_batch_begin(step)
+        attempt.begin(f"step {progress.step + 1}", progress.step + 1)
+        since = time.perf_counter()
+        output = self.steps.take(self.steps.batches)
+        # Reading the loss waits for the device: the clock stops after the work is done.
+        mean_loss = float(output["logs"]["loss"].numpy().sum())
+        progress.step_seconds.append(time.perf_counter() - since)
+        progress.step += 1
+        attempt.begin(f"callbacks after step {progress.step}")
+        # Keras's logs are means since the epoch began; this step's loss is the difference.
+        running_loss = mean_loss * (step - epoch.steps.start + 1)
+        epoch.losses.append(running_loss - epoch.running_loss)
+        epoch.running_loss = running_loss
+        epoch.sample_uses[:, output["sample"].numpy().ravel()] += [[1], [step + 1]]
+        if not np.isfinite(mean_loss):
+            raise CheckFailedError(
+                f"The loss became {mean_loss} at step {progress.step}. Lower learning_rate, or "
+                "use precision = 'float32'."
+            )
+        logs = {name: float(value.numpy().mean()) for name, value in output["logs"].items()}
+        self._keras_callbacks.on_train_batch_end(step, logs)
+        self.logbook.show_step(logs["loss"])
+
+    def checkpoint_is_due(self) -> bool:
+        """Whether the configuration asks for a checkpoint after the last step."""
+        every = self.attempt.config.checkpoint_steps
+        return every is not None and self.progress.step % every == 0
+
+    def save_within(self, epoch: Epoch) -> None:
+        """Write a checkpoint in the middle of an epoch."""
+        attempt = self.attempt
+        state.average_statistics(attempt.backend, attempt.topology, self.network.model)
+        self._write_steps(epoch)
+        metrics = self._metrics.total(epoch.metrics_before)
+        sample_uses = attempt.backend.sum(epoch.sample_uses)
+        self._save({"metrics": metrics, "samples": sample_uses})
+
+    def save(self) -> None:
+        """Write a checkpoint after an epoch.
+
+        Its rows are written before. A run that is killed in between drops them when it goes on.
+        """
+        self._save({})
+
+    def _save(self, epoch_arrays: dict[str, np.ndarray]) -> None:
+        self.attempt.begin("saving")
+        since = time.perf_counter()
+        self.progress.stop_training = bool(self.network.model.stop_training)
+        self.progress.energy = self._energy.so_far()
+        if self.attempt.topology.is_chief:
+            facts = {**vars(self.progress), "callbacks": self.callbacks.states()}
+            checkpoint.save(self.attempt.folder, self.network.variables, epoch_arrays, facts)
+        self.progress.spend("saving", since)
+
+    def prove(self, epoch: Epoch) -> None:
+        """Give all processes the same weights and metrics after an epoch's steps, and prove it.
+
+        Raises CheckFailedError where weights differ, or samples were not used as planned.
+        """
+        attempt, progress, model = self.attempt, self.progress, self.network.model
+        saving = progress.seconds.get("saving", 0.0) - epoch.saving_before
+        epoch.training_seconds = time.perf_counter() - epoch.since - saving
+        attempt.begin("checking")
+        self._write_steps(epoch)
+        state.average_statistics(attempt.backend, attempt.topology, model)
+        fingerprints = self._fingerprint().numpy()
+        progress.weights_hash = weights_hash(attempt.backend, attempt.topology, fingerprints)
+        if not attempt.config.synthetic:
+            uses = attempt.backend.sum(epoch.sample_uses)
+            progress.samples_hash = samples_hash(
+                uses, steps=epoch.steps.stop, global_batch=attempt.config.global_samples
+            )
+            # In an epoch that was cut short, the remaining samples are not dropped.
+            is_whole = epoch.steps.stop == self.data.steps_per_epoch
+            progress.dropped_samples = dropped_samples(uses) if is_whole else []
+        progress.logs = self._metrics.results(self._metrics.total(epoch.metrics_before))
+        rate = keras.ops.convert_to_numpy(model.optimizer.learning_rate)
+        progress.logs["learning_rate"] = float(rate)
+
+    def _write_steps(self, epoch: Epoch) -> None:
+        """Average the losses of the steps without a row over replicas, and write their rows."""
+        attempt = self.attempt
+        losses = attempt.backend.sum(np.array(epoch.losses)) / attempt.topology.num_replicas
+        epoch.losses.clear()
+        self.logbook.write_steps(losses)
+
+    def evaluate(self, epoch: Epoch) -> Scores | None:
+        """Return the scores of the validation cases; None in an epoch without evaluation.
+
+        Raises CheckFailedError where the voxels of a case were not all counted once.
+        """
+        data, progress = self.data, self.progress
+        since = time.perf_counter()
+        scores: Scores | None = None
+        is_last = epoch.last_step == data.last_step
+        if (epoch.index + 1) % self.attempt.config.evaluate_every == 0 or is_last:
+            scores = self._evaluate(self.attempt.begin)
+            counted = scores.counts[:, 0, 3]
+            every_voxel_once(counted, data.validation_voxels, data.validation_ids)
+            progress.logs.update(scores.logs())
+        epoch.evaluation_seconds = progress.spend("evaluation", since)
+        return scores
+
+    def record(self, epoch: Epoch, scores: Scores | None) -> None:
+        """Tell callbacks and the record what an epoch brought."""
+        self.attempt.begin(f"callbacks after epoch {epoch.index + 1}")
+        self._keras_callbacks.on_epoch_end(epoch.index, self.progress.logs)
+        self.logbook.write_epoch(
+            epoch.index + 1, scores, epoch.training_seconds, epoch.evaluation_seconds
+        )
+
+    def leave(self) -> NoReturn:
+        """End this process after a checkpoint, as it was asked to: raises StoppedError."""
+        self.callbacks.end_profile()
+        self.attempt.stop()
+        raise StoppedError(
+            f"Stopped by a signal after step {self.progress.step} of {self.data.last_step}."
+        )
+
+    def end(self) -> None:
+        """End training for the callbacks and the progress bar."""
+        self._keras_callbacks.on_train_end()
+        self.logbook.close_bar()

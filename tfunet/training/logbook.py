@@ -1,0 +1,122 @@
+"""What the chief writes and shows while it trains."""
+
+import time
+from collections.abc import Iterable
+from typing import final
+
+from tqdm import tqdm
+
+from tfunet.process.terminal import shows_progress
+from tfunet.training.evaluation import Scores
+from tfunet.training.progress import Progress, Resumed
+from tfunet.training.setup import Attempt, Network, RunData
+
+SHOWN = ("loss", "val_loss", "val_dice", "val_iou")
+
+
+@final
+class Logbook:
+    """Rows of steps.csv, epochs.csv and cases.csv, and a progress bar.
+
+    A run that goes on drops the rows after its checkpoint. All processes have a logbook, but only
+    the chief's does anything.
+    """
+
+    def __init__(self, attempt: Attempt, data: RunData, network: Network, resumed: Resumed) -> None:
+        self._attempt, self._data = attempt, data
+        self._progress = progress = resumed.progress
+        self._steps = self._epochs = None
+        attempt.say(f"{attempt.config.model}: {network.preflight}")
+        if attempt.topology.is_chief:
+            self._steps = attempt.folder.steps_table(last=progress.step)
+            self._epochs = attempt.folder.epochs_table(
+                data.task.source.regions, last=progress.step // data.steps_per_epoch
+            )
+        if resumed.was_begun:
+            parts = progress.replicas_from_step
+            has_changed = len(parts) > 1 and parts[-1][0] == progress.step + 1
+            now = f", now with num_replicas={parts[-1][1]}" if has_changed else ""
+            attempt.say(f"Going on from step {progress.step} of {data.last_step}{now}.")
+        self._bar = tqdm(
+            total=data.last_step,
+            initial=progress.step,
+            unit="step",
+            disable=not (attempt.topology.is_chief and shows_progress()),
+        )
+        self._saving_in_rows = progress.seconds.get("saving", 0.0)
+
+    def show_step(self, loss: float) -> None:
+        """Move the progress bar by a step."""
+        self._bar.update()
+        self._bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+
+    def write_steps(self, losses: Iterable[float]) -> None:
+        """Write a row for each of the last steps."""
+        if self._steps is None:
+            return
+        losses, progress = list(losses), self._progress
+        for step, loss in enumerate(losses, start=progress.step - len(losses) + 1):
+            row = {"step": step, "seconds": progress.step_seconds[step - 1], "loss": loss}
+            self._steps.append({**row, "traced": int(step in progress.traced_steps)})
+
+    def write_epoch(
+        self,
+        epoch: int,
+        scores: Scores | None,
+        training_seconds: float,
+        evaluation_seconds: float,
+    ) -> None:
+        """Write and show an epoch, counted from 1, and the scores of its evaluation, if any."""
+        if self._epochs is None:
+            return
+        progress = self._progress
+        saving_seconds = progress.seconds.get("saving", 0.0)
+        self._epochs.append(
+            epoch_row(
+                epoch,
+                progress,
+                self._data.task.source.regions,
+                training_seconds=training_seconds,
+                evaluation_seconds=evaluation_seconds,
+                saving_seconds=saving_seconds - self._saving_in_rows,
+                elapsed_seconds=time.time() - self._attempt.started,
+            )
+        )
+        self._saving_in_rows = saving_seconds
+        if scores is not None:
+            rows = scores.case_rows(epoch, self._data.validation_ids)
+            self._attempt.folder.write_cases(rows)
+        self._bar.clear()
+        shown = [f"{name} {progress.logs[name]:.4f}" for name in SHOWN if name in progress.logs]
+        numbers = f"{', '.join(shown)}, {training_seconds:.1f} s"
+        self._attempt.say(f"epoch {epoch}: step {progress.step}, {numbers}")
+
+    def close_bar(self) -> None:
+        """End the progress bar."""
+        self._bar.close()
+
+    def close(self) -> None:
+        """End the tables."""
+        for table in (self._steps, self._epochs):
+            if table is not None:
+                table.close()
+
+
+def epoch_row(
+    epoch: int, progress: Progress, regions: Iterable[str], **seconds: float
+) -> dict[str, object]:
+    """Return a row of epochs.csv; scores are empty in an epoch without evaluation."""
+    logs = progress.logs
+    scores = [f"{score}_{region}" for region in regions for score in ("dice", "iou")]
+    return {
+        "epoch": epoch,
+        "steps": progress.step,
+        "loss": logs["loss"],
+        "val_loss": logs.get("val_loss", ""),
+        **{name: logs.get(f"val_{name}", "") for name in scores},
+        "learning_rate": logs["learning_rate"],
+        "weights_hash": progress.weights_hash,
+        "samples_hash": progress.samples_hash,
+        "dropped_samples": " ".join(map(str, progress.dropped_samples)),
+        **seconds,
+    }

@@ -1,0 +1,101 @@
+"""What a run writes last: its model, the plans of large-model support, and result.json."""
+
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from tfunet.swap.report.measured import Measured
+from tfunet.timing.warm_up import steady_seconds
+from tfunet.training.afterwards import Measurements
+from tfunet.training.epochs import Trainer
+from tfunet.training.input_bound import share
+from tfunet.training.setup import Attempt
+
+
+def write_result(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
+    """Write the model, the plans and, last, the result, and return that."""
+    attempt = trainer.attempt
+    result = summarise(trainer, measured)
+    attempt.begin("saving")
+    if attempt.topology.is_chief:
+        since = time.perf_counter()
+        with attempt.folder.replacing("model.keras") as path:
+            trainer.network.model.save(path)
+        _write_plans(attempt, measured.step, result["median_step_seconds"])
+        trainer.progress.spend("saving", since)
+        trainer.logbook.close()
+        attempt.folder.write_result(result)
+    attempt.stop()
+    return result
+
+
+def _write_plans(attempt: Attempt, measured: Measured, seconds: float | None) -> None:
+    """Write swap.json; `seconds` are those of an optimizer step."""
+    support = attempt.support
+    if support is None:
+        return
+    # A plan is for one of the passes that are accumulated.
+    seconds = None if seconds is None else seconds / attempt.config.accumulation
+    attempt.folder.write_plans(
+        [asdict(plan) for plan in support.plans],
+        asdict(replace(measured, step_seconds=seconds)),
+        evaluation_plans=[asdict(plan) for plan in support.evaluation_plans],
+    )
+
+
+def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
+    """Return result.json. A check that failed would have ended the run before."""
+    config, topology = trainer.attempt.config, trainer.attempt.topology
+    data, progress = trainer.data, trainer.progress
+    # Steps with another number of replicas say nothing about this one's speed.
+    first_step = progress.replicas_from_step[-1][0]
+    steady, warm_up = steady_seconds(progress.step_seconds, progress.traced_steps, first=first_step)
+    traced = [progress.step_seconds[step - 1] for step in progress.traced_steps]
+    median = float(np.median(steady)) if steady else None
+    pairs = [turn[:2] for turn in measured.turns]
+    energy = progress.energy or {}
+    checks = {"weights": True, "scores": True}
+    if not config.synthetic:
+        checks["samples"] = True
+    return {
+        "backend": config.backend,
+        "num_replicas": topology.num_replicas,
+        "replicas_from_step": progress.replicas_from_step,
+        "process_count": topology.process_count,
+        "replica_batch": config.replica_samples,
+        "global_batch": config.global_samples,
+        "parameters": trainer.network.preflight.parameters,
+        "steps": progress.step,
+        "epochs": -(-progress.step // data.steps_per_epoch),
+        "xla": config.xla,
+        "precision": config.precision,
+        "start_seconds": progress.seconds["start"],
+        "first_step_seconds": sum(traced),
+        "warm_up_steps": warm_up,
+        "median_step_seconds": median,
+        "images_per_second": config.global_samples / median if median else None,
+        "synthetic_share": share(pairs),
+        "synthetic_pairs_seconds": pairs,
+        **measured.parts,
+        "training_seconds": sum(progress.step_seconds),
+        "evaluation_seconds": progress.seconds["evaluation"],
+        # Missing in a run that was killed after its only checkpoint.
+        "saving_seconds": progress.seconds.get("saving", 0.0),
+        # (first step, Unix time) of each attempt, from which elapsed_seconds count.
+        "began_unix_seconds": progress.began,
+        "elapsed_seconds": measured.elapsed_seconds,
+        **{f"energy_{name}": energy.get(name) for name in ("joules", "packages", "gpus")},
+        "left_out_cases": data.num_left_out,
+        "peak_resident_bytes": [int(row[0]) for row in measured.peaks],
+        "peak_device_bytes": [int(row[1]) or None for row in measured.peaks],
+        "pipeline_bytes": trainer.steps.pipeline.buffered_bytes,
+        "loss": progress.logs["loss"],
+        "val_loss": progress.logs["val_loss"],
+        "dice": {name: progress.logs[f"val_dice_{name}"] for name in data.task.source.regions},
+        "iou": {name: progress.logs[f"val_iou_{name}"] for name in data.task.source.regions},
+        "weights_hash": progress.weights_hash,
+        "samples_hash": progress.samples_hash,
+        "checks": checks,
+    }

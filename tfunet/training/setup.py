@@ -1,0 +1,300 @@
+"""What a run has before its first step: devices and folder, then data, then the network."""
+
+import functools
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import keras
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from tfunet.backend import Backend, Topology
+from tfunet.config.augmentation import Augmentation
+from tfunet.config.run import RunConfig
+from tfunet.data.cache import CachedCases
+from tfunet.data.order import steps_per_epoch
+from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.split import Split
+from tfunet.data.task import Task, open_task
+from tfunet.learning import losses, optimizers
+from tfunet.learning.averaging import Switch, averaging
+from tfunet.machine.cpu_memory import check_cap
+from tfunet.machine.environment import environment
+from tfunet.models.make import make_model
+from tfunet.record import RunFolder
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.arena.budget import join_regions
+from tfunet.timing.spans import Spans
+from tfunet.timing.stamps import Note
+from tfunet.training.preflight import Preflight, inspect
+from tfunet.training.shared_split import shared_split
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One process of a run from its start to its end; a run that was killed takes several.
+
+    Args:
+        started: Unix time at which the process began.
+        begin: Is told what this process begins, as `Pulse.begin`.
+        spans: Records what was begun when; None where the run is not traced.
+        support: Large-model support, if the configuration asks for it.
+    """
+
+    config: RunConfig
+    backend: Backend
+    topology: Topology
+    folder: RunFolder
+    started: float
+    begin: Callable[..., None]
+    spans: Spans | None
+    has_gpus: bool
+    support: LargeModelSupport | None
+
+    @property
+    def note(self) -> Note | None:
+        """What is told of the parts of a step; None where the run is not traced."""
+        return None if self.spans is None else self.spans.add
+
+    def say(self, line: str) -> None:
+        """Print a line, once for all processes."""
+        if self.topology.is_chief:
+            print(line, flush=True)
+
+    def stop(self) -> None:
+        """Leave the other processes, once the chief has written all."""
+        self.backend.sum(np.zeros(1))
+        if self.spans is not None:
+            self.spans.close()
+        self.backend.stop()
+
+
+def start(
+    config: RunConfig, backend: Backend, path: str | Path, begin: Callable[..., None]
+) -> Attempt:
+    """Start the backend, seed the random numbers, and open the run's folder.
+
+    Raises ValueError for what this process cannot do, before the data, which can take long.
+    """
+    started = psutil.Process().create_time()
+    spans = Spans(started, begin) if config.trace else None
+    topology = backend.start()
+    keras.utils.set_random_seed(config.seed)
+    keras.config.set_dtype_policy(config.precision)
+    if config.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    folder = RunFolder(Path(path))
+    if topology.is_chief:
+        folder.create()
+        folder.write_config(config)
+        folder.write_env(environment())
+    has_gpus = bool(tf.config.list_logical_devices("GPU"))
+    check_cap(config.cpu_memory, os.environ, on_gpu=has_gpus)
+    join_regions()
+    return Attempt(
+        config=config,
+        backend=backend,
+        topology=topology,
+        folder=folder,
+        started=started,
+        begin=begin if spans is None else spans.begin,
+        spans=spans,
+        has_gpus=has_gpus,
+        support=_support(config, is_chief=topology.is_chief),
+    )
+
+
+def _support(config: RunConfig, *, is_chief: bool) -> LargeModelSupport | None:
+    if config.swap is None:
+        return None
+    return LargeModelSupport(
+        config.swap,
+        host=config.swap_host,
+        disk=config.swap_disk,
+        disk_size=config.swap_disk_size,
+        compression=config.swap_compression,
+        verbose=int(is_chief),
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """The data of a run: the same split, order and number of steps in every process.
+
+    Args:
+        num_left_out: Cases that cannot be used.
+        last_step: Optimizer steps of the run.
+    """
+
+    task: Task
+    augmentation: Augmentation
+    cases: CachedCases
+    split: Split
+    num_left_out: int
+    steps_per_epoch: int
+    last_step: int
+    evaluation: EvaluationPipeline
+
+    @property
+    def num_samples(self) -> int:
+        """Training samples of an epoch, the dropped ones included."""
+        return len(self.split.train) * self.task.config.patches_per_case
+
+    @property
+    def validation_ids(self) -> tuple[str, ...]:
+        """Names of the validation cases."""
+        return tuple(self.task.source.case_ids[case] for case in self.split.validation)
+
+    @property
+    def validation_voxels(self) -> list[int]:
+        """Voxels of each validation case."""
+        return [math.prod(self.cases.extents[case]) for case in self.split.validation]
+
+    def training(self, topology: Topology, first_step: int) -> TrainingPipeline:
+        """Return the training batches from a step of the run to its last one."""
+        config = self.task.config
+        return TrainingPipeline(
+            cases=self.cases,
+            train=self.split.train,
+            first_step=first_step,
+            last_step=self.last_step,
+            patches_per_case=config.patches_per_case,
+            replica_batch=config.replica_samples,
+            num_replicas=topology.num_replicas,
+            accumulation=config.accumulation,
+            seed=config.seed,
+            foreground_share=config.foreground_share,
+            augmentation=self.augmentation,
+            augmented_by=config.pipeline,
+            synthetic=config.synthetic,
+        )
+
+
+def open_data(attempt: Attempt) -> RunData:
+    """Open, decode and split the data set, and record it; called by all processes together."""
+    config, topology, folder = attempt.config, attempt.topology, attempt.folder
+    attempt.begin("opening the data")
+    task = open_task(config)
+    augmentation = task.augmentation()
+    cases = task.decode(alive=functools.partial(attempt.begin, "decoding"))
+    attempt.begin("setting up the model")
+    source, bad = task.source, cases.defects
+    split, num_left_out = shared_split(config, source, bad, folder, attempt.backend, topology)
+    if topology.is_chief:
+        folder.write_data(
+            {
+                "name": source.name,
+                "channels": source.channels,
+                "num_classes": source.num_classes,
+                "patch": task.patch,
+                "preparation": source.preparation,
+            }
+        )
+    num_samples = len(split.train) * config.patches_per_case
+    num_steps = steps_per_epoch(num_samples, config.global_samples)
+    return RunData(
+        task=task,
+        augmentation=augmentation,
+        cases=cases,
+        split=split,
+        num_left_out=num_left_out,
+        steps_per_epoch=num_steps,
+        last_step=config.steps or config.epochs * num_steps,
+        evaluation=EvaluationPipeline(
+            cases=cases,
+            validation=split.validation,
+            halo=config.evaluation_halo,
+            replica_batch=config.replica_samples // config.accumulation,
+            num_replicas=topology.num_replicas,
+        ),
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The compiled model of a run.
+
+    Args:
+        average: Averages its gradients over replicas.
+        variables: Its variables and the optimizer's, in the order of a checkpoint.
+    """
+
+    model: keras.Model
+    loss: keras.Loss
+    average: Switch
+    preflight: Preflight
+    variables: Sequence[Any]
+
+
+def build(attempt: Attempt, data: RunData) -> Network:
+    """Make, compile and check the model of a run.
+
+    Raises ValueError for a model that would train wrongly.
+    """
+    config, backend, topology = attempt.config, attempt.backend, attempt.topology
+    loss = losses.make(config.loss, config.loss_options)
+    # XLA compiles the step as a whole: its parts cannot be timed.
+    is_noted = not config.xla and topology.num_replicas > 1
+    average = Switch(backend.average, attempt.note if is_noted else None)
+    with backend.scope():
+        model = compiled_model(
+            data.task,
+            loss,
+            average=average,
+            num_replicas=topology.num_replicas,
+            steps_per_epoch=data.steps_per_epoch,
+            metrics=config.metrics,
+        )
+    batch = next(iter(data.evaluation(range(1)).take(1)))
+    checked = inspect(
+        model,
+        loss,
+        image=batch["image"].numpy()[:1],
+        mask=batch["mask"].numpy()[:1],
+        num_classes=data.task.source.num_classes,
+        support=attempt.support,
+    )
+    with backend.scope():
+        # Makes the variables of compiled metrics, as `fit` does: replicas cannot make them.
+        model._symbolic_build(data_batch=(batch["image"], batch["mask"]))
+    variables = [*model.variables, *model.optimizer.variables]
+    return Network(model=model, loss=loss, average=average, preflight=checked, variables=variables)
+
+
+def compiled_model(
+    task: Task,
+    loss: keras.Loss,
+    *,
+    average: Switch | None = None,
+    num_replicas: int = 1,
+    steps_per_epoch: int = 1,
+    metrics: Sequence[Any] = (),
+) -> keras.Model:
+    """Return the model of a configuration, compiled and built; None averages nothing."""
+    config = task.config
+    model = make_model(
+        config.model,
+        image_shape=(*task.patch, task.source.channels),
+        num_classes=task.source.num_classes,
+        options=config.model_options,
+    )
+    optimizer = optimizers.make(config, num_replicas, steps_per_epoch)
+    if average is not None:
+        optimizer = averaging(optimizer, average, config.accumulation)
+    model.compile(
+        optimizer=optimizer,
+        loss=loss,
+        metrics=list(metrics) or None,
+        jit_compile=False,
+        auto_scale_loss=False,
+    )
+    model.optimizer.build(model.trainable_variables)
+    return model
