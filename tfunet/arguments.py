@@ -15,7 +15,7 @@ from tfunet.backend import BACKENDS
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
 from tfunet.data import DATASETS
-from tfunet.data.description import described
+from tfunet.data.description_file import described
 from tfunet.models import MODELS
 
 TYPES = {one.name: str(getattr(one.type, "__name__", one.type)) for one in fields(RunConfig)}

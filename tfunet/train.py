@@ -18,7 +18,8 @@ from tqdm import tqdm
 from tfunet.backend import Backend
 from tfunet.config.augmentation import read_augmentation
 from tfunet.config.run import RunConfig
-from tfunet.data import dali_limits, order
+from tfunet.data import sample_order
+from tfunet.data.augmentation import dali_limits
 from tfunet.data.cache import build_cache, default_folder
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.source import open_source
@@ -140,7 +141,7 @@ def run(
             }
         )
     num_samples = len(split.train) * config.patches_per_case
-    steps_per_epoch = order.steps_per_epoch(num_samples, config.global_samples)
+    steps_per_epoch = sample_order.steps_per_epoch(num_samples, config.global_samples)
     last_step = config.steps or config.epochs * steps_per_epoch
     evaluation_pipeline = EvaluationPipeline(
         cases=cases,

@@ -7,11 +7,10 @@ import pytest
 import tifffile
 import zarr
 
-from tfunet.data import files
-from tfunet.data.folder import open_folder
+from tfunet.data.image_files import read_image, read_mask
+from tfunet.data.layouts.folder import open_folder
 from tfunet.data.lazy_image import joined, open_image, open_mask, resized
 from tfunet.data.preprocess import channel_statistics, resize_linear
-from tfunet.data.readers import read_image, read_mask
 
 RNG = np.random.default_rng(0)
 COLOURS = RNG.integers(0, 60000, (70, 90, 4)).astype(np.uint16)

@@ -17,7 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tfunet.config.augmentation import KINDS, Augmentation, read_augmentation
-from tfunet.data import mapped
+from tfunet.data import memory_map
 from tfunet.data.cache import CachedCases, build_cache
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.source import DataSource
@@ -465,7 +465,7 @@ def test_memory_is_bounded_however_many_steps_are_fed(tmp_path):
 
 
 def test_pages_of_a_large_cache_are_given_back_and_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(mapped, "RESIDENT_BYTES", 2**26)
+    monkeypatch.setattr(memory_map, "RESIDENT_BYTES", 2**26)
     cases, last, _ = large_cases(tmp_path, side=1024, count=60)
     pipeline = EvaluationPipeline(cases=cases, validation=tuple(range(60)), replica_batch=1)
     before, read = resident_bytes("RssFile"), []

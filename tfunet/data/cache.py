@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tfunet.data.cache_folder import INDEX, LOCK, Room, hold
+from tfunet.data.cache_eviction import INDEX, LOCK, Room, hold
 from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.source import CaseParts, DataSource
 from tfunet.files.atomic import WriteError
@@ -125,7 +125,7 @@ def build_cache(
     Raises:
         ValueError: Cases cannot be used, and `skip_bad` is not given; the message lists them.
         WriteError: The folder cannot be read or written: no permission, a full disk, or the cache's
-            limit (`tfunet.data.cache_folder`) without another data set that could go.
+            limit (`tfunet.data.cache_eviction`) without another data set that could go.
     """
     home = (folder or default_folder()) / _key(source, patch)
     try:

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tfunet.data.formats.stored import Region
-from tfunet.data.preprocess import resize_linear_box
-from tfunet.data.readers import (
+from tfunet.data.image_files import (
     Header,
     as_image,
     as_mask,
@@ -24,6 +23,7 @@ from tfunet.data.readers import (
     read_image,
     read_mask,
 )
+from tfunet.data.preprocess import resize_linear_box
 
 PART_BYTES = 64 * 2**20
 
@@ -63,7 +63,7 @@ def cuts(shape: Sequence[int], channels: int) -> Iterator[tuple[int, int]]:
 
 
 def open_image(path: Path, *, grey: bool = False, axes: str | None = None) -> LazyImage:
-    """Open an image; its boxes are those of `tfunet.data.readers.read_image`, bit for bit."""
+    """Open an image; its boxes are those of `tfunet.data.image_files.read_image`, bit for bit."""
     header = read_header(path, axes=axes)
     return _opened(
         path,
@@ -76,7 +76,7 @@ def open_image(path: Path, *, grey: bool = False, axes: str | None = None) -> La
 
 
 def open_mask(path: Path, *, colours: bool = False, axes: str | None = None) -> LazyImage:
-    """Open a mask; its boxes are those of `tfunet.data.readers.read_mask`, bit for bit."""
+    """Open a mask; its boxes are those of `tfunet.data.image_files.read_mask`, bit for bit."""
     return _opened(
         path,
         read_header(path, axes=axes, mask=True),

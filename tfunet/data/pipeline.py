@@ -1,7 +1,7 @@
 """Batches for the loop: which samples, cut where, in what order, with no Python in the way.
 
 A pipeline is a function of the replicas that it feeds. Its arithmetic fixes the samples of each
-step (`tfunet.data.order`), its seeds what they look like (`tfunet.data.augment`).
+step (`tfunet.data.sample_order`), its seeds what they look like (`tfunet.data.augmentation.augment`).
 """
 
 import os
@@ -15,17 +15,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config.augmentation import Augmentation
-from tfunet.data.augment import augment
+from tfunet.data.augmentation.augment import augment
+from tfunet.data.augmentation.dali_limits import held_batches
+from tfunet.data.augmentation.random_streams import epoch_order
 from tfunet.data.cache import CachedCases
-from tfunet.data.dali_limits import held_batches
-from tfunet.data.mapped import mapped
-from tfunet.data.order import epoch_spans, fed_position, steps_per_epoch
-from tfunet.data.patch_start import patch_start
-from tfunet.data.streams import epoch_order
+from tfunet.data.crop import patch_start
+from tfunet.data.memory_map import mapped
+from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.geometry.windows import plan_windows
 
 if TYPE_CHECKING:
-    from tfunet.data.dali import DaliAugment
+    from tfunet.data.augmentation.dali import DaliAugment
 
 PREFETCHED_BATCHES = 2
 
@@ -145,7 +145,7 @@ class TrainingPipeline:
         return tf.data.Dataset.from_tensor_slices(table).flat_map(of_epoch)
 
     def _dali(self) -> "DaliAugment":
-        from tfunet.data.dali import DaliAugment
+        from tfunet.data.augmentation.dali import DaliAugment
 
         return DaliAugment(
             self.augmentation,

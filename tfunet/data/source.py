@@ -10,7 +10,7 @@ import numpy as np
 from tfunet.config.refs import call, resolve
 from tfunet.data import DATASETS
 from tfunet.data.defects import Defect, DefectsError
-from tfunet.data.description import described
+from tfunet.data.description_file import described
 
 
 @dataclass(frozen=True, kw_only=True)

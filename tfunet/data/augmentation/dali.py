@@ -1,6 +1,6 @@
 """Augmentation of training samples by NVIDIA DALI, on a GPU or on the cores of this process.
 
-TensorFlow reads the patches from the cache and draws the amounts, as `tfunet.data.augment` does;
+TensorFlow reads the patches from the cache and draws the amounts, as `tfunet.data.augmentation.augment` does;
 DALI changes all samples of a batch by them. The pixels are those of `augment` to about 1e-5.
 """
 
@@ -16,10 +16,10 @@ from nvidia.dali import Pipeline, fn, pipeline_def, types
 from nvidia.dali import math as dali_math
 
 from tfunet.config.augmentation import KINDS, Augmentation, check_kinds
-from tfunet.data import spatial
-from tfunet.data.augment import Draws, draw_affine, draw_orientation
-from tfunet.data.dali_limits import GREY, MOST_LENGTHS, check_patch, farthest
-from tfunet.data.streams import normal
+from tfunet.data.augmentation import spatial
+from tfunet.data.augmentation.augment import Draws, draw_affine, draw_orientation
+from tfunet.data.augmentation.dali_limits import GREY, MOST_LENGTHS, check_patch, farthest
+from tfunet.data.augmentation.random_streams import normal
 from tfunet.machine.cores import usable_cores
 
 AFFINE = ("rotation", "scale", "shear", "translation")

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect, DefectsError
-from tfunet.data.labels import Labelling, named_regions
+from tfunet.data.image_files import Header, content_files, read_header, read_image
+from tfunet.data.layouts.case_files import Case
+from tfunet.data.layouts.label_mapping import Labelling, named_regions
+from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.lazy_image import cuts, joined, open_image, open_mask, resized
-from tfunet.data.pairs import Case
-from tfunet.data.pixel_size import PixelSizes
 from tfunet.data.preprocess import (
     PREPROCESS_VERSION,
     check_intensity,
@@ -26,7 +27,6 @@ from tfunet.data.preprocess import (
     resize_nearest,
     statistics_for,
 )
-from tfunet.data.readers import Header, content_files, read_header, read_image
 from tfunet.data.source import CaseParts, DataSource, RawCase
 
 # Above it, reading all files at every start would take longer than it is worth.
@@ -70,7 +70,7 @@ def open_files(
         listing: The files.
         labels: How the values in the masks become labels.
         sizes: Pixel sizes, as they are and as they shall be.
-        name: As in `tfunet.data.folder.open_folder`, and so are all that follow.
+        name: As in `tfunet.data.layouts.folder.open_folder`, and so are all that follow.
 
     Raises DefectsError where no case is left, and ValueError for wrong options.
     """

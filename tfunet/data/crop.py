@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfunet.data.streams import (
+from tfunet.data.augmentation.random_streams import (
     CENTRED_STREAM,
     CROP_STREAM,
     VOXEL_STREAM,

@@ -13,7 +13,7 @@ import tifffile
 from PIL import Image
 
 from tfunet.data.check import check
-from tfunet.data.folder import open_folder
+from tfunet.data.layouts.folder import open_folder
 
 RNG = np.random.default_rng(0)
 PAIRS = {"images": "images/{case}.png", "masks": {"cell": "masks/{case}.png"}}
@@ -302,7 +302,7 @@ def test_the_fingerprint_follows_the_pixels_and_nothing_else(folder, tmp_path_fa
 
 
 def test_large_sets_are_told_by_sizes_and_times(folder, monkeypatch):
-    monkeypatch.setattr("tfunet.data.files.HASHED_BYTES", 0)
+    monkeypatch.setattr("tfunet.data.layouts.file_source.HASHED_BYTES", 0)
     first = open_folder(root=str(folder), **PAIRS).fingerprint
     assert open_folder(root=str(folder), **PAIRS).fingerprint == first
     stat = (folder / "images" / "a.png").stat()
@@ -322,7 +322,7 @@ def test_opening_decodes_no_image(folder, monkeypatch):
 
 def test_opening_imports_no_tensorflow(folder):
     code = (
-        "import sys; from tfunet.data.folder import open_folder; import tfunet.data.phantoms,"
+        "import sys; from tfunet.data.layouts.folder import open_folder; import tfunet.data.generated.phantoms,"
         "tfunet.data.split, tfunet.data.check;"
         f"open_folder(root={str(folder)!r}, images='images/{{case}}.png',"
         "masks='masks/{case}.png').read(0);"

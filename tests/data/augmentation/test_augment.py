@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tfunet.config.augmentation import KINDS, read_augmentation
-from tfunet.data.augment import augment, between
+from tfunet.data.augmentation.augment import augment, between
 
 SHAPES = {2: (24, 20), 3: (12, 10, 14)}
 # Every augmentation, and not the same in all samples.

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.data.files import Listing, open_files
-from tfunet.data.labels import labelling
-from tfunet.data.pairs import pair
-from tfunet.data.pixel_size import PixelSizes
+from tfunet.data.layouts.case_files import pair
+from tfunet.data.layouts.case_table import Table
+from tfunet.data.layouts.file_source import Listing, open_files
+from tfunet.data.layouts.label_mapping import labelling
+from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
-from tfunet.data.tables import Table
 
 
 def open_folder(

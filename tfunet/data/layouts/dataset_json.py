@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tfunet.data.defects import Defect
-from tfunet.data.files import Listing, open_files
-from tfunet.data.folder import find_root, open_folder
 from tfunet.data.formats.container import split_container, stem
-from tfunet.data.labels import BACKGROUND, labelling
-from tfunet.data.pairs import Case, without_same_names
-from tfunet.data.pixel_size import PixelSizes
+from tfunet.data.layouts.case_files import Case, without_same_names
+from tfunet.data.layouts.case_table import Table
+from tfunet.data.layouts.file_source import Listing, open_files
+from tfunet.data.layouts.folder import find_root, open_folder
+from tfunet.data.layouts.label_mapping import BACKGROUND, labelling
+from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
-from tfunet.data.tables import Table
 
 DESCRIPTION = "dataset.json"
 

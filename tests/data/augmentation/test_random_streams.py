@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfunet.data.streams import (
+from tfunet.data.augmentation.random_streams import (
     CROP_STREAM,
     ORDER_STREAM,
     STREAMS,

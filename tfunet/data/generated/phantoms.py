@@ -11,10 +11,10 @@ from functools import partial
 
 import numpy as np
 
-from tfunet.data.cell_scene import cell_case
+from tfunet.data.generated.cell_scene import cell_case
+from tfunet.data.generated.tumour_scene import MODALITIES, tumour_case
 from tfunet.data.preprocess import normalise
 from tfunet.data.source import DataSource
-from tfunet.data.tumour_scene import MODALITIES, tumour_case
 
 # Part of the fingerprint: raise it when a change here changes pixels.
 PHANTOM_VERSION = 2

@@ -13,8 +13,14 @@ from typing import Any, final
 import tensorflow as tf
 
 from tfunet.config.augmentation import KINDS, Amount, Augmentation, chosen_axes
-from tfunet.data import intensity, spatial
-from tfunet.data.streams import STREAMS, normal, random_bits, stream_seed, uniform
+from tfunet.data.augmentation import intensity, spatial
+from tfunet.data.augmentation.random_streams import (
+    STREAMS,
+    normal,
+    random_bits,
+    stream_seed,
+    uniform,
+)
 
 
 @final

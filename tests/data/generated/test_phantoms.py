@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tfunet.data.check import check
-from tfunet.data.phantoms import cells, tumours
+from tfunet.data.generated.phantoms import cells, tumours
 
 OPENERS = [cells, tumours]
 
@@ -48,7 +48,7 @@ def test_a_case_does_not_depend_on_the_order_of_reading_or_the_number_of_cases(o
 @pytest.mark.parametrize("opener", OPENERS)
 def test_another_process_makes_the_same_bits(opener):
     code = (
-        "import hashlib; from tfunet.data.phantoms import *;"
+        "import hashlib; from tfunet.data.generated.phantoms import *;"
         f"image, mask = {opener.__name__}(num_cases=3, size=32).read(2);"
         "print(hashlib.sha256(image.tobytes() + mask.tobytes()).hexdigest())"
     )

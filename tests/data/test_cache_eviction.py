@@ -13,7 +13,7 @@ from paths import ROOT
 
 from tfunet import cli, exit_codes
 from tfunet.data.cache import build_cache
-from tfunet.data.cache_folder import DEFAULT_LIMIT, LIMIT_VARIABLE, clear, entries, limit_bytes
+from tfunet.data.cache_eviction import DEFAULT_LIMIT, LIMIT_VARIABLE, clear, entries, limit_bytes
 
 PAGE = (ROOT / "docs" / "data.md").read_text()
 # A data set of `source_of` takes 1.9 kB with its index.

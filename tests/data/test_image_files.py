@@ -15,8 +15,8 @@ import tifffile
 import zarr
 from PIL import Image
 
-from tfunet.data.files import misplaced
-from tfunet.data.readers import Header, read_header, read_image, read_mask
+from tfunet.data.image_files import Header, read_header, read_image, read_mask
+from tfunet.data.layouts.file_source import misplaced
 
 RNG = np.random.default_rng(0)
 

@@ -12,11 +12,12 @@ import tensorflow as tf
 from tfunet.backend import Launch
 from tfunet.config.augmentation import KINDS, read_augmentation
 from tfunet.config.run import RunConfig
-from tfunet.data import dali_limits, sample_pictures
-from tfunet.data.augment import augment
+from tfunet.data import sample_pictures
+from tfunet.data.augmentation import dali_limits
+from tfunet.data.augmentation.augment import augment
+from tfunet.data.augmentation.dali import AFFINE, DaliAugment
 from tfunet.data.cache import build_cache
-from tfunet.data.dali import AFFINE, DaliAugment
-from tfunet.data.phantoms import cells, tumours
+from tfunet.data.generated.phantoms import cells, tumours
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.record import RunFolder
 from tfunet.single import SingleDevice

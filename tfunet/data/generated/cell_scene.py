@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfunet.data.fields import blur, smooth_field
+from tfunet.data.generated.noise_and_shapes import blur, smooth_field
 
 
 def cell_case(

@@ -7,7 +7,7 @@ from PIL import Image
 
 from tfunet.data.check import check
 from tfunet.data.defects import ADVICE
-from tfunet.data.folder import open_folder
+from tfunet.data.layouts.folder import open_folder
 from tfunet.data.source import DataSource, open_source
 
 PAIRS = {"images": "images/{case}.png", "masks": "masks/{case}.png"}

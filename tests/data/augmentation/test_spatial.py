@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tfunet.data import spatial
+from tfunet.data.augmentation import spatial
 
 RNG = np.random.default_rng(0)
 SHAPES = [(9, 9), (8, 11), (7, 6, 9), (1, 5, 4)]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tfunet.data.order import (
+from tfunet.data.sample_order import (
     epoch_and_step,
     epoch_spans,
     fed_position,

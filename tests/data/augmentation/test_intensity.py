@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfunet.data import intensity
+from tfunet.data.augmentation import intensity
 
 RNG = np.random.default_rng(0)
 IMAGE = RNG.normal(0.3, 2.0, (14, 9, 2)).astype(np.float32) * [1.0, 5.0]

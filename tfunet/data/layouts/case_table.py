@@ -8,7 +8,7 @@ from typing import Any
 
 from tfunet.config.refs import near_match
 from tfunet.data.defects import Defect
-from tfunet.data.pairs import Case
+from tfunet.data.layouts.case_files import Case
 
 KEYS = ("file", "key", "group", "keep")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from tfunet.config.refs import near_match
 from tfunet.data.defects import Defect
-from tfunet.data.pairs import Case, Found
-from tfunet.data.patterns import placeholders
-from tfunet.data.readers import Header
-from tfunet.data.tables import Table
+from tfunet.data.image_files import Header
+from tfunet.data.layouts.case_files import Case, Found
+from tfunet.data.layouts.case_table import Table
+from tfunet.data.layouts.file_patterns import placeholders
 
 Spacing = tuple[float, ...]
 KEYS = ("file", "key", "column")

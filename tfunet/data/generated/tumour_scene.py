@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfunet.data.fields import blur, ellipsoid, sigmoid, smooth_field
+from tfunet.data.generated.noise_and_shapes import blur, ellipsoid, sigmoid, smooth_field
 
 # How bright each thing is, before each case's own deviation.
 CONTRAST = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfunet.data.defects import Defect
-from tfunet.data.patterns import find, placeholders
+from tfunet.data.layouts.file_patterns import find, placeholders
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfunet.config.refs import near_match
 from tfunet.data.defects import BadFileError
-from tfunet.data.readers import lossy_hint, read_mask
+from tfunet.data.image_files import lossy_hint, read_mask
 
 BACKGROUND = "background"
 

@@ -1,0 +1,1 @@
+"""Random changes of training samples: movements, grey values, and the random numbers behind them."""
