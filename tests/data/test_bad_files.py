@@ -264,7 +264,8 @@ def test_a_file_without_permission_is_named(open_folder_for_all, name):
     code = (
         "import json, os, sys, h5py, nibabel, pydicom, tifffile, zarr, PIL.Image, imagecodecs;"
         "from tfunet.data.check import check; from tfunet.data.source import open_source;"
-        "from tfunet.data import image_files; from tfunet.data.layouts import folder; from tfunet.data.formats import FORMATS;"
+        "from tfunet.data import image_files; from tfunet.data.layouts import folder;"
+        "from tfunet.data.formats import FORMATS;"
         "import importlib; [importlib.import_module(one) for one in FORMATS.values()];"
         "PIL.Image.init(); os.chdir(sys.argv[1]);"
         "os.geteuid() or os.seteuid(65534);"

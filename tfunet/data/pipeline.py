@@ -1,7 +1,7 @@
 """Batches for the loop: which samples, cut where, in what order, with no Python in the way.
 
-A pipeline is a function of the replicas that it feeds. Its arithmetic fixes the samples of each
-step (`tfunet.data.sample_order`), its seeds what they look like (`tfunet.data.augmentation.augment`).
+A pipeline is a function of the replicas that it feeds. `sample_order` decides the samples of each
+step, `crop` where they are cut, and `augmentation.augment` how they are changed.
 """
 
 import os

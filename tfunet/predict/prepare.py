@@ -27,7 +27,7 @@ class Preparation:
         num_files: Files that make one image: as many as the data set has image patterns.
         intensity: See `tfunet.data.preprocess.normalise`.
         grey: Whether colours became their luminance.
-        axes: Of the files' arrays, where they do not say; see `tfunet.data.layouts.folder.open_folder`.
+        axes: Of the files' arrays, where they do not say; see `open_folder`.
         pixel_size: Of every image, along its axes; None: what the file states.
         target_pixel_size: What images were resampled to; None: they were not.
     """

@@ -322,7 +322,8 @@ def test_opening_decodes_no_image(folder, monkeypatch):
 
 def test_opening_imports_no_tensorflow(folder):
     code = (
-        "import sys; from tfunet.data.layouts.folder import open_folder; import tfunet.data.generated.phantoms,"
+        "import sys; from tfunet.data.layouts.folder import open_folder;"
+        "import tfunet.data.generated.phantoms,"
         "tfunet.data.split, tfunet.data.check;"
         f"open_folder(root={str(folder)!r}, images='images/{{case}}.png',"
         "masks='masks/{case}.png').read(0);"

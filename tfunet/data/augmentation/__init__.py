@@ -1,1 +1,1 @@
-"""Random changes of training samples: movements, grey values, and the random numbers behind them."""
+"""Random changes of training samples: geometry, grey values, and their random numbers."""

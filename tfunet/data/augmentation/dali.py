@@ -1,7 +1,7 @@
 """Augmentation of training samples by NVIDIA DALI, on a GPU or on the cores of this process.
 
-TensorFlow reads the patches from the cache and draws the amounts, as `tfunet.data.augmentation.augment` does;
-DALI changes all samples of a batch by them. The pixels are those of `augment` to about 1e-5.
+TensorFlow reads the patches from the cache and draws the amounts, as `augment` does. DALI applies
+them to a whole batch. The pixels are those of `augment` to about 1e-5.
 """
 
 import math
