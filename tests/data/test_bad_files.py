@@ -227,7 +227,7 @@ def test_every_bad_file_of_a_format_is_found_in_one_pass(tmp_path, name):
     [
         ({"classes": {"cell": 1}}, "labels out of range"),
         ({}, "holds the values 0, 1, 2"),
-        ({"classes": {"cell": "#ff0000"}}, "labels out of range: holds the values #"),
+        ({"classes": {"cell": "#ff0000"}}, "labels out of range: the mask holds the values #"),
     ],
 )
 def test_a_mask_saved_as_jpeg_says_what_jpeg_did_to_it(tmp_path, options, words):
@@ -242,7 +242,7 @@ def test_a_mask_saved_as_jpeg_says_what_jpeg_did_to_it(tmp_path, options, words)
     (defect,) = check(open_source("folder", {**described, **options})).defects
     assert defect.file == "masks/a.jpg"
     assert words in defect.what
-    assert "JPEG changes values a little everywhere: save masks as PNG" in defect.what
+    assert "JPEG changes pixel values slightly: save masks as PNG" in defect.what
 
 
 @pytest.fixture

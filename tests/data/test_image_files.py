@@ -16,7 +16,7 @@ import zarr
 from PIL import Image
 
 from tfunet.data.image_files import Header, read_header, read_image, read_mask
-from tfunet.data.layouts.file_source import misplaced
+from tfunet.data.layouts.header_checks import misplaced
 
 RNG = np.random.default_rng(0)
 
@@ -281,8 +281,12 @@ def test_not_a_number_in_an_image_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "pixels", "reason"),
     [
-        ("m.nii", np.full((4, 4, 4), 0.5, np.float32), "holds 0.5, which is no label"),
-        ("m.nii", np.full((4, 4, 4), np.nan, np.float32), "holds nan, which is no label"),
+        ("m.nii", np.full((4, 4, 4), 0.5, np.float32), "holds 0.5; labels must be whole numbers"),
+        (
+            "m.nii",
+            np.full((4, 4, 4), np.nan, np.float32),
+            "holds nan; labels must be whole numbers",
+        ),
         ("m.png", COLOUR8, "3 different channels"),
     ],
 )

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from tfunet.config.augmentation import KINDS, Augmentation, read_augmentation
 from tfunet.data import memory_map
-from tfunet.data.cache import CachedCases, build_cache
+from tfunet.data.cache import build_cache
+from tfunet.data.cached_cases import CachedCases
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.source import DataSource
 

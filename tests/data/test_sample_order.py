@@ -4,13 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tfunet.data.sample_order import (
-    epoch_and_step,
-    epoch_spans,
-    fed_position,
-    replica_positions,
-    steps_per_epoch,
-)
+from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch
 
 COUNTS = st.integers(1, 6)
 
@@ -38,9 +32,15 @@ def test_replicas_share_a_step_without_gap_or_overlap(step, replica_batch, num_r
     taken = [
         position
         for replica in range(num_replicas)
-        for position in replica_positions(
-            step, replica, replica_batch=replica_batch, num_replicas=num_replicas
-        )
+        for element in range(step * replica_batch, (step + 1) * replica_batch)
+        for position in [
+            fed_position(
+                element,
+                range(replica, replica + 1),
+                replica_batch=replica_batch,
+                num_replicas=num_replicas,
+            )
+        ]
     ]
     global_batch = replica_batch * num_replicas
     assert taken == list(range(step * global_batch, (step + 1) * global_batch))
@@ -65,7 +65,8 @@ def test_a_process_feeds_the_positions_of_its_replicas(first, count, after, repl
         position
         for step in range(steps)
         for replica in replicas
-        for position in replica_positions(step, replica, **batch)
+        for first_position in [(step * num_replicas + replica) * replica_batch]
+        for position in range(first_position, first_position + replica_batch)
     ]
 
 
@@ -75,5 +76,5 @@ def test_a_process_feeds_the_positions_of_its_replicas(first, count, after, repl
 def test_spans_hold_every_step_of_the_run_once_and_in_order(first, more, steps):
     spans = epoch_spans(first, first + more, steps)
     walked = [(epoch, step) for epoch, begin, end in spans for step in range(begin, end)]
-    assert walked == [epoch_and_step(step, steps) for step in range(first, first + more)]
+    assert walked == [divmod(step, steps) for step in range(first, first + more)]
     assert all(begin < end for _, begin, end in spans)

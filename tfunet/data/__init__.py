@@ -1,4 +1,4 @@
-"""Data sets: where cases come from. Imports no TensorFlow."""
+"""Data sets: where their cases come from, and how samples are made. Imports no TensorFlow."""
 
 DATASETS = {
     "cells": "tfunet.data.generated.phantoms:cells",
@@ -6,5 +6,5 @@ DATASETS = {
     "folder": "tfunet.data.layouts.folder:open_folder",
     "msd": "tfunet.data.layouts.dataset_json:open_msd",
     "nnunet": "tfunet.data.layouts.dataset_json:open_nnunet",
-    "csv": "tfunet.data.layouts.dataset_json:open_csv",
+    "csv": "tfunet.data.layouts.csv_pairs:open_csv",
 }

@@ -1,7 +1,7 @@
-"""The folder of all cached data sets: what is in use, and what goes when it is full.
+"""The limit of the cache: which data sets are in use, and which are removed when it is full.
 
-A data set in use is locked as long as a process has it open; the kernel frees the lock of one
-that dies. Where the file system knows no locks, none is ever removed. Imports no TensorFlow.
+A process that has a data set open holds a lock on it; the kernel frees the lock of one that dies.
+On a file system without locks nothing is ever removed. Imports no TensorFlow.
 """
 
 import errno
@@ -23,12 +23,12 @@ INDEX = "index.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One cached data set, whole or not.
+    """One cached data set, complete or not.
 
     Args:
         path: Its folder.
         num_bytes: Of all its files.
-        used_seconds: When it was last opened (Unix time); 0 if it was never whole.
+        used_seconds: When it was last opened (Unix time); 0 if it was never complete.
     """
 
     path: Path
@@ -37,7 +37,7 @@ class Entry:
 
 
 def limit_bytes() -> int:
-    """Return how much all data sets together may take: $TFUNET_CACHE_LIMIT, else 100 GiB."""
+    """Return the most bytes of all data sets together: $TFUNET_CACHE_LIMIT, else 100 GiB."""
     text = os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT
     number, unit = text[:-3].strip(), text[-3:]
     try:
@@ -46,30 +46,30 @@ def limit_bytes() -> int:
         limit = 0
     if limit <= 0:
         raise ValueError(
-            f"${LIMIT_VARIABLE} must be a size in {', '.join(UNITS)}, such as {DEFAULT_LIMIT}; got "
-            f"{text!r}."
+            f"${LIMIT_VARIABLE} must be a size in {', '.join(UNITS)}, such as {DEFAULT_LIMIT}, "
+            f"got {text!r}."
         )
     return limit
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Return the data sets of a cache's folder, the one that was not used for longest first."""
-    found = []
+    """Return the data sets in a cache's folder, least recently used first."""
+    data_sets = []
     for lock in folder.glob(f"*/{LOCK}"):
         home = lock.parent
         sizes, used = 0, 0.0
-        # Files come and go while others build or remove.
+        # Files come and go while other processes build or remove.
         with suppress(FileNotFoundError):
             for file in home.iterdir():
                 stat = file.stat()
                 sizes += stat.st_size
                 used = stat.st_mtime if file.name == INDEX else used
-        found.append(Entry(path=home, num_bytes=sizes, used_seconds=used))
-    return sorted(found, key=lambda entry: (entry.used_seconds, entry.path))
+        data_sets.append(Entry(path=home, num_bytes=sizes, used_seconds=used))
+    return sorted(data_sets, key=lambda entry: (entry.used_seconds, entry.path))
 
 
 def hold(home: Path) -> ExitStack:
-    """Return a data set's folder, made if need be, as in use until what is returned is closed."""
+    """Make a data set's folder if needed, and keep it in use until the result is closed."""
     held = ExitStack()
     while True:
         home.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def hold(home: Path) -> ExitStack:
         except FileNotFoundError:  # Removed by another process since it was made.
             continue
         except OSError:
-            # Read-only, and made by a version that did not have this file: nothing removes it.
+            # Read-only, and made by a version without this file: nothing removes it.
             return held
         held.callback(os.close, descriptor)
         with suppress(OSError):
@@ -91,28 +91,28 @@ def hold(home: Path) -> ExitStack:
 
 
 def remove(entry: Entry) -> bool:
-    """Remove a data set, unless somebody uses or builds it; returns whether it is gone."""
+    """Remove a data set unless a process uses or builds it; return whether it is gone."""
     with ExitStack() as held:
         try:
-            # Open for writing: NFS locks exclusively only what can be written.
+            # Open for writing: NFS gives exclusive locks only on writable files.
             descriptor = os.open(entry.path / IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             held.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The index first: what a crash leaves of the rest is no data set any more.
+            # The index first: after a crash the rest does not count as a data set.
             (entry.path / INDEX).unlink(missing_ok=True)
         except FileNotFoundError:
             return True
         except OSError:
             return False
         shutil.rmtree(entry.path, ignore_errors=True)
-    # On NFS the locked file is there until it is closed.
+    # On NFS the locked file exists until it is closed.
     with suppress(OSError):
         entry.path.rmdir()
     return True
 
 
 class Room:
-    """What a data set that is being written may still take of the folder's limit."""
+    """The part of the limit that is left for a data set that is being written."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -121,7 +121,7 @@ class Room:
         self._others = self._measure()
 
     def take(self, num_bytes: int) -> None:
-        """Count bytes that were written; remove the data sets unused for longest if need be.
+        """Count written bytes, and remove the least recently used data sets if there is no room.
 
         Raises OSError (EDQUOT) when nothing more can be removed.
         """
@@ -135,35 +135,31 @@ class Room:
                 return
         raise OSError(
             errno.EDQUOT,
-            f"the data sets there may take {self._limit / 2**30:.3g} GiB in all and the others are "
-            f"in use; ${LIMIT_VARIABLE} (now {os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT}) "
-            "sets it",
+            f"the data sets there may take {self._limit / 2**30:.3g} GiB in all, and the others "
+            f"are in use; ${LIMIT_VARIABLE} sets the limit (now "
+            f"{os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT})",
         )
 
     def _measure(self) -> int:
-        others = (one for one in entries(self._home.parent) if one.path != self._home)
+        others = (entry for entry in entries(self._home.parent) if entry.path != self._home)
         return sum(entry.num_bytes for entry in others)
 
 
 def listing(folder: Path) -> str:
-    """Return a line for each data set of a cache's folder, and their sum."""
-    found = entries(folder)
+    """Return a line for each data set in a cache's folder, and their sum."""
+    data_sets = entries(folder)
     lines = [
         f"{entry.num_bytes / 2**20:10.1f} MiB  {_when(entry.used_seconds)}  {entry.path.name}"
-        for entry in found
+        for entry in data_sets
     ]
-    total = sum(entry.num_bytes for entry in found) / 2**20
+    total = sum(entry.num_bytes for entry in data_sets) / 2**20
     limit = limit_bytes() / 2**30
-    return "\n".join(
-        [
-            *lines,
-            f"{total:10.1f} MiB of at most {limit:.4g} GiB, {len(found)} data sets in {folder}",
-        ]
-    )
+    last = f"{total:10.1f} MiB of at most {limit:.4g} GiB, {len(data_sets)} data sets in {folder}"
+    return "\n".join([*lines, last])
 
 
 def clear(folder: Path) -> tuple[int, int]:
-    """Remove all data sets that nobody uses; returns how many are gone and how many are left."""
+    """Remove all data sets that are not in use; return how many are gone and how many are left."""
     gone = [remove(entry) for entry in entries(folder)]
     return sum(gone), len(gone) - sum(gone)
 

@@ -17,7 +17,7 @@ from tfunet.data.formats.stored import CHANNELS, Region, Stored
 # ITU-R BT.601, as Pillow's conversion to "L".
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
-# How the content of each kind of file begins: its suffixes, at which byte, and what stands there.
+# Kinds of files: their suffixes, the position of their signature, and its possible values.
 SIGNATURES = {
     "PNG": ((".png",), 0, (b"\x89PNG",)),
     "JPEG": ((".jpg", ".jpeg"), 0, (b"\xff\xd8\xff",)),
@@ -34,7 +34,7 @@ SIGNATURES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a file says of its pixels before they are decoded.
+    """What a file says about its pixels before they are decoded.
 
     Args:
         shape: Spatial shape in the order of the array's axes: rows and columns; planes first in
@@ -57,10 +57,15 @@ class Header:
 def read_header(path: Path, *, axes: str | None = None, mask: bool = False) -> Header:
     """Return the shape and channels of a file without decoding it.
 
-    A PNG, JPEG or WebP without its end is decoded here, to tell one that was cut off. `axes` are
-    letters for those of an image's array, where the file does not say or says it wrongly: z, y,
-    x, and c for channels; of a `mask` too, without c. Raises BadFileError for a file that cannot
-    be read.
+    Only a PNG, JPEG or WebP whose end is missing is decoded, to see whether it was cut off.
+
+    Args:
+        path: The file.
+        axes: Letters for the axes of an image's array, where the file does not say or is wrong:
+            z, y, x, and c for channels.
+        mask: Whether the file is a mask, which has the same axes without channels.
+
+    Raises BadFileError for a file that cannot be read.
     """
     module = _module(path)
 
@@ -83,8 +88,8 @@ def read_header(path: Path, *, axes: str | None = None, mask: bool = False) -> H
 def read_image(path: Path, *, grey: bool = False, axes: str | None = None) -> np.ndarray:
     """Return a file's pixels as float32 (*spatial, channels), in the file's own intensities.
 
-    Alpha is dropped, a palette resolved; `grey` turns colours into their luminance; `axes` as in
-    `read_header`. Raises BadFileError for one that cannot be read or holds NaN or infinity.
+    Alpha is dropped and a palette resolved. `grey` converts colours to luminance; `axes` is as in
+    `read_header`. Raises BadFileError for a file that cannot be read or holds NaN or infinity.
     """
     decode = _module(path).decoded
     return as_image(path, _laid_out(path, decode, axes, mask=False), grey=grey)
@@ -92,12 +97,12 @@ def read_image(path: Path, *, grey: bool = False, axes: str | None = None) -> np
 
 def as_image(path: Path, pixels: np.ndarray, *, grey: bool = False) -> np.ndarray:
     """Return decoded pixels (*spatial, channels), or a part of them, as `read_image` does."""
-    may_be_wrong = pixels.dtype.kind not in "bui"
+    may_be_infinite = pixels.dtype.kind not in "bui"
     pixels = pixels.astype(np.float32)
-    if may_be_wrong and (wrong := pixels.size - int(np.isfinite(pixels).sum())):
+    if may_be_infinite and (count := pixels.size - int(np.isfinite(pixels).sum())):
         raise BadFileError(
             path,
-            f"holds NaN or infinity in {wrong} of {pixels.size} values. Replace them or leave the "
+            f"holds NaN or infinity in {count} of {pixels.size} values. Replace them or leave the "
             "case out.",
         )
     if grey and pixels.shape[-1] == 3:
@@ -106,15 +111,15 @@ def as_image(path: Path, pixels: np.ndarray, *, grey: bool = False) -> np.ndarra
 
 
 def read_mask(path: Path, *, colours: bool = False, axes: str | None = None) -> np.ndarray:
-    """Return a mask's values as whole numbers (*spatial), in the type that they are stored in.
+    """Return a mask's values as whole numbers (*spatial), in their stored type.
 
-    A palette's numbers are the values; alpha is dropped; a grey mask stored as colour is taken
-    as grey. Whole numbers stored as floating point become int64. With `colours` the value of a
-    pixel is its colour, as 0xRRGGBB. `axes` are those of the images. Raises BadFileError for
-    real colours (without `colours`), fractions and files that cannot be read.
+    A palette's indices are the values. Alpha is dropped. A grey mask stored as colours is read as
+    grey. Whole numbers stored as floating point become int64. With `colours` the value of a pixel
+    is its colour, as 0xRRGGBB. `axes` are those of the images. Raises BadFileError for fractions,
+    for colours without `colours`, and for files that cannot be read.
     """
     module = _module(path)
-    # Where a format has palettes, a mask's values are their numbers.
+    # In a format with palettes, a mask's values are the palette's indices.
     labels = None if colours else getattr(module, "decoded_labels", None)
     decode = labels or module.decoded
     return as_mask(path, _laid_out(path, decode, axes, mask=True), colours=colours)
@@ -148,19 +153,19 @@ def as_mask(path: Path, values: np.ndarray, *, colours: bool = False) -> np.ndar
     if values.shape[-1] > 1 and (values != values[..., :1]).any():
         raise BadFileError(
             path,
-            f"a mask must have one value a pixel, and this one has {values.shape[-1]} different "
-            "channels. Store it as grey values, or give each class its colour in classes=, as "
+            f"has {values.shape[-1]} different channels; a mask must have one value a pixel. Store "
+            "it as grey values, or give each class its colour in classes=, such as "
             f"'#ff0000'.{lossy_hint(path)}",
         )
-    return _whole(path, values[..., 0])
+    return _whole_numbers(path, values[..., 0])
 
 
 def content_files(path: Path) -> list[Path]:
-    """Return the files that a path stands for: itself, its container, or all in its folder."""
+    """Return the files that a path stands for: itself, its container, or all files in it."""
     path, _ = split_container(path)
     if not path.is_dir():
         return [path]
-    return sorted(one for one in path.rglob("*") if one.is_file())
+    return sorted(file for file in path.rglob("*") if file.is_file())
 
 
 def _laid_out(
@@ -180,46 +185,46 @@ def _laid_out(
 
 
 def _named(stored: Stored, axes: str | None, mask: bool) -> Stored:
-    """Return it with the axes that the user names; a mask has those but for the channels."""
+    """Return the array with the axes that the user names; a mask has them without channels."""
     if axes is None or not mask:
         return stored.named(axes)
-    of_mask = "".join(letter for letter in axes if letter not in CHANNELS)
-    return stored.named(of_mask) if len(of_mask) == len(stored.shape) else stored
+    mask_axes = "".join(letter for letter in axes if letter not in CHANNELS)
+    return stored.named(mask_axes) if len(mask_axes) == len(stored.shape) else stored
 
 
-def _whole(path: Path, values: np.ndarray) -> np.ndarray:
+def _whole_numbers(path: Path, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "buif":
-        raise BadFileError(path, f"a mask of type {values.dtype}; allowed: whole numbers.")
+        raise BadFileError(path, f"has values of type {values.dtype}; a mask needs whole numbers.")
     if values.dtype.kind != "f":
         return values.astype(np.uint8) if values.dtype == bool else values
-    whole = np.rint(values)
-    # Scaled NIfTI labels come back as 1.0000000591; a fraction of a label does not.
-    if not np.isfinite(values).all() or np.abs(values - whole).max(initial=0) > 1e-4:
-        odd = values[~(np.abs(values - whole) <= 1e-4)]
+    rounded = np.rint(values)
+    # Scaled NIfTI labels come back as 1.0000000591; interpolated labels are farther off.
+    if not np.isfinite(values).all() or np.abs(values - rounded).max(initial=0) > 1e-4:
+        odd = values[~(np.abs(values - rounded) <= 1e-4)]
         raise BadFileError(
             path,
-            f"holds {float(odd[0]):g}, which is no label; labels are whole numbers. "
+            f"holds {float(odd[0]):g}; labels must be whole numbers. "
             "Was the mask resampled with interpolation? Use nearest neighbour.",
         )
-    return whole.astype(np.int64)
+    return rounded.astype(np.int64)
 
 
 def _colours(path: Path, values: np.ndarray) -> np.ndarray:
     if values.dtype != np.uint8 or values.shape[-1] not in (1, 3):
         raise BadFileError(
             path,
-            f"a mask of {values.shape[-1]} channels of {values.dtype}; classes= gives colours, "
-            "which need 3 channels of uint8.",
+            f"has {values.shape[-1]} channels of {values.dtype}; the colours in classes= need a "
+            "mask with 3 channels of uint8.",
         )
     red, green, blue = np.moveaxis(np.broadcast_to(values, (*values.shape[:-1], 3)), -1, 0)
     return (red.astype(np.int64) << 16) | (green.astype(np.int64) << 8) | blue
 
 
 def lossy_hint(path: Path) -> str:
-    """Return what JPEG does to labels, where a mask is one; else nothing."""
+    """Return a warning about JPEG for messages about a mask; "" for other formats."""
     if _suffix(path) not in (".jpg", ".jpeg"):
         return ""
-    return " JPEG changes values a little everywhere: save masks as PNG."
+    return " JPEG changes pixel values slightly: save masks as PNG."
 
 
 def _suffix(path: Path) -> str:
@@ -236,8 +241,8 @@ def _suffix(path: Path) -> str:
 def _module(path: Path) -> ModuleType:
     suffix = _suffix(path)
     if suffix not in FORMATS:
-        known = ", ".join(one for one in FORMATS if one.startswith("."))
-        raise BadFileError(path, f"unknown format. Readable: {known}, and folders of DICOM slices.")
+        known = ", ".join(suffix for suffix in FORMATS if suffix.startswith("."))
+        raise BadFileError(path, f"unknown format. Known: {known}, and folders of DICOM slices.")
     try:
         return importlib.import_module(FORMATS[suffix])
     except ModuleNotFoundError as error:
@@ -247,7 +252,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def guarded(path: Path, read: Callable[[Path], Any]) -> Any:
-    """Return `read(path)`; whatever a decoder raises becomes a BadFileError with the reason."""
+    """Return `read(path)`; any error in it becomes a BadFileError with the reason."""
     try:
         return read(path)
     except ModuleNotFoundError as error:
@@ -265,7 +270,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _plain_reason(path: Path, suffix: str) -> str:
-    """Say what is plainly wrong with a file, in words that its decoder does not have."""
+    """Return the usual causes in plain words, which decoders do not have; "" if none applies."""
     try:
         if not path.exists():
             return "there is no such file"
@@ -276,10 +281,10 @@ def _plain_reason(path: Path, suffix: str) -> str:
         with path.open("rb") as file:
             start = file.read(400)
     except PermissionError:
-        return "no permission; give yourself the right to read it (chmod u+r)"
+        return "no permission to read it; run chmod u+r"
     if start.startswith(b"version https://git-lfs"):
         return "it is a Git LFS pointer; fetch the file itself with 'git lfs pull'"
     for kind, (suffixes, at, marks) in SIGNATURES.items():
         if suffix not in suffixes and any(start[at:].startswith(mark) for mark in marks):
-            return f"its content is {kind}, and its name says {suffix}; rename it"
+            return f"its content is {kind}, but its name ends in {suffix}; rename it"
     return ""

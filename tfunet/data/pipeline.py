@@ -18,7 +18,7 @@ from tfunet.config.augmentation import Augmentation
 from tfunet.data.augmentation.augment import augment
 from tfunet.data.augmentation.dali_limits import held_batches
 from tfunet.data.augmentation.random_streams import epoch_order
-from tfunet.data.cache import CachedCases
+from tfunet.data.cached_cases import CachedCases
 from tfunet.data.crop import patch_start
 from tfunet.data.memory_map import mapped
 from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch

@@ -1,32 +1,32 @@
-"""Which sample is seen when and by which replica: integer arithmetic. Imports no TensorFlow.
+"""Which samples each step and each replica takes: integer arithmetic. Imports no TensorFlow.
 
-The order of an epoch is a permutation of its samples. Step k of all replicas together is
-positions k*G..(k+1)*G-1 of it, G the global batch, and replica r takes the r-th part of these.
+The order of an epoch is a permutation of its samples, cut into global batches, and these into the
+batches of the replicas (here 2 replicas with replica_batch=2):
+
+    position   0  1  2  3 |  4  5  6  7 | 8 9
+    step            0     |       1     | dropped: too few for a step
+    replica     0  |  1   |   0  |  1   |
+
 So the samples of a step depend neither on the number of replicas nor on that of processes. The
-tail that fills no step is dropped; it differs from epoch to epoch.
+dropped samples differ from epoch to epoch.
 """
 
 
 def steps_per_epoch(num_samples: int, global_batch: int) -> int:
-    """Return the optimizer steps of one epoch.
+    """Return the number of optimizer steps in one epoch.
 
     Raises:
-        ValueError: There are fewer samples than one step needs.
+        ValueError: An epoch has fewer samples than one step needs.
     """
     if global_batch < 1:
         raise ValueError(f"global_batch must be at least 1, got {global_batch}.")
     if num_samples < global_batch:
         raise ValueError(
-            f"An epoch has {num_samples} training samples, fewer than global_batch="
-            f"{global_batch} takes in one step. Use fewer replicas, a smaller batch, more "
+            f"An epoch has {num_samples} training samples, fewer than the global_batch="
+            f"{global_batch} of one step. Use fewer replicas, a smaller batch, more "
             "patches_per_case or a smaller validation_share."
         )
     return num_samples // global_batch
-
-
-def epoch_and_step(global_step: int, steps: int) -> tuple[int, int]:
-    """Return the epoch, from 0, and the step in it, of an optimizer step counted over the run."""
-    return global_step // steps, global_step % steps
 
 
 def epoch_spans(first_step: int, last_step: int, steps: int) -> list[tuple[int, int, int]]:
@@ -39,17 +39,11 @@ def epoch_spans(first_step: int, last_step: int, steps: int) -> list[tuple[int, 
     ]
 
 
-def replica_positions(step: int, replica: int, *, replica_batch: int, num_replicas: int) -> range:
-    """Return the positions in the epoch's order that one replica takes at a step of it."""
-    first = (step * num_replicas + replica) * replica_batch
-    return range(first, first + replica_batch)
-
-
 def fed_position(element: int, replicas: range, *, replica_batch: int, num_replicas: int) -> int:
-    """Return the position in the epoch's order of a sample that one process feeds.
+    """Return the position in the epoch's order of one sample that a process feeds.
 
-    A process feeds the batches of its own `replicas` (adjacent ones) in turn, step by step;
-    `element` counts its samples from the epoch's first step. It may be an integer tensor.
+    A process feeds the batches of its adjacent `replicas` in turn, step by step. `element` counts
+    its samples from the epoch's first step, and may be an integer tensor.
     """
     fed = len(replicas) * replica_batch
     step = element // fed

@@ -245,7 +245,7 @@ def test_pixel_sizes_come_from_a_setting_a_table_or_the_nifti_header(folder):
 
 
 def test_without_a_target_nothing_is_resampled(folder):
-    with pytest.raises(ValueError, match="target_pixel_size= is not"):
+    with pytest.raises(ValueError, match="needs target_pixel_size="):
         open_folder(root=str(folder), **PAIRS, pixel_size=0.1)
 
 

@@ -53,7 +53,7 @@ def test_all_defects_of_the_files_come_in_one_message(folder):
     assert "has 5 defects (5 images and 5 masks)" in lines[0]
     assert any("images/a.png: missing mask: no file masks/a.png" in line for line in lines)
     assert any(
-        "masks/b.png: has shape (40, 47), and its image images/b.png (40, 48)" in line
+        "masks/b.png: has shape (40, 47), and its image images/b.png has (40, 48)" in line
         for line in lines
     )
     assert any("c.png: cannot be read" in line and "truncated" in line for line in lines)
@@ -86,7 +86,9 @@ def test_two_masks_for_an_image_are_shown(folder):
 def test_images_of_another_kind_than_the_rest_are_named(folder):
     save(folder / "images" / "b.png", np.zeros((40, 48, 3), np.uint8))
     said = message(folder)
-    assert "images/b.png: 2D with 3 channels, the other images 2D with 1; grey = true" in said
+    assert (
+        "images/b.png: is 2D with 3 channels, the other images are 2D with 1; grey = true" in said
+    )
     assert open_folder(root=str(folder), **PAIRS, grey=True).channels == 1
 
 
@@ -95,7 +97,7 @@ def test_labels_out_of_range_say_what_came_and_what_is_allowed(folder):
     source = open_folder(root=str(folder), **PAIRS, classes={"one": 1, "two": 2})
     with pytest.raises(
         ValueError,
-        match=r"c\.png: labels out of range: holds the values 0, 1, 2, "
+        match=r"c\.png: labels out of range: the mask holds the values 0, 1, 2, "
         r"3, 4; allowed: 0, 1, 2\.",
     ):
         source.read(2)
@@ -144,18 +146,18 @@ def test_two_cases_of_one_name_are_refused(folder):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"root": "/nowhere/at/all"}, "'/nowhere/at/all' does not exist; a folder is needed"),
+        ({"root": "/nowhere/at/all"}, "'/nowhere/at/all' does not exist; give a folder"),
         ({"root": "s3://bucket/set"}, "on a remote file system"),
         ({"root": "$NOT_SET_ANYWHERE/a"}, "names an environment variable that is not set"),
         ({"images": "img/{case}.png"}, "matches 'img/{case}.png'. It holds images/, masks/"),
         ({"images": "images/*.png"}, "has no placeholder. Write {case}"),
-        ({"images": "images/{case.png"}, "a brace that is no placeholder"),
+        ({"images": "images/{case.png"}, "a brace that belongs to no placeholder"),
         ({"images": "/images/{case}.png"}, "must be relative to root"),
         ({"masks": "masks/{name}.png"}, "placeholders ['name']; it needs one or more of"),
         ({"masks": "masks/all.png"}, "placeholders []; it needs one or more of"),
         ({"masks": "images/{case}.png"}, "images= and masks= both name"),
         ({"masks": {}}, "masks= names no file"),
-        ({"classes": {"a": 1}, "threshold": 5}, "give one of the two"),
+        ({"classes": {"a": 1}, "threshold": 5}, "Give one of the two"),
         ({"masks": {"a": "masks/{case}.png"}, "classes": {"a": 1}}, "Leave classes out"),
         ({"classes": {}}, "names 0 classes"),
         ({"classes": {"a": 0}}, "the value 0 to two classes"),
@@ -169,11 +171,20 @@ def test_two_cases_of_one_name_are_refused(folder):
         ({"table": {"file": "a.csv", "key": "id"}}, "a.csv cannot be read"),
         ({"pixel_size": {"fle": "a"}, "target_pixel_size": 1}, "Did you mean 'file'?"),
         ({"pixel_size": {"key": "a"}, "target_pixel_size": 1}, "needs either file"),
-        ({"pixel_size": {"column": "a"}, "target_pixel_size": 1}, "which is not given"),
+        (
+            {"pixel_size": {"column": "a"}, "target_pixel_size": 1},
+            "names a column of table=. Give table= too",
+        ),
         ({"pixel_size": {"file": "{x}.json"}, "target_pixel_size": 1}, "placeholders ['x']"),
-        ({"pixel_size": {"file": "{case}.json"}, "target_pixel_size": 1}, "0 files match a.json"),
+        (
+            {"pixel_size": {"file": "{case}.json"}, "target_pixel_size": 1},
+            "needs exactly one file a.json, and 0 match",
+        ),
         ({"pixel_size": -1, "target_pixel_size": 1}, "pixel size -1; allowed: a positive number"),
-        ({"pixel_size": [1, 1, 1], "target_pixel_size": 1}, "or one for each of 2 axes"),
+        (
+            {"pixel_size": [1, 1, 1], "target_pixel_size": 1},
+            "a positive number, or 2 of them, one an axis",
+        ),
         ({"target_pixel_size": 1}, "states no pixel size; give pixel_size="),
     ],
 )
@@ -184,12 +195,12 @@ def test_wrong_options_say_what_is_allowed(folder, options, reason):
 @pytest.mark.parametrize(
     ("rows", "table", "reason"),
     [
-        ("id\na\nb\nc\nd\n", {}, "images/e.png: no row 'e' in t.csv"),
+        ("id\na\nb\nc\nd\n", {}, "images/e.png: t.csv has no row 'e'"),
         ("id\na\nb\nc\nd\ne\nf\n", {}, "t.csv: row 'f' has no complete case"),
         ("name\na\n", {}, "t.csv has no column 'id'"),
         ("id,split\na,x\n", {"group": "spilt"}, "Did you mean 'split'?"),
         ("id,n\na,1\nb,1\nc,1\nd,1\ne,1\n", {"keep": {"n": 2}}, "leaves no case"),
-        ("id\na\na\n", {}, "names a case in two rows"),
+        ("id\na\na\n", {}, "names a case twice"),
         ("id,x\na\n", {}, "more or fewer fields"),
         ("", {}, "has no rows"),
     ],

@@ -54,7 +54,7 @@ def test_a_decathlon_task_opens_by_its_dataset_json(tmp_path):
     msd(tmp_path, {"labels": other_way_round})
     assert open_source("msd", {"root": str(tmp_path)}).regions["core"] == (2,)
     (tmp_path / "labelsTr" / "BRATS_002.nii.gz").unlink()
-    with pytest.raises(ValueError, match=r"labelsTr/BRATS_002.nii.gz: missing, and dataset.json"):
+    with pytest.raises(ValueError, match=r"BRATS_002.nii.gz: missing: dataset.json lists it"):
         open_source("msd", options)
 
 
@@ -107,7 +107,7 @@ def test_regions_of_an_nnunet_folder_may_be_ones_own(tmp_path):
 
 def test_an_nnunet_label_to_ignore_is_refused(tmp_path):
     options = nnunet(tmp_path, {"background": 0, "a": 1, "ignore": 2}, {"0": "CT"})
-    with pytest.raises(ValueError, match="'ignore', pixels that count for nothing; this is not"):
+    with pytest.raises(ValueError, match="'ignore', whose pixels count for nothing"):
         open_source("nnunet", options)
 
 
@@ -145,7 +145,9 @@ def test_a_csv_of_pairs_opens(pairs):
     assert source.read(2)[0].shape == (40, 60, 1)
     assert check(source).defects == ()
     (pairs.parent / "../gt/s1/p.png").unlink()
-    with pytest.raises(ValueError, match=r"\.\./gt/s1/p.png: pairs.csv names it, and there is no"):
+    with pytest.raises(
+        ValueError, match=r"\.\./gt/s1/p.png: missing: pairs.csv lists it, and there is no"
+    ):
         open_source("csv", options)
     with pytest.raises(ValueError, match=r"pairs.csv has no column 'scans'. Did you mean 'scan'"):
         open_source("csv", {**options, "images": "scans"})
@@ -202,7 +204,7 @@ def test_colours_in_a_mask_are_classes(tmp_path):
     assert source.read(0)[1][:, 0].tolist() == [0, 1, 2, 0]
     (defect,) = check(open_source("folder", {**options, "classes": {"axon": "#ff0000"}})).defects
     assert "values #000000, #0080ff, #ff0000, #ffffff; allowed: #000000, #ff0000" in defect.what
-    with pytest.raises(ValueError, match="gives values and colours"):
+    with pytest.raises(ValueError, match="mixes values and colours"):
         open_source("folder", {**options, "classes": {"axon": "#ff0000", "myelin": 2}})
     with pytest.raises(ValueError, match="'red'; allowed: whole numbers, or colours as '#ff0000'"):
         open_source("folder", {**options, "classes": {"axon": "red"}})

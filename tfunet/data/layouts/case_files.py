@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfunet.data.defects import Defect
+from tfunet.data.formats.container import split_container, stem
 from tfunet.data.layouts.file_patterns import find, placeholders
 
 
@@ -17,7 +18,7 @@ class Case:
         group: The value of {group}, or the case's own id.
         images: One file for each image pattern.
         masks: One file for each mask pattern.
-        values: The placeholders of the first image pattern.
+        values: The placeholders of the first image pattern, or the case's row of a table.
     """
 
     case_id: str
@@ -27,8 +28,8 @@ class Case:
     values: Mapping[str, str]
 
 
-class Found:
-    """The files of one pattern, found by the values of its placeholders."""
+class PatternFiles:
+    """The files that match one pattern, looked up by the values of its placeholders."""
 
     def __init__(self, root: Path, pattern: str) -> None:
         self.pattern = pattern
@@ -39,7 +40,7 @@ class Found:
             self._by_key.setdefault(self.key(values), []).append(file)
 
     def key(self, values: Mapping[str, str]) -> tuple[str, ...]:
-        """Return what tells this pattern's files apart, from a case's placeholders."""
+        """Return a case's values of this pattern's placeholders."""
         return tuple(values[name] for name in self.names)
 
     def matching(self, values: Mapping[str, str]) -> list[str]:
@@ -54,19 +55,21 @@ class Found:
         return text
 
 
-def pair(
+def match_files(
     root: Path, images: Sequence[str], masks: Sequence[str]
 ) -> tuple[list[Case], list[Defect], str]:
     """Return the complete cases, the defects, and the numbers of files in words.
 
-    The first image pattern names the cases; in every other pattern, equal placeholders have
-    equal values. A file that matches a mask pattern is never taken for an image.
+    The first image pattern names the cases. Equal placeholders have equal values in every pattern.
+    A file that matches a mask pattern is never taken for an image.
     """
     _check_patterns(images, masks)
-    found_masks = [Found(root, pattern) for pattern in masks]
-    found_images = [Found(root, pattern) for pattern in images]
-    taken = {file for one in found_masks for file in one.files}
-    leading = {file: at for file, at in found_images[0].files.items() if file not in taken}
+    mask_files = [PatternFiles(root, pattern) for pattern in masks]
+    image_files = [PatternFiles(root, pattern) for pattern in images]
+    all_masks = {file for pattern in mask_files for file in pattern.files}
+    leading = {
+        file: values for file, values in image_files[0].files.items() if file not in all_masks
+    }
     if not leading:
         raise ValueError(
             f"No image under {root} matches {images[0]!r}. {_contents(root)} "
@@ -75,31 +78,41 @@ def pair(
     cases: list[Case] = []
     defects: list[Defect] = []
     for file, values in leading.items():
-        others = [_only(one, "image", values) for one in found_images[1:]]
-        mates = [_only(one, "mask", values) for one in found_masks]
-        wrong = [what for _, what in others + mates if what]
+        other_images = [_only_file(pattern, "image", values) for pattern in image_files[1:]]
+        case_masks = [_only_file(pattern, "mask", values) for pattern in mask_files]
+        problems = [what for _, what in other_images + case_masks if what]
         case_id = "_".join(values.values())
-        defects += [Defect(file=file, what=what, case_id=case_id) for what in wrong]
-        if not wrong:
+        defects += [Defect(file=file, what=what, case_id=case_id) for what in problems]
+        if not problems:
             cases.append(
                 Case(
                     case_id=case_id,
                     group=values.get("group", case_id),
-                    images=(file, *(name for name, _ in others)),
-                    masks=tuple(name for name, _ in mates),
+                    images=(file, *(image for image, _ in other_images)),
+                    masks=tuple(mask for mask, _ in case_masks),
                     values=values,
                 )
             )
-    defects += _orphans(found_images[1:], "image", leading) + _orphans(found_masks, "mask", leading)
-    numbers = (
-        f"{len(leading)} images and {'/'.join(str(len(one.files)) for one in found_masks)} masks"
-    )
-    defects += without_same_names(cases)
-    return cases, defects, numbers
+    defects += _orphans(image_files[1:], "image", leading) + _orphans(mask_files, "mask", leading)
+    mask_counts = "/".join(str(len(pattern.files)) for pattern in mask_files)
+    defects += drop_same_names(cases)
+    return cases, defects, f"{len(leading)} images and {mask_counts} masks"
 
 
-def without_same_names(cases: list[Case]) -> list[Defect]:
-    """Take away each case that is named as an earlier one, and return a defect for it."""
+def listed_case(case_id: str, images: Sequence[str], masks: Sequence[str]) -> Case:
+    """Return a case that a file lists, in a group of its own."""
+    return Case(case_id=case_id, group=case_id, images=tuple(images), masks=tuple(masks), values={})
+
+
+def case_id_of(file: str) -> str:
+    """Return a file's name without its suffixes, after the names of its folders."""
+    path, _ = split_container(file)
+    folders = [part for part in path.parent.parts if part not in (path.anchor, "..", "imagesTr")]
+    return "_".join([*folders, stem(file)])
+
+
+def drop_same_names(cases: list[Case]) -> list[Defect]:
+    """Remove each case that has the name of an earlier one, and return a defect for it."""
     first: dict[str, Case] = {}
     defects = []
     for case in cases:
@@ -113,26 +126,27 @@ def without_same_names(cases: list[Case]) -> list[Defect]:
     return defects
 
 
-def _only(found: Found, kind: str, values: Mapping[str, str]) -> tuple[str, str]:
-    """Return the one file that belongs to a case, or what is wrong."""
-    files = found.matching(values)
+def _only_file(pattern: PatternFiles, kind: str, values: Mapping[str, str]) -> tuple[str, str]:
+    """Return the one file of a case that matches the pattern, and what is wrong."""
+    files = pattern.matching(values)
     if not files:
-        return "", f"missing {kind}: no file {found.filled(values)}"
+        return "", f"missing {kind}: no file {pattern.filled(values)}"
     if len(files) > 1:
-        return "", f"{len(files)} files match {found.filled(values)}: {', '.join(files[:3])}"
+        return "", f"{len(files)} files match {pattern.filled(values)}: {', '.join(files[:3])}"
     return files[0], ""
 
 
 def _orphans(
-    found: Sequence[Found], kind: str, leading: Mapping[str, Mapping[str, str]]
+    patterns: Sequence[PatternFiles], kind: str, leading: Mapping[str, Mapping[str, str]]
 ) -> list[Defect]:
+    """Return a defect for each file whose case has no first image."""
     defects = []
-    for one in found:
-        known = {one.key(values) for values in leading.values()}
+    for pattern in patterns:
+        known = {pattern.key(values) for values in leading.values()}
         defects += [
             Defect(file=file, what=f"{kind} without its image")
-            for file, values in one.files.items()
-            if one.key(values) not in known and file not in leading
+            for file, values in pattern.files.items()
+            if pattern.key(values) not in known and file not in leading
         ]
     return defects
 
@@ -141,15 +155,15 @@ def _check_patterns(images: Sequence[str], masks: Sequence[str]) -> None:
     names = placeholders(images[0])
     if not names:
         raise ValueError(
-            f"images={images[0]!r} has no placeholder. Write {{case}} where the files' names "
-            "differ; it names the cases and finds their masks."
+            f"images={images[0]!r} has no placeholder. Write {{case}} where the file names differ: "
+            "it names the cases and finds their masks."
         )
     for pattern in [*images[1:], *masks]:
         others = placeholders(pattern)
         if not others or not set(others) <= set(names):
             raise ValueError(
                 f"The pattern {pattern!r} has the placeholders {list(others)}; it needs one or "
-                f"more of those of images={images[0]!r}: {list(names)}."
+                f"more of those in images={images[0]!r}: {list(names)}."
             )
         if pattern in images and pattern in masks:
             raise ValueError(f"images= and masks= both name {pattern!r}. Give each its own.")

@@ -13,13 +13,13 @@ from tfunet.data.layouts.case_files import Case
 KEYS = ("file", "key", "group", "keep")
 
 
-class Table:
-    """Says which cases to use and which group each belongs to.
+class CaseTable:
+    """Which cases to use, and which group each belongs to.
 
     Args:
         root: The data set's folder.
         options: `file`, relative to `root`; `key`, the column that holds the case ids; and
-            where wanted `group`, a column, and `keep`, column to the values of the rows to use.
+            optionally `group`, a column, and `keep`, column to the values of the rows to use.
     """
 
     def __init__(self, root: Path, options: Mapping[str, Any]) -> None:
@@ -34,18 +34,18 @@ class Table:
         self.file = str(options["file"])
         self._group = options.get("group")
         self._keep = {
-            column: [str(one) for one in ([wanted] if isinstance(wanted, str | int) else wanted)]
+            column: list(map(str, [wanted] if isinstance(wanted, str | int) else wanted))
             for column, wanted in options.get("keep", {}).items()
         }
-        rows = _rows(root / self.file)
-        columns = list(rows[0])
+        rows = _read_rows(root / self.file)
+        self._columns = list(rows[0])
         for column in [options["key"], *([self._group] if self._group else []), *self._keep]:
-            self._known(column, columns)
-        self._columns = columns
+            self._check_column(column)
         self._by_id = {row[options["key"]]: row for row in rows}
         if len(self._by_id) < len(rows):
             raise ValueError(
-                f"{root / self.file}: column {options['key']!r} names a case in two rows."
+                f"{root / self.file}: column {options['key']!r} names a case twice. Each case "
+                "needs a row of its own."
             )
 
     def select(self, cases: Sequence[Case]) -> tuple[list[Case], list[Defect]]:
@@ -55,18 +55,20 @@ class Table:
         for case in cases:
             row = self._by_id.get(case.case_id)
             if row is None:
-                what = f"no row {case.case_id!r} in {self.file}"
+                what = f"{self.file} has no row {case.case_id!r}"
                 defects.append(Defect(file=case.images[0], what=what, case_id=case.case_id))
             elif self._kept(row):
                 chosen.append(replace(case, group=row[self._group]) if self._group else case)
-        there = {case.case_id for case in cases}
+        known = {case.case_id for case in cases}
         defects += [
             Defect(file=self.file, what=f"row {case_id!r} has no complete case", case_id=case_id)
             for case_id, row in self._by_id.items()
-            if case_id not in there and self._kept(row)
+            if case_id not in known and self._kept(row)
         ]
         if not chosen and not defects:
-            raise ValueError(f"table.keep={self._keep} leaves no case of {self.file}.")
+            raise ValueError(
+                f"table.keep={self._keep} leaves no case of {self.file}. Allow more values."
+            )
         return chosen, defects
 
     def rows(self) -> list[tuple[str, Mapping[str, str]]]:
@@ -74,27 +76,27 @@ class Table:
         return [(key, row) for key, row in self._by_id.items() if self._kept(row)]
 
     def cell(self, row: Mapping[str, str], column: str) -> str:
-        """Return what a row says in a column."""
-        self._known(column, self._columns)
+        """Return the value of a row in a column."""
+        self._check_column(column)
         return row[column]
 
     def value(self, case_id: str, column: str) -> str:
-        """Return what a case's row says in a column."""
-        self._known(column, self._columns)
+        """Return the value of a case's row in a column."""
+        self._check_column(column)
         return self._by_id[case_id][column]
 
     def _kept(self, row: Mapping[str, str]) -> bool:
         return all(row[column] in wanted for column, wanted in self._keep.items())
 
-    def _known(self, column: str, columns: Sequence[str]) -> None:
-        if column not in columns:
+    def _check_column(self, column: str) -> None:
+        if column not in self._columns:
             raise ValueError(
-                f"{self.file} has no column {column!r}.{near_match(str(column), columns)} "
-                f"It has: {', '.join(columns)}."
+                f"{self.file} has no column {column!r}.{near_match(str(column), self._columns)} "
+                f"It has: {', '.join(self._columns)}."
             )
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _read_rows(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))

@@ -12,7 +12,7 @@ def placeholders(pattern: str) -> tuple[str, ...]:
     """Return the names of a pattern's placeholders, each once, in order of appearance."""
     if re.search(r"[{}]", _TOKEN.sub("", pattern)):
         raise ValueError(
-            f"The pattern {pattern!r} has a brace that is no placeholder. Write {{name}}, with "
+            f"The pattern {pattern!r} has a brace that belongs to no placeholder. Write {{name}}: "
             "letters, digits and underscores."
         )
     names = [match[1] for match in _TOKEN.finditer(pattern) if match[1]]
@@ -22,25 +22,25 @@ def placeholders(pattern: str) -> tuple[str, ...]:
 def find(root: Path, pattern: str) -> dict[str, dict[str, str]]:
     """Return the files under `root` that match, in sorted order, with their placeholders' values.
 
-    A placeholder stands for as few characters as can be within one name of the path, the same
-    ones wherever it is repeated; `*` for any characters within a name, `?` for one, `**/` for
-    any folders. Hidden files (.name) never match. A pattern that ends in `/`, or goes on within a
-    zarr store, finds folders; what follows the colon of 'name.h5:array' or 'name.zarr:array' is
-    the same for all. Keys are relative to `root`, with slashes.
+    A placeholder stands for as few characters as possible within one name of the path, the same
+    ones wherever it is repeated. `*` stands for any characters within a name, `?` for one, `**/`
+    for any folders. Hidden files (.name) never match. A pattern finds folders if it ends in `/`
+    or continues inside a zarr store. The part after the colon of 'name.h5:array' or
+    'name.zarr:array' is the same for all files. Keys are relative to `root`, with slashes.
     """
     if Path(pattern).is_absolute():
         raise ValueError(f"The pattern {pattern!r} must be relative to root. Move its start there.")
     outside, inside = split_container(pattern)
-    folders = pattern.endswith("/") or ".zarr" in outside.name.lower()
+    is_folder = pattern.endswith("/") or ".zarr" in outside.name.lower()
     within = f":{inside}" if inside else ""
     exact = re.compile(_regex(outside.as_posix()))
-    found = {}
+    files = {}
     for path in root.glob(_glob(outside.as_posix())):
         relative = path.relative_to(root).as_posix()
         match = exact.fullmatch(relative)
-        if match and not path.name.startswith(".") and path.is_dir() == folders:
-            found[relative + within] = match.groupdict()
-    return dict(sorted(found.items()))
+        if match and not path.name.startswith(".") and path.is_dir() == is_folder:
+            files[relative + within] = match.groupdict()
+    return dict(sorted(files.items()))
 
 
 def _glob(pattern: str) -> str:

@@ -4,21 +4,22 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect, DefectsError
-from tfunet.data.image_files import Header, content_files, read_header, read_image
+from tfunet.data.image_files import content_files, read_image
 from tfunet.data.layouts.case_files import Case
-from tfunet.data.layouts.label_mapping import Labelling, named_regions
-from tfunet.data.layouts.pixel_size import PixelSizes
-from tfunet.data.lazy_image import cuts, joined, open_image, open_mask, resized
+from tfunet.data.layouts.header_checks import CaseHeaders, read_headers
+from tfunet.data.layouts.label_mapping import LabelMapping, named_regions
+from tfunet.data.layouts.pixel_size import PixelSizes, Spacing
+from tfunet.data.lazy_image import LazyImage, cuts, joined, open_image, open_mask, resized
 from tfunet.data.preprocess import (
     PREPROCESS_VERSION,
+    Intensity,
     check_intensity,
     nearest,
     normalise,
@@ -29,9 +30,9 @@ from tfunet.data.preprocess import (
 )
 from tfunet.data.source import CaseParts, DataSource, RawCase
 
-# Above it, reading all files at every start would take longer than it is worth.
+# Above this size, reading all files at every start would take too long.
 HASHED_BYTES = 256 * 2**20
-# A decoded image of more is read part by part, where its format allows it.
+# A larger decoded image is read part by part, where its format allows it.
 LARGE_BYTES = 256 * 2**20
 
 
@@ -41,8 +42,8 @@ class Listing:
 
     Args:
         root: The folder; files are relative to it, or absolute.
-        cases: Those whose files are all there.
-        defects: What is wrong with the others.
+        cases: Cases whose files all exist.
+        defects: What is wrong with the other cases.
         found: How many files there are, in words.
     """
 
@@ -54,7 +55,7 @@ class Listing:
 
 def open_files(
     listing: Listing,
-    labels: Labelling,
+    labels: LabelMapping,
     sizes: PixelSizes,
     *,
     name: str | None = None,
@@ -69,8 +70,8 @@ def open_files(
     Args:
         listing: The files.
         labels: How the values in the masks become labels.
-        sizes: Pixel sizes, as they are and as they shall be.
-        name: As in `tfunet.data.layouts.folder.open_folder`, and so are all that follow.
+        sizes: Pixel sizes of the cases, and the one to resample to.
+        name: This and the following options are those of `open_folder`.
 
     Raises DefectsError where no case is left, and ValueError for wrong options.
     """
@@ -79,84 +80,22 @@ def open_files(
     region_labels = named_regions(regions, labels.names)
     scale = check_intensity(intensity)
     _check_axes(axes)
-    opened, defects = _open(listing, grey, axes, compare=sizes.from_headers)
-    defects = [*listing.defects, *defects]
-    spacings, wrong = sizes.of([one.case for one in opened], [one.image for one in opened])
-    defects += wrong
-    bad = {one.case_id for one in defects}
-    usable = [
-        (one, pair)
-        for one, pair in zip(opened, spacings, strict=True)
-        if one.case.case_id not in bad
+    headers, defects = read_headers(
+        root, listing.cases, grey=grey, axes=axes, compare_sizes=sizes.from_headers
+    )
+    spacings, size_defects = sizes.of(
+        [header.case for header in headers], [header.image for header in headers]
+    )
+    defects = [*listing.defects, *defects, *size_defects]
+    bad = {defect.case_id for defect in defects}
+    cases = [
+        _FileCase(headers=header, spacings=pair)
+        for header, pair in zip(headers, spacings, strict=True)
+        if header.case.case_id not in bad
     ]
-    if not usable:
+    if not cases:
         raise DefectsError(name, defects, listing.found)
-    opened = [one for one, _ in usable]
-    cases = [one.case for one in opened]
-    target = [
-        resampled_shape(one.image.shape, *pair) if pair else one.image.shape for one, pair in usable
-    ]
-
-    def pixels(index: int) -> tuple[np.ndarray, np.ndarray]:
-        case = cases[index]
-        images = [read_image(root / file, grey=grey, axes=axes) for file in case.images]
-        image = np.concatenate(images, -1) if len(images) > 1 else images[0]
-        mask = labels.read([root / file for file in case.masks], axes=axes)
-        if mask.shape != image.shape[:-1]:
-            raise BadFileError(
-                root / case.masks[0],
-                f"the mask has shape {mask.shape}, its image {image.shape[:-1]}.",
-            )
-        return image, mask
-
-    def read(index: int) -> tuple[np.ndarray, np.ndarray]:
-        image, mask = pixels(index)
-        image = normalise(resize_linear(image, target[index]), scale)
-        return image, resize_nearest(mask, target[index])
-
-    def read_parts(index: int) -> CaseParts | None:
-        case = cases[index]
-        is_large = math.prod(target[index]) * opened[0].image.channels * 4 >= LARGE_BYTES
-        # Percentiles need the whole image.
-        if not is_large or isinstance(scale, Mapping):
-            return None
-        stored = joined([open_image(root / file, grey=grey, axes=axes) for file in case.images])
-        paths = [root / file for file in case.masks]
-        masks = [open_mask(path, colours=labels.colours, axes=axes) for path in paths]
-        if not all(one.by_parts for one in (stored, *masks)):
-            return None
-        image = resized(stored, target[index])
-
-        def parts() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            statistics = statistics_for(scale, image.parts())
-            rows = nearest(stored.shape[0], image.shape[0])
-            seen: list[set[int]] = [set() for _ in paths]
-            for first, last in cuts(image.shape, image.channels):
-                start, stop = (first, *[0] * (len(image.shape) - 1)), (last, *image.shape[1:])
-                top, bottom = int(rows[first]), int(rows[last - 1]) + 1
-                box = (top, *start[1:]), (bottom, *stored.shape[1:])
-                mask = labels.of(paths, (one.read(*box) for one in masks), seen)
-                mask = mask.take(rows[first:last] - top, 0)
-                pixels = normalise(image.read(start, stop), scale, statistics)
-                yield pixels, resize_nearest(mask, pixels.shape[:-1])
-
-        return CaseParts(shape=image.shape, parts=parts())
-
-    def raw(index: int) -> RawCase:
-        image, mask = pixels(index)
-        one, pair = usable[index]
-        case = one.case
-        return RawCase(
-            image=image,
-            mask=mask,
-            file=case.images[0],
-            image_dtype=one.image.dtype,
-            mask_dtype=one.mask_dtype,
-            spacing=pair[0] if pair else one.image.spacing,
-            target=pair[1] if pair else None,
-            image_files=case.images,
-        )
-
+    reader = _Reader(root=root, cases=cases, labels=labels, scale=scale, grey=grey, axes=axes)
     settings = {
         "version": PREPROCESS_VERSION,
         "intensity": scale,
@@ -166,29 +105,29 @@ def open_files(
             *(labels.names, labels.values and sorted(labels.values.items())),
             *(labels.threshold, labels.colours),
         ],
-        "shapes": target,
+        "shapes": [case.shape for case in cases],
     }
     return DataSource(
         name=name,
-        case_ids=tuple(case.case_id for case in cases),
-        groups=tuple(case.group for case in cases),
+        case_ids=tuple(case.files.case_id for case in cases),
+        groups=tuple(case.files.group for case in cases),
         num_classes=len(labels.names) + 1,
-        channels=opened[0].image.channels,
+        channels=reader.channels,
         regions=region_labels,
-        patch=_patch(patch, target),
-        fingerprint=_fingerprint(root, cases, settings),
-        read=read,
-        read_parts=read_parts,
-        raw=raw,
+        patch=_patch(patch, [case.shape for case in cases]),
+        fingerprint=_fingerprint(root, [case.files for case in cases], settings),
+        read=reader.read,
+        read_parts=reader.read_parts,
+        raw=reader.raw,
         root=root,
         defects=tuple(defects),
         found=listing.found,
         preparation={
-            "num_files": len(cases[0].images),
+            "num_files": len(cases[0].files.images),
             "intensity": scale,
             "grey": grey,
             "axes": axes,
-            # A file or a table with sizes knows the images of the training, not others.
+            # Pixel sizes from a file or a table are known for the training images only.
             "pixel_size": sizes.fixed,
             "target_pixel_size": sizes.target,
         },
@@ -196,107 +135,107 @@ def open_files(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Opened:
-    """A case with what its files' headers say; the channels are those of all image files."""
+class _FileCase:
+    """A case to read: its headers, and its (pixel size, target) where it is resampled."""
 
-    case: Case
-    image: Header
-    mask_dtype: str
+    headers: CaseHeaders
+    spacings: tuple[Spacing, Spacing] | None
 
+    @property
+    def files(self) -> Case:
+        return self.headers.case
 
-def _open(
-    listing: Listing, grey: bool, axes: str | None, *, compare: bool
-) -> tuple[list[_Opened], list[Defect]]:
-    """Read the headers of all files; return the cases that can be used, and the defects."""
-    opened: list[_Opened] = []
-    defects: list[Defect] = []
-    for case in listing.cases:
-        headers: list[Header] = []
-        wrong: list[Defect] = []
-        for number, file in enumerate([*case.images, *case.masks]):
-            try:
-                mask = number >= len(case.images)
-                headers.append(read_header(listing.root / file, axes=axes, mask=mask))
-            except BadFileError as error:
-                wrong.append(error.defect(case.case_id, listing.root))
-        if not wrong:
-            wrong = _disagreements(case, headers, compare)
-        defects += wrong
-        if not wrong:
-            images = headers[: len(case.images)]
-            counts = [1 if grey and one.channels == 3 else one.channels for one in images]
-            opened.append(
-                _Opened(
-                    case=case,
-                    image=replace(images[0], channels=sum(counts)),
-                    mask_dtype=headers[-1].dtype,
-                )
-            )
-    return opened, defects + _unlike(opened)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Spatial shape after resampling."""
+        stored = self.headers.image.shape
+        return resampled_shape(stored, *self.spacings) if self.spacings else stored
 
 
-def _disagreements(case: Case, headers: Sequence[Header], compare: bool) -> list[Defect]:
-    """Return a defect for each file of a case that does not lie on its first image's pixels."""
-    defects = []
-    first = headers[0]
-    for file, header in zip([*case.images, *case.masks][1:], headers[1:], strict=True):
-        if header.shape != first.shape:
-            what = (
-                f"has shape {header.shape}, and its image {case.images[0]} {first.shape}; both "
-                "must have the same pixels: crop or export them alike"
-            )
-        else:
-            what = misplaced(first, header) if compare else ""
-        if what:
-            defects.append(Defect(file=file, what=what, case_id=case.case_id))
-    return defects
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Reader:
+    """Reads cases from their files, by index: the functions of a DataSource."""
 
+    root: Path
+    cases: Sequence[_FileCase]
+    labels: LabelMapping
+    scale: Intensity
+    grey: bool
+    axes: str | None
 
-def misplaced(image: Header, other: Header) -> str:
-    """Say how a file's pixels lie elsewhere than those of its image; "" where they do not.
+    @property
+    def channels(self) -> int:
+        return self.cases[0].headers.image.channels
 
-    They do if a corner lies more than half a pixel away, by the positions that both headers
-    state, or if the stated pixel sizes differ by more than 1 %.
-    """
-    advice = (
-        "Resample it onto its image, or mend its header (pixel_size= and target_pixel_size= "
-        "overrule headers)"
-    )
-    if image.affine is not None and other.affine is not None:
-        ends = product(*((0, length - 1) for length in image.shape))
-        corners = np.array([(*corner, 0, 0)[:3] for corner in ends], float)
-        change = np.asarray(other.affine) - np.asarray(image.affine)
-        distance = np.linalg.norm(corners @ change[:3, :3].T + change[:3, 3], axis=1).max()
-        pixel = np.linalg.norm(np.asarray(image.affine)[:3, :3], axis=0).min()
-        if distance <= pixel / 2:
-            return ""
-        if image.spacing and other.spacing and np.allclose(image.spacing, other.spacing, 1e-2):
-            return f"its header puts it up to {distance:g} from its image. {advice}"
-    if not image.spacing or not other.spacing or np.allclose(image.spacing, other.spacing, 1e-2):
-        return ""
-    sizes = [" x ".join(f"{one:g}" for one in header.spacing or ()) for header in (other, image)]
-    return f"has pixels of {sizes[0]}, and its image of {sizes[1]}. {advice}"
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        image, mask = self._pixels(self.cases[index].files)
+        shape = self.cases[index].shape
+        return normalise(resize_linear(image, shape), self.scale), resize_nearest(mask, shape)
 
+    def read_parts(self, index: int) -> CaseParts | None:
+        case = self.cases[index]
+        is_large = math.prod(case.shape) * self.channels * 4 >= LARGE_BYTES
+        # Percentiles need the whole image.
+        if not is_large or isinstance(self.scale, Mapping):
+            return None
+        options: dict[str, Any] = {"grey": self.grey, "axes": self.axes}
+        stored = joined([open_image(self.root / file, **options) for file in case.files.images])
+        paths = [self.root / file for file in case.files.masks]
+        masks = [open_mask(path, colours=self.labels.colours, axes=self.axes) for path in paths]
+        if not all(image.by_parts for image in (stored, *masks)):
+            return None
+        image = resized(stored, case.shape)
+        return CaseParts(shape=image.shape, parts=self._parts(stored, image, paths, masks))
 
-def _unlike(opened: list[_Opened]) -> list[Defect]:
-    """Take away each case whose image is of another kind than most; return a defect for it."""
-    kinds = [(len(one.image.shape), one.image.channels) for one in opened]
-    if len(set(kinds)) < 2:
-        return []
-    usual = max(sorted(set(kinds)), key=kinds.count)
-    defects = [
-        Defect(
-            file=one.case.images[0],
-            what=f"{kind[0]}D with {kind[1]} channels, the other images {usual[0]}D with "
-            f"{usual[1]}"
-            + ("; grey = true makes colours one channel" if 3 in (kind[1], usual[1]) else ""),
-            case_id=one.case.case_id,
+    def raw(self, index: int) -> RawCase:
+        case = self.cases[index]
+        image, mask = self._pixels(case.files)
+        header = case.headers.image
+        return RawCase(
+            image=image,
+            mask=mask,
+            file=case.files.images[0],
+            image_dtype=header.dtype,
+            mask_dtype=case.headers.mask_dtype,
+            spacing=case.spacings[0] if case.spacings else header.spacing,
+            target=case.spacings[1] if case.spacings else None,
+            image_files=case.files.images,
         )
-        for one, kind in zip(opened, kinds, strict=True)
-        if kind != usual
-    ]
-    opened[:] = [one for one, kind in zip(opened, kinds, strict=True) if kind == usual]
-    return defects
+
+    def _pixels(self, files: Case) -> tuple[np.ndarray, np.ndarray]:
+        """Return a case's image and labels as its files hold them."""
+        images = [
+            read_image(self.root / file, grey=self.grey, axes=self.axes) for file in files.images
+        ]
+        image = np.concatenate(images, -1) if len(images) > 1 else images[0]
+        mask = self.labels.read([self.root / file for file in files.masks], axes=self.axes)
+        if mask.shape != image.shape[:-1]:
+            raise BadFileError(
+                self.root / files.masks[0],
+                f"the mask has shape {mask.shape}, its image {image.shape[:-1]}; they must agree.",
+            )
+        return image, mask
+
+    def _parts(
+        self,
+        stored: LazyImage,
+        image: LazyImage,
+        mask_paths: Sequence[Path],
+        masks: Sequence[LazyImage],
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield (image, mask) of a case, cut along the first axis; `image` is `stored` resized."""
+        statistics = statistics_for(self.scale, image.parts())
+        rows = nearest(stored.shape[0], image.shape[0])
+        seen: list[set[int]] = [set() for _ in masks]
+        for first, last in cuts(image.shape, image.channels):
+            start, stop = (first, *[0] * (len(image.shape) - 1)), (last, *image.shape[1:])
+            top, bottom = int(rows[first]), int(rows[last - 1]) + 1
+            box = (top, *start[1:]), (bottom, *stored.shape[1:])
+            mask = self.labels.map_part(mask_paths, (mask.read(*box) for mask in masks), seen)
+            mask = mask.take(rows[first:last] - top, 0)
+            pixels = normalise(image.read(start, stop), self.scale, statistics)
+            yield pixels, resize_nearest(mask, pixels.shape[:-1])
 
 
 def _check_axes(axes: str | None) -> None:
@@ -323,12 +262,12 @@ def _patch(patch: Sequence[int] | None, shapes: Sequence[tuple[int, ...]]) -> tu
 
 
 def _fingerprint(root: Path, cases: Sequence[Case], settings: Mapping[str, Any]) -> str:
-    """Hash the settings and the files: their content, or sizes and times above 256 MiB in all."""
+    """Hash the settings and the files: by content, or above 256 MiB in all by size and time."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for case in cases:
         digest.update(json.dumps([case.images, case.masks]).encode())
     named = [root / file for case in cases for file in (*case.images, *case.masks)]
-    files = list(dict.fromkeys(file for one in named for file in content_files(one)))
+    files = list(dict.fromkeys(file for path in named for file in content_files(path)))
     stats = [file.stat() for file in files]
     by_content = sum(stat.st_size for stat in stats) <= HASHED_BYTES
     for file, stat in zip(files, stats, strict=True):
@@ -341,5 +280,5 @@ def _fingerprint(root: Path, cases: Sequence[Case], settings: Mapping[str, Any])
 def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
-    except PermissionError:  # A part of a folder; whoever decodes it names it.
+    except PermissionError:  # A file in a folder: whoever decodes it reports it.
         return b""

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.data.layouts.case_files import pair
-from tfunet.data.layouts.case_table import Table
+from tfunet.data.layouts.case_files import match_files
+from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_source import Listing, open_files
-from tfunet.data.layouts.label_mapping import labelling
+from tfunet.data.layouts.label_mapping import label_mapping
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
 
@@ -33,45 +33,46 @@ def open_folder(
     """Open the images and masks of a folder; docs/data.md shows every option at work.
 
     Args:
-        root: The folder; `~` and environment variables are expanded, and a relative one starts
-            at the current folder.
+        root: The folder. `~` and environment variables are expanded; a relative path starts at
+            the current folder.
         images: Pattern of the images, relative to `root`, such as 'sub-{group}/{case}.png'; or
             several, whose files become channels.
         masks: Pattern of the mask of each image, or class name to pattern where each class has
             a file (in an overlap the later class wins).
         classes: Class name to its value or values in a single mask file, or to its colour or
             colours, as '#ff0000'. 'background' is 0, or black, unless named here.
-        threshold: With a file for each class: the class is where the value is above.
-        regions: Region name to class names. By default one for each class.
+        threshold: With a file for each class: pixels above this value belong to the class.
+        regions: Region name to class names. By default each class is a region.
         table: CSV or TSV with a row for each case: `file`, `key` (the column with the case ids),
             and `group` (a column) and `keep` (column to the values of the rows to use).
         pixel_size: A number, one for each axis, {file = PATTERN, key = NAME} for JSON files, or
-            {column = NAME} of `table`. By default what a NIfTI header says.
-        target_pixel_size: Resample to it, in the same unit.
+            {column = NAME} of `table`. By default what the files' headers say.
+        target_pixel_size: Pixel size to resample to, in the same unit.
         intensity: 'zscore', 'none', (low, high) or {'clip': (low, high)}: see
             `tfunet.data.preprocess.normalise`.
-        grey: Turn colour images into their luminance.
-        axes: Letters for the axes of the images' arrays, where the files do not say or say it
-            wrongly: z, y, x, and c for channels, such as 'cyx'.
-        patch: What training sees. By default the median shape, at most 256 (2D) or 64 (3D).
+        grey: Convert colour images to luminance.
+        axes: Letters for the axes of the images' arrays, where the files do not say or are wrong:
+            z, y, x, and c for channels, such as 'cyx'.
+        patch: Shape of a training sample. By default the median shape of the images, at most 256
+            (2D) or 64 (3D) along an axis.
         name: For messages and records. By default the folder's.
 
-    Files that cannot be used are in the `defects` of what is returned, and their cases left out.
-    Only the files' headers are read here; `tfunet.data.check.check` reads all.
+    The returned `defects` list the files that cannot be used; their cases are left out. Only the
+    files' headers are read here; `tfunet.data.check.check` reads all pixels.
 
     Raises:
         ValueError: For wrong options.
         DefectsError: Where no case is left.
     """
     folder = find_root(root)
-    labels = labelling(masks, classes, threshold)
+    labels = label_mapping(masks, classes, threshold)
     patterns = [images] if isinstance(images, str) else list(images)
-    rows = Table(folder, table) if table is not None else None
+    rows = CaseTable(folder, table) if table is not None else None
     sizes = PixelSizes(folder, pixel_size, target_pixel_size, patterns, rows)
-    cases, defects, found = pair(folder, patterns, labels.patterns)
+    cases, defects, found = match_files(folder, patterns, labels.patterns)
     if rows is not None:
-        cases, wrong = rows.select(cases)
-        defects += wrong
+        cases, table_defects = rows.select(cases)
+        defects += table_defects
     return open_files(
         Listing(root=folder, cases=cases, defects=defects, found=found),
         labels,
@@ -92,13 +93,13 @@ def find_root(root: str) -> Path:
         return path
     if "://" in root:
         raise ValueError(
-            f"root={root!r} is on a remote file system; data is read from folders. Mount it "
-            "(rclone mount, mount-s3, gcsfuse) or copy it, and give that folder."
+            f"root={root!r} is on a remote file system, and data is read from folders. Mount or "
+            "copy it (rclone mount, mount-s3, gcsfuse), and give that folder."
         )
     if "$" in str(path):
-        raise ValueError(f"root={root!r} names an environment variable that is not set.")
+        raise ValueError(f"root={root!r} names an environment variable that is not set. Set it.")
     what = "is a file" if path.exists() else "does not exist"
     raise ValueError(
-        f"root={root!r} {what}; a folder is needed. A relative one starts at the current folder, "
+        f"root={root!r} {what}; give a folder. A relative path starts at the current folder, "
         f"{Path.cwd()}."
     )

@@ -1,4 +1,4 @@
-"""How large the pixels of each case are, and how large they shall be. Imports no TensorFlow."""
+"""The pixel size of each case, and the one to resample to. Imports no TensorFlow."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,8 @@ from typing import Any
 from tfunet.config.refs import near_match
 from tfunet.data.defects import Defect
 from tfunet.data.image_files import Header
-from tfunet.data.layouts.case_files import Case, Found
-from tfunet.data.layouts.case_table import Table
+from tfunet.data.layouts.case_files import Case, PatternFiles
+from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_patterns import placeholders
 
 Spacing = tuple[float, ...]
@@ -17,7 +17,7 @@ KEYS = ("file", "key", "column")
 
 
 class PixelSizes:
-    """Finds each case's pixel size: a setting, a JSON file's, a table's or the image header's.
+    """Finds each case's pixel size: by a setting, a JSON file, a table or the image's header.
 
     Args:
         root: The data set's folder.
@@ -36,30 +36,30 @@ class PixelSizes:
         given: float | Sequence[float] | Mapping[str, str] | None,
         target: float | Sequence[float] | None,
         images: Sequence[str],
-        table: Table | None,
+        table: CaseTable | None,
     ) -> None:
         if given is not None and target is None:
             raise ValueError(
-                "pixel_size= is given and target_pixel_size= is not. Give the size to resample "
-                "to, or leave pixel_size out."
+                "pixel_size= needs target_pixel_size=, the size to resample to. Give it too, or "
+                "leave pixel_size out."
             )
         self.target = target
         self._root, self._table = root, table
         self._fixed = None if isinstance(given, Mapping) else given
         self._source = given if isinstance(given, Mapping) else None
-        self._files: Found | None = None
+        self._files: PatternFiles | None = None
         self._first_image = images[0] if images else ""
         if self._source is not None:
-            self._open(self._source)
+            self._check_source(self._source)
 
     @property
     def fixed(self) -> float | Sequence[float] | None:
-        """What all images have, where the data set's description says it."""
+        """The pixel size of all images, where the data set's description says it."""
         return self._fixed
 
     @property
     def from_headers(self) -> bool:
-        """Whether the files' own headers say how large their pixels are."""
+        """Whether pixel sizes come from the files' headers."""
         return self._fixed is None and self._source is None
 
     def of(
@@ -76,14 +76,14 @@ class PixelSizes:
         for case, header in zip(cases, headers, strict=True):
             num_axes = len(header.shape)
             try:
-                spacing = _sizes(self._of(case, header), num_axes)
+                spacing = _sizes(self._find(case, header), num_axes)
                 pairs.append((spacing, _sizes(self.target, num_axes)))
             except ValueError as error:
                 pairs.append(None)
                 defects.append(Defect(file=case.images[0], what=str(error), case_id=case.case_id))
         return pairs, defects
 
-    def _open(self, source: Mapping[str, str]) -> None:
+    def _check_source(self, source: Mapping[str, str]) -> None:
         for name in source:
             if name not in KEYS:
                 raise ValueError(
@@ -91,20 +91,20 @@ class PixelSizes:
                     f"{', '.join(KEYS)}."
                 )
         if ("file" in source) == ("column" in source):
-            raise ValueError("pixel_size= needs either file (and key), for JSON files, or column.")
+            raise ValueError("pixel_size= needs either file (with key), for JSON files, or column.")
         if "column" in source:
             if self._table is None:
-                raise ValueError("pixel_size.column names a column of table=, which is not given.")
+                raise ValueError("pixel_size.column names a column of table=. Give table= too.")
             return
         names, known = placeholders(source["file"]), placeholders(self._first_image)
         if not set(names) <= set(known):
             raise ValueError(
-                f"pixel_size.file={source['file']!r} has the placeholders {list(names)}; known: "
+                f"pixel_size.file={source['file']!r} has the placeholders {list(names)}; allowed: "
                 f"those of images={self._first_image!r}, {list(known)}."
             )
-        self._files = Found(self._root, source["file"])
+        self._files = PatternFiles(self._root, source["file"])
 
-    def _of(self, case: Case, header: Header) -> Any:
+    def _find(self, case: Case, header: Header) -> Any:
         if self._fixed is not None:
             return self._fixed
         if self._source is None:
@@ -113,14 +113,14 @@ class PixelSizes:
             return header.spacing
         if self._files is None:
             column = self._source["column"]
-            if column in case.values:  # A table of pairs: its row is the case's.
+            if column in case.values:  # `open_csv` keeps the row with the case.
                 return case.values[column]
             return self._table.value(case.case_id, column) if self._table else None
         files = self._files.matching(case.values)
         if len(files) != 1:
             raise ValueError(
-                f"{len(files)} files match {self._files.filled(case.values)} for its pixel size; "
-                "exactly one is needed"
+                f"its pixel size needs exactly one file {self._files.filled(case.values)}, and "
+                f"{len(files)} match"
             )
         size = _from_json(self._root / files[0], self._source.get("key", "PixelSize"))
         # BIDS lists x first; the arrays of all formats but NIfTI have rows (y) first.
@@ -141,12 +141,12 @@ def _from_json(path: Path, key: str) -> Any:
 def _sizes(given: Any, num_axes: int) -> Spacing:
     several = given if isinstance(given, list | tuple) else [given] * num_axes
     try:
-        sizes = tuple(float(one) for one in several)
+        sizes = tuple(map(float, several))
     except (TypeError, ValueError):
         sizes = ()
-    # A not-a-number is not above 0 either.
-    if len(sizes) != num_axes or not all(0 < one < float("inf") for one in sizes):
+    # NaN fails this comparison too.
+    if len(sizes) != num_axes or not all(0 < size < float("inf") for size in sizes):
         raise ValueError(
-            f"pixel size {given!r}; allowed: a positive number, or one for each of {num_axes} axes"
+            f"pixel size {given!r}; allowed: a positive number, or {num_axes} of them, one an axis"
         )
     return sizes
