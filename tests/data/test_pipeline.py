@@ -564,7 +564,7 @@ def tally(batch, window, validation, seen):
     [
         ({"replica_batch": 15}, "14 training samples, fewer than global_batch=15"),
         ({"num_replicas": 8}, "14 training samples, fewer than global_batch=16"),
-        ({"train": ()}, "No cases are left"),
+        ({"train": ()}, "This pipeline has no cases"),
         ({"train": (0, 0)}, "distinct indices of the 14"),
         ({"train": (0, 14)}, "distinct indices of the 14"),
         ({"replica_batch": 4, "accumulation": 3}, "cannot be cut into accumulation=3"),

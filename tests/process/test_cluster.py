@@ -93,7 +93,7 @@ def test_without_a_launcher_there_is_no_place():
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        (OPEN_MPI, "MPI does not tell on which hosts its 4 processes run.*mpirun -x TFUNET_HOSTS"),
+        (OPEN_MPI, "MPI does not say on which hosts its 4 processes run.*mpirun -x TFUNET_HOSTS"),
         ({**OPEN_MPI, "TFUNET_HOSTS": "a,b"}, "each process needs a host"),
         ({"TFUNET_HOSTS": "a,b"}, "TFUNET_PROCESS must be a whole number, got ''"),
         ({"TFUNET_HOSTS": "a,b", "TFUNET_PROCESS": "2"}, "must lie in 0..1"),

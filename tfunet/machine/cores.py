@@ -21,8 +21,8 @@ def share_cores(
     """
     if num_replicas > len(cores):
         raise ValueError(
-            f"num_replicas={num_replicas} needs a CPU core for each replica, but only {len(cores)} "
-            f"can be used here. Give num_replicas={len(cores)} or fewer."
+            f"num_replicas={num_replicas} needs a CPU core for each replica, but {len(cores)} can "
+            f"be used here. Give num_replicas={len(cores)} or fewer."
         )
     share = cores_per_replica or len(cores) // num_replicas
     if share * num_replicas > len(cores):

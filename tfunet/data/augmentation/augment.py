@@ -1,8 +1,8 @@
 """Changes a training sample at random, as a function of (seed, epoch, sample) alone.
 
-Pure functions of tensors with static shapes, for the data pipeline and for the device alike. What
-is off is left out of the graph, and what a sample escapes by chance is not computed. XLA
-compiles it, but draws other random numbers from the same seeds.
+Pure functions of tensors with static shapes, for the data pipeline and for the device. A kind that
+is off is not in the graph, and one that a sample skips by chance is not computed. XLA can compile
+the functions, but draws other random numbers from the same seeds.
 """
 
 from collections.abc import Callable
@@ -37,13 +37,13 @@ class Draws:
         return stream_seed(self.seed, self.epoch, self.sample, STREAMS[stream])
 
     def amounts(self, name: str, amount: Amount, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return whether the sample is changed, a scalar, and the amounts (count,) if it is."""
+        """Return whether the sample is changed (a scalar), and by which amounts (count,)."""
         numbers = uniform([1 + count], self.seed_of(name))
         is_on = numbers[0] < amount.probability
         return is_on, between(amount.low, amount.high, numbers[1:], KINDS[name].neutral)
 
 
-# All choices on tensors are written as such, and AutoGraph takes seconds to find none.
+# All choices on tensors are TensorFlow ops. AutoGraph would take seconds to find nothing.
 @tf.autograph.experimental.do_not_convert
 def augment(
     image: tf.Tensor,
@@ -54,15 +54,15 @@ def augment(
     epoch: tf.Tensor,
     sample: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a sample as one epoch shows it, of the same shapes and types.
+    """Return a sample as one epoch shows it, with the same shapes and types.
 
-    What moves pixels moves image and mask alike, and resamples them once.
+    Image and mask move together, and are resampled once.
 
     Args:
-        image: (*patch, channels) float32, the shape known.
+        image: (*patch, channels) float32, of static shape.
         mask: (*patch) uint8.
         augmentation: What to do; its `check_patch` has accepted this patch.
-        seed: Of the run.
+        seed: Seed of the run.
         epoch: Scalar int64.
         sample: Scalar int64.
     """
@@ -73,9 +73,10 @@ def augment(
 
 
 def between(low: float, high: float, numbers: tf.Tensor, neutral: float) -> tf.Tensor:
-    """Return the amounts that numbers uniform over 0 to 1 stand for.
+    """Map numbers uniform over 0 to 1 to amounts from `low` to `high`.
 
-    Uniform; but factors below 1 are as likely as factors above, as in batchgenerators.
+    Amounts are uniform, except that factors below 1 are as likely as factors above 1, as in
+    batchgenerators.
     """
     if neutral == 1 and low < 1 < high:
         side = 2 * numbers - 1
@@ -88,9 +89,9 @@ class Orientation:
     """The flips and quarter turns of a sample: its axes in another order, then some reversed.
 
     Args:
-        orders: The orders of axes that there are; one where nothing turns.
-        order: Which of them it is, a scalar.
-        reverse: (rank,) bool.
+        orders: All possible orders of the axes; one without turns.
+        order: Index of the drawn order, a scalar.
+        reverse: Whether each axis is reversed, (rank,) bool.
     """
 
     orders: list[tuple[int, ...]]
@@ -100,12 +101,12 @@ class Orientation:
 
 @dataclass(frozen=True, kw_only=True)
 class AffineMap:
-    """Where the pixels of a sample come from, in pixels from the centre of what was oriented.
+    """Where the pixels of a sample come from, in pixels from the centre of the oriented sample.
 
     Args:
         matrix: Backward map (rank, rank).
         shift: Forward translation (rank,).
-        chances: Whether each of its parts changes the sample, a scalar; True where that is sure.
+        chances: Whether each of its parts changes the sample: a scalar, or True if it always does.
     """
 
     matrix: tf.Tensor
@@ -114,7 +115,7 @@ class AffineMap:
 
 
 def draw_orientation(augmentation: Augmentation, rank: int, draws: Draws) -> Orientation | None:
-    """Return how a sample is flipped and turned; None where none ever is."""
+    """Return how a sample is flipped and turned; None if no sample is."""
     flipped = chosen_axes(augmentation.flips, rank)
     turned = chosen_axes(augmentation.rotation90, rank)
     if not (turned or flipped):
@@ -177,7 +178,7 @@ def _oriented(
 def _resampled(
     image: tf.Tensor, mask: tf.Tensor, augmentation: Augmentation, draws: Draws
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compose all that moves pixels by fractions of them, and resample once."""
+    """Compose all movements by fractions of a pixel, and resample once."""
     shape = mask.shape.as_list()
     drawn = draw_affine(augmentation, shape, draws)
     chances = list(drawn.chances)
@@ -201,7 +202,7 @@ def _resampled(
 def _displacement(
     shape: list[int], elastic: Amount, deviation: tf.Tensor, draws: Draws
 ) -> dict[int, tf.Tensor]:
-    """Return the displacement along each axis that has one."""
+    """Return the displacement field of each axis that has one."""
     axes = chosen_axes(elastic.axes, len(shape))
     knots = [len(axes), *spatial.knots_shape(shape, elastic.sigma)]
 
@@ -215,7 +216,7 @@ def _displacement(
 
 
 def _recoloured(image: tf.Tensor, augmentation: Augmentation, draws: Draws) -> tf.Tensor:
-    """Change the grey values, each channel by amounts of its own."""
+    """Change the grey values; each channel has its own amounts."""
 
     def noise(image: tf.Tensor, deviation: tf.Tensor) -> tf.Tensor:
         return intensity.noise(image, deviation, normal(image.shape, draws.seed_of("noise_field")))
@@ -237,5 +238,5 @@ def _recoloured(image: tf.Tensor, augmentation: Augmentation, draws: Draws) -> t
 
 
 def _by_chance(is_on: tf.Tensor | bool, change: Callable[[], Any], unchanged: Any) -> Any:
-    """Return what `change` returns, or `unchanged`; the graph holds no choice that is certain."""
+    """Return `change()` if `is_on`, else `unchanged`; no tf.cond if `is_on` is always True."""
     return change() if is_on is True else tf.cond(is_on, change, lambda: unchanged)

@@ -23,20 +23,20 @@ from tfunet.data.augmentation.random_streams import normal
 from tfunet.machine.cores import usable_cores
 
 AFFINE = ("rotation", "scale", "shear", "translation")
-# DALI takes a sigma of 0 for none given. This one leaves the middle weight alone.
+# DALI takes a sigma of 0 as not given. With this one only the middle weight is not 0.
 SMALLEST_SIGMA = 1e-3
 
 
 @final
 class DaliAugment:
-    """Changes samples as `augment` does: `draw` is given one sample, `__call__` a batch of them.
+    """Changes samples as `augment` does: `draw` takes one sample, `__call__` a batch of drawn ones.
 
     Args:
         augmentation: What to do.
         patch: Spatial shape of the samples.
-        channels: Of the images.
+        channels: Channels of the images.
         batch: Samples in a batch.
-        seed: Of the run.
+        seed: Seed of the run.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class DaliAugment:
             batch_size=batch,
             num_threads=len(usable_cores()),
             device_id=_gpu(),
-            # Each run gets its own batch at once; tf.data makes the next ones meanwhile.
+            # Each run handles its own batch; meanwhile tf.data makes the next ones.
             prefetch_queue_depth=1,
         )
         self._pipeline.build()
@@ -71,7 +71,7 @@ class DaliAugment:
     def draw(
         self, image: tf.Tensor, mask: tf.Tensor, *, epoch: tf.Tensor, sample: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Return all that `__call__` needs of a sample.
+        """Return all values of a sample that `__call__` needs.
 
         Args:
             image: (*patch, channels) float32.
@@ -95,7 +95,7 @@ class DaliAugment:
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return image (batch, *patch, channels) and mask (batch, *patch), the rest as it came."""
+        """Return image (batch, *patch, channels), mask (batch, *patch), and the rest unchanged."""
         rest: dict[str, tf.Tensor] = {
             name: rows[name] for name in ("sample", "epoch") if name in rows
         }
@@ -113,7 +113,7 @@ class DaliAugment:
         with self._lock:
             outputs = self._pipeline.run(**dict(zip(names, arrays, strict=True)))
             # Copied: DALI may use the memory again in the next run.
-            return [np.array(one.as_cpu().as_tensor()) for one in outputs]
+            return [np.array(output.as_cpu().as_tensor()) for output in outputs]
 
 
 def _gpu() -> int | None:
@@ -143,7 +143,7 @@ def _moves(augmentation: Augmentation, shape: list[int], draws: Draws) -> dict[s
     matrix = affine.matrix
     if orientation is not None:
         # Column a: which axis of the patch lies along axis a of the turned one, and how.
-        turns = np.stack([np.eye(rank, dtype=np.float32)[:, one] for one in orientation.orders])
+        turns = np.stack([np.eye(rank, dtype=np.float32)[:, order] for order in orientation.orders])
         signs = tf.where(orientation.reverse, -1.0, 1.0)
         matrix = spatial.compose(tf.gather(turns, orientation.order) * signs, matrix)
     size = np.asarray(shape, np.float32)
@@ -154,12 +154,12 @@ def _moves(augmentation: Augmentation, shape: list[int], draws: Draws) -> dict[s
     reach = tf.where(beyond > 0, tf.math.ceil(beyond) + 1, 0)
     reach = tf.minimum(reach, MOST_LENGTHS * (size - 1))
     offset = size / 2 + reach - shift - tf.reduce_sum(matrix * (size / 2), axis=1)
-    whole = tf.concat([matrix[::-1, ::-1], offset[::-1, tf.newaxis]], axis=1)
+    affine_map = tf.concat([matrix[::-1, ::-1], offset[::-1, tf.newaxis]], axis=1)
     if not any(_num_mirrors(augmentation, shape)):
-        return {"matrix": whole}
+        return {"matrix": affine_map}
     # A mirror image is one pixel smaller than the image.
     near = tf.minimum(reach, size - 1)
-    return {"matrix": whole, "reach": tf.cast([near, reach - near], tf.int32)}
+    return {"matrix": affine_map, "reach": tf.cast([near, reach - near], tf.int32)}
 
 
 def _num_mirrors(augmentation: Augmentation, patch: Sequence[int]) -> list[int]:
@@ -193,7 +193,8 @@ def _changed(augmentation: Augmentation, patch: tuple[int, ...], channels: int) 
     elif augmentation.flips:
         reverse = given("reverse")
         for axis in axes:
-            image, mask = (_flipped(one, reverse[axis], axis, patch) for one in (image, mask))
+            image = _flipped(image, reverse[axis], axis, patch)
+            mask = _flipped(mask, reverse[axis], axis, patch)
     if augmentation.blur is not None:
         widest = math.ceil(3 * augmentation.blur.high)
         windows = [2 * min(widest, length - 1) + 1 for length in patch]
@@ -248,8 +249,8 @@ def _flipped(image: Any, is_on: Any, axis: int, patch: Sequence[int]) -> Any:
 def _blurred(image: Any, sigma: Any, windows: list[int], channels: int) -> Any:
     last = (slice(None),) * len(windows)
     parts = [
-        fn.gaussian_blur(image[(*last, slice(one, one + 1))], sigma=sigma[one], window_size=windows)
-        for one in range(channels)
+        fn.gaussian_blur(image[(*last, slice(n, n + 1))], sigma=sigma[n], window_size=windows)
+        for n in range(channels)
     ]
     return parts[0] if channels == 1 else fn.cat(*parts, axis=len(windows))
 

@@ -1,7 +1,7 @@
-"""What DALI can do of the augmentation, and how far that reaches. Imports no TensorFlow.
+"""Which augmentation DALI can do, and how far its pixels come from. Imports no TensorFlow.
 
-DALI resamples by affine maps, and knows no mirror image beyond the border: as much of it as a
-sample shows is put around its patch before.
+DALI does not mirror at the border. So each patch is first surrounded by as much of its mirror image
+as the sample shows.
 """
 
 import math
@@ -12,7 +12,7 @@ from tfunet.config.augmentation import Amount, Augmentation, chosen_axes
 
 GREY = ("blur", "brightness", "contrast", "gamma", "noise")
 INSTEAD = "or use pipeline = 'tf'"
-# Of the patch on each side of it: 25 times its pixels in 2D, and 125 times in 3D.
+# Patch lengths on each side of the patch: 25 times its pixels in 2D, 125 times in 3D.
 MOST_LENGTHS = 2
 
 
@@ -28,20 +28,20 @@ def check_installed() -> None:
 
 
 def check_patch(augmentation: Augmentation, patch: Sequence[int]) -> None:
-    """Raise ValueError where samples of this spatial shape would need too much around them."""
+    """Raise ValueError if samples of this spatial shape need too much of the mirror image."""
     for axis, (pixels, length) in enumerate(zip(farthest(augmentation, patch), patch, strict=True)):
         most = MOST_LENGTHS * (length - 1)
         if pixels > most > 0:
             raise ValueError(
                 "Rotation, scale, shear and translation together may reach "
-                f"{math.ceil(pixels)} pixels beyond the patch of {length} along axis {axis}, where "
-                f"its mirror image lies; DALI needs that in memory, and at most {most} are "
-                f"allowed. Choose smaller ranges, {INSTEAD}."
+                f"{math.ceil(pixels)} pixels beyond the patch of {length} along axis {axis}; DALI "
+                f"needs the mirror image there in memory, and at most {most} pixels are allowed. "
+                f"Choose smaller ranges, {INSTEAD}."
             )
 
 
 def held_batches(augmentation: Augmentation, patch: Sequence[int]) -> int:
-    """Return how many batches of samples DALI, and handing over to it, hold at a time.
+    """Return how many batches of samples are held by DALI and on the way to it.
 
     Measured with batches of 8 x 512^2: at most twice as many.
     """
@@ -54,9 +54,9 @@ def held_batches(augmentation: Augmentation, patch: Sequence[int]) -> int:
 
 
 def farthest(augmentation: Augmentation, patch: Sequence[int]) -> list[float]:
-    """Return how many pixels beyond the patch, at most, one may come from, along each axis.
+    """Return an upper bound of how far beyond the patch, along each axis, a pixel may come from.
 
-    A bound from what each augmentation may do alone, not the least one.
+    It follows from the bounds of each augmentation alone, and is not the least one.
     """
     rank = len(patch)
     middle = [(length - 1) / 2 for length in patch]
@@ -68,11 +68,11 @@ def farthest(augmentation: Augmentation, patch: Sequence[int]) -> list[float]:
         distance = math.hypot(*away)
         sine = math.sin(math.radians(min(_most(augmentation.rotation), 90)))
         for first, second in combinations(chosen_axes(augmentation.rotation.axes, rank), 2):
-            one, other = away[first], away[second]
-            across = math.hypot(one, other)
-            away[first] = min(one + sine * other, across)
-            away[second] = min(other + sine * one, across)
-        away = [min(one, distance) for one in away]
+            along, across = away[first], away[second]
+            diagonal = math.hypot(along, across)
+            away[first] = min(along + sine * across, diagonal)
+            away[second] = min(across + sine * along, diagonal)
+        away = [min(pixels, distance) for pixels in away]
     if augmentation.shear is not None:
         slope = math.tan(math.radians(_most(augmentation.shear)))
         straight = list(away)
@@ -83,8 +83,8 @@ def farthest(augmentation: Augmentation, patch: Sequence[int]) -> list[float]:
             away[axis] /= min(augmentation.scale.low, 1)
     turned = chosen_axes(augmentation.rotation90, rank)
     for axis in turned:
-        away[axis] = max(away[one] for one in turned)
-    return [one - start for one, start in zip(away, middle, strict=True)]
+        away[axis] = max(away[other] for other in turned)
+    return [pixels - half for pixels, half in zip(away, middle, strict=True)]
 
 
 def _most(amount: Amount) -> float:

@@ -1,7 +1,7 @@
 """Random numbers of a training sample, each a function of (seed, epoch, sample) alone.
 
-Stateless ops only: what a sample looks like depends neither on the process that makes it nor on
-when. A choice has a stream of its own, so that adding one leaves the others as they were.
+All ops are stateless: a sample does not depend on the process that makes it, or on the time. Each
+choice has its own stream, so that a new choice does not change the others.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ ORDER_STREAM = 0
 CROP_STREAM = 1
 CENTRED_STREAM = 2
 VOXEL_STREAM = 3
-# Fixed for good: a run that is resumed must see the same samples.
+# Never change these numbers: a resumed run must see the same samples.
 STREAMS = {
     "flips": 16,
     "rotation90": 17,
@@ -35,7 +35,7 @@ STREAMS = {
 def stream_seed(seed: int, epoch: tf.Tensor, sample: tf.Tensor | int, stream: int) -> tf.Tensor:
     """Return the seed (2,) of one stream of a sample, for TensorFlow's stateless ops.
 
-    Distinct for epochs under 2^23, samples under 2^32 and streams under 2^8.
+    Seeds are distinct for epochs below 2^23, samples below 2^32 and streams below 2^8.
     """
     return tf.stack([tf.constant(seed, tf.int64), (epoch * 2**32 + sample) * 2**8 + stream])
 
@@ -50,7 +50,7 @@ def epoch_order(num_samples: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:
 
 
 def crop_start(shape: tf.Tensor, patch: Sequence[int], seed: tf.Tensor) -> tf.Tensor:
-    """Return where a random patch of a case of `shape` (rank,) begins, (rank,) int64."""
+    """Return the first voxel of a uniformly random patch in a case of `shape` (rank,), int64."""
     room = tf.cast(shape, tf.int64) - np.asarray(patch, np.int64) + 1
     return tf.math.floormod(tf.cast(random_bits([len(patch)], seed), tf.int64), room)
 

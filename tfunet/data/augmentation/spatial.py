@@ -1,8 +1,8 @@
 """Moves the pixels of an image and its mask together: turns, affine maps, elastic deformation.
 
-An affine map goes backwards, from a place of the result to the place in the image that it shows,
+An affine map goes backwards, from a position in the result to the one in the image that it shows,
 both in pixels from the centre. Pure functions of tensors with static shapes: they run in a data
-pipeline and on the device alike, compiled by XLA or not.
+pipeline and on the device, with XLA or without.
 """
 
 import math
@@ -16,16 +16,16 @@ import tensorflow as tf
 
 
 def planes(axes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the planes of each two axes."""
+    """Return all pairs of axes."""
     return list(combinations(axes, 2))
 
 
 def rotation_matrix(
     degrees: Sequence[tf.Tensor], turned: Sequence[tuple[int, int]], rank: int
 ) -> tf.Tensor:
-    """Return the map (rank, rank) that turns by an angle in each plane, one after the other.
+    """Return the map (rank, rank) that rotates by an angle in each plane, one after the other.
 
-    A positive angle turns the first axis of a plane towards the second, as numpy.rot90 does.
+    A positive angle rotates the first axis of a plane towards the second, as numpy.rot90 does.
     """
     matrices = []
     for angle, (first, second) in zip(degrees, turned, strict=True):
@@ -49,14 +49,14 @@ def shear_matrix(
 
 
 def scale_matrix(factor: tf.Tensor, axes: Sequence[int], rank: int) -> tf.Tensor:
-    """Return the map (rank, rank) that makes things `factor` times as large along the axes."""
+    """Return the map (rank, rank) that enlarges by `factor` along the axes."""
     chosen = np.isin(np.arange(rank), axes)
     return tf.linalg.diag(tf.where(chosen, 1 / factor, 1.0))
 
 
 def compose(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return the product of two maps (rank, rank)."""
-    # Not tf.matmul, which on a GPU rounds its factors to 10 bits: a pixel's shift in a long patch.
+    # Not tf.matmul, which on a GPU rounds its factors to 10 bits: one pixel in a long patch.
     return tf.reduce_sum(first[:, :, tf.newaxis] * second[tf.newaxis], axis=1)
 
 
@@ -66,20 +66,19 @@ def displacement(
     """Return smooth random displacements in pixels, (fields, *shape).
 
     Simard et al. 2003: uniform noise under a Gaussian filter of `sigma` pixels, scaled. The noise
-    is drawn at knots `sigma` apart, whose filtered sum has the same correlation to 1e-4, for a
-    fraction of the work; and the scale is the standard deviation in pixels, which their alpha is
-    not.
+    is drawn at knots `sigma` apart, whose filtered sum has the same correlation to 1e-4 for a
+    fraction of the work. Unlike their alpha, the scale is the standard deviation in pixels.
 
     Args:
         noise: Uniform over 0 to 1, (fields, *knots_shape(shape, sigma)).
-        deviation: Of the displacement, in pixels.
-        shape: Of the image.
-        sigma: Of the filter, in pixels.
+        deviation: Standard deviation of the displacement, in pixels.
+        shape: Shape of the image.
+        sigma: Sigma of the filter, in pixels.
     """
     # Uniform over -sqrt(3) to sqrt(3) has the standard deviation 1; so has the weighted sum.
     field = (noise * 2 - 1) * (math.sqrt(3) * deviation)
     for length in shape:
-        # Takes the first spatial axis away and puts the filtered one behind the others.
+        # Replaces the first spatial axis by the filtered one, behind the others.
         field = tf.tensordot(field, _filter_weights(length, sigma), [[1], [1]])
     return field
 
@@ -112,9 +111,9 @@ def quarter_turns(axes: Sequence[int], rank: int) -> list[Turn]:
         order = list(range(rank))
         for axis, other in zip(axes, moved, strict=True):
             order[axis] = other
-        swaps = sum(one > other for one, other in combinations(order, 2))
+        swaps = sum(first > second for first, second in combinations(order, 2))
         for bits in product((False, True), repeat=len(axes)):
-            # With an odd number of swaps and reversals it would be a mirror image.
+            # An odd number of swaps and reversals would be a mirror image.
             if (swaps + sum(bits)) % 2 == 0:
                 reversed_axes = {axis for axis, bit in zip(axes, bits, strict=True) if bit}
                 reverse = tuple(axis in reversed_axes for axis in range(rank))
@@ -161,7 +160,7 @@ def resample(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return image and mask under one map: the image linearly, the mask from the nearest pixel.
 
-    Beyond the border lies the mirror image, the border pixel not doubled.
+    The image is mirrored at its border; the border pixel is not doubled.
 
     Args:
         image: (*shape, channels) float32.
@@ -181,7 +180,7 @@ def resample(
 
 
 def _places(shape: Sequence[int], matrix: tf.Tensor, shift: tf.Tensor) -> list[tf.Tensor]:
-    """Return for each array axis which place of the image each pixel shows."""
+    """Return for each array axis the position in the image that each pixel shows."""
     offset = -tf.reduce_sum(matrix * shift, axis=1)
     places = []
     for axis, length in enumerate(shape):
@@ -195,7 +194,7 @@ def _places(shape: Sequence[int], matrix: tf.Tensor, shift: tf.Tensor) -> list[t
 
 
 def _mirrored(place: tf.Tensor, length: int) -> tf.Tensor:
-    """Return the place within 0..length-1 that mirrors at both ends lead to; itself if within."""
+    """Return positions mirrored at both ends into 0..length-1; those within stay the same."""
     if length == 1:
         return tf.zeros_like(place)
     period = 2.0 * (length - 1)
@@ -203,22 +202,22 @@ def _mirrored(place: tf.Tensor, length: int) -> tf.Tensor:
 
 
 def _linear(image: tf.Tensor, places: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the image (*shape, channels) at these places within it, each (*shape)."""
+    """Return the image (*shape, channels) interpolated at these positions, each (*shape)."""
     *shape, channels = image.shape.as_list()
-    # One pixel more along each axis, so that the last one has a next one too.
+    # One more pixel along each axis, so that the last pixel has a neighbour too.
     wide = [length + 1 for length in shape]
     pixels = tf.pad(image, [*[[0, 1]] * len(shape), [0, 0]], mode="SYMMETRIC")
-    # Single numbers without an axis of channels: gather_nd takes half the time for them.
+    # A single channel needs no axis: gather_nd then takes half the time.
     inner = [] if channels == 1 else [channels]
     pixels = tf.reshape(pixels, [-1, *inner])
     lows = [tf.floor(place) for place in places]
     low_index = _flat_indices(lows, wide)
-    # Corner by corner: in one array for all, they would leave the processor's cache.
-    corners = [sum(one) for one in product(*((0, step) for step in _strides(wide)))]
+    # Corner by corner: one array for all would not fit into the processor's cache.
+    corners = [sum(steps) for steps in product(*((0, step) for step in _strides(wide)))]
     values = [tf.gather_nd(pixels, (low_index + step)[:, tf.newaxis]) for step in corners]
     for place, low in zip(places, lows, strict=True):
         share = tf.reshape(place - low, [-1, *[1] * len(inner)])
-        # The corners whose first axis is low come first; what remains is one axis less.
+        # The corners with the low end of the first axis come first. Each round removes one axis.
         half = len(values) // 2
         pairs = zip(values[:half], values[half:], strict=True)
         values = [near + (far - near) * share for near, far in pairs]
@@ -238,7 +237,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
 
 
 def _column(length: int, axis: int, rank: int) -> list[int]:
-    return [length if one == axis else 1 for one in range(rank)]
+    return [length if other == axis else 1 for other in range(rank)]
 
 
 def _unit(row: int, column: int, rank: int) -> np.ndarray:
