@@ -562,13 +562,13 @@ def tally(batch, window, validation, seen):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"replica_batch": 15}, "14 training samples, fewer than global_batch=15"),
-        ({"num_replicas": 8}, "14 training samples, fewer than global_batch=16"),
+        ({"replica_batch": 15}, "14 training samples, fewer than the global_batch=15"),
+        ({"num_replicas": 8}, "14 training samples, fewer than the global_batch=16"),
         ({"train": ()}, "This pipeline has no cases"),
         ({"train": (0, 0)}, "distinct indices of the 14"),
         ({"train": (0, 14)}, "distinct indices of the 14"),
         ({"replica_batch": 4, "accumulation": 3}, "cannot be cut into accumulation=3"),
-        ({"first_step": 4}, "first_step=4..last_step=3"),
+        ({"first_step": 4}, "first_step=4 and last_step=3 must satisfy"),
         ({"first_step": -1}, "first_step=-1"),
         ({"augmentation": Augmentation(rotation90=True)}, "whose lengths in a patch"),
     ],

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-DATA = "folder"
+DEFAULT_DATA = "folder"
 PATHS = ("root", "file")
 
 
 def described(data: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return `data` and its options with what its file says, if it names a TOML file.
+    """Return `data` and its options; if `data` names a TOML file, both come from the file.
 
-    The file has the options, and `data`, which is 'folder' by default. `root` and `file` are
-    relative to it; `root` is its own folder by default. The given options come before the file's.
+    The file holds the options, and `data`, which is 'folder' by default. `root` and `file` are
+    relative to the file; `root` is its folder by default. The given options override the file's.
 
     Raises ValueError for a file that cannot be read.
     """
@@ -24,7 +24,7 @@ def described(data: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"The description {data!r} cannot be read ({error}).") from error
-    kind = table.pop("data", DATA)
+    kind = table.pop("data", DEFAULT_DATA)
     if kind != "csv":
         table.setdefault("root", ".")
     for key in PATHS:

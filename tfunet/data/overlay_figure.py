@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-# Okabe and Ito 2008, told apart by the colour-blind; without black, which no image shows.
+# Okabe and Ito 2008, for colour-blind readers; without black, which images hide.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2")
 SUFFIXES = (".png", ".svg", ".pdf")
 WIDTH = 9.3  # inches
@@ -32,10 +32,10 @@ def draw(
     an image share the grey scale of the first, so that a change of brightness can be seen.
 
     Args:
-        panels: The first one, or with `in_pairs` the first of every two, is the original.
-        title: Above them all.
+        panels: The first panel, or with `in_pairs` the first of every two, is the original.
+        title: Title of the figure.
         labels: Label to its name in the legend.
-        in_pairs: Keep two panels beside each other.
+        in_pairs: Keep each two panels beside each other.
     """
     num_views, most = (1, 7) if panels[0].mask.ndim == 2 else (3, 3)
     most -= most % 2 if in_pairs else 0
@@ -64,7 +64,7 @@ def draw(
 
 
 def slices(panel: Panel) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return (image, mask) of each view: of an image itself, of a volume three slices."""
+    """Return (image, mask) of each view: the image itself, or three slices of a volume."""
     grey = panel.image[..., 0]
     if grey.ndim == 2:
         return [(grey, panel.mask)]
@@ -83,7 +83,7 @@ def overlay(mask: np.ndarray) -> np.ndarray:
         framed[1 + down : 1 + down + rows, 1 + right : 1 + right + columns]
         for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1))
     ]
-    is_outline = np.any([mask != one for one in neighbours], axis=0)
+    is_outline = np.any([mask != neighbour for neighbour in neighbours], axis=0)
     colours = np.zeros((*mask.shape, 4), np.float32)
     for label in np.unique(mask[mask > 0]).tolist():
         colours[mask == label, :3] = to_rgb(colour_of(label))
@@ -92,5 +92,5 @@ def overlay(mask: np.ndarray) -> np.ndarray:
 
 
 def colour_of(label: int) -> str:
-    """Return the colour of a label from 1; after seven they come again."""
+    """Return the colour of a label from 1; the seven colours repeat."""
     return COLOURS[(label - 1) % len(COLOURS)]

@@ -247,7 +247,10 @@ def test_what_dali_cannot_do_is_refused_with_the_configuration(changed, said):
     ("table", "said"),
     [
         ({"scale": [0.1, 1]}, "reach 140 pixels beyond the patch of 32 along axis 0"),
-        ({"scale": [0.1, 1]}, "at most 62 are allowed. Choose smaller ranges, or use pipeline ="),
+        (
+            {"scale": [0.1, 1]},
+            "at most 62 pixels are allowed. Choose smaller ranges, or use pipeline =",
+        ),
         ({"scale": [0.5, 1], "rotation": 180, "translation": 1}, "beyond the patch of 32"),
     ],
 )

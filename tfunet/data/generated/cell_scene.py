@@ -14,7 +14,7 @@ def cell_case(
     instances, depth = _paint(rng, size, places)
     stain = _stain(rng, instances, depth, radius)
 
-    # None of this is to be found, and all of it is as bright as the cells.
+    # Background that is as bright as the cells.
     blurred_places = _scatter(rng, size, 1.3 * radius, coverage=rng.uniform(0.03, 0.15))
     haze = _stain(rng, *_paint(rng, size, blurred_places), radius)
     haze = blur(haze, rng.uniform(3.0, 4.5)) * rng.uniform(0.7, 1.4)
@@ -33,24 +33,24 @@ def cell_case(
 
 
 def _scatter(rng: np.random.Generator, size: int, radius: float, coverage: float) -> np.ndarray:
-    """Return row, column and radius of each cell, most of them next to another one."""
+    """Return row, column and radius of each cell; most cells lie next to another one."""
     crowding = rng.uniform(0.35, 0.85)
     places = np.zeros((0, 3))
-    # The tries are bounded: a crowded image may have no room for another cell.
+    # The number of tries is bounded: a crowded image may have no room for another cell.
     for _ in range(400):
         if len(places) and np.pi * (places[:, 2] ** 2).sum() >= coverage * size**2:
             break
-        own = radius * rng.uniform(0.7, 1.35)
+        cell_radius = radius * rng.uniform(0.7, 1.35)
         at = rng.uniform(-0.3 * radius, size + 0.3 * radius, 2)
         if len(places) and rng.random() < crowding:
             other = places[int(rng.integers(len(places)))]
             angle = rng.uniform(0, 2 * np.pi)
-            apart = (own + other[2]) * rng.uniform(0.8, 1.0)
+            apart = (cell_radius + other[2]) * rng.uniform(0.8, 1.0)
             at = other[:2] + apart * np.array([np.sin(angle), np.cos(angle)])
-        inside = (at > -own / 2).all() and (at < size + own / 2).all()
+        inside = (at > -cell_radius / 2).all() and (at < size + cell_radius / 2).all()
         distances = np.hypot(places[:, 0] - at[0], places[:, 1] - at[1])
-        if inside and (distances > 0.75 * (places[:, 2] + own)).all():
-            places = np.vstack([places, [*at, own]])
+        if inside and (distances > 0.75 * (places[:, 2] + cell_radius)).all():
+            places = np.vstack([places, [*at, cell_radius]])
     return places
 
 

@@ -1,6 +1,6 @@
-"""Smooth noise, blur and shapes, of which the generated images are made. Imports no TensorFlow.
+"""Smooth noise, blur and shapes for the generated images. Imports no TensorFlow.
 
-float32 throughout, and elementwise arithmetic in a fixed order, for the same bits in any process.
+All arithmetic is float32, elementwise and in a fixed order: the same bits in any process.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,13 +38,13 @@ def smooth_field(rng: np.random.Generator, shape: Sequence[int], wavelength: int
 
 
 def blur(image: np.ndarray, sigma: float) -> np.ndarray:
-    """Return float32: the image under a Gaussian of `sigma` pixels, its edges mirrored."""
+    """Return the image as float32 under a Gaussian of `sigma` pixels, mirrored at its edges."""
     image = image.astype(np.float32, copy=False)
     reach = max(1, int(3 * sigma + 0.5))
     taps = np.exp(-((np.arange(-reach, reach + 1) / sigma) ** 2) / 2)
     taps = (taps / taps.sum()).astype(np.float32)
     for axis, length in enumerate(image.shape):
-        widths = [(reach, reach) if one == axis else (0, 0) for one in range(image.ndim)]
+        widths = [(reach, reach) if other == axis else (0, 0) for other in range(image.ndim)]
         padded = np.pad(image, widths, mode="symmetric")
         before = (slice(None),) * axis
         image = _sum(
@@ -56,7 +56,7 @@ def blur(image: np.ndarray, sigma: float) -> np.ndarray:
 def ellipsoid(
     grid: np.ndarray, centre: Sequence[float] | np.ndarray, half_axes: Sequence[float] | np.ndarray
 ) -> np.ndarray:
-    """Return how far each place of `grid` (axes, *spatial) is from the centre: 1 on the surface."""
+    """Return each point's distance from the centre, 1 on the surface; `grid`: (axes, *spatial)."""
     squares = (
         ((places - np.float32(middle)) / np.float32(half)) ** 2
         for places, middle, half in zip(grid, centre, half_axes, strict=True)
@@ -65,7 +65,7 @@ def ellipsoid(
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + exp(-values)), without its overflow."""
+    """Return 1 / (1 + exp(-values)) without overflow."""
     return np.float32(0.5) + np.float32(0.5) * np.tanh(values * np.float32(0.5))
 
 

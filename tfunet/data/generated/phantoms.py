@@ -1,8 +1,8 @@
 """Generated data sets that need no download: 2D cells and 3D tumours. Imports no TensorFlow.
 
-A case follows from (seed, index) alone, so any process can make any case, in any order. Both sets
-are made so that brightness does not give the answer away: things that are not to be found are as
-bright as those that are, light is uneven, and shapes and contrasts differ from case to case.
+A case depends only on (seed, index), so any process can make any case in any order. Brightness
+alone does not solve the task: background objects are as bright as foreground objects, light is
+uneven, and shapes and contrasts differ between cases.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from tfunet.data.generated.tumour_scene import MODALITIES, tumour_case
 from tfunet.data.preprocess import normalise
 from tfunet.data.source import DataSource
 
-# Part of the fingerprint: raise it when a change here changes pixels.
+# Part of the fingerprint: increase it when a change here changes pixels.
 PHANTOM_VERSION = 2
 
 
@@ -30,14 +30,14 @@ def cells(
 ) -> DataSource:
     """Open 2D microscopy-like cells: touching, blurred, noisy, unevenly lit.
 
-    Where cells touch, the line between them is background, or with `border` a class of its own.
+    The line between touching cells is background, or with `border` a class of its own.
     Out-of-focus cells, debris and fibres are background.
 
     Args:
-        num_cases: Images to make.
+        num_cases: Number of images.
         size: Rows and columns, at least 32.
-        seed: Another seed, other images.
-        noise: 1 is usual, 0 is none.
+        seed: Another seed gives other images.
+        noise: Strength; 1 is usual, 0 is none.
         border: Add the class of the lines between touching cells.
     """
     _at_least("size", size, 32)
@@ -60,16 +60,16 @@ def tumours(
 ) -> DataSource:
     """Open 3D brain-like volumes with nested tumours, in up to four MR-like modalities.
 
-    Labels: 1 edema, 2 core that does not enhance, 3 enhancing. Regions, as in the BraTS
+    Labels: 1 edema, 2 non-enhancing core, 3 enhancing. Regions, as in the BraTS
     challenge: whole (1, 2, 3), core (2, 3), enhancing (3). Ventricles, vessels and white-matter
     lesions are as bright as parts of the tumour, and background.
 
     Args:
-        num_cases: Volumes to make.
+        num_cases: Number of volumes.
         size: Length of each side, at least 16.
-        seed: Another seed, other volumes.
-        noise: 1 is usual, 0 is none.
-        channels: The first so many of FLAIR, T1 with contrast agent, T2, T1.
+        seed: Another seed gives other volumes.
+        noise: Strength; 1 is usual, 0 is none.
+        channels: How many of FLAIR, T1 with contrast agent, T2, T1, in this order.
     """
     _at_least("size", size, 16)
     _at_least("noise", noise, 0)

@@ -6,7 +6,7 @@ import numpy as np
 
 from tfunet.data.generated.noise_and_shapes import blur, ellipsoid, sigmoid, smooth_field
 
-# How bright each thing is, before each case's own deviation.
+# Brightness of each tissue, before random deviations in each case.
 CONTRAST = {
     "flair": {
         "white": 0.45, "grey": 0.66, "fluid": 0.12, "edema": 0.95, "core": 0.66,
@@ -30,7 +30,7 @@ MODALITIES = tuple(CONTRAST)
 
 @dataclass(frozen=True, kw_only=True)
 class Anatomy:
-    """The share of each voxel that is this or that, 0 to 1, and the mask."""
+    """The share of each tissue in each voxel, 0 to 1, and the mask."""
 
     brain: np.ndarray
     white: np.ndarray
@@ -120,23 +120,23 @@ def _fluid(
 def _tumour(
     rng: np.random.Generator, grid: np.ndarray, skull: np.ndarray, fluid: np.ndarray
 ) -> np.ndarray:
-    """Return the mask: a ragged edema, a core somewhere in it, a torn enhancing shell in that."""
+    """Return the mask: a ragged edema, a core in it, and in that a torn enhancing shell."""
     shape = skull.shape
     direction = rng.normal(0, 1, 3)
     centre = direction / np.sqrt((direction**2).sum()) * rng.uniform(0.15, 0.5)
     half_axes = rng.uniform(0.34, 0.54) * rng.uniform(0.8, 1.2, 3)
     ragged = smooth_field(rng, shape, max(2, shape[0] // 7))
     spread = ellipsoid(grid, centre, half_axes) + 0.22 * ragged
-    whole = (spread < 1) & (skull < 0.97) & ((fluid < 0.5) | (spread < 0.6))
+    tumour = (spread < 1) & (skull < 0.97) & ((fluid < 0.5) | (spread < 0.6))
 
     smooth = smooth_field(rng, shape, max(2, shape[0] // 6))
     inner = ellipsoid(grid, centre + rng.normal(0, 0.3, 3) * half_axes, half_axes) + 0.12 * smooth
-    core = _lowest(inner, whole, rng.uniform(0.25, 0.55))
+    core = _lowest(inner, tumour, rng.uniform(0.25, 0.55))
     # The shell lies at some depth of the core, and is torn where the field is high.
     shell = np.abs(inner - float(inner[core].max()) * rng.uniform(0.7, 1.0))
     torn = 0.15 * smooth_field(rng, shape, max(2, shape[0] // 6))
     enhancing = _lowest(shell + torn, core, rng.uniform(0.35, 0.65))
-    return whole.astype(np.uint8) + core + enhancing
+    return tumour.astype(np.uint8) + core + enhancing
 
 
 def _lowest(values: np.ndarray, within: np.ndarray, share: float) -> np.ndarray:
