@@ -155,7 +155,7 @@ def unreadable(image, mask):
         (lambda image, mask: (image[..., :1], mask), r"shape \(8, 3, 1\); .* 2 channels"),
         (lambda image, mask: (image[None], mask), "expected 2 spatial axes"),
         (lambda image, mask: (image[:0], mask[:0]), r"shape \(0, 3, 2\)"),
-        (lambda image, mask: (image, mask[:-1]), r"mask has shape \(7, 3\) and the image \(8, 3\)"),
+        (lambda image, mask: (image, mask[:-1]), r"mask has shape \(7, 3\), its image \(8, 3\)"),
         (lambda image, mask: (image * np.float32(np.nan), mask), "NaN or infinite"),
         (lambda image, mask: (image, mask + 2), "labels 2..4; allowed: 0..2"),
         (lambda image, mask: (image, mask.astype(int) - 1), "labels -1..1; allowed: 0..2"),
