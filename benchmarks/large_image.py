@@ -185,8 +185,8 @@ def compare_windows(run, image_path, prediction_path, report):
 
 def compare_whole(run, image_path, prediction_path, report):
     """Compare all labels of an image that fits with one pass of the network over all of it."""
+    from tfunet.data.image_files import read_image
     from tfunet.data.preprocess import normalise
-    from tfunet.data.readers import read_image
 
     logits = logits_of(run, normalise(read_image(image_path), "zscore"))
     differ = tifffile.imread(prediction_path) != logits.argmax(-1)

@@ -140,9 +140,14 @@ def drawn(pipeline, count):
     """Return case, start, flips and map of the first samples of our pipeline."""
     import tensorflow as tf
 
-    from tfunet.data.augment import Draws
-    from tfunet.data.spatial import planes, rotation_matrix
-    from tfunet.data.streams import CROP_STREAM, crop_start, random_bits, stream_seed
+    from tfunet.data.augmentation.augment import Draws
+    from tfunet.data.augmentation.random_streams import (
+        CROP_STREAM,
+        crop_start,
+        random_bits,
+        stream_seed,
+    )
+    from tfunet.data.augmentation.spatial import planes, rotation_matrix
 
     shapes = np.asarray(pipeline.cases.shapes, np.int64)
     rank = shapes.shape[1]

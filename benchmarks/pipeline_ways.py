@@ -296,7 +296,7 @@ def our_pipeline(task, folder):
     """Return our training pipeline over the files, decoded into `folder` if they are not there."""
     from tfunet.config.augmentation import Amount, Augmentation
     from tfunet.data.cache import build_cache
-    from tfunet.data.folder import open_folder
+    from tfunet.data.layouts.folder import open_folder
     from tfunet.data.pipeline import TrainingPipeline
 
     source = open_folder(**task.source)
@@ -336,7 +336,13 @@ MODULES = {
     "torch": ("torch", "cv2", "nibabel"),
     "grain": ("grain", "cv2", "scipy"),
     "keras": ("keras", "cv2", "scipy"),
-    "ours": ("tensorflow", "tfunet.data.folder", "tfunet.data.pipeline", "imagecodecs", "nibabel"),
+    "ours": (
+        "tensorflow",
+        "tfunet.data.layouts.folder",
+        "tfunet.data.pipeline",
+        "imagecodecs",
+        "nibabel",
+    ),
 }
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
 from tfunet.data.cache import build_cache
-from tfunet.data.phantoms import cells, tumours
+from tfunet.data.generated.phantoms import cells, tumours
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.split import split_cases
 from tfunet.learning import losses, optimizers

@@ -17,7 +17,7 @@ import tf_keras
 
 from tf_native.multiworker import tf_config
 from tfunet.config.run import from_json
-from tfunet.data.phantoms import cells
+from tfunet.data.generated.phantoms import cells
 from tfunet.data.split import split_cases
 from tfunet.worker import launch_from
 

@@ -14,9 +14,9 @@ FLOORS = (
     ("exit_codes", "config"),
     ("record", "backend"),
     ("machine", "process", "timing", "models"),
-    ("learning", "graph", "data.formats"),
+    ("learning", "graph", "data.formats", "data.augmentation"),
     ("data",),
-    ("arguments", "swap.plan", "predict", "single"),
+    ("data.layouts", "data.generated", "arguments", "swap.plan", "predict", "single"),
     ("swap.arena", "swap.storage"),
     ("swap.search", "swap.rewrite"),
     ("swap.measure",),
@@ -49,10 +49,9 @@ WITHOUT_TENSORFLOW = (
     *(f"machine/{name}" for name in ("__init__", "code_version", "cores", "cpu_memory", "doctor")),
     *(f"machine/{name}" for name in ("energy", "environment", "probes")),
     *("process/*", "timing/__init__", "timing/recorded", "timing/spans", "timing/warm_up"),
-    *(
-        f"data/{name}"
-        for name in ("__init__", "cache", "foreground", "lazy_image", "source", "task")
-    ),
+    *(f"data/{name}" for name in ("__init__", "cache*", "check", "foreground", "image_files")),
+    *(f"data/{name}" for name in ("lazy_image", "sample_order", "source", "split", "task")),
+    *("data/layouts/*", "data/generated/*", "data/augmentation/dali_limits"),
     *(f"predict/{name}" for name in ("__init__", "jobs", "output", "prepare", "raster")),
     *("graph/__init__", "graph/step", "swap/__init__", "swap/plan/*", "swap/report/*"),
     "swap/search/*",

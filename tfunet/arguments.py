@@ -16,7 +16,7 @@ from tfunet.config.keys import KEYS
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
 from tfunet.data import DATASETS
-from tfunet.data.description import described
+from tfunet.data.description_file import described
 from tfunet.models import MODELS
 
 TYPE_WORDS = {

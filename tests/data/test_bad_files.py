@@ -227,7 +227,7 @@ def test_every_bad_file_of_a_format_is_found_in_one_pass(tmp_path, name):
     [
         ({"classes": {"cell": 1}}, "labels out of range"),
         ({}, "holds the values 0, 1, 2"),
-        ({"classes": {"cell": "#ff0000"}}, "labels out of range: holds the values #"),
+        ({"classes": {"cell": "#ff0000"}}, "labels out of range: the mask holds the values #"),
     ],
 )
 def test_a_mask_saved_as_jpeg_says_what_jpeg_did_to_it(tmp_path, options, words):
@@ -242,7 +242,7 @@ def test_a_mask_saved_as_jpeg_says_what_jpeg_did_to_it(tmp_path, options, words)
     (defect,) = check(open_source("folder", {**described, **options})).defects
     assert defect.file == "masks/a.jpg"
     assert words in defect.what
-    assert "JPEG changes values a little everywhere: save masks as PNG" in defect.what
+    assert "JPEG changes pixel values slightly: save masks as PNG" in defect.what
 
 
 @pytest.fixture
@@ -264,7 +264,8 @@ def test_a_file_without_permission_is_named(open_folder_for_all, name):
     code = (
         "import json, os, sys, h5py, nibabel, pydicom, tifffile, zarr, PIL.Image, imagecodecs;"
         "from tfunet.data.check import check; from tfunet.data.source import open_source;"
-        "from tfunet.data import folder, readers; from tfunet.data.formats import FORMATS;"
+        "from tfunet.data import image_files; from tfunet.data.layouts import folder;"
+        "from tfunet.data.formats import FORMATS;"
         "import importlib; [importlib.import_module(one) for one in FORMATS.values()];"
         "PIL.Image.init(); os.chdir(sys.argv[1]);"
         "os.geteuid() or os.seteuid(65534);"

@@ -10,8 +10,8 @@ from paths import ROOT
 from tfunet.config.augmentation import KINDS, NAMES, read_augmentation
 from tfunet.config.run import RunConfig
 from tfunet.data.check import check
-from tfunet.data.folder import open_folder
-from tfunet.data.phantoms import cells, tumours
+from tfunet.data.generated.phantoms import cells, tumours
+from tfunet.data.layouts.folder import open_folder
 
 PAGE = (ROOT / "docs" / "data.md").read_text()
 

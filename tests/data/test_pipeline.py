@@ -17,8 +17,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tfunet.config.augmentation import KINDS, Augmentation, read_augmentation
-from tfunet.data import mapped
-from tfunet.data.cache import CachedCases, build_cache
+from tfunet.data import memory_map
+from tfunet.data.cache import build_cache
+from tfunet.data.cached_cases import CachedCases
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.source import DataSource
 
@@ -465,7 +466,7 @@ def test_memory_is_bounded_however_many_steps_are_fed(tmp_path):
 
 
 def test_pages_of_a_large_cache_are_given_back_and_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(mapped, "RESIDENT_BYTES", 2**26)
+    monkeypatch.setattr(memory_map, "RESIDENT_BYTES", 2**26)
     cases, last, _ = large_cases(tmp_path, side=1024, count=60)
     pipeline = EvaluationPipeline(cases=cases, validation=tuple(range(60)), replica_batch=1)
     before, read = resident_bytes("RssFile"), []
@@ -561,13 +562,13 @@ def tally(batch, window, validation, seen):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"replica_batch": 15}, "14 training samples, fewer than global_batch=15"),
-        ({"num_replicas": 8}, "14 training samples, fewer than global_batch=16"),
-        ({"train": ()}, "No cases are left"),
+        ({"replica_batch": 15}, "14 training samples, fewer than the global_batch=15"),
+        ({"num_replicas": 8}, "14 training samples, fewer than the global_batch=16"),
+        ({"train": ()}, "This pipeline has no cases"),
         ({"train": (0, 0)}, "distinct indices of the 14"),
         ({"train": (0, 14)}, "distinct indices of the 14"),
         ({"replica_batch": 4, "accumulation": 3}, "cannot be cut into accumulation=3"),
-        ({"first_step": 4}, "first_step=4..last_step=3"),
+        ({"first_step": 4}, "first_step=4 and last_step=3 must satisfy"),
         ({"first_step": -1}, "first_step=-1"),
         ({"augmentation": Augmentation(rotation90=True)}, "whose lengths in a patch"),
     ],

@@ -16,7 +16,7 @@ from paths import ROOT
 from PIL import Image
 
 from tfunet.data.check import case_defects
-from tfunet.data.folder import open_folder
+from tfunet.data.layouts.folder import open_folder
 
 STUDIES = ROOT / "studies"
 REAL = ROOT.parent / "shared" / "data"

@@ -11,9 +11,9 @@ from tfunet.arguments import from_dict
 from tfunet.config.augmentation import read_augmentation
 from tfunet.data import sample_pictures
 from tfunet.data.cache import build_cache
-from tfunet.data.phantoms import cells, tumours
+from tfunet.data.generated.phantoms import cells, tumours
+from tfunet.data.overlay_figure import COLOURS, Panel, draw, overlay, slices
 from tfunet.data.pipeline import TrainingPipeline
-from tfunet.data.sheet import COLOURS, Panel, draw, overlay, slices
 from tfunet.data.split import split_cases
 
 SMALL = {"data_options": {"num_cases": 6, "size": 32}, "seed": 4}
@@ -79,7 +79,7 @@ def texts(figure):
 
 def drawn(run, monkeypatch, tmp_path, **options):
     """The panels and the texts of what `show` draws."""
-    from tfunet.data import sheet
+    from tfunet.data import overlay_figure
 
     kept = {}
 
@@ -87,7 +87,7 @@ def drawn(run, monkeypatch, tmp_path, **options):
         kept["panels"], kept["figure"] = panels, draw(panels, **given)
         return kept["figure"]
 
-    monkeypatch.setattr(sheet, "draw", keep)
+    monkeypatch.setattr(overlay_figure, "draw", keep)
     sample_pictures.show(run, tmp_path / "a.svg", **options)
     return kept["panels"], texts(kept["figure"])
 
@@ -161,9 +161,9 @@ def test_what_cannot_be_shown_is_refused_and_nothing_is_written(
 
 
 def test_missing_matplotlib_is_said_with_what_to_type(monkeypatch, tmp_path):
-    monkeypatch.delitem(sys.modules, "tfunet.data.sheet", raising=False)
-    monkeypatch.delattr("tfunet.data.sheet", raising=False)
-    for name in [module for module in sys.modules if module.partition(".")[0] == "matplotlib"]:
+    monkeypatch.delitem(sys.modules, "tfunet.data.overlay_figure", raising=False)
+    monkeypatch.delattr("tfunet.data.overlay_figure", raising=False)
+    for name in [one for one in sys.modules if one.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"pip install 'tfunet\[report\]'"):

@@ -85,7 +85,9 @@ def test_every_group_is_held_out_in_exactly_one_fold(num_folds):
 
 
 def test_more_folds_than_groups_are_refused():
-    with pytest.raises(ValueError, match="folds=6, and the data set 'set' has 5 groups"):
+    with pytest.raises(
+        ValueError, match="folds=6 needs as many groups, and the data set 'set' has 5 groups"
+    ):
         split_cases(ANIMALS, folds=6)
 
 

@@ -55,7 +55,7 @@ def test_variables_of_a_process():
 
 
 def test_wrong_cores_are_said():
-    with pytest.raises(ValueError, match=r"TFUNET_CORES must hold core numbers .* got 'a,b'"):
+    with pytest.raises(ValueError, match=r"TFUNET_CORES must be core numbers .* got 'a,b'"):
         read_cores({"TFUNET_CORES": "a,b"})
 
 

@@ -51,7 +51,7 @@ def test_no_cap_changes_nothing():
     ("environment", "on_gpu", "words"),
     [
         (CAPPED, True, "this run trains on a GPU"),
-        ({}, False, "must be known when the process starts"),
+        ({}, False, "must be set when the process starts"),
         ({**CAPPED, "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300"}, False, "TF_CPU_BFC_MEM_LIMIT_IN_MB=400"),
     ],
 )
@@ -63,7 +63,10 @@ def test_a_cap_that_a_process_does_not_have_is_refused(environment, on_gpu, word
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("keys", "words"),
-    [([], TRY), (["--swap", "0.5"], "swap = '0.5' is on, and this was outside of the steps")],
+    [
+        ([], TRY),
+        (["--swap", "0.5"], "swap = '0.5' is on, but the memory ran out outside of the planned"),
+    ],
 )
 def test_a_run_that_is_too_large_for_its_cap_says_so(keys, words, tmp_path):
     command = [sys.executable, "-m", "tfunet", "train", *LARGE, "--out", str(tmp_path / "run")]

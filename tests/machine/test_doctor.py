@@ -252,7 +252,7 @@ def test_the_table_shows_what_to_type_under_the_row_that_lacks_it() -> None:
         "horovod  missing  not installed",
         "                  type: make horovod",
         "",
-        "One device can train here. What is missing above is needed only by what it names.",
+        "One device can train here. Missing parts are needed only for what their rows name.",
     ]
 
 

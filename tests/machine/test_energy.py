@@ -262,7 +262,7 @@ def test_the_doctor_says_what_can_be_read_and_what_to_type(powercap):
     powercap.close("intel-rapl:1")
     row = energy_check(powercap.root, None)
     assert row.status == "missing"
-    assert row.detail == "only root may read package-0, package-1-die-0; runs tell no joules"
+    assert row.detail == "only root may read package-0, package-1-die-0; runs record no energy"
     assert row.remedy.startswith(f"sudo chmod a+r {powercap.root}/intel-rapl:*/energy_uj")
     assert "GPU 0, GPU 2 can be read, only root" in energy_check(powercap.root, nvml()).detail
     row = energy_check(powercap.root / "none", None)

@@ -20,8 +20,8 @@ from paths import ROOT
 
 from tfunet import exit_codes
 from tfunet.cli import main
+from tfunet.data.image_files import read_image
 from tfunet.data.preprocess import normalise
-from tfunet.data.readers import read_image
 from tfunet.models.make import make_model
 from tfunet.predict.raster import RawFile
 from tfunet.predict.run import Options, predict

@@ -8,7 +8,7 @@ import pytest
 import tifffile
 import zarr
 
-from tfunet.data.readers import read_header
+from tfunet.data.image_files import read_header
 from tfunet.predict.jobs import identity_of, plan_jobs
 from tfunet.predict.output import SUFFIXES, default_format, write
 from tfunet.predict.raster import RawFile, raster_of

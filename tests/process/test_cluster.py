@@ -93,10 +93,10 @@ def test_without_a_launcher_there_is_no_place():
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        (OPEN_MPI, "MPI does not tell on which hosts its 4 processes run.*mpirun -x TFUNET_HOSTS"),
-        ({**OPEN_MPI, "TFUNET_HOSTS": "a,b"}, "each process needs a host"),
+        (OPEN_MPI, "MPI does not say on which hosts its 4 processes run.*mpirun -x TFUNET_HOSTS"),
+        ({**OPEN_MPI, "TFUNET_HOSTS": "a,b"}, "Each process needs a host"),
         ({"TFUNET_HOSTS": "a,b"}, "TFUNET_PROCESS must be a whole number, got ''"),
-        ({"TFUNET_HOSTS": "a,b", "TFUNET_PROCESS": "2"}, "must lie in 0..1"),
+        ({"TFUNET_HOSTS": "a,b", "TFUNET_PROCESS": "2"}, "must be in 0..1"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(environment, words):

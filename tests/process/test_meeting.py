@@ -102,7 +102,7 @@ def connected(address):
 def test_a_missing_chief_is_named():
     (met,) = meet(places(2)[1:], seconds={1: 0.5})
     assert met.startswith("process 0 of 2 on 127.0.0.1 (127.0.0.1, ports ")
-    assert "was not there for process 1 of 2" in met
+    assert "did not answer process 1 of 2" in met
 
 
 def test_other_code_is_refused_everywhere():

@@ -8,7 +8,7 @@ from paths import SUPPORT
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
 from tfunet.data.cache import build_cache
-from tfunet.data.phantoms import cells
+from tfunet.data.generated.phantoms import cells
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.split import split_cases
 from tfunet.learning import losses, optimizers

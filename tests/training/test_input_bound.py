@@ -9,7 +9,7 @@ import pytest
 from tfunet.backend import Launch
 from tfunet.config.augmentation import KINDS, read_augmentation
 from tfunet.data.cache import build_cache
-from tfunet.data.phantoms import cells
+from tfunet.data.generated.phantoms import cells
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.files.atomic import WriteError
 from tfunet.single import SingleDevice

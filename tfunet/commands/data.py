@@ -85,7 +85,7 @@ def _show(options: argparse.Namespace) -> int:
 
 def _cache(options: argparse.Namespace) -> int:
     from tfunet.data.cache import default_folder
-    from tfunet.data.cache_folder import clear, listing
+    from tfunet.data.cache_eviction import clear, listing
 
     config = config_of(options)
     folder = Path(config.cache_dir) if config.cache_dir else default_folder()

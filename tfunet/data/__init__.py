@@ -1,10 +1,10 @@
-"""Data sets: where cases come from. Imports no TensorFlow."""
+"""Data sets: where their cases come from, and how samples are made. Imports no TensorFlow."""
 
 DATASETS = {
-    "cells": "tfunet.data.phantoms:cells",
-    "tumours": "tfunet.data.phantoms:tumours",
-    "folder": "tfunet.data.folder:open_folder",
-    "msd": "tfunet.data.layouts:open_msd",
-    "nnunet": "tfunet.data.layouts:open_nnunet",
-    "csv": "tfunet.data.layouts:open_csv",
+    "cells": "tfunet.data.generated.phantoms:cells",
+    "tumours": "tfunet.data.generated.phantoms:tumours",
+    "folder": "tfunet.data.layouts.folder:open_folder",
+    "msd": "tfunet.data.layouts.dataset_json:open_msd",
+    "nnunet": "tfunet.data.layouts.dataset_json:open_nnunet",
+    "csv": "tfunet.data.layouts.csv_pairs:open_csv",
 }

@@ -1,4 +1,4 @@
-"""Reads every case of a data set once, and says what is in it and what is wrong. No TensorFlow."""
+"""`tfunet data check`: reads every case once, reports facts and defects. No TensorFlow."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -11,13 +11,13 @@ from tfunet.data.defects import BadFileError, Defect, DefectsError
 from tfunet.data.source import DataSource, RawCase
 from tfunet.data.split import SIDES, Split
 
-# Pixel sizes that differ by more ask for target_pixel_size.
+# Pixel sizes that differ by a larger factor need target_pixel_size.
 SAME_SPACING = 1.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseFacts:
-    """What a case holds before preprocessing.
+    """Facts about a case before preprocessing.
 
     Args:
         case_id: Its name.
@@ -25,12 +25,12 @@ class CaseFacts:
         side: "train" or "validation"; empty without a split.
         shape: Spatial shape.
         image_dtype: Type of the stored pixels.
-        mask_dtype: Likewise of the mask.
-        spacing: Pixel size along `shape`, where it is known.
-        target: Pixel size that it is resampled to, where it is.
+        mask_dtype: Type of the stored labels.
+        spacing: Pixel size along `shape`, where known.
+        target: Pixel size to resample to, if any.
         low: Smallest intensity of each channel.
         mean: Mean of each channel.
-        high: Greatest intensity of each channel.
+        high: Largest intensity of each channel.
         label_pixels: Pixels of each label, background first.
         content: Hash of the pixels.
     """
@@ -56,12 +56,12 @@ class Report:
 
     Args:
         name: The data set.
-        num_cases: Cases whose files were found and could be opened.
-        found: How many files were found, in words, where no case could be opened.
+        num_cases: Cases that could be opened.
+        found: How many files there are, in words, where no case could be opened.
         label_names: A name for each label, background first.
-        cases: Those that training can use.
-        defects: What training cannot use.
-        warnings: What training can use, and may not be meant.
+        cases: Cases that training can use.
+        defects: Problems because of which training cannot use a file or case.
+        warnings: Things that training can use but that may be a mistake.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Report:
 
     @classmethod
     def of_nothing(cls, error: DefectsError) -> "Report":
-        """Return the report of a data set that has no case that can be opened."""
+        """Return the report of a data set in which no case can be opened."""
         return cls(
             name=error.name,
             num_cases=0,
@@ -86,7 +86,7 @@ class Report:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON knows it."""
+        """Return the report as JSON types."""
         return asdict(self)
 
 
@@ -109,9 +109,9 @@ def check(
         except (ValueError, OSError) as error:
             defects.append(Defect(file=case_id, what=str(error), case_id=case_id))
         else:
-            wrong = case_defects(source, raw.image, raw.mask)
-            defects += [Defect(file=raw.file, what=what, case_id=case_id) for what in wrong]
-            if not wrong:
+            problems = case_defects(source, raw.image, raw.mask)
+            defects += [Defect(file=raw.file, what=what, case_id=case_id) for what in problems]
+            if not problems:
                 cases.append(_facts(source, case_id, raw, sides.get(index, "")))
     copies, warnings = _duplicates(cases)
     return Report(
@@ -126,39 +126,39 @@ def check(
 
 def case_defects(source: DataSource, image: np.ndarray, mask: np.ndarray) -> list[str]:
     """Return what is wrong with a case that was read, one line a defect."""
-    found = []
+    problems = []
     if image.dtype != np.float32 or mask.dtype != np.uint8:
-        found.append(
+        problems.append(
             f"image of type {image.dtype} and mask of type {mask.dtype}; needed: float32 and uint8."
         )
     if image.ndim != len(source.patch) + 1 or image.shape[-1] != source.channels:
         spatial = ", ".join(["height", "width", "depth"][: len(source.patch)])
-        found.append(f"image of shape {image.shape}; needed: ({spatial}, {source.channels}).")
+        problems.append(f"image of shape {image.shape}; needed: ({spatial}, {source.channels}).")
     if mask.shape != image.shape[:-1]:
-        found.append(f"mask of shape {mask.shape} for an image of shape {image.shape[:-1]}.")
+        problems.append(f"mask of shape {mask.shape} for an image of shape {image.shape[:-1]}.")
     if not np.isfinite(image).all():
-        found.append("the image holds NaN or infinity.")
+        problems.append("the image holds NaN or infinity.")
     if mask.size and int(mask.max()) >= source.num_classes:
-        found.append(
+        problems.append(
             f"labels out of range: up to {int(mask.max())}; allowed: 0 to {source.num_classes - 1}."
         )
-    return found
+    return problems
 
 
 def report_text(report: Report) -> str:
-    """Return the report for a person, in a screenful where nothing is wrong."""
+    """Return the report as text, which fits a screen if nothing is wrong."""
     number = _count(report.num_cases, "case")
     if not report.num_cases:
         number += f" that can be used{f', of {report.found}' if report.found else ''}"
     lines = [f"{report.name}: {number}", *_summary(report)]
-    for title, found in (("warning", report.warnings), ("defect", report.defects)):
-        lines += ["", _count(len(found), title) + (":" if found else "")]
-        lines += [f"  {one}" for one in found]
+    for title, problems in (("warning", report.warnings), ("defect", report.defects)):
+        lines += ["", _count(len(problems), title) + (":" if problems else "")]
+        lines += [f"  {problem}" for problem in problems]
     return "\n".join(lines)
 
 
 def raw_case(source: DataSource, index: int) -> RawCase:
-    """Return a case before preprocessing, or as its code made it."""
+    """Return a case before preprocessing, or as `read` gives it."""
     if source.raw is not None:
         return source.raw(index)
     image, mask = source.read(index)
@@ -195,48 +195,48 @@ def _facts(source: DataSource, case_id: str, raw: RawCase, side: str) -> CaseFac
 
 
 def _duplicates(cases: Sequence[CaseFacts]) -> tuple[list[Defect], list[Defect]]:
-    """Return the cases that show what an earlier one shows: across the split, and on one side."""
+    """Return copies of earlier cases: as defects across the split, as warnings on one side."""
     first: dict[str, CaseFacts] = {}
-    across, beside = [], []
+    across, on_one_side = [], []
     for case in cases:
-        other = first.setdefault(case.content, case)
-        if other is case:
+        original = first.setdefault(case.content, case)
+        if original is case:
             continue
-        what = f"has the same pixels as {other.file}"
-        if other.side == case.side:
+        what = f"has the same pixels as {original.file}"
+        if original.side == case.side:
             what += ", which then counts twice. Remove one of them."
-            beside.append(Defect(file=case.file, what=what, case_id=case.case_id))
+            on_one_side.append(Defect(file=case.file, what=what, case_id=case.case_id))
         else:
             what += (
-                f", and they are on both sides of the split ({case.side}, {other.side}): the "
-                "scores would be of training data. Remove one, or give both one group."
+                f", and they are on both sides of the split ({case.side}, {original.side}): "
+                "validation would score training data. Remove one, or give both the same group."
             )
             across.append(Defect(file=case.file, what=what, case_id=case.case_id))
-    return across, beside
+    return across, on_one_side
 
 
 def _warnings(source: DataSource, cases: Sequence[CaseFacts]) -> list[Defect]:
-    found = []
+    warnings = []
     for case in cases:
         if sum(case.label_pixels[1:]) == 0:
-            found.append(Defect(file=case.file, what="its mask is empty", case_id=case.case_id))
+            warnings.append(Defect(file=case.file, what="its mask is empty", case_id=case.case_id))
         for channel, (low, high) in enumerate(zip(case.low, case.high, strict=True)):
             if low == high:
                 what = f"every pixel of channel {channel} is {low:g}"
-                found.append(Defect(file=case.file, what=what, case_id=case.case_id))
+                warnings.append(Defect(file=case.file, what=what, case_id=case.case_id))
     for side in sorted({case.side for case in cases}):
         counts = np.array([case.label_pixels for case in cases if case.side == side]).sum(0)
         for label, name in source.label_names().items():
             if counts[label] == 0:
                 where = f"no case of {side}" if side else "no case"
-                found.append(Defect(file=source.name, what=f"{where} has the class {name}"))
+                warnings.append(Defect(file=source.name, what=f"{where} has the class {name}"))
     trained = [case.target or case.spacing for case in cases]
-    spacings = np.array([one for one in trained if one is not None])
+    spacings = np.array([spacing for spacing in trained if spacing is not None])
     if len(spacings) and (spacings.max(0) > SAME_SPACING * spacings.min(0)).any():
-        ends = " to ".join(_sizes(one) for one in (spacings.min(0), spacings.max(0)))
-        what = f"pixel sizes from {ends}; target_pixel_size= makes them one"
-        found.append(Defect(file=source.name, what=what))
-    return found
+        ends = " to ".join(map(_sizes, (spacings.min(0), spacings.max(0))))
+        what = f"pixel sizes from {ends}; target_pixel_size= resamples them to one"
+        warnings.append(Defect(file=source.name, what=what))
+    return warnings
 
 
 def _summary(report: Report) -> list[str]:
@@ -282,5 +282,5 @@ def _tally(values: Iterable[str]) -> str:
     return ", ".join(f"{value} ({listed.count(value)})" for value in sorted(set(listed)))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

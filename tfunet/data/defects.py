@@ -6,8 +6,8 @@ from pathlib import Path
 
 SHOWN_DEFECTS = 20
 ADVICE = (
-    'Mend or remove these files, or train without their cases: on_bad_sample = "skip". '
-    "'tfunet data check' reads every file and lists all that is wrong."
+    'Correct or remove these files, or train without their cases: on_bad_sample = "skip". '
+    "'tfunet data check' reads every file and lists all defects."
 )
 
 
@@ -17,8 +17,8 @@ class Defect:
 
     Args:
         file: The file, relative to the data set's folder where it lies there.
-        what: What is wrong with it, and where it helps what to do.
-        case_id: The case that it makes useless; empty for a file of no case.
+        what: What is wrong, and what to do about it.
+        case_id: The case that cannot be used because of it; empty for a file without a case.
     """
 
     file: str
@@ -38,9 +38,9 @@ class BadFileError(ValueError):
         self.what = what
 
     def defect(self, case_id: str, root: Path) -> Defect:
-        """Return it as a defect of a case, the file relative to `root`."""
-        inside = self.path.is_relative_to(root)
-        file = self.path.relative_to(root) if inside else self.path
+        """Return the error as a defect of a case, the file relative to `root`."""
+        is_inside = self.path.is_relative_to(root)
+        file = self.path.relative_to(root) if is_inside else self.path
         return Defect(file=file.as_posix(), what=self.what, case_id=case_id)
 
 
@@ -50,13 +50,13 @@ class DefectsError(ValueError):
     Args:
         name: The data set.
         defects: All of them; the message shows the first 20.
-        found: How many files were found, in words.
+        found: How many files there are, in words.
     """
 
     def __init__(self, name: str, defects: Sequence[Defect], found: str = "") -> None:
         count = "1 defect" if len(defects) == 1 else f"{len(defects)} defects"
         lines = [f"The data set {name!r} has {count}{f' ({found})' if found else ''}:"]
-        lines += [f"  {one}" for one in defects[:SHOWN_DEFECTS]]
+        lines += [f"  {defect}" for defect in defects[:SHOWN_DEFECTS]]
         if len(defects) > SHOWN_DEFECTS:
             lines.append(f"  ... and {len(defects) - SHOWN_DEFECTS} more.")
         super().__init__("\n".join([*lines, ADVICE]))

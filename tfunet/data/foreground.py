@@ -1,18 +1,18 @@
-"""Places of foreground voxels, for samples that are centred on one. Imports no TensorFlow."""
+"""Collects foreground voxels, on which samples are centred. Imports no TensorFlow."""
 
 from typing import final
 
 import numpy as np
 
-# Of each label in each case, as nnU-Net keeps some of each class.
+# For each label in each case; nnU-Net keeps some of each class too.
 MOST_VOXELS = 4096
 
 
 @final
 class ForegroundVoxels:
-    """Keeps places of the voxels of each label, at most MOST_VOXELS, drawn evenly from all.
+    """Keeps indices of voxels of each label: at most MOST_VOXELS, drawn evenly from all.
 
-    Which ones depends on their places alone: a mask that comes in parts gives the same.
+    The choice depends only on the indices, so that a mask in parts gives the same voxels.
     """
 
     def __init__(self, num_classes: int) -> None:
@@ -21,7 +21,7 @@ class ForegroundVoxels:
         self._kept: dict[int, np.ndarray] = {}
 
     def add(self, mask: np.ndarray) -> None:
-        """Look at the next part, uint8, along the first axis."""
+        """Add the next part of the mask, uint8, along its first axis."""
         flat = mask.ravel()
         foreground = np.flatnonzero(flat != 0)
         labels = flat[foreground]
@@ -36,13 +36,13 @@ class ForegroundVoxels:
         self._next += flat.size
 
     def places(self) -> list[np.ndarray]:
-        """Return, for each label from 1 on, places in the flattened mask, int64, in order."""
+        """Return for each label from 1 its sorted indices in the flattened mask, int64."""
         none = np.zeros(0, np.int64)
         return [np.sort(self._kept.get(label, none)) for label in range(1, self._num_classes)]
 
 
 def _scattered(places: np.ndarray) -> np.ndarray:
-    """Return a number for each place that looks random: the finalizer of SplitMix64."""
+    """Return a pseudo-random number for each index: the finalizer of SplitMix64."""
     bits = places.astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits ^= bits >> np.uint64(shift)

@@ -1,7 +1,7 @@
-"""Images of which a part is read without the rest. Imports no TensorFlow.
+"""Images whose parts are read without the rest. Imports no TensorFlow.
 
-Read by parts: TIFF that is tiled, cut into strips or stored as it is in memory, NIfTI that is not
-compressed, HDF5 and zarr in chunks, and .npy. Any other file is read whole, once, and kept.
+Parts can be read of TIFF in tiles, in strips or uncompressed, of uncompressed NIfTI, of HDF5 and
+zarr in chunks, and of .npy. Any other file is read as a whole, once, and kept.
 """
 
 import math
@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tfunet.data.formats.stored import Region
-from tfunet.data.preprocess import resize_linear_box
-from tfunet.data.readers import (
+from tfunet.data.image_files import (
     Header,
     as_image,
     as_mask,
@@ -24,20 +23,21 @@ from tfunet.data.readers import (
     read_image,
     read_mask,
 )
+from tfunet.data.preprocess import resize_linear_box
 
 PART_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class LazyImage:
-    """An image, or a mask, whose boxes are read when they are asked for.
+    """An image or a mask whose boxes are read on demand.
 
     Args:
         shape: Spatial shape.
-        channels: Of an image; 1 for a mask.
+        channels: Number of channels; 1 for a mask.
         read: (start, stop) to that box: float32 (*box, channels) of an image, whole numbers
-            (*box) of a mask. Raises ValueError, naming the file, for one that cannot be used.
-        by_parts: Whether `read` leaves the rest of the file alone.
+            (*box) of a mask. Raises ValueError that names the file if it cannot be used.
+        by_parts: Whether `read` reads no more of the file than it needs.
         spacing: Pixel size along `shape`, where the file states it.
     """
 
@@ -54,16 +54,16 @@ class LazyImage:
 
 
 def cuts(shape: Sequence[int], channels: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, one past the last) row of parts of about 64 MiB as float32."""
+    """Yield (first row, one past the last row) of parts of about 64 MiB as float32."""
     rows = max(1, PART_BYTES // (math.prod(shape[1:]) * channels * 4))
-    # Whole tiles, where they have the usual sizes: each is decoded once.
+    # Whole tiles of the usual sizes, so that each is decoded once.
     rows = rows // 256 * 256 or rows
     for first in range(0, shape[0], rows):
         yield first, min(first + rows, shape[0])
 
 
 def open_image(path: Path, *, grey: bool = False, axes: str | None = None) -> LazyImage:
-    """Open an image; its boxes are those of `tfunet.data.readers.read_image`, bit for bit."""
+    """Open an image; its boxes are those of `tfunet.data.image_files.read_image`, bit for bit."""
     header = read_header(path, axes=axes)
     return _opened(
         path,
@@ -76,7 +76,7 @@ def open_image(path: Path, *, grey: bool = False, axes: str | None = None) -> La
 
 
 def open_mask(path: Path, *, colours: bool = False, axes: str | None = None) -> LazyImage:
-    """Open a mask; its boxes are those of `tfunet.data.readers.read_mask`, bit for bit."""
+    """Open a mask; its boxes are those of `tfunet.data.image_files.read_mask`, bit for bit."""
     return _opened(
         path,
         read_header(path, axes=axes, mask=True),
@@ -88,20 +88,20 @@ def open_mask(path: Path, *, colours: bool = False, axes: str | None = None) -> 
 
 
 def joined(images: Sequence[LazyImage]) -> LazyImage:
-    """Return images of one shape as the channels of one."""
+    """Return images of the same shape as the channels of one image."""
     if len({image.shape for image in images}) > 1:
         shapes = ", ".join(str(image.shape) for image in images)
         raise ValueError(f"The files of a case have the shapes {shapes}; they must agree.")
     return replace(
         images[0],
         channels=sum(image.channels for image in images),
-        read=lambda start, stop: np.concatenate([one.read(start, stop) for one in images], -1),
+        read=lambda start, stop: np.concatenate([image.read(start, stop) for image in images], -1),
         by_parts=all(image.by_parts for image in images),
     )
 
 
 def resized(image: LazyImage, shape: Sequence[int]) -> LazyImage:
-    """Return the image as `tfunet.data.preprocess.resize_linear` makes it, bit for bit."""
+    """Return the image resized as by `tfunet.data.preprocess.resize_linear`, bit for bit."""
     return replace(
         image,
         shape=tuple(shape),
@@ -118,13 +118,13 @@ def _opened(
     convert: Callable[[np.ndarray], np.ndarray],
     read_whole: Callable[[], np.ndarray],
 ) -> LazyImage:
-    """Return a file whose boxes are read by `region`, or cut out of the whole, which is kept."""
-    whole = lru_cache(maxsize=1)(read_whole)
+    """Return a file whose boxes `region` reads, or which is read as a whole and kept."""
+    read_once = lru_cache(maxsize=1)(read_whole)
 
     def read(start: Sequence[int], stop: Sequence[int]) -> np.ndarray:
         box = tuple(map(slice, start, stop))
         if region is None:
-            return whole()[box]
+            return read_once()[box]
         return convert(guarded(path, lambda _: region(box)))
 
     return LazyImage(

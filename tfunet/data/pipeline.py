@@ -1,7 +1,7 @@
-"""Batches for the loop: which samples, cut where, in what order, with no Python in the way.
+"""Batches for training and evaluation, made by TensorFlow without Python in each step.
 
-A pipeline is a function of the replicas that it feeds. Its arithmetic fixes the samples of each
-step (`tfunet.data.order`), its seeds what they look like (`tfunet.data.augment`).
+A pipeline is a function of the replicas that it feeds. `sample_order` decides the samples of each
+step, `crop` where they are cut, and `augmentation.augment` how they are changed.
 """
 
 import os
@@ -15,17 +15,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config.augmentation import Augmentation
-from tfunet.data.augment import augment
-from tfunet.data.cache import CachedCases
-from tfunet.data.dali_limits import held_batches
-from tfunet.data.mapped import mapped
-from tfunet.data.order import epoch_spans, fed_position, steps_per_epoch
-from tfunet.data.patch_start import patch_start
-from tfunet.data.streams import epoch_order
+from tfunet.data.augmentation.augment import augment
+from tfunet.data.augmentation.dali_limits import held_batches
+from tfunet.data.augmentation.random_streams import epoch_order
+from tfunet.data.cached_cases import CachedCases
+from tfunet.data.crop import patch_start
+from tfunet.data.memory_map import mapped
+from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.geometry.windows import plan_windows
 
 if TYPE_CHECKING:
-    from tfunet.data.dali import DaliAugment
+    from tfunet.data.augmentation.dali import DaliAugment
 
 PREFETCHED_BATCHES = 2
 
@@ -48,13 +48,13 @@ class TrainingPipeline:
         replica_batch: Samples per replica and optimizer step.
         num_replicas: Replicas over all processes.
         accumulation: Equal passes into which a replica's batch is cut.
-        seed: Of the order, the crops and the augmentation.
-        first_step: First optimizer step, counted over the run; not 0 when it is resumed.
+        seed: Seed of the order, the crops and the augmentation.
+        first_step: First optimizer step, counted over the run; not 0 in a resumed run.
         last_step: One past the last optimizer step.
-        foreground_share: Share of the samples that is centred on a foreground voxel.
+        foreground_share: Share of the samples that are centred on a foreground voxel.
         augmentation: Random changes of the samples.
-        augmented_by: "tf", "dali", a batch at a time, or "device": by `augmented`, in the step.
-        synthetic: Yield the first step's batches again and again.
+        augmented_by: "tf", "dali" (a batch at a time) or "device" (by `augmented`, in the step).
+        synthetic: Repeat the batches of the first step.
     """
 
     cases: CachedCases
@@ -82,8 +82,8 @@ class TrainingPipeline:
             )
         if not 0 <= self.first_step <= self.last_step:
             raise ValueError(
-                f"Steps first_step={self.first_step}..last_step={self.last_step} must begin at "
-                "0 or later and must not end before they begin."
+                f"first_step={self.first_step} and last_step={self.last_step} must satisfy 0 <= "
+                "first_step <= last_step."
             )
 
     @property
@@ -98,11 +98,11 @@ class TrainingPipeline:
 
     @property
     def buffered_bytes(self) -> int:
-        """Most bytes of samples that a process holds at a time: ready, or in the making.
+        """Most bytes of samples that a process holds at a time: finished, or in the making.
 
-        Beside them it maps the cache, whose pages the system takes back when it needs them.
+        The mapped cache is not counted: the system takes its pages back when it needs them.
         """
-        # In the making: a sample on each core, a batch, and the one that is handed over.
+        # In the making: a sample on each core, a batch, and the batch that is handed over.
         samples = (PREFETCHED_BATCHES + 2) * self.replica_batch + _parallel_calls()
         if self.augmented_by == "dali":
             samples += self.replica_batch * held_batches(self.augmentation, self.cases.patch)
@@ -123,7 +123,7 @@ class TrainingPipeline:
         return _finished(dataset)
 
     def samples(self, replicas: range) -> tf.data.Dataset:
-        """Return (epoch, sample) of each sample that is fed to `replicas`, in order."""
+        """Return (epoch, sample) of each sample for `replicas`, in order."""
         _check_replicas(replicas, self.num_replicas)
         fed = len(replicas) * self.replica_batch
         spans = epoch_spans(self.first_step, self.last_step, self.steps_per_epoch)
@@ -145,7 +145,7 @@ class TrainingPipeline:
         return tf.data.Dataset.from_tensor_slices(table).flat_map(of_epoch)
 
     def _dali(self) -> "DaliAugment":
-        from tfunet.data.dali import DaliAugment
+        from tfunet.data.augmentation.dali import DaliAugment
 
         return DaliAugment(
             self.augmentation,
@@ -156,7 +156,7 @@ class TrainingPipeline:
         )
 
     def _changes(self) -> Callable[..., dict[str, tf.Tensor]]:
-        """Return what is done to a sample: nothing, where it is left to `augmented`."""
+        """Return the function that augments a sample; it does nothing if `augmented` does it."""
 
         def plain(image: tf.Tensor, mask: tf.Tensor, **_: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"image": image, "mask": mask}
@@ -169,7 +169,7 @@ class TrainingPipeline:
     def _sample_reader(
         self, change: Callable[..., dict[str, tf.Tensor]]
     ) -> Callable[..., dict[str, tf.Tensor]]:
-        """Return the function (epoch, sample) -> what `change` makes of its patch."""
+        """Return the function (epoch, sample) -> its patch after `change`."""
         read = _patch_reader(self.cases)
         place_of = _place_reader(self.cases)
         train = np.asarray(self.train, np.int64)
@@ -207,12 +207,12 @@ class TrainingPipeline:
 
     @tf.autograph.experimental.do_not_convert
     def augmented(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return a batch as training sees it: changed here, where that was left to the step."""
+        """Return a batch as training sees it; with augmented_by="device" it is augmented here."""
         if self.augmented_by != "device":
             return batch
 
-        def changed(one: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
-            image, mask, epoch, sample = one
+        def changed(row: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+            image, mask, epoch, sample = row
             return augment(
                 image, mask, self.augmentation, seed=self.seed, epoch=epoch, sample=sample
             )
@@ -221,7 +221,7 @@ class TrainingPipeline:
             tf.reshape(batch[name], (self.replica_batch, *batch[name].shape[2:]))
             for name in ("image", "mask")
         )
-        # Sample by sample, as the pipeline does it: the same ops give the same pixels.
+        # Sample by sample, as in the pipeline: the same ops give the same pixels.
         image, mask = tf.map_fn(
             changed,
             (images, masks, batch["epoch"], batch["sample"]),
@@ -238,10 +238,10 @@ class EvaluationPipeline:
     `pipeline(replicas)` yields, step by step and for each of these adjacent replicas in turn:
         image: (replica_batch, *patch, channels) float32
         mask: (replica_batch, *patch) uint8
-        core_start, core_stop: (replica_batch, rank) int32; the voxels of the window that count
+        core_start, core_stop: (replica_batch, rank) int32; the counted voxels of the window
         case: (replica_batch,) int32; position in `validation`
-        valid: (replica_batch,) float32; 1, or 0 for a filler, whose core is empty
-    Every replica gets `num_steps` batches: uneven numbers of collective operations would hang.
+        valid: (replica_batch,) float32; 1, or 0 for a filler with an empty core
+    Every replica gets `num_steps` batches: different numbers of collective operations would hang.
 
     Args:
         cases: The decoded cases; their `patch` is the spatial shape of the windows.
@@ -264,7 +264,7 @@ class EvaluationPipeline:
 
     @cached_property
     def _windows(self) -> np.ndarray:
-        """One row a window: position of its case, start in the cache, core start, core stop."""
+        """One row a window: its case in `validation`, start in the cache, core start, core stop."""
         rows = []
         for position, case in enumerate(self.validation):
             origin = np.asarray(self.cases.origins[case])
@@ -275,12 +275,12 @@ class EvaluationPipeline:
 
     @property
     def num_windows(self) -> int:
-        """Windows of all validation cases."""
+        """Number of windows of all validation cases."""
         return len(self._windows)
 
     @property
     def num_steps(self) -> int:
-        """Batches of every replica."""
+        """Number of batches of every replica."""
         return -(-self.num_windows // (self.replica_batch * self.num_replicas))
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
@@ -333,7 +333,7 @@ def _place_reader(
 
     def place_of(case: tf.Tensor, label: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         first = tf.gather_nd(firsts, tf.stack([case, label]))
-        # A case without the label has no place for it; its caller uses none.
+        # For a case without the label the result is arbitrary; `crop` does not use it.
         return tf.slice(places, [tf.minimum(first + number, cases.num_foreground - 1)], [1])[0]
 
     return place_of
@@ -349,7 +349,7 @@ def _patch_reader(
     images, masks = mapped(cases.image_path, "<f4"), mapped(cases.mask_path, "u1")
 
     def read(case: tf.Tensor, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # First the slices of the first axis, which lie together, then the patch out of them.
+        # First the needed range of the first axis, which is contiguous, then the patch in it.
         across = tf.gather(shapes, case)[1:]
         row = tf.reduce_prod(across)
         first = tf.gather(offsets, case) + start[0] * row
@@ -368,24 +368,24 @@ def _patch_reader(
 
 
 def _parallel_calls() -> int:
-    """Return how many samples are made at the same time: one on each core of this process."""
+    """Return how many samples are made at a time: one on each core of this process."""
     return len(os.sched_getaffinity(0))
 
 
 def _finished(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.deterministic = True
-    # Its thread sleeps for up to a minute at a time, and an iterator that is dropped waits for it
-    # (measured: 10 to 27 s of nothing). What it would tune is fixed here.
+    # The tuning thread sleeps for up to a minute, and a dropped iterator waits for it (measured: 10
+    # to 27 s). All that it would tune is fixed here.
     options.autotune.enabled = False
-    # A backend may hand the dataset to a strategy: each replica's part is cut already.
+    # A backend may hand the dataset to a strategy, but each replica has its own part already.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(PREFETCHED_BATCHES).with_options(options)
 
 
 def _check_cases(cases: CachedCases, chosen: tuple[int, ...]) -> None:
     if not chosen:
-        raise ValueError("No cases are left for this pipeline. Change validation_share.")
+        raise ValueError("This pipeline has no cases. Change validation_share.")
     if len(set(chosen)) != len(chosen) or not set(chosen) <= set(range(len(cases.case_ids))):
         raise ValueError(
             f"The cases of a pipeline must be distinct indices of the {len(cases.case_ids)} "

@@ -1,7 +1,7 @@
 """Pixels before training: resampling to a pixel size and normalisation. Imports no TensorFlow.
 
-Only elementwise arithmetic in a fixed order: the same file gives the same bits in every process,
-whatever its threads.
+Only elementwise arithmetic in a fixed order: a file gives the same bits in every process, with
+any number of threads.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,23 +10,23 @@ from functools import lru_cache
 import numpy as np
 
 Intensity = str | tuple[float, float] | Mapping[str, tuple[float, float]]
-# Of each channel: mean and standard deviation, after the bounds to clip at where there are any.
+# Mean and standard deviation of each channel; before them the bounds to clip at, if any.
 Statistics = tuple[np.ndarray, ...]
 Box = Callable[[Sequence[int], Sequence[int]], np.ndarray]
 
 STATISTICS_VALUES = 2**20
 
-# Part of every fingerprint: raise it when a change here changes pixels.
+# Part of every fingerprint: increase it when a change here changes pixels.
 PREPROCESS_VERSION = 2
 
 
 def resampled_shape(
     shape: Sequence[int], spacing: Sequence[float], target: Sequence[float]
 ) -> tuple[int, ...]:
-    """Return the spatial shape at `target` pixel size of an image that has `spacing`."""
+    """Return the spatial shape of an image after resampling from `spacing` to `target`."""
     return tuple(
-        max(1, round(length * now / wanted))
-        for length, now, wanted in zip(shape, spacing, target, strict=True)
+        max(1, round(length * old / new))
+        for length, old, new in zip(shape, spacing, target, strict=True)
     )
 
 
@@ -51,12 +51,12 @@ def resize_linear_box(
     """Return the voxels start..stop-1 of `resize_linear`, to the same bits.
 
     Args:
-        read: (start, stop) to that box of the image, float32 (*box, channels); only the box that
-            is needed is read.
+        read: (start, stop) to that box of the image, float32 (*box, channels); only the needed
+            box is read.
         before: Spatial shape of the image.
-        shape: That it is resized to.
+        shape: Spatial shape of the resized image.
         start: First voxel of the result.
-        stop: One past the last.
+        stop: One past its last voxel.
     """
     axes = [
         _taps(length, wanted, first, last) if length != wanted else None
@@ -74,7 +74,7 @@ def resize_linear_box(
 
 
 def resize_nearest(mask: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Resize (*spatial) to `shape`, each pixel from the one its centre falls into."""
+    """Resize (*spatial) to `shape`; each pixel takes the value at its centre."""
     for axis, length in enumerate(shape):
         if length != mask.shape[axis]:
             mask = mask.take(nearest(mask.shape[axis], length), axis)
@@ -90,7 +90,7 @@ def channel_statistics(parts: Iterable[np.ndarray]) -> Statistics:
     """Return mean and standard deviation of each channel (channels,) float64.
 
     `parts` are (rows, ..., channels), the image cut along its first axis. The result has the same
-    bits wherever it is cut: sums are taken row by row, and these are summed.
+    bits wherever it is cut, because each row is summed first, and then the sums of the rows.
     """
     sums, squares, count = [], [], 0
     for part in parts:
@@ -110,7 +110,7 @@ def channel_statistics(parts: Iterable[np.ndarray]) -> Statistics:
 
 
 def statistics_for(intensity: Intensity, parts: Iterable[np.ndarray]) -> Statistics | None:
-    """Return what `normalise` must know of a whole image that is in parts; None for nothing.
+    """Return the statistics that `normalise` needs of an image in parts; None if it needs none.
 
     Percentiles need the whole image in memory at once.
     """
@@ -124,11 +124,12 @@ def normalise(
 ) -> np.ndarray:
     """Return float32 (*spatial, channels) with normalised intensities.
 
-    `image` may be a part of an image whose `statistics_for` are `statistics`.
-    "zscore": mean 0 and standard deviation 1 over the pixels of each channel of this image; a
-    constant channel becomes 0. "none": unchanged. (low, high): low becomes 0 and high 1, and
-    what lies beyond is clipped. {"clip": (low, high)}: clipped to these percentiles of each
-    channel, then "zscore".
+    `image` may be a part of an image; then `statistics` are those of the whole image.
+
+    - "zscore": each channel gets mean 0 and standard deviation 1; a constant channel becomes 0.
+    - "none": unchanged.
+    - (low, high): low becomes 0 and high 1; values beyond are clipped.
+    - {"clip": (low, high)}: clipped to these percentiles of each channel, then "zscore".
     """
     if intensity == "none":
         return image.astype(np.float32)
@@ -154,7 +155,7 @@ def _standardised(image: np.ndarray, mean: np.ndarray, deviation: np.ndarray) ->
 
 
 def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[float]]) -> Intensity:
-    """Return `intensity` as `normalise` takes it; ValueError for anything else."""
+    """Return `intensity` in the form that `normalise` takes; ValueError if it is unknown."""
     if isinstance(intensity, str):
         if intensity in ("zscore", "none"):
             return intensity
@@ -173,7 +174,7 @@ def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[flo
 
 @lru_cache(maxsize=64)
 def _taps(before: int, length: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of `before` pixels make the pixels start..stop-1 of `length`, and how much."""
+    """Return the source pixels and their weights for pixels start..stop-1 of `length`."""
     factor = before / length
     reach = max(1.0, factor)
     centres = (np.arange(start, stop) + 0.5) * factor
@@ -188,10 +189,10 @@ def _taps(before: int, length: int, start: int, stop: int) -> tuple[np.ndarray, 
 def _resize_axis(image: np.ndarray, axis: int, taps: np.ndarray, weights: np.ndarray) -> np.ndarray:
     lines = np.ascontiguousarray(np.moveaxis(image, axis, 0))
     shape = (len(taps), *lines.shape[1:])
-    # Into arrays that are there: the pages of a new one take longer than all of its arithmetic.
+    # Arrays are reused: new pages would take longer than all of the arithmetic.
     resized, part = np.zeros(shape, np.float32), np.empty(shape, np.float32)
     column = (-1, *[1] * (image.ndim - 1))
-    # Tap by tap, not as a matrix product, whose rounding depends on the threads of the library.
+    # Tap by tap: the rounding of a matrix product depends on the library's threads.
     for tap in range(taps.shape[1]):
         if weights[:, tap].any():
             np.take(lines, taps[:, tap], 0, out=part, mode="clip")

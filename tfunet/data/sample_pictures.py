@@ -11,14 +11,14 @@ import tensorflow as tf
 
 from tfunet.config.augmentation import KINDS, TURNS, Augmentation
 from tfunet.config.run import RunConfig
-from tfunet.data.augment import augment
+from tfunet.data.augmentation.augment import augment
+from tfunet.data.augmentation.random_streams import epoch_order
 from tfunet.data.check import case_defects
+from tfunet.data.crop import patch_start
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.foreground import ForegroundVoxels
-from tfunet.data.patch_start import patch_start
 from tfunet.data.source import DataSource
 from tfunet.data.split import split_of
-from tfunet.data.streams import epoch_order
 from tfunet.data.task import open_task
 from tfunet.files.atomic import replacing
 from tfunet.geometry.windows import padding_before
@@ -54,7 +54,7 @@ class Sample:
         if augmented_by != "dali":
             image, mask = augment(*arrays, augmentation, seed=seed, **when)
             return image.numpy(), mask.numpy()
-        from tfunet.data.dali import DaliAugment
+        from tfunet.data.augmentation.dali import DaliAugment
 
         *patch, channels = self.image.shape
         dali = DaliAugment(augmentation, patch=tuple(patch), channels=channels, batch=1, seed=seed)
@@ -180,7 +180,7 @@ def _padded(array: np.ndarray, patch: Sequence[int]) -> np.ndarray:
 
 def _import_sheet() -> ModuleType:
     try:
-        from tfunet.data import sheet
+        from tfunet.data import overlay_figure
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
@@ -188,4 +188,4 @@ def _import_sheet() -> ModuleType:
             "A picture needs matplotlib, which is not installed. Install it with: "
             "pip install 'tfunet[report]'"
         ) from error
-    return sheet
+    return overlay_figure

@@ -1,4 +1,4 @@
-"""What a data set gives: cases by index. Imports no TensorFlow."""
+"""The interface of a data set: cases by index. Imports no TensorFlow."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ import numpy as np
 from tfunet.config.refs import call, resolve
 from tfunet.data import DATASETS
 from tfunet.data.defects import Defect, DefectsError
-from tfunet.data.description import described
+from tfunet.data.description_file import described
 
 
 @dataclass(frozen=True, kw_only=True)
 class RawCase:
-    """A case as its files hold it, before any preprocessing.
+    """A case as its files hold it, before preprocessing.
 
     Args:
         image: float32 (*spatial, channels), in the files' own intensities.
         mask: Labels, uint8 (*spatial).
         file: The file to name in messages.
         image_dtype: Type of the stored pixels.
-        mask_dtype: Likewise of the mask.
-        spacing: Pixel size along the spatial axes, where it is known.
-        target: Pixel size that it is resampled to, where it is.
-        image_files: What the image is read from, relative to the data set's `root`; empty for one
-            that code made.
+        mask_dtype: Type of the stored labels.
+        spacing: Pixel size along the spatial axes, where known.
+        target: Pixel size to resample to, if any.
+        image_files: The image's files, relative to the data set's `root`; empty for a generated
+            image.
     """
 
     image: np.ndarray
@@ -41,10 +41,10 @@ class RawCase:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseParts:
-    """A case that is better not held in memory as a whole.
+    """A case that is read in parts, because the whole takes much memory.
 
     Args:
-        shape: Spatial shape of the whole.
+        shape: Spatial shape of the case.
         parts: (image, mask) as `DataSource.read` gives them, cut along the first axis, in order.
     """
 
@@ -58,25 +58,24 @@ class DataSource:
 
     Args:
         name: For messages and records.
-        case_ids: One name a case, unique.
-        groups: The group of each case (animal, patient); cases of a group are never split.
+        case_ids: A unique name for each case.
+        groups: The group of each case (animal, patient). A split never divides a group.
         num_classes: Labels are 0..num_classes-1; 0 is background.
         channels: Channels of every image.
-        regions: Region name to the labels that belong to it; scores are given for each region.
-            Regions may nest.
-        patch: Spatial shape that training sees if the configuration names none.
+        regions: Region name to its labels. Each region is scored; regions may overlap.
+        patch: Spatial shape of training samples if the configuration gives none.
         fingerprint: Changes when a file or a setting that changes the pixels changes.
         read: Case index to (image, mask): float32 (*spatial, channels), preprocessed, and
-            uint8 (*spatial). Raises ValueError, naming the file, for one that cannot be used.
+            uint8 (*spatial). Raises ValueError that names the file for one that cannot be used.
             Called in any order, from several threads at once.
         read_parts: Case index to the same in parts, or None for a case that `read` should read.
         raw: Case index to the case before preprocessing, for `tfunet data check`; raises as
-            `read`. By default what `read` gives.
-        root: Folder that files in messages are relative to.
-        defects: What was found wrong when it was opened; those cases are not among `case_ids`.
-        found: How many files were found, in words, for messages.
-        preparation: How images were prepared, for `tfunet.predict.prepare`; None: by code of the
-            data set's own.
+            `read`. By default the result of `read`.
+        root: Folder to which files in messages are relative.
+        defects: What was wrong at opening; these cases are not among `case_ids`.
+        found: How many files there are, in words, for messages.
+        preparation: How images were prepared, for `tfunet.predict.prepare`; None if the data set's
+            own code did it.
     """
 
     name: str
@@ -99,7 +98,7 @@ class DataSource:
         if not self.case_ids:
             raise ValueError(f"The data set {self.name!r} has no cases.")
         if len(set(self.case_ids)) != len(self.case_ids):
-            twice = sorted({one for one in self.case_ids if self.case_ids.count(one) > 1})
+            twice = sorted({name for name in self.case_ids if self.case_ids.count(name) > 1})
             raise ValueError(f"The data set {self.name!r} names cases twice: {twice[:5]}.")
         if len(self.groups) != len(self.case_ids):
             raise ValueError(
@@ -108,7 +107,7 @@ class DataSource:
             )
         if self.num_classes < 2:
             raise ValueError(
-                f"num_classes counts the background: at least 2, got {self.num_classes}."
+                f"num_classes must be at least 2, the background included, got {self.num_classes}."
             )
         for region, labels in self.regions.items():
             if not labels or not all(1 <= label < self.num_classes for label in labels):
@@ -117,18 +116,18 @@ class DataSource:
                 )
 
     def chosen_patch(self, patch: tuple[int, ...] | None) -> tuple[int, ...]:
-        """Return the patch that a configuration gives, or this data set's own."""
+        """Return the patch of the configuration, or this data set's own."""
         if patch is None:
             return self.patch
         if len(patch) != len(self.patch):
             raise ValueError(
                 f"patch={patch} has {len(patch)} sizes; the images of {self.name} have "
-                f"{len(self.patch)} dimensions."
+                f"{len(self.patch)} dimensions. Give one size for each."
             )
         return patch
 
     def label_names(self) -> dict[int, str]:
-        """Return a name for each label: its smallest region's, or its number."""
+        """Return a name for each label: its number and its smallest region."""
         names = {}
         for label in range(1, self.num_classes):
             regions = [name for name, labels in self.regions.items() if label in labels]
@@ -140,7 +139,7 @@ class DataSource:
 def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False) -> DataSource:
     """Open the data set that a configuration names.
 
-    Raises DefectsError for one with defects, unless `skip_bad`, and ValueError for wrong options.
+    Raises ValueError for wrong options, and DefectsError for defects unless `skip_bad` is given.
     """
     data, options = described(data, options)
     source = call("data set", resolve("data set", data, DATASETS), options, ref=data)

@@ -1,4 +1,4 @@
-"""Holds out whole groups of cases for validation. Imports no TensorFlow."""
+"""Splits the cases of a data set into training and validation, by groups. No TensorFlow."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ SIDES = ("train", "validation")
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Indices of the cases to train with and of those held out, both in ascending order."""
+    """Indices of the training and of the validation cases, both in ascending order."""
 
     train: tuple[int, ...]
     validation: tuple[int, ...]
@@ -46,14 +46,12 @@ def split_cases(
 ) -> Split:
     """Return the split of a data set; a group is never on both sides.
 
-    The held-out groups are those named, else those of `fold` (from 0) of `folds` equal parts,
-    else `share` of all, rounded, at least one. A group's place follows from its name and the
-    seed, not from a random generator's stream: adding cases leaves those that were there nearly
-    where they were.
+    The validation groups are `groups`, else part `fold` (from 0) of `folds` equal parts, else
+    `share` of all groups, rounded, at least one. A group's place follows from its name and the
+    seed, not from a random generator's stream, so adding cases moves few others.
 
     Raises:
-        ValueError: For a group that the data set does not have, more folds than groups, and where
-            one side would be empty.
+        ValueError: For an unknown group, for more folds than groups, and if one side is empty.
     """
     known = sorted(set(source.groups))
     if groups:
@@ -75,20 +73,24 @@ def leave_out(split: Split, source: DataSource, bad: Mapping[int, str]) -> Split
         source: The data set.
         bad: Case index to what is wrong with it.
 
-    Raises ValueError where a side has no other case.
+    Raises ValueError if no case is left on a side.
     """
-    sides = {side: tuple(one for one in getattr(split, side) if one not in bad) for side in SIDES}
+    sides = {
+        side: tuple(index for index in getattr(split, side) if index not in bad) for side in SIDES
+    }
     for side, left in sides.items():
         if not left:
-            shown = [f"{source.case_ids[one]}: {bad[one]}" for one in getattr(split, side)[:5]]
+            shown = [
+                f"{source.case_ids[index]}: {bad[index]}" for index in getattr(split, side)[:5]
+            ]
             raise ValueError(
-                f"No case of {source.name!r} is left for {side}: {'; '.join(shown)}. Mend some."
+                f"No case of {source.name!r} is left for {side}: {'; '.join(shown)}. Correct some."
             )
     return Split(**sides)
 
 
 def left_out(source: DataSource, bad: Mapping[int, str]) -> list[Defect]:
-    """Return why cases are left out: what opening the data set found, and what decoding did."""
+    """Return why cases are left out: defects at opening the data set and at decoding."""
     decoded = [
         Defect(file=source.case_ids[index], what=what, case_id=source.case_ids[index])
         for index, what in bad.items()
@@ -97,9 +99,9 @@ def left_out(source: DataSource, bad: Mapping[int, str]) -> list[Defect]:
 
 
 def to_table(split: Split, source: DataSource, left_out: Sequence[Defect] = ()) -> dict[str, Any]:
-    """Return the split for JSON: the case ids of each side, and why others are left out."""
+    """Return the split as JSON types: the case ids of each side, and why others are left out."""
     sides = {side: [source.case_ids[index] for index in getattr(split, side)] for side in SIDES}
-    return {**sides, "left_out": [asdict(one) for one in left_out]}
+    return {**sides, "left_out": [asdict(defect) for defect in left_out]}
 
 
 def to_json(split: Split, source: DataSource, left_out: Sequence[Defect] = ()) -> str:
@@ -113,38 +115,38 @@ def from_json(text: str, source: DataSource, bad: Mapping[int, str] | None = Non
     Args:
         text: The JSON.
         source: The data set.
-        bad: Case index to what is wrong with it, for those that cannot be used here.
+        bad: Case index to what is wrong with it, for cases that cannot be used here.
 
     Raises:
-        ValueError: Unless the split names every case of the data set, and no others, once, and
-            those to use can be used.
+        ValueError: Unless the split names exactly the cases of the data set, each once, and all
+            of them can be used.
     """
     sides = _parsed(text)
-    where = {case_id: index for index, case_id in enumerate(source.case_ids)}
-    out = {one["case_id"] for one in sides.pop("left_out", [])}
+    index_of = {case_id: index for index, case_id in enumerate(source.case_ids)}
+    excluded = {defect["case_id"] for defect in sides.pop("left_out", [])}
     named = [case_id for side in SIDES for case_id in sides[side]]
     for case_id in named:
-        if case_id not in where:
+        if case_id not in index_of:
             raise ValueError(
                 f"The written split names the case {case_id!r}, which the data set "
-                f"{source.name!r} does not have.{near_match(case_id, where)} Restore its files, or "
-                "start a new run."
+                f"{source.name!r} does not have.{near_match(case_id, index_of)} Restore its files, "
+                "or start a new run."
             )
-        if bad and where[case_id] in bad:
+        if bad and index_of[case_id] in bad:
             raise ValueError(
                 f"The written split names the case {case_id!r}, which cannot be used here: "
-                f"{bad[where[case_id]]} Restore its files, or start a new run."
+                f"{bad[index_of[case_id]]} Restore its files, or start a new run."
             )
     twice = sorted(case_id for case_id, count in Counter(named).items() if count > 1)
     if twice:
         raise ValueError(f"The written split names cases twice: {', '.join(twice[:5])}.")
-    missing = sorted(set(source.case_ids) - set(named) - out)
+    missing = sorted(set(source.case_ids) - set(named) - excluded)
     if missing:
         raise ValueError(
             f"The written split leaves out {len(missing)} cases of the data set {source.name!r}: "
             f"{', '.join(missing[:5])}. Remove their files, or start a new run."
         )
-    indices = {side: tuple(sorted(where[case_id] for case_id in sides[side])) for side in SIDES}
+    indices = {side: tuple(sorted(index_of[case_id] for case_id in sides[side])) for side in SIDES}
     both = {source.groups[index] for index in indices["train"]} & {
         source.groups[index] for index in indices["validation"]
     }
@@ -175,9 +177,9 @@ def _named(source: DataSource, known: Sequence[str], groups: Sequence[str]) -> S
 def _drawn(source: DataSource, known: Sequence[str], share: float, seed: int) -> Sequence[str]:
     if len(known) < 2:
         raise ValueError(
-            f"The data set {source.name!r} has a single group ({known[0]!r}), and a group is never "
-            "split: training and validation need at least two. Add data, or set groups that are "
-            "smaller."
+            f"The data set {source.name!r} has a single group ({known[0]!r}). Training and "
+            "validation need at least two, because a group is never split. Add data, or use "
+            "smaller groups."
         )
     count = min(max(1, round(share * len(known))), len(known) - 1)
     return sorted(known, key=lambda group: _rank(group, seed))[:count]
@@ -188,8 +190,8 @@ def _fold(
 ) -> Sequence[str]:
     if folds > len(known):
         raise ValueError(
-            f"folds={folds}, and the data set {source.name!r} has {len(known)} groups, which are "
-            f"never split. Choose at most {len(known)}."
+            f"folds={folds} needs as many groups, and the data set {source.name!r} has "
+            f"{len(known)} groups. Choose at most {len(known)}."
         )
     return sorted(known, key=lambda group: _rank(group, seed))[fold::folds]
 
@@ -210,7 +212,7 @@ def _parsed(text: str) -> dict[str, list[Any]]:
         for side in SIDES
     ):
         raise ValueError(
-            'The written split must be {"train": [case ids], "validation": [case ids]}, both with '
-            "at least one. Start a new run."
+            'The written split must be {"train": [case ids], "validation": [case ids]}, with at '
+            "least one case each. Start a new run."
         )
     return sides

@@ -7,8 +7,9 @@ from typing import final
 
 from tfunet.config.augmentation import Augmentation, read_augmentation
 from tfunet.config.run import RunConfig
-from tfunet.data import dali_limits
-from tfunet.data.cache import CachedCases, build_cache, default_folder
+from tfunet.data.augmentation import dali_limits
+from tfunet.data.cache import build_cache, default_folder
+from tfunet.data.cached_cases import CachedCases
 from tfunet.data.source import DataSource, open_source
 from tfunet.process.terminal import decoding_bar
 

@@ -1,4 +1,4 @@
-"""Which code this is: so that what was planned is what runs. No TensorFlow."""
+"""A hash of the code, so that a planned trial runs the code it was planned with. No TensorFlow."""
 
 import hashlib
 from pathlib import Path
@@ -7,7 +7,7 @@ PACKAGES = ("tfunet", "tf_native", "hvd")
 
 
 def code_hash() -> str:
-    """Return 12 digits that differ whenever a Python file of the project does."""
+    """Return 12 hex digits that change whenever a Python file of the project changes."""
     root = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for package in PACKAGES:

@@ -1,4 +1,4 @@
-"""Which CPU cores a process computes on, and how many threads go with them. No TensorFlow."""
+"""The CPU cores that a process computes on, and its number of threads. No TensorFlow."""
 
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -7,17 +7,17 @@ CORES_VARIABLE = "TFUNET_CORES"
 
 
 def usable_cores() -> list[int]:
-    """Return the cores that this process may run on (a job's share of the machine, not all)."""
+    """Return the cores that this process may run on: in a job its share of the machine."""
     return sorted(os.sched_getaffinity(0))
 
 
 def share_cores(
     cores: Sequence[int], num_replicas: int, process_count: int, cores_per_replica: int | None
 ) -> list[tuple[int, ...]]:
-    """Return each process's own cores: those of its replicas, which lie side by side.
+    """Return the cores of each process: those of its replicas, side by side.
 
-    Every replica gets the same number, so what is left over stays idle. Raises ValueError if
-    there are not enough.
+    Every replica gets the same number; cores left over stay idle. Raises ValueError if there are
+    too few.
     """
     if num_replicas > len(cores):
         raise ValueError(
@@ -36,18 +36,18 @@ def share_cores(
 
 
 def thread_limits(num_cores: int) -> dict[str, str]:
-    """Return the variables that make TensorFlow, OpenMP and BLAS start a thread for each core."""
+    """Return variables that make TensorFlow, OpenMP and BLAS start one thread for each core."""
     names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
     return dict.fromkeys(names, str(num_cores))
 
 
 def core_variables(cores: Sequence[int]) -> dict[str, str]:
-    """Return what a process that computes on `cores` finds in its environment."""
+    """Return the environment variables of a process that computes on `cores`."""
     return {CORES_VARIABLE: ",".join(map(str, cores)), **thread_limits(len(cores))}
 
 
 def read_cores(environment: Mapping[str, str]) -> list[int] | None:
-    """Return the cores that TFUNET_CORES names; None where it is not set."""
+    """Return the cores in TFUNET_CORES; None if it is not set."""
     text = environment.get(CORES_VARIABLE)
     if not text:
         return None
@@ -55,15 +55,15 @@ def read_cores(environment: Mapping[str, str]) -> list[int] | None:
         return [int(core) for core in text.split(",")]
     except ValueError:
         raise ValueError(
-            f"{CORES_VARIABLE} must hold core numbers with commas between them, such as '0,1', "
+            f"{CORES_VARIABLE} must be core numbers separated by commas, such as '0,1', "
             f"got {text!r}."
         ) from None
 
 
 def num_threads(environment: Mapping[str, str]) -> int:
-    """Return how many threads this process should have: its cores, or what SLURM gave it.
+    """Return the number of threads for this process: its cores, or SLURM's share of them.
 
-    Where SLURM only counts cores and binds nobody to them, each process could use all.
+    SLURM may count cores without binding processes to them; then each process could use all.
     """
     cores = len(os.sched_getaffinity(0))
     given = environment.get("SLURM_CPUS_PER_TASK", "")
@@ -73,10 +73,10 @@ def num_threads(environment: Mapping[str, str]) -> int:
 
 
 def pin_and_limit(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Stay on the cores of TFUNET_CORES, with as many threads: call before TensorFlow's import.
+    """Pin this process to TFUNET_CORES, and limit its threads; call before TensorFlow's import.
 
-    A process of the supervisor is pinned already. This is for those that srun, mpirun or a hand
-    started: without the variable, threads are limited by `num_threads`.
+    The supervisor pins its processes itself. This is for processes that srun, mpirun or a person
+    started; without the variable only the threads are limited, by `num_threads`.
     """
     cores = read_cores(environment)
     if cores is not None:

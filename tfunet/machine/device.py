@@ -7,13 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-# The peak before what `uncounted` left out.
+# The peak before a block that `uncounted` left out.
 _kept = {"peak": 0}
 
 
 def device_bytes() -> int | None:
-    """Return the memory that TensorFlow may use on a device; None on a CPU without a cap."""
-    limits = [one.memory_limit for one in _local_devices() if one.device_type == "GPU"]
+    """Return the memory that TensorFlow may use on a device; None for a CPU without a cap."""
+    limits = [device.memory_limit for device in _local_devices() if device.device_type == "GPU"]
     if limits:
         return int(min(limits))
     capped = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
@@ -22,8 +22,8 @@ def device_bytes() -> int | None:
 
 
 def cpu_cap() -> int | None:
-    """Return the cap of a CPU's allocator; None on a GPU, without one, and where the machine has
-    less memory than that."""
+    """Return the cap of the CPU's allocator; None on a GPU, without a cap, or if the machine has
+    less memory than the cap."""
     limit = device_bytes()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     is_none = limit is None or limit > memory or tf.config.list_logical_devices("GPU")
@@ -31,25 +31,25 @@ def cpu_cap() -> int | None:
 
 
 def used_bytes() -> tuple[int, int] | None:
-    """Return current and peak bytes of the first device's allocator; None where it keeps none."""
+    """Return current and peak bytes of the first device's allocator; None if it counts none."""
     device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
     try:
-        found = tf.config.experimental.get_memory_info(device)
+        info = tf.config.experimental.get_memory_info(device)
     except (ValueError, tf.errors.InvalidArgumentError):
         return None
-    # An allocator that keeps no account reports zeros.
-    peak = max(int(found["peak"]), _kept["peak"])
-    return (int(found["current"]), peak) if found["peak"] else None
+    # An allocator that does not count reports zeros.
+    peak = max(int(info["peak"]), _kept["peak"])
+    return (int(info["current"]), peak) if info["peak"] else None
 
 
 def free_bytes() -> int | None:
-    """Return what the device's allocator can still hand out; None where it has no limit."""
+    """Return the bytes that the device's allocator can still hand out; None without a limit."""
     limit, used = device_bytes(), used_bytes()
     return None if limit is None else limit - (used[0] if used is not None else 0)
 
 
 def forget_peak() -> None:
-    """Count the peak of `used_bytes` anew, as far as the allocator can."""
+    """Start the peak of `used_bytes` anew, if the allocator can."""
     _kept["peak"] = 0
     device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
     with contextlib.suppress(ValueError, tf.errors.InvalidArgumentError):
@@ -58,7 +58,7 @@ def forget_peak() -> None:
 
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
-    """Leave what is done here out of the peak of `used_bytes`, as far as the allocator can."""
+    """Leave what happens inside out of the peak of `used_bytes`, if the allocator can."""
     before = used_bytes()
     try:
         yield
@@ -74,5 +74,5 @@ def _local_devices() -> list[Any]:
     from tensorflow.python.client import device_lib
     from tensorflow.python.eager import context
 
-    # With another choice of GPUs than this process has made, TensorFlow would refuse.
+    # TensorFlow refuses a configuration with other GPUs than this process has chosen.
     return list(device_lib.list_local_devices(context.context().config))

@@ -1,7 +1,7 @@
-"""Says what works on this machine, what is missing, and what to type. Imports no TensorFlow.
+"""`tfunet doctor`: what works on this machine, what is missing, what to type. No TensorFlow.
 
-Each part is asked to do a little of its real work in a process of its own, so that one that
-crashes or hangs spoils only its own row.
+Each part does a little of its real work in a process of its own, so that a crash or a hang affects
+only its own row.
 """
 
 import json
@@ -46,7 +46,7 @@ from tfunet.machine.probes import (
 
 PYTHONS = ("3.11", "3.12")
 OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = (2, 16, 2), (2, 21)
-# Without one of these, nothing trains.
+# Nothing trains if one of these fails.
 CORE = ("Python", "TensorFlow", "Keras", "single", "logs")
 COMPILERS = ("c++", "g++", "clang++")
 EXTRAS = {
@@ -65,7 +65,7 @@ Status = Literal["ok", "missing", "broken"]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One row: `remedy` is what to type, empty where nothing need be done."""
+    """One row; `remedy` is what to type, empty if there is nothing to do."""
 
     name: str
     status: Status
@@ -74,9 +74,9 @@ class Check:
 
 
 def diagnose(logs: Path = Path("logs")) -> list[Check]:
-    """Return a check of everything that tfunet can use; takes as long as a few TensorFlow starts.
+    """Return a check of everything that tfunet can use. Takes as long as a few TensorFlow starts.
 
-    `logs` is where runs would be written.
+    `logs` is the folder into which runs are written.
     """
     probes: dict[str, tuple[str, Mapping[str, str]]] = {
         "single": (TENSORFLOW_PROBE, {}),
@@ -112,7 +112,7 @@ def diagnose(logs: Path = Path("logs")) -> list[Check]:
 
 
 def format_checks(checks: Iterable[Check], width: int = 100) -> str:
-    """Return the table that `tfunet doctor` prints, its last line the verdict."""
+    """Return the table that `tfunet doctor` prints; its last line is the verdict."""
     rows = list(checks)
     name_width = max(len(row.name) for row in rows)
     indent = " " * (name_width + 2 + len("missing") + 2)
@@ -136,7 +136,7 @@ def run(*, as_json: bool = False, logs: Path = Path("logs")) -> int:
 
 
 def python_check(version: str) -> Check:
-    """Return whether this Python's TensorFlow wheels are those that tfunet supports."""
+    """Return whether tfunet supports the TensorFlow wheels of this Python."""
     if version.rpartition(".")[0] in PYTHONS:
         return Check(name="Python", status="ok", detail=version)
     return Check(
@@ -194,39 +194,40 @@ def gpu_check(*, num_seen: int, listed: list[str]) -> Check:
 
 
 def cores_check() -> Check:
-    """Return how many cores this process may use, which in a job is fewer than there are."""
+    """Return how many cores this process may use: in a job fewer than the machine has."""
     detail = f"{len(usable_cores())} of {os.cpu_count()} may be used"
     return Check(name="cores", status="ok", detail=detail)
 
 
 def energy_check(powercap: Path, nvml: Any) -> Check:
-    """Return which counters of energy can be read, and how to open those that only root reads."""
-    found = [*package_counters(powercap), *gpu_counters(nvml)]
-    readable = [one.name for one in found if is_readable(one)]
-    closed = [one.name for one in found if one.is_package and one.name not in readable]
+    """Return which energy counters can be read, and how to open those that only root may read."""
+    counters = [*package_counters(powercap), *gpu_counters(nvml)]
+    readable = [counter.name for counter in counters if is_readable(counter)]
+    packages = [counter.name for counter in counters if counter.is_package]
+    closed = [name for name in packages if name not in readable]
     known = f"{', '.join(readable)} can be read"
     if closed:
         only_root = f"only root may read {', '.join(closed)}"
         return Check(
             name="energy",
             status="missing",
-            detail=f"{known}, {only_root}" if readable else f"{only_root}; runs tell no joules",
+            detail=f"{known}, {only_root}" if readable else f"{only_root}; runs record no energy",
             remedy=f"sudo chmod a+r {powercap}/intel-rapl:*/energy_uj (until the next boot)",
         )
     if readable:
         return Check(name="energy", status="ok", detail=known)
-    return Check(name="energy", status="missing", detail="no counter here; runs tell no joules")
+    return Check(name="energy", status="missing", detail="no counter here; runs record no energy")
 
 
 def memory_check() -> Check:
-    """Return the machine's memory and what of it is free."""
+    """Return how much memory the machine has, and how much is free."""
     sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
     total, free = (int(sizes[name]) / 2**20 for name in ("MemTotal", "MemAvailable"))
     return Check(name="memory", status="ok", detail=f"{total:.1f} GiB, {free:.1f} GiB free")
 
 
 def logs_check(logs: Path) -> Check:
-    """Return whether runs can be written, without leaving anything behind."""
+    """Return whether runs can be written into `logs`; leaves nothing behind."""
     existing = next(path for path in (logs, *logs.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -238,7 +239,7 @@ def logs_check(logs: Path) -> Check:
 
 
 def backend_check(name: str, answer: Answer) -> Check:
-    """Return the row of a backend that TensorFlow itself brings."""
+    """Return the row of a backend that is part of TensorFlow."""
     if answer.error:
         remedy = "make env, or pip install tfunet" if _status(answer) == "missing" else ""
         return Check(name=name, status=_status(answer), detail=_reason(answer), remedy=remedy)
@@ -248,7 +249,7 @@ def backend_check(name: str, answer: Answer) -> Check:
 
 
 def horovod_checks(answer: Answer, *, has_compiler: bool, num_gpus: int) -> list[Check]:
-    """Return the rows of the Horovod backend and of the ways its processes can meet."""
+    """Return the rows of the Horovod backend and of its communication libraries."""
     build = build_command()
     if answer.error:
         remedy = build if has_compiler else f"{INSTALL_COMPILER}; then {build}"
@@ -276,10 +277,10 @@ def compiler_check() -> Check:
     """Return the C++ compiler that would build Horovod."""
     # CMake takes $CXX, which may carry flags, before any of the usual names.
     names = os.environ.get("CXX", "").split()[:1] or COMPILERS
-    found = [path for name in names if (path := shutil.which(name))]
-    if found and shutil.which("make"):
-        return Check(name="compiler", status="ok", detail=found[0])
-    missing = "make" if found else "a C++ compiler"
+    compilers = [path for name in names if (path := shutil.which(name))]
+    if compilers and shutil.which("make"):
+        return Check(name="compiler", status="ok", detail=compilers[0])
+    missing = "make" if compilers else "a C++ compiler"
     return Check(
         name="compiler",
         status="missing",
@@ -289,10 +290,10 @@ def compiler_check() -> Check:
 
 
 def mpi_check() -> Check:
-    """Return the MPI compiler, which decides whether Horovod is built with MPI."""
-    found = shutil.which("mpicxx")
-    if found:
-        return Check(name="mpicxx", status="ok", detail=found)
+    """Return the MPI compiler, with which Horovod is built with MPI."""
+    path = shutil.which("mpicxx")
+    if path:
+        return Check(name="mpicxx", status="ok", detail=path)
     detail = "no MPI compiler; only Horovod under mpirun needs it"
     return Check(name="mpicxx", status="missing", detail=detail, remedy=INSTALL_MPI)
 
@@ -325,7 +326,7 @@ def tensorflow_io_check(answer: Answer) -> Check:
 
 
 def dali_check(answer: Answer) -> Check:
-    """Return whether DALI can augment, for which it needs no GPU."""
+    """Return whether DALI can augment; it needs no GPU."""
     if not answer.error:
         return Check(name="DALI", status="ok", detail=f"works, {answer.facts['version']}")
     detail = f"{_reason(answer)}; only pipeline = 'dali' needs it"
@@ -335,16 +336,16 @@ def dali_check(answer: Answer) -> Check:
 
 def slurm_check(variables: Mapping[str, str]) -> Check:
     """Return whether jobs can be submitted from here."""
-    found = shutil.which("sbatch")
-    if found is None:
+    path = shutil.which("sbatch")
+    if path is None:
         detail = "no sbatch here; sweeps run on this machine"
         return Check(name="SLURM", status="missing", detail=detail)
     job = variables.get("SLURM_JOB_ID")
-    return Check(name="SLURM", status="ok", detail=f"{found}{f', in job {job}' if job else ''}")
+    return Check(name="SLURM", status="ok", detail=f"{path}{f', in job {job}' if job else ''}")
 
 
 def build_command(prefix: Path = Path(sys.prefix)) -> str:
-    """Return what builds Horovod into the environment at `prefix`."""
+    """Return the command that builds Horovod into the environment at `prefix`."""
     made_by_make = prefix.name.startswith("tf-") and (prefix.parents[1] / "Makefile").is_file()
     return f"make horovod TF={prefix.name[3:]}" if made_by_make else "python -m hvd.build"
 
@@ -355,7 +356,7 @@ def _status(answer: Answer) -> Status:
 
 def _reason(answer: Answer) -> str:
     missing = re.search(r"ModuleNotFoundError: No module named '([^']+)'", answer.error)
-    # Some of TensorFlow's errors carry pages.
+    # Some of TensorFlow's errors are pages long.
     return f"{missing[1]} is not installed" if missing else answer.error[:300]
 
 
@@ -376,5 +377,5 @@ def _verdict(checks: Iterable[Check]) -> str:
     return (
         f"Nothing can be trained yet: {', '.join(failures)}."
         if failures
-        else "One device can train here. What is missing above is needed only by what it names."
+        else "One device can train here. Missing parts are needed only for what their rows name."
     )

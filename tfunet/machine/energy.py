@@ -1,6 +1,6 @@
-"""Joules from the counters that a machine has: CPU packages and NVIDIA GPUs. No TensorFlow.
+"""Energy from the counters of CPU packages and NVIDIA GPUs, in joules. No TensorFlow.
 
-CPU packages are read as the kernel documents it (https://docs.kernel.org/power/powercap/
+CPU packages are read from the kernel's powercap folder (https://docs.kernel.org/power/powercap/
 powercap.html), GPUs by nvmlDeviceGetTotalEnergyConsumption of NVIDIA's NVML (Volta and later).
 """
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 POWERCAP_VARIABLE = "TFUNET_POWERCAP"
 POWERCAP = "/sys/class/powercap"
-# Only packages: zones of other names are parts of them (core, dram), or hold them (psys).
+# Only packages: other zones are parts of them (core, dram) or contain them (psys).
 PACKAGE = re.compile(r"package-\d+(-die-\d+)?")
 NVML = "libnvidia-ml.so.1"
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
-# A counter of 32 bits at 15 microjoules starts again after 2 minutes at 500 W.
+# A 32-bit counter of 15 microjoules starts again after 2 minutes at 500 W.
 READ_SECONDS = 20.0
-# Of a run that begins.
+# The energy of a run that begins.
 NOTHING_YET = {"joules": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counter:
-    """A counter of energy that grows, and starts again at 0 after `range_joules`.
+    """An energy counter, which starts again at 0 after `range_joules`.
 
     Args:
         name: "package-0", "GPU 0".
-        is_package: Whether it is of a CPU package; else of a GPU.
+        is_package: Whether it counts a CPU package; else a GPU.
         read: Returns joules; raises OSError where it cannot be read.
     """
 
@@ -49,19 +49,19 @@ class Counter:
 
 
 def powercap_root(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the kernel's power zones, or the one that takes its place."""
+    """Return the folder of the kernel's power zones, or the one that TFUNET_POWERCAP names."""
     return Path(environment.get(POWERCAP_VARIABLE, POWERCAP))
 
 
 def counters(*, with_gpus: bool) -> list[Counter]:
     """Return the counters of this machine that can be read."""
-    found = package_counters(powercap_root()) + (gpu_counters(load_nvml()) if with_gpus else [])
-    return [one for one in found if is_readable(one)]
+    gpus = gpu_counters(load_nvml()) if with_gpus else []
+    return [counter for counter in package_counters(powercap_root()) + gpus if is_readable(counter)]
 
 
 def package_counters(root: Path) -> list[Counter]:
     """Return a counter for each CPU package in a powercap folder, readable or not."""
-    found = []
+    packages = []
     for zone in sorted(root.glob("intel-rapl:*")):
         try:
             name = (zone / "name").read_text().strip()
@@ -71,12 +71,14 @@ def package_counters(root: Path) -> list[Counter]:
             continue
         if PACKAGE.fullmatch(name):
             read = _reader(zone / "energy_uj")
-            found.append(Counter(name=name, is_package=True, read=read, range_joules=range_joules))
-    return found
+            packages.append(
+                Counter(name=name, is_package=True, read=read, range_joules=range_joules)
+            )
+    return packages
 
 
 def load_nvml() -> Any:
-    """Return NVIDIA's management library; None where there is none."""
+    """Return NVIDIA's management library; None if it is not installed."""
     try:
         return ctypes.CDLL(NVML)
     except OSError:
@@ -84,16 +86,15 @@ def load_nvml() -> Any:
 
 
 def gpu_counters(nvml: Any) -> list[Counter]:
-    """Return a counter for each GPU that NVML shows, readable or not; CUDA_VISIBLE_DEVICES hides
-    none from it."""
+    """Return a counter for each GPU of NVML, readable or not. CUDA_VISIBLE_DEVICES hides none."""
     count = ctypes.c_uint()
     needs = ("nvmlInit_v2", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", ENERGY)
-    # A library of an old driver, or a stub to link with, lacks some.
-    if nvml is None or not all(hasattr(nvml, one) for one in needs):
+    # An old driver's library, or a stub for linking, lacks some functions.
+    if nvml is None or not all(hasattr(nvml, name) for name in needs):
         return []
     if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
         return []
-    found = []
+    gpus = []
     for index in range(count.value):
         device = ctypes.c_void_p()
         if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)) == 0:
@@ -101,12 +102,12 @@ def gpu_counters(nvml: Any) -> list[Counter]:
             read = _gpu_reader(nvml, device, name)
             # Millijoules in 64 bits.
             limit = 2.0**64 / 1000
-            found.append(Counter(name=name, is_package=False, read=read, range_joules=limit))
-    return found
+            gpus.append(Counter(name=name, is_package=False, read=read, range_joules=limit))
+    return gpus
 
 
 def is_readable(counter: Counter) -> bool:
-    """Return whether a counter tells a number."""
+    """Return whether a counter can be read."""
     try:
         counter.read()
     except OSError:
@@ -115,13 +116,13 @@ def is_readable(counter: Counter) -> bool:
 
 
 def spent(before: float, after: float, range_joules: float) -> float:
-    """Return the joules between two readings less than one turn of the counter apart."""
+    """Return the joules between two readings, of a counter that started again at most once."""
     return after - before if after >= before else after - before + range_joules
 
 
 @final
 class Meter:
-    """Sums what counters spend while it lives: in a thread, since they start again at 0 often."""
+    """Sums the energy of counters. A thread reads them, because they start again at 0 often."""
 
     def __init__(self, chosen: Sequence[Counter], *, read_seconds: float = READ_SECONDS) -> None:
         self._counters = tuple(chosen)
@@ -134,12 +135,12 @@ class Meter:
             threading.Thread(target=self._watch, args=(read_seconds,), daemon=True).start()
 
     def joules(self) -> float | None:
-        """Return what was spent until now; None once a counter cannot be read, and without any."""
+        """Return the joules until now; None without counters, or once one cannot be read."""
         self._read()
         return self._joules
 
     def close(self) -> None:
-        """Read no more by itself."""
+        """Stop the thread."""
         self._closed.set()
 
     def _watch(self, seconds: float) -> None:
@@ -151,25 +152,24 @@ class Meter:
             if self._joules is None:
                 return
             try:
-                now = [one.read() for one in self._counters]
+                now = [counter.read() for counter in self._counters]
             except OSError:
                 self._joules = None
                 return
-            for one, before, after in zip(self._counters, self._last or now, now, strict=True):
-                self._joules += spent(before, after, one.range_joules)
+            for counter, before, after in zip(self._counters, self._last or now, now, strict=True):
+                self._joules += spent(before, after, counter.range_joules)
             self._last = now
 
 
 @final
 class RunEnergy:
-    """The energy of a run over all its hosts, of each of which one process reads the counters.
+    """The energy of a run over all its hosts; on each host one process reads the counters.
 
-    Made, and asked, by all processes together.
+    All processes create it, and call `so_far`, together.
 
     Args:
-        before: What `so_far` returned when the run that goes on here was saved; None if its
-            record does not tell.
-        with_gpus: Whether the run uses GPUs; then all of a host's count.
+        before: The result of `so_far` when the resumed run was saved; None if its record has none.
+        with_gpus: Whether the run uses GPUs; then all GPUs of a host count.
     """
 
     def __init__(
@@ -189,27 +189,27 @@ class RunEnergy:
         machines = backend.sum(machines)
         self._counts = is_first_of_machine(machines.tolist(), topology.process_index)
         chosen = counters(with_gpus=with_gpus) if self._counts else []
-        num_packages = sum(one.is_package for one in chosen)
+        num_packages = sum(counter.is_package for counter in chosen)
         self._numbers = [float(num_packages), float(len(chosen) - num_packages)]
         self._meter = Meter(chosen)
 
     def so_far(self) -> dict[str, float] | None:
-        """Return the run's joules until now, and of how many CPU packages and GPUs they are.
+        """Return the run's joules until now, and the number of CPU packages and GPUs counted.
 
-        None where a host has no counter that can be read.
+        None if a host has no counter that can be read.
         """
         import numpy as np
 
-        own = self._meter.joules()
-        is_blind = self._counts and own is None
-        values = np.array([float(is_blind), own or 0.0, *self._numbers])
+        joules_here = self._meter.joules()
+        is_blind = self._counts and joules_here is None
+        values = np.array([float(is_blind), joules_here or 0.0, *self._numbers])
         num_blind, joules, packages, gpus = self._backend.sum(values).tolist()
         if num_blind or self._before is None:
             return None
         return {"joules": self._before["joules"] + joules, "packages": packages, "gpus": gpus}
 
     def close(self) -> None:
-        """Read no more by itself."""
+        """Stop the thread of the meter."""
         self._meter.close()
 
 
@@ -219,7 +219,7 @@ def is_first_of_machine(machines: Sequence[float], process_index: int) -> bool:
 
 
 def machine_number() -> int:
-    """Return a number below 2**48 that the processes on one machine share, in containers too."""
+    """Return a number below 2**48 that all processes of a machine share, in containers too."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
@@ -242,7 +242,7 @@ def _gpu_reader(nvml: Any, device: ctypes.c_void_p, name: str) -> Callable[[], f
         millijoules = ctypes.c_ulonglong()
         code = nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(millijoules))
         if code:
-            raise OSError(f"{name} tells no energy: NVML's error {code}")
+            raise OSError(f"The energy of {name} cannot be read: NVML returns error {code}")
         return millijoules.value / 1000
 
     return read

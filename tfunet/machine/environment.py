@@ -1,4 +1,4 @@
-"""What a run ran on, for env.json. Imports nothing that it asks about; no TensorFlow."""
+"""The machine and the software of a run, for env.json. Imports no TensorFlow."""
 
 import os
 import platform
@@ -40,8 +40,7 @@ SLURM_VARIABLES = (
     "SLURM_CPUS_PER_TASK",
     "SLURM_CLUSTER_NAME",
 )
-# Switches of the libraries below that change the speed, the memory, and a little the arithmetic, of
-# a step.
+# Variables of the libraries below that change a step's speed, memory or rounding.
 SWITCHES = (
     "TF_ENABLE_ONEDNN_OPTS",
     "TF_GPU_ALLOCATOR",
@@ -50,16 +49,16 @@ SWITCHES = (
     "NVIDIA_TF32_OVERRIDE",
     *VARIABLES,
 )
-# What a process of a run has where the user says nothing.
+# Defaults for the processes of a run; the user's own values come first.
 DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    # TensorFlow turns oneDNN on by itself on some CPUs only. Without it a 3D convolution takes
-    # 8 times as long, a 2D one about twice.
+    # By default TensorFlow uses oneDNN on some CPUs only. Without it a 3D convolution takes 8 times
+    # as long, a 2D one about twice.
     "TF_ENABLE_ONEDNN_OPTS": "1",
-    # TensorFlow takes all of a GPU's memory at once, and leaves none for DALI.
+    # By default TensorFlow takes all of a GPU's memory, and leaves none for DALI.
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
-# A GPU driver that has gone to sleep takes seconds to answer.
+# A sleeping GPU driver takes seconds to answer.
 ANSWER_SECONDS = 20.0
 
 
@@ -84,7 +83,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def gpus() -> list[dict[str, str]]:
-    """Return what nvidia-smi says of each GPU; none where it is not installed."""
+    """Return what nvidia-smi says about each GPU; [] if it is not installed."""
     fields = ",".join(GPU_FIELDS)
     answer = _answer(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"])
     rows = [line.split(", ") for line in (answer or "").splitlines()]
@@ -93,9 +92,9 @@ def gpus() -> list[dict[str, str]]:
 
 
 def git_state(file: Path) -> dict[str, Any] | None:
-    """Return the commit of the tree that `file` belongs to, and whether it has been changed."""
+    """Return the commit of the tree that `file` belongs to, and whether the tree is modified."""
     git = ["git", "-C", str(file.parent)]
-    # An environment inside some other project's tree belongs to no commit of that project.
+    # An environment inside another project's tree belongs to no commit of that project.
     if _answer([*git, "ls-files", "--error-unmatch", file.name]) is None:
         return None
     changes = _answer([*git, "status", "--porcelain", "-uno"])
@@ -126,16 +125,16 @@ def _cpu_model() -> str:
     except OSError:
         text = ""
     # ARM kernels name no model there.
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return model[1].strip() if model else platform.processor() or platform.machine()
 
 
 def _answer(command: list[str]) -> str | None:
-    """Return what a program prints; None if there is no such program, or it fails."""
+    """Return the output of a program; None if it does not exist or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -145,7 +144,7 @@ def _answer(command: list[str]) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return process.stdout if process.returncode == 0 else None
 
 
 def _first_line(command: list[str]) -> str | None:

@@ -1,7 +1,7 @@
-"""Small programs that ask TensorFlow and Horovod for a little of their real work.
+"""Small programs in which TensorFlow, Horovod and others do a little of their real work.
 
-Each runs in a process of its own, so that one that crashes or hangs takes nothing with it, and
-prints one JSON object last. This module itself imports no TensorFlow.
+Each runs in a process of its own, so that a crash or a hang harms nothing else, and prints one JSON
+object last. This module itself imports no TensorFlow.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 PROBE_SECONDS = 180.0
 HIDE_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
-# Both: a Horovod built with MPI too would otherwise start MPI for its operations, without mpirun.
+# Both are needed: a Horovod with MPI would otherwise start MPI for its operations, without mpirun.
 OVER_GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 TENSORFLOW_PROBE = """
 import json
@@ -72,7 +72,7 @@ print(json.dumps({"version": importlib.metadata.version("horovod"),
                   "gloo": bool(horovod.gloo_built()), "mpi": bool(horovod.mpi_built()),
                   "nccl": bool(horovod.nccl_built())}))
 """
-# An operation, not the import: on TensorFlow 2.17 and later the import succeeds and they all fail.
+# An operation, because on TensorFlow 2.17 and later the import succeeds and all operations fail.
 TENSORFLOW_IO_PROBE = """
 import json
 import tensorflow as tf
@@ -80,7 +80,7 @@ import tensorflow_io as tfio
 encoded = tfio.image.encode_bmp(tf.zeros([1, 1, 3], tf.uint8))
 print(json.dumps({"version": tfio.__version__, "bytes": len(encoded.numpy())}))
 """
-# An operation, not the import. It needs no GPU.
+# An operation, because the import alone proves little. It needs no GPU.
 DALI_PROBE = """
 import json
 import numpy as np
@@ -99,15 +99,15 @@ print(json.dumps({"version": nvidia.dali.__version__}))
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a probe printed, or the one line that says how it failed."""
+    """The JSON that a probe printed, or one line that says how it failed."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 
 
 def ask(script: str, variables: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Answer:
-    """Run a script that prints one JSON object last, and return that or why there is none."""
-    # What a launcher or an earlier run left behind would start a probe as part of that.
+    """Run a script that prints one JSON object last; return that, or why there is none."""
+    # With variables of a launcher or an earlier run, a probe would take part in that run.
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -115,7 +115,7 @@ def ask(script: str, variables: Mapping[str, str], seconds: float = PROBE_SECOND
     }
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", script],
             env={**inherited, **quiet, **variables},
             stdin=subprocess.DEVNULL,
@@ -126,12 +126,12 @@ def ask(script: str, variables: Mapping[str, str], seconds: float = PROBE_SECOND
         )
     except subprocess.TimeoutExpired:
         return Answer(error=f"no answer within {seconds:g} s")
-    last = done.stdout.strip().rpartition("\n")[2]
-    if done.returncode == 0 and last.startswith("{"):
+    last = process.stdout.strip().rpartition("\n")[2]
+    if process.returncode == 0 and last.startswith("{"):
         return Answer(facts=json.loads(last))
-    complaints = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
-    errors = [line for line in complaints if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return Answer(error=(errors or complaints)[-1].strip())
+    messages = process.stderr.strip().splitlines() or [f"ended with {process.returncode}"]
+    errors = [line for line in messages if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return Answer(error=(errors or messages)[-1].strip())
 
 
 def one_worker() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfunet.data.formats.container import stem
-from tfunet.data.readers import content_files
+from tfunet.data.image_files import content_files
 from tfunet.predict.output import SUFFIXES, check_format, default_format
 
 

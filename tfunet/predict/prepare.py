@@ -27,8 +27,7 @@ class Preparation:
         num_files: Files that make one image: as many as the data set has image patterns.
         intensity: See `tfunet.data.preprocess.normalise`.
         grey: Whether colours became their luminance.
-        axes: Order of the axes if the files do not state it; see
-            `tfunet.data.folder.open_folder`.
+        axes: Order of the axes if the files do not state it; see `open_folder`.
         pixel_size: Pixel size of every image, along its axes; None: the files state it.
         target_pixel_size: Pixel size that images were resampled to; None: they were not.
     """

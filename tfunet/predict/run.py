@@ -17,9 +17,9 @@ import numpy as np
 from tqdm import tqdm
 
 from tfunet import __version__
+from tfunet.data.image_files import read_header
 from tfunet.data.lazy_image import LazyImage
 from tfunet.data.preprocess import Statistics
-from tfunet.data.readers import read_header
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
 from tfunet.learning.counting import predicted_labels

@@ -1,1 +1,1 @@
-"""The processes of a run: which one this is, how they meet, and how one that hangs is noticed."""
+"""The processes of a run: their indices, how they connect, how a hanging one is noticed."""

@@ -1,6 +1,7 @@
-"""Which process of a run this is, from what srun, mpirun or a person put into its environment.
+"""The index, count and hosts of a run's processes, by the variables of srun, mpirun or a person.
 
-Pure: the environment is given. The processes meet in tfunet.process.meeting. No TensorFlow.
+Pure: the environment is an argument. `tfunet.process.meeting` connects the processes. No
+TensorFlow.
 """
 
 import re
@@ -15,21 +16,21 @@ MPI_VARIABLES = {
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
 }
-# Ports of the processes lie below those that the kernel gives to outgoing connections.
+# Below the ports that the kernel gives to outgoing connections.
 FIRST_PORT, LAST_PORT = 15000, 31999
 NUM_PORTS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A process among those of its run, before they have met.
+    """A process among those of its run, before they are connected.
 
     Args:
         index: From 0; process 0 is the chief.
-        count: Of all processes.
-        host: Where this one runs, by its name in the cluster.
-        hosts: Of every process, by index.
-        key: Differs between runs that could meet by mistake: the job, its step and attempt.
+        count: Number of processes.
+        host: Its host, by the name in the cluster.
+        hosts: Host of every process, by index.
+        key: Job, step and attempt, so that other runs cannot connect by mistake.
     """
 
     index: int
@@ -41,22 +42,21 @@ class Place:
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count or len(self.hosts) != self.count:
             raise ValueError(
-                f"Process {self.index} of {self.count} on the hosts {', '.join(self.hosts)}: each "
-                f"process needs a host, and the index must lie in 0..{self.count - 1}."
+                f"Process {self.index} of {self.count} has the hosts {', '.join(self.hosts)}. Each "
+                f"process needs a host, and the index must be in 0..{self.count - 1}."
             )
 
     def who(self, index: int) -> str:
-        """Return how a process is named in messages: "process 1 of 2 on n10"."""
+        """Return the name of a process in messages: "process 1 of 2 on n10"."""
         return f"process {index} of {self.count} on {self.hosts[index]}"
 
 
 def find_place(environment: Mapping[str, str], this_host: str | None = None) -> Place | None:
-    """Return this process's place; None if nothing says that there are others.
+    """Return this process's place; None if the environment names no other processes.
 
-    A host list of one's own (TFUNET_HOSTS, with TFUNET_PROCESS unless MPI or SLURM count) wins
-    over what the launcher says of hosts; MPI's count wins over SLURM's, since mpirun runs inside
-    SLURM's jobs and is itself started by it. Raises ValueError for an environment that does not
-    fit together.
+    TFUNET_HOSTS overrides the launcher's hosts; it needs TFUNET_PROCESS unless MPI or SLURM count
+    the processes. MPI's count overrides SLURM's, because mpirun runs inside SLURM's jobs and SLURM
+    starts it. Raises ValueError for a contradictory environment.
     """
     host = this_host or socket.gethostname()
     given = _hosts(environment)
@@ -66,7 +66,7 @@ def find_place(environment: Mapping[str, str], this_host: str | None = None) -> 
         if index_name in environment and count_name in environment and not is_of_slurm:
             index, count = _number(environment, index_name), _number(environment, count_name)
             hosts = given or _hosts_of_mpi(environment, count, local_name, host)
-            # Not SLURM's step: mpirun starts its processes of other nodes as one, its own as none.
+            # Not SLURM's step id: mpirun's processes have one on other nodes, and none on its own.
             key = _key(environment, "SLURM_JOB_ID", "PMIX_NAMESPACE", "PMI_JOBID")
             return Place(index=index, count=count, host=host, hosts=hosts, key=key)
     if "SLURM_PROCID" in environment and "SLURM_STEP_NODELIST" in environment:
@@ -92,18 +92,18 @@ def expand_hostlist(text: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Return SLURM's counts a node: "2(x3),1" is 2, 2, 2, 1."""
+    """Return SLURM's counts for each node: "2(x3),1" is 2, 2, 2, 1."""
     counts: list[int] = []
     for part in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if not found:
-            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE must be as '2(x3),1', got {text!r}.")
-        counts += [int(found[1])] * int(found[2] or 1)
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if not match:
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE must look like '2(x3),1', got {text!r}.")
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
 def place_tasks(hosts: Sequence[str], counts: Sequence[int], distribution: str) -> list[str]:
-    """Return the host of every task as srun places them: by blocks, or in turn if "cyclic"."""
+    """Return the host of every task as srun places them: in blocks, or in turn if "cyclic"."""
     if not distribution.startswith("cyclic"):
         return [host for host, count in zip(hosts, counts, strict=True) for _ in range(count)]
     rounds = range(max(counts, default=0))
@@ -116,10 +116,10 @@ def place_tasks(hosts: Sequence[str], counts: Sequence[int], distribution: str) 
 
 
 def ports_of(key: str, index: int) -> list[int]:
-    """Return the ports that process `index` of a run tries in turn; others of it, others."""
+    """Return the ports that a process of a run tries in turn; other processes have others."""
     first = sum((place + 1) * byte for place, byte in enumerate(key.encode())) * 131
     width = LAST_PORT - FIRST_PORT + 1
-    return [FIRST_PORT + (first + index * NUM_PORTS + one) % width for one in range(NUM_PORTS)]
+    return [FIRST_PORT + (first + index * NUM_PORTS + n) % width for n in range(NUM_PORTS)]
 
 
 def _expand(part: str) -> list[str]:
@@ -128,13 +128,13 @@ def _expand(part: str) -> list[str]:
         return [part]
     inside, _, tail = rest.partition("]")
     numbers: list[str] = []
-    for one in inside.split(","):
-        first, dash, last = one.partition("-")
+    for span in inside.split(","):
+        first, dash, last = span.partition("-")
         if dash:
             # n[08-10] is n08, n09, n10.
             numbers += [f"{n:0{len(first)}d}" for n in range(int(first), int(last) + 1)]
         else:
-            numbers.append(one)
+            numbers.append(span)
     return [f"{head}{number}{end}" for number in numbers for end in _expand(tail)]
 
 
@@ -163,7 +163,7 @@ def _hosts_of_mpi(
         if len(counts) == len(hosts) and sum(counts) == count:
             return tuple(place_tasks(hosts, counts, "block"))
     raise ValueError(
-        f"MPI does not tell on which hosts its {count} processes run. Name them in rank order: "
+        f"MPI does not say on which hosts its {count} processes run. List them in rank order: "
         f"mpirun -x {HOSTS_VARIABLE}=host1,host1,host2,host2 ..."
     )
 

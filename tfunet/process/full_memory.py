@@ -1,4 +1,4 @@
-"""What to say where a device has no memory left. Imports no TensorFlow."""
+"""The message when a device runs out of memory. Imports no TensorFlow."""
 
 import re
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ WITHOUT_SUPPORT = (
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """Return what to say where TensorFlow's memory is full; None of any other error.
+    """Return the message for TensorFlow's error of full memory; None for any other error.
 
-    Where large-model support has put a note on the error, it is that note which says what helps.
+    A note of large-model support on the error says what helps.
     """
-    # By its name: a process that fails early has not loaded TensorFlow.
+    # By name, because a process that fails early has not loaded TensorFlow.
     if type(error).__name__ != "ResourceExhaustedError":
         return None
-    # Of many lines of nodes and hints.
+    # The rest of TensorFlow's message is many lines of nodes and hints.
     if tensor := OOM.search(str(error)):
         what = f"no room for a tensor of {tensor[1]}, {tensor[2]}"
     elif "allocate memory" in str(error):
@@ -33,21 +33,21 @@ def out_of_memory(error: BaseException) -> str | None:
 
 @contextmanager
 def noting(swap: str | None) -> Iterator[None]:
-    """Note, on an error of full memory from inside, that there is support with the budget `swap`.
+    """Add a note about large-model support with the budget `swap` to errors of full memory.
 
-    Not where the step that failed has noted more; None is no support.
+    Adds none if the failed step has added its own, or if `swap` is None: no support.
     """
     try:
         yield
     except BaseException as error:
         if swap is not None and out_of_memory(error) and not _notes_of_support(error):
             error.add_note(
-                f"{OF_SUPPORT}swap = {swap!r} is on, and this was outside of the steps that it has "
-                "planned, or before it had: while data is read, say. A smaller patch or "
+                f"{OF_SUPPORT}swap = {swap!r} is on, but the memory ran out outside of the planned "
+                "steps or before planning, for example while data is read. A smaller patch or "
                 "replica_batch, fewer filters or precision = 'mixed_bfloat16' would help."
             )
         raise
 
 
 def _notes_of_support(error: BaseException) -> list[str]:
-    return [one for one in getattr(error, "__notes__", ()) if one.startswith(OF_SUPPORT)]
+    return [note for note in getattr(error, "__notes__", ()) if note.startswith(OF_SUPPORT)]

@@ -1,7 +1,13 @@
-"""Where the processes that srun or mpirun started meet, before TensorFlow: a line of JSON each way.
+"""Connects the processes that srun or mpirun started, before TensorFlow: one JSON object a line.
 
-Process 0 listens; the others connect, say who they are, and get everyone's address. The
-connections stay, so that all can agree after which step they stop. No TensorFlow.
+    process 0 (chief)              process i
+      listens
+            <---- hello: run, index, host, address, code hash
+            ----> welcome
+      when all are there:
+            ----> addresses of all
+
+The connections stay open, so that all can agree after which step to stop. No TensorFlow.
 """
 
 import contextlib
@@ -23,11 +29,11 @@ from tfunet.process.cluster import Place, ports_of
 from tfunet.process.watchdog import Beat, Pulse, Watch, from_values, to_values
 
 SECONDS_VARIABLE = "TFUNET_MEETING_SECONDS"
-# Nodes start their processes one after the other, and import from a slow disk.
+# Nodes start their processes one after the other and import from slow disks.
 MEETING_SECONDS = 120.0
 ANSWER_SECONDS = 10.0
-STACKS_SECONDS = 1.0  # In which the others write theirs.
-# A connection that is none of ours keeps the chief for so long; ours know after twice as long.
+STACKS_SECONDS = 1.0  # Time for the other processes to write their stacks.
+# A stranger's connection keeps the chief this long; ours wait twice as long for its answer.
 HELLO_SECONDS = 2.0
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 MOST_BYTES = 1 << 20
@@ -37,15 +43,15 @@ MOST_BYTES = 1 << 20
 class Meeting:
     """One process's connections to the others of its run, and their agreement to stop.
 
-    `addresses` holds "host:port" of every process by index, the ports free at the start. Raises
-    ConnectionError, naming process and host, if someone does not come in time or is of another
-    run or code.
+    `addresses` holds "host:port" of every process by index; the ports were free at the start.
+    Raises ConnectionError, naming process and host, if one does not come in time or belongs to
+    another run or code.
 
     Args:
         place: This process.
         code: Hash of the code that it runs.
-        noted: Signals that came to it, filled by a handler.
-        seconds: How long it waits for the others; by default as the environment says.
+        noted: Signals that it received, filled by a handler.
+        seconds: How long it waits for the others; by default TFUNET_MEETING_SECONDS.
     """
 
     def __init__(
@@ -74,11 +80,11 @@ class Meeting:
             threading.Thread(target=self._listen, args=(index, line), daemon=True).start()
 
     def stops_after(self, step: int) -> bool:
-        """Whether all processes stop after `step`, because one of them was signalled.
+        """Whether all processes stop after `step`, because one of them got a signal.
 
-        Called by all after each step. Nobody ends step k+1 before the chief begins it, since its
-        gradients are missing: so the chief, asked during step k, has all know that k+1 is the last
-        before it goes on.
+        All processes call it after each step. None can finish step k+1 before the chief starts it,
+        because the chief's gradients are missing. So a chief that is asked during step k tells all
+        that k+1 is the last step before it starts k+1.
         """
         if self._place.index != 0:
             if self._noted and not self._asked:
@@ -95,10 +101,10 @@ class Meeting:
         return self._last_step is not None and step >= self._last_step
 
     def watch(self, limit: float) -> Pulse | None:
-        """Tell the others of this process, and end it, with its stacks, where one of them hangs.
+        """Send beats to the others; if a process hangs, write this one's stacks and end it.
 
-        The chief hears all, and tells them what it finds; they hear the chief, which may be the one
-        that hangs. None where `limit` (seconds, as in `Watch`) is 0.
+        The chief watches all processes and tells them if one hangs. They watch the chief, which
+        may hang itself. None if `limit` (seconds, as in `Watch`) is 0.
         """
         if not limit or not self._peers:
             return None
@@ -115,17 +121,17 @@ class Meeting:
                 line.send({"beat": to_values(beat)})
             if self._place.index == 0:
                 self._watch.hear(0, beat, time.monotonic())
-            # Who hears the chief alone cannot tell who waits for whom.
+            # A process that hears only the chief cannot tell which one waits for which.
             look = self._watch.hanging if self._place.index == 0 else self._watch.silent
-            found = look(time.monotonic())
-            if found is None:
+            hanging = look(time.monotonic())
+            if hanging is None:
                 return
             for line in self._peers.values():
                 line.send({"hangs": True})
-        _end_hanging(found[1])
+        _end_hanging(hanging[1])
 
     def await_end(self) -> None:
-        """On the chief, wait a moment until the others have left: the first to leave ends all."""
+        """On the chief, wait until the others have left: the launcher ends all with the first."""
         with self._agreed:
             self._agreed.wait_for(lambda: self._gone >= len(self._peers), ANSWER_SECONDS)
 
@@ -160,7 +166,7 @@ class Meeting:
                 try:
                     connection, _ = server.accept()
                 except TimeoutError:
-                    missing = [place.who(one) for one in range(place.count) if one not in addresses]
+                    missing = [place.who(n) for n in range(place.count) if n not in addresses]
                     self._refuse_all(
                         f"{', '.join(missing)} did not come within {self._seconds:g} s"
                     )
@@ -191,7 +197,7 @@ class Meeting:
         return ordered
 
     def _forget_gone(self, addresses: dict[int, str]) -> bool:
-        """Forget who waited too long for its welcome and will come again; whether anyone did."""
+        """Forget processes that hung up and will connect again; return whether there were any."""
         gone = [index for index, line in self._peers.items() if line.is_gone()]
         for index in gone:
             self._peers.pop(index).close()
@@ -220,9 +226,9 @@ class Meeting:
                         raise ConnectionError(f"{refused}.")
             time.sleep(0.1)
         raise ConnectionError(
-            f"{place.who(0)} ({chief}, ports {ports[0]} to {ports[-1]}) was not there for "
+            f"{place.who(0)} ({chief}, ports {ports[0]} to {ports[-1]}) did not answer "
             f"{place.who(place.index)} within {self._seconds:g} s"
-            f"{f': {refused}' if refused else ''}. See its log, and whether a firewall is between."
+            f"{f': {refused}' if refused else ''}. Read its log, and check for a firewall."
         )
 
     def _try(self, chief: str, port: int) -> dict[str, Any] | None:
@@ -231,15 +237,15 @@ class Meeting:
             connection = socket.create_connection((chief, port), timeout=1)
         except OSError:
             return None
-        # The address of the interface by which the chief is reached.
-        own = connection.getsockname()[0]
+        # The address of the interface that reaches the chief.
+        host = connection.getsockname()[0]
         line = _Line(connection)
-        address = f"{own}:{_free_port(own, ports_of(place.key, place.index))}"
+        address = f"{host}:{_free_port(host, ports_of(place.key, place.index))}"
         hello = {"key": place.key, "index": place.index, "count": place.count, "host": place.host}
         line.send({**hello, "address": address, "code": self._code})
         answer = line.receive(2 * HELLO_SECONDS)
         if answer is not None and "welcome" in answer:
-            # The chief's time may have begun after ours; it says in the end who did not come.
+            # The chief may have started later; it says in the end which process did not come.
             answer = line.receive(self._seconds + ANSWER_SECONDS)
         if answer is None or "addresses" not in answer:
             line.close()
@@ -253,10 +259,10 @@ class Meeting:
 
 @final
 class _Line:
-    """A connection on which each line is a JSON object; what cannot be sent is not."""
+    """A connection on which each line is a JSON object; errors of sending are ignored."""
 
     def __init__(self, connection: socket.socket) -> None:
-        # It is silent for hours, which firewalls take for dead.
+        # Firewalls drop connections that are silent for hours.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._connection = connection
         self._buffer = b""
@@ -267,7 +273,7 @@ class _Line:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
-        """Return the next object; None if the other end is gone, is silent, or talks of else."""
+        """Return the next object; None if the other end is gone, silent or sends something else."""
         self._connection.settimeout(seconds)
         try:
             while b"\n" not in self._buffer:
@@ -285,7 +291,7 @@ class _Line:
         return message if isinstance(message, dict) else None
 
     def is_gone(self) -> bool:
-        """Return whether the other end has hung up."""
+        """Return whether the other end has closed the connection."""
         self._connection.setblocking(False)
         try:
             return not self._connection.recv(1, socket.MSG_PEEK)
@@ -297,23 +303,23 @@ class _Line:
             self._connection.setblocking(True)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
 
 def _end_hanging(reason: str = "") -> NoReturn:
-    """Write this process's stacks and end it; who has found out says the reason, and goes first."""
+    """Write this process's stacks and end it; the one that noticed says why, and goes first."""
     faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
     if reason:
         print(f"error: {reason}. Each process wrote its Python stacks.", file=sys.stderr)
     sys.stderr.flush()
-    # srun and mpirun kill the others of a process that ends so.
+    # srun and mpirun then kill the other processes.
     time.sleep(STACKS_SECONDS if reason else ANSWER_SECONDS)
     os._exit(exit_codes.PROCESS_DIED)
 
 
 def address_of(host: str) -> str:
-    """Return the IP address of a host; SLURM is asked for those that have no name elsewhere."""
+    """Return the IP address of a host; if DNS does not know it, SLURM is asked."""
     with contextlib.suppress(OSError):
         return socket.gethostbyname(host)
     if shutil.which("scontrol"):
@@ -330,7 +336,7 @@ def address_of(host: str) -> str:
                 with contextlib.suppress(OSError):
                     return socket.gethostbyname(value)
     raise ConnectionError(
-        f"The host {host!r} has no address: neither the system nor SLURM knows it. Give addresses: "
+        f"The host {host!r} has no address: neither DNS nor SLURM knows it. Give addresses: "
         "TFUNET_HOSTS=10.0.0.1,10.0.0.2"
     )
 
@@ -343,12 +349,12 @@ def _listening(address: str, place: Place) -> socket.socket:
         except OSError:
             continue
     raise ConnectionError(
-        f"{place.who(0)} can listen on none of the ports {ports[0]} to {ports[-1]} of {address}."
+        f"{place.who(0)} cannot listen on any of the ports {ports[0]} to {ports[-1]} of {address}."
     )
 
 
 def _free_port(address: str, ports: Sequence[int]) -> int:
-    """Return the first of `ports` that nobody uses there, or any other."""
+    """Return the first free one of `ports` at an address, or any other free port."""
     for port in (*ports, 0):
         with contextlib.suppress(OSError), socket.create_server((address, port)) as server:
             return int(server.getsockname()[1])

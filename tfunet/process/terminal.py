@@ -11,14 +11,14 @@ TERMINAL_VARIABLE = "TFUNET_TERMINAL"
 
 
 def shows_progress() -> bool:
-    """Whether there is a terminal at the end of the line; the supervisor says so by a variable."""
+    """Whether standard error is a terminal; under the supervisor a variable says so."""
     return sys.stderr.isatty() or os.environ.get(TERMINAL_VARIABLE) == "1"
 
 
 @contextmanager
 def decoding_bar() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function of (cases done, cases in all) that draws how far the decoding is."""
-    # Nothing is drawn for cases that are there already, or that another process decodes.
+    """Yield a function of (cases done, cases in all) that draws the progress of decoding."""
+    # Nothing is drawn for cases in the cache, or if another process decodes.
     bar = tqdm(desc="Decoding", unit="case", delay=1, leave=False, disable=not shows_progress())
 
     def show(done: int, total: int) -> None:

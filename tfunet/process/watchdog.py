@@ -1,7 +1,7 @@
 """Notices that a process of a run hangs, and says which. Imports no TensorFlow.
 
-Each process tells its watch, every second, how far it is: the supervisor through a pipe, or,
-where srun or mpirun started the processes, the chief through the connections of their meeting.
+Each process sends a beat, every second, that says how far it is: through a pipe to the supervisor,
+or, if srun or mpirun started the processes, through the connections of `Meeting` to the chief.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from typing import Any, final
 VARIABLE = "TFUNET_PULSE"  # The pipe to the supervisor, by number.
 STACKS_SIGNAL = signal.SIGUSR2
 BEAT_SECONDS = 1.0
-# Who has not looked for so long was itself stopped, with all whom it watches perhaps.
+# A watcher that has not looked for this long was stopped itself, perhaps with all others.
 BLIND_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Beat:
-    """How far a process is.
+    """How far a process has come.
 
     Args:
-        moves: Grows whenever its main thread gets on.
-        step: Optimizer step that it is in, or that it was in last.
-        doing: What it does, in words: "step 12", "evaluation".
+        moves: Grows whenever its main thread makes progress.
+        step: Its current, or last, optimizer step.
+        doing: Its current activity: "step 12", "evaluation".
     """
 
     moves: int = 0
@@ -40,10 +40,10 @@ class Beat:
 
 @final
 class Pulse:
-    """Tells how far this process is, from a thread, until the process ends.
+    """Sends beats from a thread until the process ends.
 
-    A main thread that waits in TensorFlow lets the thread go on. A process that is stopped, or
-    whose interpreter is blocked by an extension, is silent.
+    The thread runs while the main thread waits in TensorFlow. A process is silent if it is
+    stopped, or if an extension blocks its interpreter.
     """
 
     def __init__(self, tell: Callable[[Beat], None]) -> None:
@@ -52,12 +52,12 @@ class Pulse:
         threading.Thread(target=self._go_on, name="pulse", daemon=True).start()
 
     def begin(self, doing: str, step: int | None = None) -> None:
-        """Note what the main thread begins; `step` stays as it was where none is given."""
+        """Note what the main thread begins; without `step`, the step stays the same."""
         before = self._beat
         self._beat = Beat(before.moves + 1, before.step if step is None else step, doing)
 
     def _go_on(self) -> None:
-        with contextlib.suppress(OSError):  # Nobody listens any more.
+        with contextlib.suppress(OSError):  # The receiver has gone.
             while True:
                 self._tell(self._beat)
                 time.sleep(BEAT_SECONDS)
@@ -65,13 +65,13 @@ class Pulse:
 
 @final
 class Watch:
-    """What is known of the processes of a run. Pure: times are given, in seconds.
+    """Finds the process of a run that hangs. Pure: times are arguments, in seconds.
 
     Args:
-        names: Of each process, by index: "process 1 of 2".
-        limit: A process that is silent for longer hangs; so does one where nobody gets on for
-            longer.
-        now: When it begins.
+        names: Index and name of each process: "process 1 of 2".
+        limit: A process hangs if it is silent for longer, or is behind when no process makes
+            progress for longer.
+        now: The time at the start.
     """
 
     def __init__(self, names: Iterable[tuple[int, str]], limit: float, now: float) -> None:
@@ -83,7 +83,7 @@ class Watch:
         self._looked = now
 
     def hear(self, index: int, beat: Beat, now: float) -> None:
-        """Note what a process told."""
+        """Note a beat of a process."""
         if index in self._names:
             if beat.moves != self._beats[index].moves:
                 self._moved = now
@@ -91,27 +91,27 @@ class Watch:
             self._heard[index] = now
 
     def forget(self, index: int) -> None:
-        """No longer expect anything of a process: it has ended."""
+        """Expect no more beats of a process: it has ended."""
         self._names.pop(index, None)
 
     def hanging(self, now: float) -> tuple[int | None, str] | None:
-        """Return which process hangs, and why that is thought; None while none does.
+        """Return which process hangs, and the reason to think so; None if none does.
 
-        The index is None where all wait and none is behind the others.
+        The index is None if all wait and none is behind the others.
         """
         return self.silent(now) or self._stuck(now)
 
     def doing(self, index: int) -> str:
-        """Return what a process did when it was last heard."""
+        """Return what a process did at its last beat."""
         return self._beats[index].doing
 
     def silent(self, now: float) -> tuple[int, str] | None:
-        """Return a process that gives no sign, as `hanging` does."""
+        """Return a silent process, as `hanging` does."""
         slept = now - self._looked
         self._looked = now
         if slept > BLIND_SECONDS:
             self._moved += slept
-            self._heard = {index: one + slept for index, one in self._heard.items()}
+            self._heard = {index: seconds + slept for index, seconds in self._heard.items()}
         for index, who in self._names.items():
             if now - self._heard[index] > self._limit:
                 doing = self._beats[index].doing
@@ -123,32 +123,32 @@ class Watch:
             return None
         behind = min(self._names, key=lambda index: self._beats[index].step)
         doing = self._beats[behind].doing
-        ahead = [one for one in self._names if self._beats[one].step > self._beats[behind].step]
+        ahead = [n for n in self._names if self._beats[n].step > self._beats[behind].step]
         if ahead:
             other = self._beats[ahead[0]].doing
             return behind, (
                 f"{self._names[behind]} hangs: {doing} for {self._limit:g} s, and "
                 f"{self._names[ahead[0]]} waits in {other}"
             )
-        told = [f"{who} is in {self._beats[one].doing}" for one, who in self._names.items()]
+        doings = [f"{who} is in {self._beats[n].doing}" for n, who in self._names.items()]
         only = next(iter(self._names)) if len(self._names) == 1 else None
-        return only, f"the run hangs: for {self._limit:g} s, {', '.join(told)}"
+        return only, f"the run hangs: for {self._limit:g} s, {', '.join(doings)}"
 
 
 def to_values(beat: Beat) -> list[Any]:
-    """Return a beat as JSON takes it."""
+    """Return a beat as JSON types."""
     return [beat.moves, beat.step, beat.doing]
 
 
 def from_values(values: Any) -> Beat:
-    """Return the beat that `to_values` was given."""
+    """Return the beat from the result of `to_values`."""
     moves, step, doing = values
     return Beat(int(moves), int(step), str(doing))
 
 
 @final
 class Beats:
-    """What comes through the pipe from one process, for its watch."""
+    """Passes the beats in one process's pipe to its watch."""
 
     def __init__(self, index: int, watch: Watch) -> None:
         self._index = index
@@ -156,18 +156,18 @@ class Beats:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Take what was read."""
+        """Take bytes from the pipe."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if lines:
             beat = from_values(json.loads(lines[-1]))
             self._watch.hear(self._index, beat, time.monotonic())
 
     def finish(self) -> None:
-        """Take the end: whether the process has ended too, others see."""
+        """Do nothing at the end of the pipe: the supervisor sees whether the process has ended."""
 
 
 def pulse_to_supervisor() -> Pulse | None:
-    """Begin to tell the supervisor; None where none listens."""
+    """Start sending beats to the supervisor; None if there is none."""
     given = os.environ.pop(VARIABLE, "")
     if not given.isdecimal():
         return None
@@ -181,10 +181,10 @@ def pulse_to_supervisor() -> Pulse | None:
 
 
 def nobody_asks(doing: str, step: int | None = None) -> None:
-    """Stand in for `Pulse.begin` where nobody watches."""
+    """Take the place of `Pulse.begin` if nothing watches."""
 
 
 def dump_stacks_when_asked() -> None:
     """Write the Python stacks of all threads to standard error at STACKS_SIGNAL."""
-    # A handler in C: it comes through where the main thread waits in a library.
+    # A handler in C, which works while the main thread waits in a library.
     faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True)

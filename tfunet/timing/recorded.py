@@ -9,15 +9,13 @@ from tfunet.record import RunFolder
 from tfunet.timing.spans import Span
 
 COPIES = ("swap out", "swap in")
-
-
-# What happens inside of other spans, each in rows of its own below "run".
+# Spans within other spans; each has rows of its own below "run".
 INSIDE = ("input", "all-reduce", *COPIES, "profile")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpSpan:
-    """An op of TensorFlow's as its profiler saw it, in a thread of a process; Unix time."""
+    """A TensorFlow op in a thread of a process, as the profiler recorded it; Unix time."""
 
     thread: str
     name: str
@@ -26,49 +24,50 @@ class OpSpan:
 
 
 def read_spans(run: str | Path) -> dict[int, list[Span]]:
-    """Return what each process of a run did, by its index; ValueError if that is not recorded.
+    """Return the spans of each process of a run, by its index; ValueError if there are none.
 
     A step that traced a graph, the first of each attempt, is named "first step".
     """
-    found = {
+    spans = {
         process: list(_first_steps_named([_span(row) for row in rows]))
         for process, rows in RunFolder(Path(run)).read_spans().items()
     }
-    if not any(found.values()):
+    if not any(spans.values()):
         raise ValueError(
-            f"{run} does not tell what its processes did. Train with --trace true, or in a study "
-            "with trace = true in [base]."
+            f"{run} has no record of what its processes did. Train with --trace true, or in a "
+            "study with trace = true in [base]."
         )
-    return found
+    return spans
 
 
 def inside_seconds(spans: Sequence[Span]) -> dict[str, float]:
-    """Return what a step is made of, by name: medians over the steady steps, summed over each.
+    """Return the seconds of each part of a step, by name: medians over the steady steps.
 
-    "all" is the whole of a step.
+    "all" is the whole step.
     """
     steady = _steady(spans)
-    whole = {"all": median(one.seconds for one in steady.values())} if steady else {}
-    return {**whole, **{name: median(of.values()) for name, of in _by_step(spans).items()}}
+    step = {"all": median(span.seconds for span in steady.values())} if steady else {}
+    parts = {name: median(seconds.values()) for name, seconds in _by_step(spans).items()}
+    return {**step, **parts}
 
 
 def copied_seconds(run: str | Path) -> float | None:
-    """Return the time of all copies of large-model support in a steady step of process 0.
+    """Return the seconds of all copies of large-model support in a steady step of process 0.
 
-    None where the run was not traced, or copied nothing that the host knows of.
+    None if the run was not traced, or has no copies that the host knows of.
     """
-    copies = [median(of.values()) for of in copied_by_step(run).values()]
+    copies = [median(seconds.values()) for seconds in copied_by_step(run).values()]
     return sum(copies) if copies else None
 
 
 def copied_by_step(run: str | Path) -> dict[str, dict[int, float]]:
-    """Return the time of the copies in each steady step of process 0, in seconds.
+    """Return the seconds of the copies in each steady step of process 0.
 
-    By "swap out" and "swap in", as far as the run was traced and the host knows of them.
+    The keys are "swap out" and "swap in", if the run was traced and the host knows of them.
     """
     rows = RunFolder(Path(run)).read_spans().get(0, [])
-    found = _by_step(list(_first_steps_named([_span(row) for row in rows])))
-    return {name: found[name] for name in COPIES if name in found}
+    by_name = _by_step(list(_first_steps_named([_span(row) for row in rows])))
+    return {name: by_name[name] for name in COPIES if name in by_name}
 
 
 def _span(row: Mapping[str, str]) -> Span:
@@ -92,11 +91,11 @@ def _first_steps_named(spans: Sequence[Span]) -> Iterator[Span]:
 
 
 def _steady(spans: Sequence[Span]) -> dict[int, Span]:
-    return {one.step: one for one in spans if one.name == "step"}
+    return {span.step: span for span in spans if span.name == "step"}
 
 
 def _by_step(spans: Sequence[Span]) -> dict[str, dict[int, float]]:
-    """Return the seconds of what is inside of each steady step, summed, by name and step."""
+    """Return the summed seconds of the parts of each steady step, by name and step."""
     steady = _steady(spans)
     totals: dict[str, dict[int, float]] = {}
     for span in spans:

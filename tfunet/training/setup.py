@@ -16,9 +16,9 @@ import tensorflow as tf
 from tfunet.backend import Backend, Topology
 from tfunet.config.augmentation import Augmentation
 from tfunet.config.run import RunConfig
-from tfunet.data.cache import CachedCases
-from tfunet.data.order import steps_per_epoch
+from tfunet.data.cached_cases import CachedCases
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.split import Split
 from tfunet.data.task import Task, open_task
 from tfunet.learning import losses, optimizers

@@ -24,7 +24,7 @@ from tfunet.bench.report.case_pictures import (
     read_case,
 )
 from tfunet.config.run import RunConfig
-from tfunet.data.readers import read_image
+from tfunet.data.image_files import read_image
 from tfunet.record import CASE_COLUMNS, RunFolder
 
 

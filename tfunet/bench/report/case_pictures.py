@@ -15,9 +15,9 @@ from matplotlib.patches import Patch
 from tfunet.bench.report.plot_style import WIDTH, make_panels
 from tfunet.bench.report.plots import Drawing, drawn
 from tfunet.data.check import raw_case
-from tfunet.data.description import described
-from tfunet.data.readers import read_mask
-from tfunet.data.sheet import colour_of, overlay
+from tfunet.data.description_file import described
+from tfunet.data.image_files import read_mask
+from tfunet.data.overlay_figure import colour_of, overlay
 from tfunet.data.source import DataSource, open_source
 from tfunet.files.atomic import write_atomic
 from tfunet.learning import scores

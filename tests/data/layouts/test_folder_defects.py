@@ -1,0 +1,257 @@
+"""Folders that cannot be trained with: every defect, by file, in one message."""
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfunet.data.check import check
+from tfunet.data.defects import ADVICE
+from tfunet.data.layouts.folder import open_folder
+from tfunet.data.source import DataSource, open_source
+
+PAIRS = {"images": "images/{case}.png", "masks": "masks/{case}.png"}
+
+
+def save(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Five noisy images of 40x48 with a mask of 0 and 1 each."""
+    rng = np.random.default_rng(0)
+    for name in "abcde":
+        save(tmp_path / "images" / f"{name}.png", rng.integers(0, 256, (40, 48)).astype(np.uint8))
+        save(tmp_path / "masks" / f"{name}.png", rng.integers(0, 2, (40, 48)).astype(np.uint8))
+    return tmp_path
+
+
+def message(folder, **options):
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        open_source("folder", {"root": str(folder), **PAIRS, **options})
+    return str(caught.value)
+
+
+def found(source):
+    return [str(one) for one in check(source).defects]
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def test_all_defects_of_the_files_come_in_one_message(folder):
+    (folder / "masks" / "a.png").unlink()
+    save(folder / "masks" / "b.png", np.zeros((40, 47), np.uint8))
+    cut(folder / "images" / "c.png")
+    (folder / "images" / "d.png").write_bytes(b"no image")
+    save(folder / "masks" / "z.png", np.zeros((40, 48), np.uint8))
+    said = message(folder)
+    lines = said.splitlines()
+    assert "has 5 defects (5 images and 5 masks)" in lines[0]
+    assert any("images/a.png: missing mask: no file masks/a.png" in line for line in lines)
+    assert any(
+        "masks/b.png: has shape (40, 47), and its image images/b.png has (40, 48)" in line
+        for line in lines
+    )
+    assert any("c.png: cannot be read" in line and "truncated" in line for line in lines)
+    assert any("d.png: cannot be read" in line for line in lines)
+    assert any("masks/z.png: mask without its image" in line for line in lines)
+    assert lines[6:] == [ADVICE]
+
+
+def test_an_unequal_number_of_masks_says_both_numbers(folder):
+    (folder / "masks" / "a.png").unlink()
+    (folder / "masks" / "b.png").unlink()
+    assert "2 defects (5 images and 3 masks)" in message(folder)
+
+
+def test_many_defects_are_counted_and_not_all_shown(folder):
+    for number in range(30):
+        save(folder / "masks" / f"extra{number}.png", np.zeros((2, 2), np.uint8))
+    lines = message(folder).splitlines()
+    assert "30 defects" in lines[0]
+    assert len(lines) == 23
+    assert lines[-2].strip() == "... and 10 more."
+
+
+def test_two_masks_for_an_image_are_shown(folder):
+    save(folder / "masks" / "a_2.png", np.zeros((40, 48), np.uint8))
+    said = message(folder, masks="masks/{case}*.png", images="images/{case}.png")
+    assert "masks/a_2.png" in said
+
+
+def test_images_of_another_kind_than_the_rest_are_named(folder):
+    save(folder / "images" / "b.png", np.zeros((40, 48, 3), np.uint8))
+    said = message(folder)
+    assert (
+        "images/b.png: is 2D with 3 channels, the other images are 2D with 1; grey = true" in said
+    )
+    assert open_folder(root=str(folder), **PAIRS, grey=True).channels == 1
+
+
+def test_labels_out_of_range_say_what_came_and_what_is_allowed(folder):
+    save(folder / "masks" / "c.png", np.arange(1920).reshape(40, 48).astype(np.uint8) % 5)
+    source = open_folder(root=str(folder), **PAIRS, classes={"one": 1, "two": 2})
+    with pytest.raises(
+        ValueError,
+        match=r"c\.png: labels out of range: the mask holds the values 0, 1, 2, "
+        r"3, 4; allowed: 0, 1, 2\.",
+    ):
+        source.read(2)
+
+
+def test_check_reads_every_case_and_lists_all_defects(folder):
+    source = open_folder(root=str(folder), **PAIRS)
+    assert found(source) == []
+    content = bytearray((folder / "images" / "b.png").read_bytes())
+    content[900:960] = bytes(60)
+    (folder / "images" / "b.png").write_bytes(content)
+    save(folder / "masks" / "d.png", np.arange(1920).reshape(40, 48).astype(np.uint8))
+    (folder / "masks" / "e.png").unlink()
+    lines = found(source)
+    assert len(lines) == 3
+    for name, line in zip(("images/b.png", "masks/d.png", "masks/e.png"), lines, strict=True):
+        assert line.startswith(f"{name}: ")
+
+
+def test_a_mask_that_changed_its_size_after_opening_is_refused(folder):
+    source = open_folder(root=str(folder), **PAIRS)
+    save(folder / "masks" / "a.png", np.zeros((10, 10), np.uint8))
+    with pytest.raises(ValueError, match=r"a\.png: the mask has shape \(10, 10\), its image \(40"):
+        source.read(0)
+
+
+def test_a_truncated_volume_is_named_when_it_is_read(tmp_path):
+    for name in ("a", "a_seg"):
+        volume = np.random.default_rng(0).integers(0, 2, (20, 21, 22)).astype(np.uint8)
+        nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), tmp_path / f"{name}.nii.gz")
+    cut(tmp_path / "a.nii.gz")
+    source = open_folder(root=str(tmp_path), images="{case}.nii.gz", masks="{case}_seg.nii.gz")
+    (line,) = found(source)
+    assert line.startswith("a.nii.gz: cannot be read")
+
+
+def test_two_cases_of_one_name_are_refused(folder):
+    save(folder / "images" / "x_y" / "z.png", np.zeros((4, 4), np.uint8))
+    save(folder / "images" / "x" / "y_z.png", np.zeros((4, 4), np.uint8))
+    for path in ("x_y/z.png", "x/y_z.png"):
+        save(folder / "masks" / path, np.zeros((4, 4), np.uint8))
+    said = message(folder, images="images/{group}/{case}.png", masks="masks/{group}/{case}.png")
+    assert "images/x_y/z.png: named 'x_y_z', as is images/x/y_z.png" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"root": "/nowhere/at/all"}, "'/nowhere/at/all' does not exist; give a folder"),
+        ({"root": "s3://bucket/set"}, "on a remote file system"),
+        ({"root": "$NOT_SET_ANYWHERE/a"}, "names an environment variable that is not set"),
+        ({"images": "img/{case}.png"}, "matches 'img/{case}.png'. It holds images/, masks/"),
+        ({"images": "images/*.png"}, "has no placeholder. Write {case}"),
+        ({"images": "images/{case.png"}, "a brace that belongs to no placeholder"),
+        ({"images": "/images/{case}.png"}, "must be relative to root"),
+        ({"masks": "masks/{name}.png"}, "placeholders ['name']; it needs one or more of"),
+        ({"masks": "masks/all.png"}, "placeholders []; it needs one or more of"),
+        ({"masks": "images/{case}.png"}, "images= and masks= both name"),
+        ({"masks": {}}, "masks= names no file"),
+        ({"classes": {"a": 1}, "threshold": 5}, "Give one of the two"),
+        ({"masks": {"a": "masks/{case}.png"}, "classes": {"a": 1}}, "Leave classes out"),
+        ({"classes": {}}, "names 0 classes"),
+        ({"classes": {"a": 0}}, "the value 0 to two classes"),
+        ({"classes": {"a": 1, "b": [2, 1]}}, "the value 1 to two classes"),
+        ({"classes": {"a": 1.5}}, "value 1.5; allowed: whole numbers"),
+        ({"classes": {"axon": 1}, "regions": {"all": ["axno"]}}, "Did you mean 'axon'?"),
+        ({"intensity": "z-score"}, "Unknown intensity 'z-score'. Known: 'zscore'"),
+        ({"patch": [16, 16, 16]}, "patch=[16, 16, 16] for images with 2 axes"),
+        ({"table": {"fil": "a.csv"}}, "unknown key 'fil'. Did you mean 'file'?"),
+        ({"table": {"file": "a.csv"}}, "table= needs file (CSV or TSV) and key"),
+        ({"table": {"file": "a.csv", "key": "id"}}, "a.csv cannot be read"),
+        ({"pixel_size": {"fle": "a"}, "target_pixel_size": 1}, "Did you mean 'file'?"),
+        ({"pixel_size": {"key": "a"}, "target_pixel_size": 1}, "needs either file"),
+        (
+            {"pixel_size": {"column": "a"}, "target_pixel_size": 1},
+            "names a column of table=. Give table= too",
+        ),
+        ({"pixel_size": {"file": "{x}.json"}, "target_pixel_size": 1}, "placeholders ['x']"),
+        (
+            {"pixel_size": {"file": "{case}.json"}, "target_pixel_size": 1},
+            "needs exactly one file a.json, and 0 match",
+        ),
+        ({"pixel_size": -1, "target_pixel_size": 1}, "pixel size -1; allowed: a positive number"),
+        (
+            {"pixel_size": [1, 1, 1], "target_pixel_size": 1},
+            "a positive number, or 2 of them, one an axis",
+        ),
+        ({"target_pixel_size": 1}, "states no pixel size; give pixel_size="),
+    ],
+)
+def test_wrong_options_say_what_is_allowed(folder, options, reason):
+    assert reason in message(options.pop("root", folder), **options)
+
+
+@pytest.mark.parametrize(
+    ("rows", "table", "reason"),
+    [
+        ("id\na\nb\nc\nd\n", {}, "images/e.png: t.csv has no row 'e'"),
+        ("id\na\nb\nc\nd\ne\nf\n", {}, "t.csv: row 'f' has no complete case"),
+        ("name\na\n", {}, "t.csv has no column 'id'"),
+        ("id,split\na,x\n", {"group": "spilt"}, "Did you mean 'split'?"),
+        ("id,n\na,1\nb,1\nc,1\nd,1\ne,1\n", {"keep": {"n": 2}}, "leaves no case"),
+        ("id\na\na\n", {}, "names a case twice"),
+        ("id,x\na\n", {}, "more or fewer fields"),
+        ("", {}, "has no rows"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(folder, rows, table, reason):
+    (folder / "t.csv").write_text(rows)
+    assert reason in message(folder, table={"file": "t.csv", "key": "id", **table})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "cannot be read"),
+        ('{"Pixel": 1}', "has no 'PixelSize' (it has: Pixel)"),
+        ('{"PixelSize": "wide"}', "pixel size 'wide'"),
+        ('{"PixelSize": NaN}', "pixel size nan"),
+    ],
+)
+def test_a_pixel_size_file_that_does_not_fit_is_refused(folder, text, reason):
+    for name in "abcde":
+        (folder / "images" / f"{name}.json").write_text(text)
+    said = message(folder, pixel_size={"file": "images/{case}.json"}, target_pixel_size=1)
+    assert said.count(reason) == 5
+
+
+def faulty(image, mask):
+    return DataSource(
+        name="own", case_ids=("x",), groups=("x",), num_classes=3, channels=2,
+        regions={"cell": (1,)}, patch=(8, 8), fingerprint="", read=lambda _: (image, mask),
+    )  # fmt: skip
+
+
+IMAGE, MASK = np.zeros((9, 9, 2), np.float32), np.zeros((9, 9), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "reason"),
+    [
+        (IMAGE, MASK, None),
+        (IMAGE.astype(np.float64), MASK, "image of type float64"),
+        (IMAGE, MASK.astype(np.int64), "mask of type int64"),
+        (IMAGE[..., :1], MASK, "image of shape (9, 9, 1); needed: (height, width, 2)"),
+        (IMAGE[..., 0], MASK[0], "image of shape (9, 9); needed"),
+        (IMAGE, MASK[:8], "mask of shape (8, 9) for an image of shape (9, 9)"),
+        (IMAGE * np.float32(np.nan), MASK, "holds NaN or infinity"),
+        (IMAGE, MASK + np.uint8(3), "labels out of range: up to 3; allowed: 0 to 2"),
+    ],
+)
+def test_check_judges_any_source_a_users_too(image, mask, reason):
+    lines = found(faulty(image, mask))
+    assert len(lines) == (reason is not None)
+    if reason:
+        assert lines[0].startswith("x: ")
+        assert reason in lines[0]

@@ -1,0 +1,219 @@
+"""Data sets in layouts that users have open by their own descriptions."""
+
+import json
+
+import h5py
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfunet.arguments import parse
+from tfunet.data.check import check
+from tfunet.data.source import open_source
+
+RNG = np.random.default_rng(0)
+
+
+def volume(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(pixels, np.eye(4)), path)
+
+
+def labels(high=4):
+    return RNG.integers(0, high, (8, 9, 7)).astype(np.uint8)
+
+
+def msd(root, about=None):
+    for case in ("BRATS_001", "BRATS_002", "unlisted"):
+        volume(root / f"imagesTr/{case}.nii.gz", RNG.normal(size=(8, 9, 7, 2)).astype(np.float32))
+        volume(root / f"labelsTr/{case}.nii.gz", labels())
+    listed = [
+        {"image": f"./imagesTr/{case}.nii.gz", "label": f"./labelsTr/{case}.nii.gz"}
+        for case in ("BRATS_001", "BRATS_002")
+    ]
+    description = {
+        "modality": {"0": "FLAIR", "1": "T1w"},
+        "labels": {"0": "background", "1": "edema", "2": "core", "3": "enhancing"},
+        "training": listed,
+    }
+    # As the archives have it: value to name.
+    description["labels"] = {str(i): n for i, n in enumerate(description["labels"].values())}
+    (root / "dataset.json").write_text(json.dumps({**description, **(about or {})}))
+    return root
+
+
+def test_a_decathlon_task_opens_by_its_dataset_json(tmp_path):
+    options = {"root": str(msd(tmp_path)), "regions": {"whole": ["edema", "core", "enhancing"]}}
+    source = open_source("msd", options)
+    assert source.case_ids == ("BRATS_001", "BRATS_002")
+    assert (source.channels, source.num_classes, source.regions) == (2, 4, {"whole": (1, 2, 3)})
+    assert source.label_names() == {1: "1 whole", 2: "2 whole", 3: "3 whole"}
+    assert check(source).defects == ()
+    other_way_round = {"background": 0, "edema": 1, "core": 2, "enhancing": 3}
+    msd(tmp_path, {"labels": other_way_round})
+    assert open_source("msd", {"root": str(tmp_path)}).regions["core"] == (2,)
+    (tmp_path / "labelsTr" / "BRATS_002.nii.gz").unlink()
+    with pytest.raises(ValueError, match=r"BRATS_002.nii.gz: missing: dataset.json lists it"):
+        open_source("msd", options)
+
+
+def nnunet(root, labels_, channels, ending=".nii.gz", version=2):
+    for case in ("brain_1", "brain_2"):
+        for number in range(len(channels)):
+            volume(root / f"imagesTr/{case}_{number:04d}{ending}", RNG.normal(size=(8, 9, 7)))
+        volume(root / f"labelsTr/{case}{ending}", labels())
+    about = {"labels": labels_, "file_ending": ending, "channel_names": channels}
+    if version == 1:
+        about = {"labels": labels_, "modality": channels}
+    (root / "dataset.json").write_text(json.dumps(about))
+    return {"root": str(root)}
+
+
+@pytest.mark.parametrize(
+    ("given", "version", "regions"),
+    [
+        ({"background": 0, "a": 1, "b": 3, "c": 2}, 2, {"a": (1,), "b": (2,), "c": (3,)}),
+        (
+            {"background": 0, "whole": [1, 2, 3], "core": [2, 3], "enhancing": 3},
+            2,
+            {"whole": (1, 2, 3), "core": (2, 3), "enhancing": (3,)},
+        ),
+        # Version 1: value to name.
+        ({"0": "background", "1": "a", "2": "b", "3": "c"}, 1, {"a": (1,), "b": (2,), "c": (3,)}),
+    ],
+)
+def test_a_raw_nnunet_folder_opens_by_its_dataset_json(tmp_path, given, version, regions):
+    options = nnunet(tmp_path, given, {"0": "T1", "1": "T2"}, version=version)
+    source = open_source("nnunet", options)
+    assert source.case_ids == ("brain_1", "brain_2")
+    assert (source.channels, source.regions) == (2, regions)
+    report = check(source)
+    assert report.defects == ()
+    stored = np.asarray(nibabel.load(tmp_path / "labelsTr" / "brain_1.nii.gz").dataobj)
+    mask = source.read(0)[1]
+    for name, values in given.items():
+        if name in regions and isinstance(values, list):
+            np.testing.assert_array_equal(np.isin(mask, regions[name]), np.isin(stored, values))
+
+
+def test_regions_of_an_nnunet_folder_may_be_ones_own(tmp_path):
+    options = nnunet(tmp_path, {"background": 0, "a": 1, "b": 2, "c": 3}, {"0": "CT"})
+    source = open_source("nnunet", {**options, "regions": {"all": ["a", "b", "c"]}})
+    assert source.regions == {"all": (1, 2, 3)}
+    with pytest.raises(ValueError, match="'nnunet' has no option 'images'"):
+        open_source("nnunet", {**options, "images": "{case}.nii.gz"})
+
+
+def test_an_nnunet_label_to_ignore_is_refused(tmp_path):
+    options = nnunet(tmp_path, {"background": 0, "a": 1, "ignore": 2}, {"0": "CT"})
+    with pytest.raises(ValueError, match="'ignore', whose pixels count for nothing"):
+        open_source("nnunet", options)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Four images in folders of their own, listed in a table two folders away."""
+    rows = ["scan,truth,patient,use,um"]
+    for number in range(4):
+        for part in ("raw", "gt"):
+            path = tmp_path / f"{part}/s{number}/p.png"
+            path.parent.mkdir(parents=True)
+            high = 256 if part == "raw" else 2
+            Image.fromarray(RNG.integers(0, high, (20, 30)).astype(np.uint8)).save(path)
+        rows.append(f"../raw/s{number}/p.png,../gt/s{number}/p.png,p{number // 2},{number < 3},0.2")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "pairs.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path / "tables" / "pairs.csv"
+
+
+def test_a_csv_of_pairs_opens(pairs):
+    options = {"file": str(pairs), "images": "scan", "masks": {"cell": "truth"}}
+    source = open_source(
+        "csv",
+        {
+            **options,
+            "group": "patient",
+            "keep": {"use": ["True"]},
+            "pixel_size": {"column": "um"},
+            "target_pixel_size": 0.1,
+        },
+    )
+    assert source.name == "pairs"
+    assert source.groups == ("p0", "p0", "p1")
+    assert source.regions == {"cell": (1,)}
+    assert source.read(2)[0].shape == (40, 60, 1)
+    assert check(source).defects == ()
+    (pairs.parent / "../gt/s1/p.png").unlink()
+    with pytest.raises(
+        ValueError, match=r"\.\./gt/s1/p.png: missing: pairs.csv lists it, and there is no"
+    ):
+        open_source("csv", options)
+    with pytest.raises(ValueError, match=r"pairs.csv has no column 'scans'. Did you mean 'scan'"):
+        open_source("csv", {**options, "images": "scans"})
+    with pytest.raises(ValueError, match=r"no option 'patc'"):
+        open_source("csv", {**options, "patc": [8, 8]})
+
+
+def test_paths_in_a_csv_may_be_absolute_and_name_arrays_in_a_file(pairs, monkeypatch):
+    folder = pairs.parents[1]
+    rows = ["image,mask"]
+    with h5py.File(folder / "all.h5", "w") as file:
+        for number in range(2):
+            file[f"raw/{number}"] = RNG.random((20, 30), np.float32)
+            rows.append(f"{folder}/all.h5:raw/{number},{folder}/gt/s{number}/p.png")
+    pairs.write_text("\n".join(rows) + "\n")
+    monkeypatch.setenv("TABLES", str(pairs.parent))
+    source = open_source("csv", {"file": "$TABLES/pairs.csv"})
+    assert [one.rpartition("_all_")[2] for one in source.case_ids] == ["raw_0", "raw_1"]
+    assert not any("/" in one for one in source.case_ids)
+    assert check(source).defects == ()
+
+
+def test_a_data_set_may_be_described_in_a_file_of_its_own(pairs, monkeypatch):
+    place = pairs.parents[1]
+    (place / "own.toml").write_text(
+        'root = "raw"\nimages = "{case}/p.png"\nmasks = { cell = "../gt/{case}/p.png" }\n'
+    )
+    (place / "pairs.toml").write_text(
+        'data = "csv"\nfile = "tables/pairs.csv"\nimages = "scan"\nmasks = "truth"\n'
+    )
+    monkeypatch.chdir(place / "tables")
+    listed = open_source("../pairs.toml", {"patch": [16, 16]})
+    assert (len(listed.case_ids), listed.patch) == (4, (16, 16))
+    config = parse(["--data", "../pairs.toml"])
+    assert (config.data, config.data_options["images"]) == ("csv", "scan")
+    assert config.data_options["file"] == "../tables/pairs.csv"
+    with pytest.raises(ValueError, match=r"'none.toml' cannot be read"):
+        open_source("none.toml", {})
+
+
+def test_colours_in_a_mask_are_classes(tmp_path):
+    for name, pixels in (
+        ("a.png", RNG.integers(0, 256, (4, 6)).astype(np.uint8)),
+        ("a_seg.png", np.zeros((4, 6, 3), np.uint8)),
+    ):
+        if name == "a_seg.png":
+            pixels[1] = [255, 0, 0]
+            pixels[2] = [0, 0x80, 255]
+            pixels[3] = 255
+        Image.fromarray(pixels).save(tmp_path / name)
+    options = {"root": str(tmp_path), "images": "{case}.png", "masks": "{case}_seg.png"}
+    classes = {"axon": "#FF0000", "myelin": ["#0080ff"], "background": ["#000000", "#ffffff"]}
+    source = open_source("folder", {**options, "classes": classes})
+    assert source.read(0)[1][:, 0].tolist() == [0, 1, 2, 0]
+    (defect,) = check(open_source("folder", {**options, "classes": {"axon": "#ff0000"}})).defects
+    assert "values #000000, #0080ff, #ff0000, #ffffff; allowed: #000000, #ff0000" in defect.what
+    with pytest.raises(ValueError, match="mixes values and colours"):
+        open_source("folder", {**options, "classes": {"axon": "#ff0000", "myelin": 2}})
+    with pytest.raises(ValueError, match="'red'; allowed: whole numbers, or colours such as '#ff"):
+        open_source("folder", {**options, "classes": {"axon": "red"}})
+
+
+def test_a_folder_of_instances_becomes_classes_by_a_threshold(tmp_path):
+    instances = np.arange(24, dtype=np.uint16).reshape(4, 6) * 300
+    Image.fromarray(np.zeros((4, 6), np.uint8)).save(tmp_path / "a.png")
+    Image.fromarray(instances).save(tmp_path / "a_ids.png")
+    options = {"images": "{case}.png", "masks": {"cell": "{case}_ids.png"}, "threshold": 0}
+    source = open_source("folder", {"root": str(tmp_path), **options})
+    np.testing.assert_array_equal(source.read(0)[1], instances > 0)

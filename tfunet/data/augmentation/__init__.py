@@ -1,0 +1,1 @@
+"""Random changes of training samples: geometry, grey values, and their random numbers."""

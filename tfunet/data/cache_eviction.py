@@ -1,0 +1,176 @@
+"""The limit of the cache: which data sets are in use, and which are removed when it is full.
+
+A process that has a data set open holds a lock on it; the kernel frees the lock of one that dies.
+On a file system without locks nothing is ever removed. Imports no TensorFlow.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMIT_VARIABLE = "TFUNET_CACHE_LIMIT"
+DEFAULT_LIMIT = "100GiB"
+UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+IN_USE = "in_use"
+LOCK = "lock"
+INDEX = "index.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One cached data set, complete or not.
+
+    Args:
+        path: Its folder.
+        num_bytes: Of all its files.
+        used_seconds: When it was last opened (Unix time); 0 if it was never complete.
+    """
+
+    path: Path
+    num_bytes: int
+    used_seconds: float
+
+
+def limit_bytes() -> int:
+    """Return the most bytes of all data sets together: $TFUNET_CACHE_LIMIT, else 100 GiB."""
+    text = os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT
+    number, unit = text[:-3].strip(), text[-3:]
+    try:
+        limit = int(float(number) * UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        limit = 0
+    if limit <= 0:
+        raise ValueError(
+            f"${LIMIT_VARIABLE} must be a size in {', '.join(UNITS)}, such as {DEFAULT_LIMIT}, "
+            f"got {text!r}."
+        )
+    return limit
+
+
+def entries(folder: Path) -> list[Entry]:
+    """Return the data sets in a cache's folder, least recently used first."""
+    data_sets = []
+    for lock in folder.glob(f"*/{LOCK}"):
+        home = lock.parent
+        sizes, used = 0, 0.0
+        # Files come and go while other processes build or remove.
+        with suppress(FileNotFoundError):
+            for file in home.iterdir():
+                stat = file.stat()
+                sizes += stat.st_size
+                used = stat.st_mtime if file.name == INDEX else used
+        data_sets.append(Entry(path=home, num_bytes=sizes, used_seconds=used))
+    return sorted(data_sets, key=lambda entry: (entry.used_seconds, entry.path))
+
+
+def hold(home: Path) -> ExitStack:
+    """Make a data set's folder if needed, and keep it in use until the result is closed."""
+    held = ExitStack()
+    while True:
+        home.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(home / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:  # Removed by another process since it was made.
+            continue
+        except OSError:
+            # Read-only, and made by a version without this file: nothing removes it.
+            return held
+        held.callback(os.close, descriptor)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if _is_file(descriptor, home / IN_USE):
+            with suppress(OSError):
+                os.utime(home / INDEX)
+            return held
+        held.close()
+
+
+def remove(entry: Entry) -> bool:
+    """Remove a data set unless a process uses or builds it; return whether it is gone."""
+    with ExitStack() as held:
+        try:
+            # Open for writing: NFS gives exclusive locks only on writable files.
+            descriptor = os.open(entry.path / IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The index first: after a crash the rest does not count as a data set.
+            (entry.path / INDEX).unlink(missing_ok=True)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        shutil.rmtree(entry.path, ignore_errors=True)
+    # On NFS the locked file exists until it is closed.
+    with suppress(OSError):
+        entry.path.rmdir()
+    return True
+
+
+class Room:
+    """The part of the limit that is left for a data set that is being written."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._limit = limit_bytes()
+        self._written = 0
+        self._others = self._measure()
+
+    def take(self, num_bytes: int) -> None:
+        """Count written bytes, and remove the least recently used data sets if there is no room.
+
+        Raises OSError (EDQUOT) when nothing more can be removed.
+        """
+        self._written += num_bytes
+        if self._written + self._others <= self._limit:
+            return
+        for entry in entries(self._home.parent):
+            if entry.path != self._home and remove(entry):
+                self._others = self._measure()
+            if self._written + self._others <= self._limit:
+                return
+        raise OSError(
+            errno.EDQUOT,
+            f"the data sets there may take {self._limit / 2**30:.3g} GiB in all, and the others "
+            f"are in use; ${LIMIT_VARIABLE} sets the limit (now "
+            f"{os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT})",
+        )
+
+    def _measure(self) -> int:
+        others = (entry for entry in entries(self._home.parent) if entry.path != self._home)
+        return sum(entry.num_bytes for entry in others)
+
+
+def listing(folder: Path) -> str:
+    """Return a line for each data set in a cache's folder, and their sum."""
+    data_sets = entries(folder)
+    lines = [
+        f"{entry.num_bytes / 2**20:10.1f} MiB  {_when(entry.used_seconds)}  {entry.path.name}"
+        for entry in data_sets
+    ]
+    total = sum(entry.num_bytes for entry in data_sets) / 2**20
+    limit = limit_bytes() / 2**30
+    last = f"{total:10.1f} MiB of at most {limit:.4g} GiB, {len(data_sets)} data sets in {folder}"
+    return "\n".join([*lines, last])
+
+
+def clear(folder: Path) -> tuple[int, int]:
+    """Remove all data sets that are not in use; return how many are gone and how many are left."""
+    gone = [remove(entry) for entry in entries(folder)]
+    return sum(gone), len(gone) - sum(gone)
+
+
+def _when(seconds: float) -> str:
+    shown = time.localtime(seconds)
+    return time.strftime("%Y-%m-%d %H:%M", shown) if seconds else "never finished  "
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

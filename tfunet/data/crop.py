@@ -1,0 +1,62 @@
+"""Draws where a training sample is cut out of its case: anywhere, or around a foreground voxel."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tfunet.data.augmentation.random_streams import (
+    CENTRED_STREAM,
+    CROP_STREAM,
+    VOXEL_STREAM,
+    crop_start,
+    random_bits,
+    stream_seed,
+    uniform,
+)
+
+
+def patch_start(
+    shape: tf.Tensor,
+    patch: Sequence[int],
+    *,
+    counts: tf.Tensor,
+    place: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    foreground_share: float,
+    seed: int,
+    epoch: tf.Tensor,
+    sample: tf.Tensor | int,
+) -> tf.Tensor:
+    """Return the first voxel of a sample in its case, (rank,) int64.
+
+    A share of the samples is centred on a foreground voxel, moved inside the image if needed. Each
+    label of the case is equally likely (nnU-Net, Isensee et al. 2021). The other samples lie
+    anywhere.
+
+    Args:
+        shape: Spatial shape of the case, (rank,) int64.
+        patch: Spatial shape of the sample.
+        counts: Number of known voxels of each label from 1, (labels,) int64.
+        place: (index of a label, number of its voxel) to the voxel's index in the flattened case.
+        foreground_share: Share of the samples to centre, 0 to 1.
+        seed: Seed of the run.
+        epoch: Epoch, from 0.
+        sample: Number of the sample among all training samples.
+    """
+
+    def seed_of(stream: int) -> tf.Tensor:
+        return stream_seed(seed, epoch, sample, stream)
+
+    anywhere = crop_start(shape, patch, seed_of(CROP_STREAM))
+    if not foreground_share:
+        return anywhere
+    bits = tf.cast(random_bits([2], seed_of(VOXEL_STREAM)), tf.int64)
+    present = tf.math.count_nonzero(counts, dtype=tf.int64)
+    labels = tf.argsort(tf.cast(counts == 0, tf.int32), stable=True)
+    label = tf.gather(labels, tf.math.floormod(bits[0], tf.maximum(present, 1)))
+    number = tf.math.floormod(bits[1], tf.maximum(tf.gather(counts, label), 1))
+    voxel = tf.unravel_index(place(tf.cast(label, tf.int64), number), shape)
+    size = np.asarray(patch, np.int64)
+    centred = tf.clip_by_value(voxel - size // 2, 0, shape - size)
+    is_centred = (uniform([], seed_of(CENTRED_STREAM)) < foreground_share) & (present > 0)
+    return tf.where(is_centred, centred, anywhere)

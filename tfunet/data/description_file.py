@@ -1,0 +1,34 @@
+"""A data set described in a TOML file of its own: data = "sem.toml". Imports no TensorFlow."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+DEFAULT_DATA = "folder"
+PATHS = ("root", "file")
+
+
+def described(data: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return `data` and its options; if `data` names a TOML file, both come from the file.
+
+    The file holds the options, and `data`, which is 'folder' by default. `root` and `file` are
+    relative to the file; `root` is its folder by default. The given options override the file's.
+
+    Raises ValueError for a file that cannot be read.
+    """
+    if not data.endswith(".toml"):
+        return data, dict(options)
+    path = Path(data).expanduser()
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"The description {data!r} cannot be read ({error}).") from error
+    kind = table.pop("data", DEFAULT_DATA)
+    if kind != "csv":
+        table.setdefault("root", ".")
+    for key in PATHS:
+        given = table.get(key)
+        if isinstance(given, str) and not given.startswith(("~", "$")):
+            table[key] = str(path.parent / given)
+    return kind, {**table, **options}

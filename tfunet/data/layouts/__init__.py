@@ -1,0 +1,1 @@
+"""How cases lie in files: patterns, tables and dataset.json. Imports no TensorFlow."""

@@ -1,0 +1,179 @@
+"""Finds the files of each case by patterns. Imports no TensorFlow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfunet.data.defects import Defect
+from tfunet.data.formats.container import split_container, stem
+from tfunet.data.layouts.file_patterns import find, placeholders
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """The files of one case, relative to the data set's root.
+
+    Args:
+        case_id: The values of the placeholders, joined by "_".
+        group: The value of {group}, or the case's own id.
+        images: One file for each image pattern.
+        masks: One file for each mask pattern.
+        values: The placeholders of the first image pattern, or the case's row of a table.
+    """
+
+    case_id: str
+    group: str
+    images: tuple[str, ...]
+    masks: tuple[str, ...]
+    values: Mapping[str, str]
+
+
+class PatternFiles:
+    """The files that match one pattern, looked up by the values of its placeholders."""
+
+    def __init__(self, root: Path, pattern: str) -> None:
+        self.pattern = pattern
+        self.names = placeholders(pattern)
+        self.files = find(root, pattern)
+        self._by_key: dict[tuple[str, ...], list[str]] = {}
+        for file, values in self.files.items():
+            self._by_key.setdefault(self.key(values), []).append(file)
+
+    def key(self, values: Mapping[str, str]) -> tuple[str, ...]:
+        """Return a case's values of this pattern's placeholders."""
+        return tuple(values[name] for name in self.names)
+
+    def matching(self, values: Mapping[str, str]) -> list[str]:
+        """Return the files whose placeholders have the case's values."""
+        return self._by_key.get(self.key(values), [])
+
+    def filled(self, values: Mapping[str, str]) -> str:
+        """Return the pattern with the case's values in it, for messages."""
+        text = self.pattern
+        for name in self.names:
+            text = text.replace(f"{{{name}}}", values.get(name, f"{{{name}}}"))
+        return text
+
+
+def match_files(
+    root: Path, images: Sequence[str], masks: Sequence[str]
+) -> tuple[list[Case], list[Defect], str]:
+    """Return the complete cases, the defects, and the numbers of files in words.
+
+    The first image pattern names the cases. Equal placeholders have equal values in every pattern.
+    A file that matches a mask pattern is never taken for an image.
+    """
+    _check_patterns(images, masks)
+    mask_files = [PatternFiles(root, pattern) for pattern in masks]
+    image_files = [PatternFiles(root, pattern) for pattern in images]
+    all_masks = {file for pattern in mask_files for file in pattern.files}
+    leading = {
+        file: values for file, values in image_files[0].files.items() if file not in all_masks
+    }
+    if not leading:
+        raise ValueError(
+            f"No image under {root} matches {images[0]!r}. {_contents(root)} "
+            "A pattern is relative to root: 'imagesTr/{case}.nii.gz'."
+        )
+    cases: list[Case] = []
+    defects: list[Defect] = []
+    for file, values in leading.items():
+        other_images = [_only_file(pattern, "image", values) for pattern in image_files[1:]]
+        case_masks = [_only_file(pattern, "mask", values) for pattern in mask_files]
+        problems = [what for _, what in other_images + case_masks if what]
+        case_id = "_".join(values.values())
+        defects += [Defect(file=file, what=what, case_id=case_id) for what in problems]
+        if not problems:
+            cases.append(
+                Case(
+                    case_id=case_id,
+                    group=values.get("group", case_id),
+                    images=(file, *(image for image, _ in other_images)),
+                    masks=tuple(mask for mask, _ in case_masks),
+                    values=values,
+                )
+            )
+    defects += _orphans(image_files[1:], "image", leading) + _orphans(mask_files, "mask", leading)
+    mask_counts = "/".join(str(len(pattern.files)) for pattern in mask_files)
+    defects += drop_same_names(cases)
+    return cases, defects, f"{len(leading)} images and {mask_counts} masks"
+
+
+def listed_case(case_id: str, images: Sequence[str], masks: Sequence[str]) -> Case:
+    """Return a case that a file lists, in a group of its own."""
+    return Case(case_id=case_id, group=case_id, images=tuple(images), masks=tuple(masks), values={})
+
+
+def case_id_of(file: str) -> str:
+    """Return a file's name without its suffixes, after the names of its folders."""
+    path, _ = split_container(file)
+    folders = [part for part in path.parent.parts if part not in (path.anchor, "..", "imagesTr")]
+    return "_".join([*folders, stem(file)])
+
+
+def drop_same_names(cases: list[Case]) -> list[Defect]:
+    """Remove each case that has the name of an earlier one, and return a defect for it."""
+    first: dict[str, Case] = {}
+    defects = []
+    for case in cases:
+        if first.setdefault(case.case_id, case) is not case:
+            what = (
+                f"named {case.case_id!r}, as is {first[case.case_id].images[0]}; put a placeholder "
+                "where their names differ"
+            )
+            defects.append(Defect(file=case.images[0], what=what))
+    cases[:] = first.values()
+    return defects
+
+
+def _only_file(pattern: PatternFiles, kind: str, values: Mapping[str, str]) -> tuple[str, str]:
+    """Return the one file of a case that matches the pattern, and what is wrong."""
+    files = pattern.matching(values)
+    if not files:
+        return "", f"missing {kind}: no file {pattern.filled(values)}"
+    if len(files) > 1:
+        return "", f"{len(files)} files match {pattern.filled(values)}: {', '.join(files[:3])}"
+    return files[0], ""
+
+
+def _orphans(
+    patterns: Sequence[PatternFiles], kind: str, leading: Mapping[str, Mapping[str, str]]
+) -> list[Defect]:
+    """Return a defect for each file whose case has no first image."""
+    defects = []
+    for pattern in patterns:
+        known = {pattern.key(values) for values in leading.values()}
+        defects += [
+            Defect(file=file, what=f"{kind} without its image")
+            for file, values in pattern.files.items()
+            if pattern.key(values) not in known and file not in leading
+        ]
+    return defects
+
+
+def _check_patterns(images: Sequence[str], masks: Sequence[str]) -> None:
+    names = placeholders(images[0])
+    if not names:
+        raise ValueError(
+            f"images={images[0]!r} has no placeholder. Write {{case}} where the file names differ: "
+            "it names the cases and finds their masks."
+        )
+    for pattern in [*images[1:], *masks]:
+        others = placeholders(pattern)
+        if not others or not set(others) <= set(names):
+            raise ValueError(
+                f"The pattern {pattern!r} has the placeholders {list(others)}; it needs one or "
+                f"more of those in images={images[0]!r}: {list(names)}."
+            )
+        if pattern in images and pattern in masks:
+            raise ValueError(f"images= and masks= both name {pattern!r}. Give each its own.")
+
+
+def _contents(root: Path) -> str:
+    names = sorted(
+        path.name + ("/" if path.is_dir() else "")
+        for path in root.iterdir()
+        if not path.name.startswith(".")
+    )
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"It holds {', '.join(names[:8]) or 'nothing'}{more}."

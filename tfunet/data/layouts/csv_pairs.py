@@ -1,0 +1,71 @@
+"""Data sets whose pairs of images and masks a CSV or TSV file lists. Imports no TensorFlow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tfunet.data.defects import Defect
+from tfunet.data.formats.container import split_container
+from tfunet.data.layouts.case_files import case_id_of, drop_same_names, listed_case
+from tfunet.data.layouts.case_table import CaseTable
+from tfunet.data.layouts.file_source import Listing, open_files
+from tfunet.data.layouts.folder import find_root
+from tfunet.data.layouts.label_mapping import label_mapping
+from tfunet.data.layouts.pixel_size import PixelSizes
+from tfunet.data.source import DataSource
+
+
+def open_csv(
+    *,
+    file: str,
+    images: str | Sequence[str] = "image",
+    masks: str | Mapping[str, str] = "mask",
+    key: str | None = None,
+    group: str | None = None,
+    keep: Mapping[str, Any] | None = None,
+    classes: Mapping[str, Any] | None = None,
+    threshold: float | None = None,
+    pixel_size: float | Sequence[float] | Mapping[str, str] | None = None,
+    target_pixel_size: float | Sequence[float] | None = None,
+    **options: Any,
+) -> DataSource:
+    """Open the pairs that a CSV or TSV file lists, one case a row; paths are relative to the file.
+
+    Args:
+        file: The table; `~` and environment variables in its folder are expanded.
+        images: Column of the images, or several, whose files become channels.
+        masks: Column of the masks, or class name to column where each class has a file.
+        key: Column of the case names. By default the first image's name.
+        group: Column of the groups.
+        keep: Column to the values of the rows to use.
+        classes: As in `open_folder`.
+        threshold: As in `open_folder`.
+        pixel_size: A number, one for each axis, or {column = NAME}.
+        target_pixel_size: Pixel size to resample to.
+        options: `regions`, `intensity`, `grey`, `axes`, `patch`, `name`, as in `open_folder`.
+    """
+    folder, path = find_root(str(Path(file).parent)), Path(file)
+    columns = [images] if isinstance(images, str) else list(images)
+    labels = label_mapping(masks, classes, threshold)
+    settings = {"file": path.name, "key": key or columns[0], "keep": keep or {}}
+    table = CaseTable(folder, {**settings, **({"group": group} if group else {})})
+    cases, defects = [], []
+    for name, row in table.rows():
+        files = [table.cell(row, column) for column in (*columns, *labels.patterns)]
+        case_id = name if key else case_id_of(files[0])
+        missing = [
+            file for file in files if not file or not split_container(folder / file)[0].exists()
+        ]
+        what = f"missing: {path.name} lists it, and there is no such file"
+        defects += [Defect(file=file or name, what=what, case_id=case_id) for file in missing]
+        if not missing:
+            case = listed_case(case_id, files[: len(columns)], files[len(columns) :])
+            cases.append(replace(case, group=row[group] if group else case_id, values=row))
+    defects += drop_same_names(cases)
+    return open_files(
+        Listing(root=folder, cases=cases, defects=defects, found=f"{len(cases)} pairs"),
+        labels,
+        PixelSizes(folder, pixel_size, target_pixel_size, columns, table),
+        **{"name": path.stem, **options},
+    )

@@ -1,0 +1,131 @@
+"""Data sets that a dataset.json describes: Medical Segmentation Decathlon and nnU-Net.
+
+Imports no TensorFlow.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfunet.data.defects import Defect
+from tfunet.data.layouts.case_files import case_id_of, drop_same_names, listed_case
+from tfunet.data.layouts.file_source import Listing, open_files
+from tfunet.data.layouts.folder import find_root, open_folder
+from tfunet.data.layouts.label_mapping import BACKGROUND, label_mapping
+from tfunet.data.layouts.pixel_size import PixelSizes
+from tfunet.data.source import DataSource
+
+DESCRIPTION = "dataset.json"
+
+
+def open_msd(
+    *,
+    root: str,
+    pixel_size: float | Sequence[float] | None = None,
+    target_pixel_size: float | Sequence[float] | None = None,
+    **options: Any,
+) -> DataSource:
+    """Open a task of the Medical Segmentation Decathlon (arXiv:1902.09063) by its dataset.json.
+
+    Its `training` lists the cases, its `labels` are the classes.
+
+    Args:
+        root: The folder with dataset.json.
+        pixel_size: A number, or one for each axis, instead of what the headers say.
+        target_pixel_size: Pixel size to resample to.
+        options: `regions`, `intensity`, `axes`, `patch`, `name`, as in `open_folder`.
+    """
+    folder = find_root(root)
+    description = _read_description(folder, ("training", "labels"))
+    classes = _value_by_name(description["labels"])
+    cases, defects = [], []
+    for pair in description["training"]:
+        image, mask = (Path(pair[key]).as_posix() for key in ("image", "label"))
+        case_id = case_id_of(image)
+        missing = [file for file in (image, mask) if not (folder / file).exists()]
+        what = f"missing: {DESCRIPTION} lists it, and there is no such file"
+        defects += [Defect(file=file, what=what, case_id=case_id) for file in missing]
+        if not missing:
+            cases.append(listed_case(case_id, (image,), (mask,)))
+    defects += drop_same_names(cases)
+    num_pairs = len(description["training"])
+    return open_files(
+        Listing(root=folder, cases=cases, defects=defects, found=f"{num_pairs} pairs"),
+        label_mapping("", _without_background(classes), None),
+        PixelSizes(folder, pixel_size, target_pixel_size, [], None),
+        **options,
+    )
+
+
+def open_nnunet(
+    *, root: str, regions: Mapping[str, Sequence[str]] | None = None, **options: Any
+) -> DataSource:
+    """Open a raw data set of nnU-Net, version 1 or 2, by its dataset.json.
+
+    The first channel of a case is imagesTr/CASE_0000, the next one CASE_0001. Labels with several
+    values are regions, as nnU-Net trains them.
+
+    Args:
+        root: The folder with dataset.json.
+        regions: Region name to class names, instead of those in dataset.json.
+        options: `pixel_size`, `target_pixel_size`, `table`, `intensity`, `axes`, `patch`, `name`,
+            as in `open_folder`.
+    """
+    description = _read_description(find_root(root), ("labels",))
+    channels = description.get("channel_names") or description.get("modality") or {"0": ""}
+    ending = description.get("file_ending", ".nii.gz")
+    classes, described_regions = _nnunet_classes(_value_by_name(description["labels"]))
+    return open_folder(
+        root=root,
+        images=[f"imagesTr/{{case}}_{number:04d}{ending}" for number in range(len(channels))],
+        masks=f"labelsTr/{{case}}{ending}",
+        classes=_without_background(classes),
+        regions=described_regions if regions is None else regions,
+        **options,
+    )
+
+
+def _read_description(folder: Path, needed: Sequence[str]) -> dict[str, Any]:
+    path = folder / DESCRIPTION
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}).") from error
+    for name in needed:
+        if not isinstance(description, dict) or name not in description:
+            raise ValueError(f"{path} has no {name!r}; it does not describe this layout.")
+    return description
+
+
+def _value_by_name(labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return name to value; MSD and version 1 of nnU-Net write value to name."""
+    if all(key.isdigit() for key in labels):
+        return {name: int(value) for value, name in labels.items()}
+    return dict(labels)
+
+
+def _nnunet_classes(
+    labels: Mapping[str, Any],
+) -> tuple[dict[str, int], dict[str, list[str]] | None]:
+    """Return a class for each value, and the regions where labels have several values."""
+    if "ignore" in labels:
+        raise ValueError(
+            f"{DESCRIPTION} has the label 'ignore', whose pixels count for nothing. This is not "
+            "supported: leave the label out, or make it background."
+        )
+    values = {
+        name: list(given) if isinstance(given, list) else [given]
+        for name, given in labels.items()
+        if name != BACKGROUND
+    }
+    if all(len(several) == 1 for several in values.values()):
+        return {name: several[0] for name, several in values.items()}, None
+    all_values = sorted({value for several in values.values() for value in several})
+    regions = {name: [str(value) for value in several] for name, several in values.items()}
+    return {str(value): value for value in all_values}, regions
+
+
+def _without_background(classes: Mapping[str, int]) -> dict[str, int]:
+    """Return the classes without value 0, which is the background by any name."""
+    return {name: value for name, value in classes.items() if value != 0}

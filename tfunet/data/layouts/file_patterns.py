@@ -1,0 +1,77 @@
+"""File patterns with placeholders: 'imagesTr/{case}.nii.gz'. Imports no TensorFlow."""
+
+import re
+from pathlib import Path
+
+from tfunet.data.formats.container import split_container
+
+_TOKEN = re.compile(r"\{([A-Za-z_]\w*)\}|(\*\*/)|(\*)|(\?)")
+
+
+def placeholders(pattern: str) -> tuple[str, ...]:
+    """Return the names of a pattern's placeholders, each once, in order of appearance."""
+    if re.search(r"[{}]", _TOKEN.sub("", pattern)):
+        raise ValueError(
+            f"The pattern {pattern!r} has a brace that belongs to no placeholder. Write {{name}}: "
+            "letters, digits and underscores."
+        )
+    names = [match[1] for match in _TOKEN.finditer(pattern) if match[1]]
+    return tuple(dict.fromkeys(names))
+
+
+def find(root: Path, pattern: str) -> dict[str, dict[str, str]]:
+    """Return the files under `root` that match, in sorted order, with their placeholders' values.
+
+    A placeholder stands for as few characters as possible within one name of the path, the same
+    ones wherever it is repeated. `*` stands for any characters within a name, `?` for one, `**/`
+    for any folders. Hidden files (.name) never match. A pattern finds folders if it ends in `/`
+    or continues inside a zarr store. The part after the colon of 'name.h5:array' or
+    'name.zarr:array' is the same for all files. Keys are relative to `root`, with slashes.
+    """
+    if Path(pattern).is_absolute():
+        raise ValueError(f"The pattern {pattern!r} must be relative to root. Move its start there.")
+    outside, inside = split_container(pattern)
+    is_folder = pattern.endswith("/") or ".zarr" in outside.name.lower()
+    within = f":{inside}" if inside else ""
+    exact = re.compile(_regex(outside.as_posix()))
+    files = {}
+    for path in root.glob(_glob(outside.as_posix())):
+        relative = path.relative_to(root).as_posix()
+        match = exact.fullmatch(relative)
+        if match and not path.name.startswith(".") and path.is_dir() == is_folder:
+            files[relative + within] = match.groupdict()
+    return dict(sorted(files.items()))
+
+
+def _glob(pattern: str) -> str:
+    """Return a glob that matches at least the pattern's files."""
+    parts = []
+    for part in _split(pattern):
+        if isinstance(part, str):
+            parts.append(part.replace("[", "[[]"))
+        else:
+            parts.append("*" if part[1] else part[0])
+    return re.sub(r"\*\*+(?!/)", "*", "".join(parts))
+
+
+def _regex(pattern: str) -> str:
+    parts = []
+    seen: set[str] = set()
+    for part in _split(pattern):
+        if isinstance(part, str):
+            parts.append(re.escape(part))
+        elif part[1]:
+            parts.append(f"(?P={part[1]})" if part[1] in seen else f"(?P<{part[1]}>[^/]+?)")
+            seen.add(part[1])
+        else:
+            parts.append({"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}[part[0]])
+    return "".join(parts)
+
+
+def _split(pattern: str) -> list[str | re.Match[str]]:
+    parts: list[str | re.Match[str]] = []
+    end = 0
+    for match in _TOKEN.finditer(pattern):
+        parts += [pattern[end : match.start()], match]
+        end = match.end()
+    return [*parts, pattern[end:]]

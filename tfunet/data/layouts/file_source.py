@@ -1,0 +1,284 @@
+"""A data set from lists of image and mask files. Imports no TensorFlow."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from tfunet.data.defects import BadFileError, Defect, DefectsError
+from tfunet.data.image_files import content_files, read_image
+from tfunet.data.layouts.case_files import Case
+from tfunet.data.layouts.header_checks import CaseHeaders, read_headers
+from tfunet.data.layouts.label_mapping import LabelMapping, named_regions
+from tfunet.data.layouts.pixel_size import PixelSizes, Spacing
+from tfunet.data.lazy_image import LazyImage, cuts, joined, open_image, open_mask, resized
+from tfunet.data.preprocess import (
+    PREPROCESS_VERSION,
+    Intensity,
+    check_intensity,
+    nearest,
+    normalise,
+    resampled_shape,
+    resize_linear,
+    resize_nearest,
+    statistics_for,
+)
+from tfunet.data.source import CaseParts, DataSource, RawCase
+
+# Above this size, reading all files at every start would take too long.
+HASHED_BYTES = 256 * 2**20
+# A larger decoded image is read part by part, where its format allows it.
+LARGE_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The files of a data set.
+
+    Args:
+        root: The folder; files are relative to it, or absolute.
+        cases: Cases whose files all exist.
+        defects: What is wrong with the other cases.
+        found: How many files there are, in words.
+    """
+
+    root: Path
+    cases: Sequence[Case]
+    defects: Sequence[Defect]
+    found: str
+
+
+def open_files(
+    listing: Listing,
+    labels: LabelMapping,
+    sizes: PixelSizes,
+    *,
+    name: str | None = None,
+    regions: Mapping[str, Sequence[str]] | None = None,
+    intensity: str | Sequence[float] | Mapping[str, Sequence[float]] = "zscore",
+    grey: bool = False,
+    axes: str | None = None,
+    patch: Sequence[int] | None = None,
+) -> DataSource:
+    """Open a data set from its files; only their headers are read here.
+
+    Args:
+        listing: The files.
+        labels: How the values in the masks become labels.
+        sizes: Pixel sizes of the cases, and the one to resample to.
+        name: This and the following options are those of `open_folder`.
+
+    Raises DefectsError where no case is left, and ValueError for wrong options.
+    """
+    root = listing.root
+    name = name or root.resolve().name
+    region_labels = named_regions(regions, labels.names)
+    scale = check_intensity(intensity)
+    _check_axes(axes)
+    headers, defects = read_headers(
+        root, listing.cases, grey=grey, axes=axes, compare_sizes=sizes.from_headers
+    )
+    spacings, size_defects = sizes.of(
+        [header.case for header in headers], [header.image for header in headers]
+    )
+    defects = [*listing.defects, *defects, *size_defects]
+    bad = {defect.case_id for defect in defects}
+    cases = [
+        _FileCase(headers=header, spacings=pair)
+        for header, pair in zip(headers, spacings, strict=True)
+        if header.case.case_id not in bad
+    ]
+    if not cases:
+        raise DefectsError(name, defects, listing.found)
+    reader = _Reader(root=root, cases=cases, labels=labels, scale=scale, grey=grey, axes=axes)
+    settings = {
+        "version": PREPROCESS_VERSION,
+        "intensity": scale,
+        "grey": grey,
+        "axes": axes,
+        "labels": [
+            *(labels.names, labels.values and sorted(labels.values.items())),
+            *(labels.threshold, labels.colours),
+        ],
+        "shapes": [case.shape for case in cases],
+    }
+    return DataSource(
+        name=name,
+        case_ids=tuple(case.files.case_id for case in cases),
+        groups=tuple(case.files.group for case in cases),
+        num_classes=len(labels.names) + 1,
+        channels=reader.channels,
+        regions=region_labels,
+        patch=_patch(patch, [case.shape for case in cases]),
+        fingerprint=_fingerprint(root, [case.files for case in cases], settings),
+        read=reader.read,
+        read_parts=reader.read_parts,
+        raw=reader.raw,
+        root=root,
+        defects=tuple(defects),
+        found=listing.found,
+        preparation={
+            "num_files": len(cases[0].files.images),
+            "intensity": scale,
+            "grey": grey,
+            "axes": axes,
+            # Pixel sizes from a file or a table are known for the training images only.
+            "pixel_size": sizes.fixed,
+            "target_pixel_size": sizes.target,
+        },
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FileCase:
+    """A case to read: its headers, and its (pixel size, target) where it is resampled."""
+
+    headers: CaseHeaders
+    spacings: tuple[Spacing, Spacing] | None
+
+    @property
+    def files(self) -> Case:
+        return self.headers.case
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Spatial shape after resampling."""
+        stored = self.headers.image.shape
+        return resampled_shape(stored, *self.spacings) if self.spacings else stored
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Reader:
+    """Reads cases from their files, by index: the functions of a DataSource."""
+
+    root: Path
+    cases: Sequence[_FileCase]
+    labels: LabelMapping
+    scale: Intensity
+    grey: bool
+    axes: str | None
+
+    @property
+    def channels(self) -> int:
+        return self.cases[0].headers.image.channels
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        image, mask = self._pixels(self.cases[index].files)
+        shape = self.cases[index].shape
+        return normalise(resize_linear(image, shape), self.scale), resize_nearest(mask, shape)
+
+    def read_parts(self, index: int) -> CaseParts | None:
+        case = self.cases[index]
+        is_large = math.prod(case.shape) * self.channels * 4 >= LARGE_BYTES
+        # Percentiles need the whole image.
+        if not is_large or isinstance(self.scale, Mapping):
+            return None
+        options: dict[str, Any] = {"grey": self.grey, "axes": self.axes}
+        stored = joined([open_image(self.root / file, **options) for file in case.files.images])
+        paths = [self.root / file for file in case.files.masks]
+        masks = [open_mask(path, colours=self.labels.colours, axes=self.axes) for path in paths]
+        if not all(image.by_parts for image in (stored, *masks)):
+            return None
+        image = resized(stored, case.shape)
+        return CaseParts(shape=image.shape, parts=self._parts(stored, image, paths, masks))
+
+    def raw(self, index: int) -> RawCase:
+        case = self.cases[index]
+        image, mask = self._pixels(case.files)
+        header = case.headers.image
+        return RawCase(
+            image=image,
+            mask=mask,
+            file=case.files.images[0],
+            image_dtype=header.dtype,
+            mask_dtype=case.headers.mask_dtype,
+            spacing=case.spacings[0] if case.spacings else header.spacing,
+            target=case.spacings[1] if case.spacings else None,
+            image_files=case.files.images,
+        )
+
+    def _pixels(self, files: Case) -> tuple[np.ndarray, np.ndarray]:
+        """Return a case's image and labels as its files hold them."""
+        images = [
+            read_image(self.root / file, grey=self.grey, axes=self.axes) for file in files.images
+        ]
+        image = np.concatenate(images, -1) if len(images) > 1 else images[0]
+        mask = self.labels.read([self.root / file for file in files.masks], axes=self.axes)
+        if mask.shape != image.shape[:-1]:
+            raise BadFileError(
+                self.root / files.masks[0],
+                f"the mask has shape {mask.shape}, its image {image.shape[:-1]}; they must agree.",
+            )
+        return image, mask
+
+    def _parts(
+        self,
+        stored: LazyImage,
+        image: LazyImage,
+        mask_paths: Sequence[Path],
+        masks: Sequence[LazyImage],
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield (image, mask) of a case, cut along the first axis; `image` is `stored` resized."""
+        statistics = statistics_for(self.scale, image.parts())
+        rows = nearest(stored.shape[0], image.shape[0])
+        seen: list[set[int]] = [set() for _ in masks]
+        for first, last in cuts(image.shape, image.channels):
+            start, stop = (first, *[0] * (len(image.shape) - 1)), (last, *image.shape[1:])
+            top, bottom = int(rows[first]), int(rows[last - 1]) + 1
+            box = (top, *start[1:]), (bottom, *stored.shape[1:])
+            mask = self.labels.map_part(mask_paths, (mask.read(*box) for mask in masks), seen)
+            mask = mask.take(rows[first:last] - top, 0)
+            pixels = normalise(image.read(start, stop), self.scale, statistics)
+            yield pixels, resize_nearest(mask, pixels.shape[:-1])
+
+
+def _check_axes(axes: str | None) -> None:
+    if axes is not None and (
+        not {"y", "x"} <= set(axes) <= set("zyxc") or len(set(axes)) < len(axes)
+    ):
+        raise ValueError(
+            f"axes={axes!r}; allowed: y and x, with z for planes and c for channels, each once, "
+            "in the order of the files' arrays, such as 'cyx'."
+        )
+
+
+def _patch(patch: Sequence[int] | None, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    num_axes = len(shapes[0])
+    if patch is None:
+        most = 256 if num_axes == 2 else 64
+        median = np.median(np.array(shapes), axis=0)
+        return tuple(int(min(most, np.ceil(length / 16) * 16)) for length in median)
+    if len(patch) != num_axes or min(patch) < 1:
+        raise ValueError(
+            f"patch={list(patch)} for images with {num_axes} axes; give {num_axes} positive sizes."
+        )
+    return tuple(int(length) for length in patch)
+
+
+def _fingerprint(root: Path, cases: Sequence[Case], settings: Mapping[str, Any]) -> str:
+    """Hash the settings and the files: by content, or above 256 MiB in all by size and time."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for case in cases:
+        digest.update(json.dumps([case.images, case.masks]).encode())
+    named = [root / file for case in cases for file in (*case.images, *case.masks)]
+    files = list(dict.fromkeys(file for path in named for file in content_files(path)))
+    stats = [file.stat() for file in files]
+    by_content = sum(stat.st_size for stat in stats) <= HASHED_BYTES
+    for file, stat in zip(files, stats, strict=True):
+        shown = file.relative_to(root) if file.is_relative_to(root) else file
+        digest.update(f"\n{shown.as_posix()}\n{stat.st_size}\n".encode())
+        digest.update(_content(file) if by_content else str(stat.st_mtime_ns).encode())
+    return digest.hexdigest()[:32]
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except PermissionError:  # A file in a folder: whoever decodes it reports it.
+        return b""

@@ -1,0 +1,122 @@
+"""Checks by their headers that the files of each case, and all cases, fit together.
+
+Imports no TensorFlow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from tfunet.data.defects import BadFileError, Defect
+from tfunet.data.image_files import Header, read_header
+from tfunet.data.layouts.case_files import Case
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseHeaders:
+    """A case whose files fit together.
+
+    Args:
+        case: Its files.
+        image: Header of the first image file, with the channels of all of them.
+        mask_dtype: Type of the stored labels.
+    """
+
+    case: Case
+    image: Header
+    mask_dtype: str
+
+
+def read_headers(
+    root: Path, cases: Sequence[Case], *, grey: bool, axes: str | None, compare_sizes: bool
+) -> tuple[list[CaseHeaders], list[Defect]]:
+    """Return the cases whose files fit together, and the defects of the others.
+
+    With `compare_sizes` the positions and pixel sizes in the headers must agree too.
+    """
+    usable: list[CaseHeaders] = []
+    defects: list[Defect] = []
+    for case in cases:
+        headers: list[Header] = []
+        case_defects: list[Defect] = []
+        for number, file in enumerate([*case.images, *case.masks]):
+            try:
+                is_mask = number >= len(case.images)
+                headers.append(read_header(root / file, axes=axes, mask=is_mask))
+            except BadFileError as error:
+                case_defects.append(error.defect(case.case_id, root))
+        if not case_defects:
+            case_defects = _disagreements(case, headers, compare_sizes)
+        defects += case_defects
+        if not case_defects:
+            images = headers[: len(case.images)]
+            channels = sum(
+                1 if grey and image.channels == 3 else image.channels for image in images
+            )
+            image = replace(images[0], channels=channels)
+            usable.append(CaseHeaders(case=case, image=image, mask_dtype=headers[-1].dtype))
+    return _of_the_usual_kind(usable, defects)
+
+
+def misplaced(image: Header, other: Header) -> str:
+    """Say how the pixels of a file lie elsewhere than those of its image; "" where they agree.
+
+    They disagree if a corner is more than half a pixel away by the positions in both headers, or
+    if the pixel sizes in the headers differ by more than 1 %.
+    """
+    advice = (
+        "Resample it onto its image, or correct its header (pixel_size= and target_pixel_size= "
+        "override headers)"
+    )
+    if image.affine is not None and other.affine is not None:
+        ends = product(*((0, length - 1) for length in image.shape))
+        corners = np.array([(*corner, 0, 0)[:3] for corner in ends], float)
+        change = np.asarray(other.affine) - np.asarray(image.affine)
+        distance = np.linalg.norm(corners @ change[:3, :3].T + change[:3, 3], axis=1).max()
+        pixel = np.linalg.norm(np.asarray(image.affine)[:3, :3], axis=0).min()
+        if distance <= pixel / 2:
+            return ""
+        if image.spacing and other.spacing and np.allclose(image.spacing, other.spacing, 1e-2):
+            return f"its header puts it up to {distance:g} from its image. {advice}"
+    if not image.spacing or not other.spacing or np.allclose(image.spacing, other.spacing, 1e-2):
+        return ""
+    sizes = [" x ".join(f"{size:g}" for size in header.spacing or ()) for header in (other, image)]
+    return f"has pixels of {sizes[0]}, and its image of {sizes[1]}. {advice}"
+
+
+def _disagreements(case: Case, headers: Sequence[Header], compare_sizes: bool) -> list[Defect]:
+    """Return a defect for each file of a case whose pixels are not those of its first image."""
+    defects = []
+    first = headers[0]
+    for file, header in zip([*case.images, *case.masks][1:], headers[1:], strict=True):
+        if header.shape != first.shape:
+            what = (
+                f"has shape {header.shape}, and its image {case.images[0]} has {first.shape}; "
+                "both must have the same pixels: crop or export them alike"
+            )
+        else:
+            what = misplaced(first, header) if compare_sizes else ""
+        if what:
+            defects.append(Defect(file=file, what=what, case_id=case.case_id))
+    return defects
+
+
+def _of_the_usual_kind(
+    cases: list[CaseHeaders], defects: list[Defect]
+) -> tuple[list[CaseHeaders], list[Defect]]:
+    """Return the cases with the usual number of axes and channels, and a defect for each other."""
+    kinds = [(len(case.image.shape), case.image.channels) for case in cases]
+    usual = max(sorted(set(kinds)), key=kinds.count, default=None)
+    for headers, kind in zip(cases, kinds, strict=True):
+        if usual is not None and kind != usual:
+            advice = "; grey = true makes colours one channel" if 3 in (kind[1], usual[1]) else ""
+            what = (
+                f"is {kind[0]}D with {kind[1]} channels, the other images are {usual[0]}D with "
+                f"{usual[1]}{advice}"
+            )
+            case = headers.case
+            defects.append(Defect(file=case.images[0], what=what, case_id=case.case_id))
+    return [case for case, kind in zip(cases, kinds, strict=True) if kind == usual], defects

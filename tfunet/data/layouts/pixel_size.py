@@ -1,0 +1,152 @@
+"""The pixel size of each case, and the one to resample to. Imports no TensorFlow."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfunet.config.refs import near_match
+from tfunet.data.defects import Defect
+from tfunet.data.image_files import Header
+from tfunet.data.layouts.case_files import Case, PatternFiles
+from tfunet.data.layouts.case_table import CaseTable
+from tfunet.data.layouts.file_patterns import placeholders
+
+Spacing = tuple[float, ...]
+KEYS = ("file", "key", "column")
+
+
+class PixelSizes:
+    """Finds each case's pixel size: by a setting, a JSON file, a table or the image's header.
+
+    Args:
+        root: The data set's folder.
+        given: `pixel_size` of `open_folder`.
+        target: `target_pixel_size` of `open_folder`; None leaves every image as it is.
+        images: The image patterns.
+        table: `table` of `open_folder`.
+
+    Attributes:
+        target: As given.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        given: float | Sequence[float] | Mapping[str, str] | None,
+        target: float | Sequence[float] | None,
+        images: Sequence[str],
+        table: CaseTable | None,
+    ) -> None:
+        if given is not None and target is None:
+            raise ValueError(
+                "pixel_size= needs target_pixel_size=, the size to resample to. Give it too, or "
+                "leave pixel_size out."
+            )
+        self.target = target
+        self._root, self._table = root, table
+        self._fixed = None if isinstance(given, Mapping) else given
+        self._source = given if isinstance(given, Mapping) else None
+        self._files: PatternFiles | None = None
+        self._first_image = images[0] if images else ""
+        if self._source is not None:
+            self._check_source(self._source)
+
+    @property
+    def fixed(self) -> float | Sequence[float] | None:
+        """The pixel size of all images, where the data set's description says it."""
+        return self._fixed
+
+    @property
+    def from_headers(self) -> bool:
+        """Whether pixel sizes come from the files' headers."""
+        return self._fixed is None and self._source is None
+
+    def of(
+        self, cases: Sequence[Case], headers: Sequence[Header]
+    ) -> tuple[list[tuple[Spacing, Spacing] | None], list[Defect]]:
+        """Return each case's (pixel size, target) along its axes, and the defects.
+
+        Both are None without a target, and for a case with a defect.
+        """
+        if self.target is None:
+            return [None] * len(headers), []
+        pairs: list[tuple[Spacing, Spacing] | None] = []
+        defects = []
+        for case, header in zip(cases, headers, strict=True):
+            num_axes = len(header.shape)
+            try:
+                spacing = _sizes(self._find(case, header), num_axes)
+                pairs.append((spacing, _sizes(self.target, num_axes)))
+            except ValueError as error:
+                pairs.append(None)
+                defects.append(Defect(file=case.images[0], what=str(error), case_id=case.case_id))
+        return pairs, defects
+
+    def _check_source(self, source: Mapping[str, str]) -> None:
+        for name in source:
+            if name not in KEYS:
+                raise ValueError(
+                    f"pixel_size= has an unknown key {name!r}.{near_match(name, KEYS)} Known: "
+                    f"{', '.join(KEYS)}."
+                )
+        if ("file" in source) == ("column" in source):
+            raise ValueError("pixel_size= needs either file (with key), for JSON files, or column.")
+        if "column" in source:
+            if self._table is None:
+                raise ValueError("pixel_size.column names a column of table=. Give table= too.")
+            return
+        names, known = placeholders(source["file"]), placeholders(self._first_image)
+        if not set(names) <= set(known):
+            raise ValueError(
+                f"pixel_size.file={source['file']!r} has the placeholders {list(names)}; allowed: "
+                f"those of images={self._first_image!r}, {list(known)}."
+            )
+        self._files = PatternFiles(self._root, source["file"])
+
+    def _find(self, case: Case, header: Header) -> Any:
+        if self._fixed is not None:
+            return self._fixed
+        if self._source is None:
+            if header.spacing is None:
+                raise ValueError("states no pixel size; give pixel_size=")
+            return header.spacing
+        if self._files is None:
+            column = self._source["column"]
+            if column in case.values:  # `open_csv` keeps the row with the case.
+                return case.values[column]
+            return self._table.value(case.case_id, column) if self._table else None
+        files = self._files.matching(case.values)
+        if len(files) != 1:
+            raise ValueError(
+                f"its pixel size needs exactly one file {self._files.filled(case.values)}, and "
+                f"{len(files)} match"
+            )
+        size = _from_json(self._root / files[0], self._source.get("key", "PixelSize"))
+        # BIDS lists x first; the arrays of all formats but NIfTI have rows (y) first.
+        return size[::-1] if isinstance(size, list) and header.spacing is None else size
+
+
+def _from_json(path: Path, key: str) -> Any:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"its pixel size file {path} cannot be read ({error})") from error
+    if not isinstance(values, dict) or key not in values:
+        known = ", ".join(values) if isinstance(values, dict) else "no keys"
+        raise ValueError(f"{path} has no {key!r} (it has: {known})")
+    return values[key]
+
+
+def _sizes(given: Any, num_axes: int) -> Spacing:
+    several = given if isinstance(given, list | tuple) else [given] * num_axes
+    try:
+        sizes = tuple(map(float, several))
+    except (TypeError, ValueError):
+        sizes = ()
+    # NaN fails this comparison too.
+    if len(sizes) != num_axes or not all(0 < size < float("inf") for size in sizes):
+        raise ValueError(
+            f"pixel size {given!r}; allowed: a positive number, or {num_axes} of them, one an axis"
+        )
+    return sizes

@@ -1,0 +1,96 @@
+"""Draws images and volumes with their masks side by side. Needs matplotlib, not TensorFlow."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+# Okabe and Ito 2008, for colour-blind readers; without black, which images hide.
+COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2")
+SUFFIXES = (".png", ".svg", ".pdf")
+WIDTH = 9.3  # inches
+INSIDE_ALPHA = 0.25
+
+
+class Panel(NamedTuple):
+    """One sample: `image` (*spatial, channels) and `mask` (*spatial) under a title."""
+
+    title: str
+    image: np.ndarray
+    mask: np.ndarray
+
+
+def draw(
+    panels: Sequence[Panel], *, title: str, labels: Mapping[int, str], in_pairs: bool
+) -> Figure:
+    """Return a figure with all panels: the first channel in grey, labels in colours.
+
+    A volume is shown in three orthogonal slices through the middle of its foreground. Panels of
+    an image share the grey scale of the first, so that a change of brightness can be seen.
+
+    Args:
+        panels: The first panel, or with `in_pairs` the first of every two, is the original.
+        title: Title of the figure.
+        labels: Label to its name in the legend.
+        in_pairs: Keep each two panels beside each other.
+    """
+    num_views, most = (1, 7) if panels[0].mask.ndim == 2 else (3, 3)
+    most -= most % 2 if in_pairs else 0
+    num_rows = -(-len(panels) // most)
+    per_row = -(-len(panels) // num_rows)
+    per_row += per_row % 2 if in_pairs else 0
+    view = WIDTH / (most * num_views)
+    size = (view * num_views * per_row, (view + 0.2) * num_rows + 0.6)
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    figure.suptitle(title, fontsize=9)
+    blocks = np.ravel(figure.subfigures(num_rows, per_row, squeeze=False))
+    for number, (panel, block) in enumerate(zip(panels, blocks, strict=False)):
+        original = panels[number - number % 2] if in_pairs else panels[0]
+        low, high = np.percentile(original.image[..., 0], (0.5, 99.5))
+        block.suptitle(panel.title, fontsize=8)
+        views = zip(block.subplots(1, num_views, squeeze=False)[0], slices(panel), strict=True)
+        for axes, (grey, mask) in views:
+            axes.imshow(grey, cmap="gray", vmin=low, vmax=high, interpolation="nearest")
+            axes.imshow(overlay(mask), interpolation="nearest")
+            axes.set_axis_off()
+    handles = [Patch(color=colour_of(label), label=name) for label, name in labels.items()]
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(len(handles), 6), fontsize=8
+    )
+    return figure
+
+
+def slices(panel: Panel) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return (image, mask) of each view: the image itself, or three slices of a volume."""
+    grey = panel.image[..., 0]
+    if grey.ndim == 2:
+        return [(grey, panel.mask)]
+    inside = np.argwhere(panel.mask > 0)
+    middle = inside.mean(axis=0).round() if len(inside) else (np.asarray(grey.shape) - 1) // 2
+    return [
+        (grey.take(int(at), axis), panel.mask.take(int(at), axis)) for axis, at in enumerate(middle)
+    ]
+
+
+def overlay(mask: np.ndarray) -> np.ndarray:
+    """Return the colours (rows, columns, 4) of a slice of labels: outlines, and a tint inside."""
+    framed = np.pad(mask, 1, mode="edge")
+    rows, columns = mask.shape
+    neighbours = [
+        framed[1 + down : 1 + down + rows, 1 + right : 1 + right + columns]
+        for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1))
+    ]
+    is_outline = np.any([mask != neighbour for neighbour in neighbours], axis=0)
+    colours = np.zeros((*mask.shape, 4), np.float32)
+    for label in np.unique(mask[mask > 0]).tolist():
+        colours[mask == label, :3] = to_rgb(colour_of(label))
+    colours[..., 3] = np.where(mask > 0, np.where(is_outline, 1, INSIDE_ALPHA), 0)
+    return colours
+
+
+def colour_of(label: int) -> str:
+    """Return the colour of a label from 1; the seven colours repeat."""
+    return COLOURS[(label - 1) % len(COLOURS)]
