@@ -15,9 +15,9 @@ from pathlib import Path
 
 import measure
 
-from tfunet.bench.analysis.lost import lost
-from tfunet.bench.launch.launch import launch
-from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.analysis.lost_efficiency import lost
+from tfunet.bench.launch.launch_run import launch
+from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.config.run import RunConfig
 
 ROUNDS = 3

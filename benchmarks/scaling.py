@@ -22,8 +22,8 @@ from pathlib import Path
 
 import measure
 
-from tfunet.bench.launch.launch import launch
-from tfunet.bench.records.series import read_steps
+from tfunet.bench.launch.launch_run import launch
+from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.study.toml_writer import config_toml
 from tfunet.config.run import RunConfig
 

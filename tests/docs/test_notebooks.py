@@ -23,7 +23,7 @@ from paths import ROOT
 from PIL import Image
 from synthetic_sweep import write_swap_sweep  # of a folder that is not a package
 
-from tfunet.bench.analysis.campaign import WARNINGS
+from tfunet.bench.report.campaign_report import WARNINGS
 
 NOTEBOOKS = ROOT / "notebooks"
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))

@@ -9,8 +9,8 @@ import tensorflow as tf
 from paths import ROOT
 from synthetic_sweep import MIB, write_swap_sweep
 
-from tfunet.bench.records.collect import read_sweep
-from tfunet.bench.records.series import read_steps
+from tfunet.bench.records.run_tables import read_steps
+from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.cli import main
 from tfunet.export.mlperf import PREFIX, mlperf_lines
 from tfunet.export.tensorboard import write_events

@@ -13,11 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.bench.launch.output import last_words
-from tfunet.bench.launch.process import signals_noted
+from tfunet.bench.launch.child_process import signals_noted
+from tfunet.bench.launch.local_sweep import execute
+from tfunet.bench.launch.process_output import last_words
 from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again
-from tfunet.bench.launch.sweep import execute, give_up, set_aside
-from tfunet.bench.records.collect import FINISHED, TrialRecord, planned_trial, read_plan, read_sweep
+from tfunet.bench.launch.sweep_folder import give_up, set_aside
+from tfunet.bench.records.sweep_record import (
+    FINISHED,
+    TrialRecord,
+    planned_trial,
+    read_plan,
+    read_sweep,
+)
 from tfunet.bench.study.hopeless import read_rule
 from tfunet.machine.code_version import code_hash
 from tfunet.record import RunFolder

@@ -12,7 +12,7 @@ from tfunet import exit_codes
 from tfunet.commands.parsers import add_command
 
 if TYPE_CHECKING:
-    from tfunet.bench.records.collect import TrialRecord
+    from tfunet.bench.records.sweep_record import TrialRecord
 
 FORMS = {
     "perfetto": "what each process did when (runs with trace = true); open it in ui.perfetto.dev",
@@ -37,7 +37,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from tfunet.bench.records.collect import read_sweep
+    from tfunet.bench.records.sweep_record import read_sweep
 
     begun = [one for one in read_sweep(options.folder).trials if _has_begun(one, options.to)]
     if not begun:

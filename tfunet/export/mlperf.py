@@ -5,8 +5,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from tfunet.bench.records.collect import FINISHED, TrialRecord
 from tfunet.bench.records.epoch_times import epoch_times
+from tfunet.bench.records.sweep_record import FINISHED, TrialRecord
 from tfunet.record import RunFolder
 
 PREFIX = ":::MLLOG "

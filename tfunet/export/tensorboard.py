@@ -6,7 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from tfunet.bench.records.epoch_times import epoch_times
-from tfunet.bench.records.series import read_steps
+from tfunet.bench.records.run_tables import read_steps
 from tfunet.files.atomic import replacing
 from tfunet.record import RunFolder
 from tfunet.swap.report.scalars import scalars

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from simulated import sweeps
 
-from tfunet.bench.analysis.precision import Noise, assumed_noise, block_noise, repeats_needed
-from tfunet.bench.analysis.stats import adjusted_p_values, ratio, speed_verdict
+from tfunet.bench.analysis.confidence_intervals import adjusted_p_values, ratio, speed_verdict
+from tfunet.bench.analysis.repeats_needed import Noise, assumed_noise, block_noise, repeats_needed
 
 SWEEPS = 2000
 REPEATS = (3, 5, 10)

@@ -4,12 +4,11 @@ from dataclasses import replace
 import pytest
 from synthetic_sweep import make_study, write_swap_sweep, write_sweep
 
-from tfunet.bench.analysis.comparison import summarise
 from tfunet.bench.analysis.swapping import read_swapped, swapped_facts
-from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.notebooks.swap_plots import memory_curves, predicted_and_measured
+from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.plot_style import styles_of
-from tfunet.bench.report.report import summary_json, summary_table, write_report
-from tfunet.bench.report.swap_plots import memory_curves, predicted_and_measured
 from tfunet.bench.report.swapping_tables import (
     memory_rows,
     plan_rows,
@@ -18,6 +17,7 @@ from tfunet.bench.report.swapping_tables import (
     traffic_rows,
     verdicts,
 )
+from tfunet.bench.report.sweep_report import summary_json, summary_table, write_report
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.measured import Measured
 

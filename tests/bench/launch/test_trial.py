@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tfunet import exit_codes
-from tfunet.bench.launch.sweep import write_plan
-from tfunet.bench.records.collect import planned_trial
-from tfunet.bench.study.plan import plan
-from tfunet.bench.study.study import study_from_dict
+from tfunet.bench.launch.sweep_folder import write_plan
+from tfunet.bench.records.sweep_record import planned_trial
+from tfunet.bench.study.study_file import study_from_dict
+from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.bench.trial import main
 from tfunet.machine.code_version import code_hash
 
@@ -28,7 +28,7 @@ class Job:
 
     def __init__(self, root, monkeypatch):
         self.monkeypatch = monkeypatch
-        planned = plan(study_from_dict({"base": {"cores_per_replica": 1}}), 1)
+        planned = plan_trials(study_from_dict({"base": {"cores_per_replica": 1}}), 1)
         write_plan(planned, root)
         self.root, self.name = root, planned.trials[0].id
         self.folder = root / self.name

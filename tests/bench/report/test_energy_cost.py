@@ -3,9 +3,9 @@
 import pytest
 from synthetic_sweep import make_study, write_sweep, write_trial
 
-from tfunet.bench.analysis.comparison import summarise
-from tfunet.bench.records.collect import read_sweep
-from tfunet.bench.report.report import write_report
+from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.sweep_report import write_report
 from tfunet.bench.report.tables import cell_facts, cost_rows, trial_facts
 
 GRID = {"backend": ["single", "mirrored"], "num_replicas": [1, 2]}

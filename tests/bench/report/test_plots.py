@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from synthetic_sweep import make_study, write_sweep
 
-from tfunet.bench.analysis.comparison import summarise
-from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.plot_style import STYLES, inline, styles_of
 from tfunet.bench.report.plots import FIGURES, draw_all
 from tfunet.bench.report.score_plots import MAX_POINTS, case_dice, smooth

@@ -8,10 +8,10 @@ import browser
 import pytest
 from paths import ROOT
 
-from tfunet.bench.analysis.growth import ended, read_growth
-from tfunet.bench.analysis.resolution import read_resolutions
-from tfunet.bench.records.collect import read_sweep
-from tfunet.bench.report.report import write_report
+from tfunet.bench.notebooks.growth import ended, read_growth
+from tfunet.bench.notebooks.resolution import read_resolutions
+from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.sweep_report import write_report
 from tfunet.swap.report.text import read_plans
 
 REFERENCE = ROOT / "logs/reference"

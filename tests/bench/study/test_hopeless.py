@@ -14,19 +14,21 @@ from paths import ROOT
 from synthetic_sweep import make_study, write_trial
 
 from tfunet import exit_codes
-from tfunet.bench.analysis.comparison import summarise
-from tfunet.bench.analysis.precision import noise_of_records
-from tfunet.bench.launch import control, submit
-from tfunet.bench.launch.status import status
-from tfunet.bench.launch.submit import dry_run, submit_sweep, wait_for
-from tfunet.bench.launch.sweep import run_sweep, write_plan
-from tfunet.bench.records.collect import TrialRecord, read_sweep
-from tfunet.bench.report.report import summary_table, write_report
-from tfunet.bench.report.verdict import doubts
+from tfunet.bench.analysis.repeats_needed import noise_of_records
+from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.launch import resume_and_cancel, slurm_submit
+from tfunet.bench.launch.local_sweep import run_sweep
+from tfunet.bench.launch.slurm_submit import dry_run, submit_sweep, wait_for
+from tfunet.bench.launch.sweep_folder import write_plan
+from tfunet.bench.launch.sweep_status import status
+from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
+from tfunet.bench.report.findings import doubts
+from tfunet.bench.report.sweep_report import summary_table, write_report
 from tfunet.bench.study.hopeless import HopelessRule, read_rule, why_hopeless
-from tfunet.bench.study.plan import plan, plan_json, plan_table
-from tfunet.bench.study.study import study_from_dict
+from tfunet.bench.study.plan_text import plan_json, plan_table
+from tfunet.bench.study.study_file import study_from_dict
 from tfunet.bench.study.toml_writer import study_toml
+from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.bench.trial import main
 from tfunet.machine.code_version import code_hash
 
@@ -122,11 +124,11 @@ def test_a_cell_that_only_fails_is_given_up_and_comes_back(sweeps):
 @pytest.mark.parametrize("command", ["retry", "resume"])
 def test_retry_and_resume_ask_the_same_question(sweeps, command, monkeypatch):
     sweeps.run(failing=["horovod"])
-    states = ("failed",) if command == "retry" else control.NOT_DONE
+    states = ("failed",) if command == "retry" else resume_and_cancel.NOT_DONE
 
     def act(run):
-        monkeypatch.setattr(control, "run_sweep", run)
-        return control.resume_sweep(sweeps.folder, states=states)
+        monkeypatch.setattr(resume_and_cancel, "run_sweep", run)
+        return resume_and_cancel.resume_sweep(sweeps.folder, states=states)
 
     sweeps.run(failing=["horovod"], act=act)
     assert len(sweeps.started) == 2
@@ -186,7 +188,7 @@ def records(*speeds, table=TABLE):
     """The trials of a plan; `speeds` of a trial by a part of its name: a number or a state."""
     known = dict(speeds)
     found = []
-    for one in plan(study_from_dict(table), 8).trials:
+    for one in plan_trials(study_from_dict(table), 8).trials:
         what = next((value for name, value in known.items() if name in one.id), "waiting")
         trial = unread(one)
         if isinstance(what, str):
@@ -317,7 +319,7 @@ def test_the_rule_has_defaults_and_is_written_and_read():
     assert study_from_dict({"hopeless": {}}).hopeless == RULE
     study = study_from_dict({**TABLE, "hopeless": {"after": 3, "slower_than": 10}})
     assert study_from_dict(tomllib.loads(study_toml(study))) == study
-    assert read_rule(plan_json(plan(study, 2))["hopeless"]) == study.hopeless
+    assert read_rule(plan_json(plan_trials(study, 2))["hopeless"]) == study.hopeless
 
 
 def test_the_rule_of_the_page_is_the_default():
@@ -327,13 +329,13 @@ def test_the_rule_of_the_page_is_the_default():
 
 
 def test_the_plan_says_the_rule_in_a_line():
-    text = plan_table(plan(study_from_dict(TABLE), 2))
+    text = plan_table(plan_trials(study_from_dict(TABLE), 2))
     (line,) = [one for one in text.splitlines() if one.startswith("Hopeless")]
     assert "first 2 repeats failed" in line
     assert "more than 3 times as fast in every repeat that both have, 2 at the least." in line
-    short = plan_table(plan(study_from_dict({**TABLE, "repeats": 2}), 2))
+    short = plan_table(plan_trials(study_from_dict({**TABLE, "repeats": 2}), 2))
     assert "[hopeless] has nothing to leave out: it waits for 2 repeats of 2." in short
-    assert "opeless" not in plan_table(plan(study_from_dict({}), 2))
+    assert "opeless" not in plan_table(plan_trials(study_from_dict({}), 2))
 
 
 @pytest.fixture
@@ -342,12 +344,12 @@ def cluster(tmp_path, monkeypatch):
     study = make_study(
         repeats=4, grid={"backend": ["mirrored", "horovod"], "num_replicas": [2]}, hopeless={}
     )
-    planned = plan(study, 64)
+    planned = plan_trials(study, 64)
     write_plan(planned, tmp_path)
     for trial in planned.trials:
         if trial.repeat < 3:
             write_trial(tmp_path, trial, speed={"mirrored": 1.0, "horovod": 0.1}, noise=0)
-    monkeypatch.setattr(submit, "queued_trials", lambda root: {})
+    monkeypatch.setattr(slurm_submit, "queued_trials", lambda root: {})
 
     def job(name):
         (trial,) = [one for one in planned.trials if one.id.startswith(name)]
@@ -371,7 +373,9 @@ def test_a_job_asks_right_before_srun(cluster, capsys):
 
 def test_what_is_given_up_is_not_submitted(cluster, monkeypatch):
     submitted = []
-    monkeypatch.setattr(submit, "submit", lambda path: submitted.append(path.read_text()) or "7")
+    monkeypatch.setattr(
+        slurm_submit, "submit", lambda path: submitted.append(path.read_text()) or "7"
+    )
     assert "horovod-2r-r3" not in dry_run(cluster.study, cluster.root)
     submit_sweep(cluster.study, cluster.root, say=str)
     (script,) = submitted
@@ -386,7 +390,7 @@ def test_repeats_wait_with_the_failures_that_are_submitted_again(cluster, monkey
         if one.result is not None and one.config.backend == "horovod":
             (one.folder / "result.json").unlink()
             (one.folder / "failure.json").write_text(json.dumps({"reason": "x", "exit_code": 3}))
-    monkeypatch.setattr(submit, "submit", lambda path: "7")
+    monkeypatch.setattr(slurm_submit, "submit", lambda path: "7")
     said = []
     submit_sweep(cluster.study, cluster.root, say=said.append, states=("waiting",))
     assert "2 of 8 trials to submit" in said[0]

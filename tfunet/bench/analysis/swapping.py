@@ -6,10 +6,16 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from tfunet.bench.analysis.cells import speed_ratio, speed_ratios
-from tfunet.bench.analysis.stats import Estimate, Spread, adjusted_p_values, speed_verdict, spread
-from tfunet.bench.records.collect import SweepRecord, TrialRecord
-from tfunet.bench.records.ways import way_of
+from tfunet.bench.analysis.confidence_intervals import (
+    Estimate,
+    Spread,
+    adjusted_p_values,
+    speed_verdict,
+    spread,
+)
+from tfunet.bench.analysis.study_cell import speed_ratio, speed_ratios
+from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
+from tfunet.bench.records.ways_of_training import way_of
 from tfunet.config.amount import MIB
 from tfunet.config.run import SWAP_KEYS, RunConfig
 from tfunet.swap.plan.plan import Plan

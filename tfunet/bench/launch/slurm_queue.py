@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfunet.bench.launch.slurm import trials_of
+from tfunet.bench.launch.slurm_job_script import trials_of
 
 SCRIPTS = "slurm"
 ANSWER_SECONDS = 60.0

@@ -8,9 +8,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tfunet.bench.analysis.cells import Cell
-from tfunet.bench.analysis.comparison import Summary
-from tfunet.bench.records.collect import TrialRecord
+from tfunet.bench.analysis.study_cell import Cell
+from tfunet.bench.analysis.sweep_summary import Summary
+from tfunet.bench.records.sweep_record import TrialRecord
 
 # Okabe and Ito 2008, told apart by the colour-blind; yellow is left out, too pale on white. Each
 # has a marker of its own too. Names that come often keep theirs from report to report.

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from tfunet.bench.analysis.cells import PHASES, Cell
-from tfunet.bench.analysis.comparison import Family, Summary
+from tfunet.bench.analysis.study_cell import PHASES, Cell
+from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.report.plot_style import (
     BESIDE,
     RC,

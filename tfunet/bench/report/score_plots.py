@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from tfunet.bench.analysis.cases import dice_by_case
-from tfunet.bench.analysis.cells import Cell
-from tfunet.bench.analysis.comparison import Family
-from tfunet.bench.records.series import read_steps
+from tfunet.bench.analysis.case_dice import dice_by_case
+from tfunet.bench.analysis.study_cell import Cell
+from tfunet.bench.analysis.sweep_summary import Family
+from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.report.plot_style import (
     Styles,
     bars_height,

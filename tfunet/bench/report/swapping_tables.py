@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tfunet.bench.analysis.stats import Estimate, speed_verdict, spread
+from tfunet.bench.analysis.confidence_intervals import Estimate, speed_verdict, spread
 from tfunet.bench.analysis.swapping import (
     Swapped,
     device_bytes,
@@ -12,8 +12,8 @@ from tfunet.bench.analysis.swapping import (
     scaled,
     step_seconds,
 )
-from tfunet.bench.analysis.wording import NONE, estimate_text, interval_text, p_text, spread_text
-from tfunet.bench.records.collect import TrialRecord
+from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.bench.report.number_text import NONE, estimate_text, interval_text, p_text, spread_text
 from tfunet.config.amount import MIB
 from tfunet.swap.plan.plan import Plan, of_one_replica
 

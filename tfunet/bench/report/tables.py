@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from tfunet.bench.analysis.cells import Cell
-from tfunet.bench.analysis.comparison import Comparison, Family, Summary
-from tfunet.bench.analysis.lost import mean_lost
-from tfunet.bench.analysis.scaling import serial_share
-from tfunet.bench.analysis.stats import Spread, spread
-from tfunet.bench.analysis.target import Reached, reached, target_of
-from tfunet.bench.analysis.wording import (
+from tfunet.bench.analysis.confidence_intervals import Spread, spread
+from tfunet.bench.analysis.dice_target import Reached, reached, target_of
+from tfunet.bench.analysis.lost_efficiency import mean_lost
+from tfunet.bench.analysis.scaling_laws import serial_share
+from tfunet.bench.analysis.study_cell import Cell
+from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
+from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.bench.records.ways_of_training import way_of
+from tfunet.bench.report.number_text import (
     NONE,
     _three,
     estimate_text,
@@ -16,8 +18,6 @@ from tfunet.bench.analysis.wording import (
     significant,
     spread_text,
 )
-from tfunet.bench.records.collect import TrialRecord
-from tfunet.bench.records.ways import way_of
 from tfunet.config.amount import GIB
 from tfunet.config.keys import describe
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
-from tfunet.bench.records.collect import FINISHED, TrialRecord
-from tfunet.bench.records.ways import BASELINE, WAY, speed_by_repeat, way_of
+from tfunet.bench.records.sweep_record import FINISHED, TrialRecord
+from tfunet.bench.records.ways_of_training import BASELINE, WAY, speed_by_repeat, way_of
 from tfunet.config.refs import near_match
 
 

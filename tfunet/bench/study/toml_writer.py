@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tfunet.bench.study.slurm_settings import Slurm
-from tfunet.bench.study.study import Study
+from tfunet.bench.study.study_file import Study
 from tfunet.config.run import RunConfig
 
 

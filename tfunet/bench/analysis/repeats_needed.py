@@ -1,0 +1,192 @@
+"""How many repeats a wanted precision takes, and from which noise that follows."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL, t_quantile
+from tfunet.bench.analysis.sweep_summary import Summary, families_of, groups_of, summarise
+from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
+from tfunet.bench.study.machine_noise import measure_noise
+from tfunet.bench.study.trial_plan import Plan
+
+# Of a normal distribution, from the 10th to the 90th percentile in standard deviations.
+DECILES = 2.5631
+# The share of sweeps in which a difference as large as the precision is to be found.
+POWER = 0.95
+MOST_REPEATS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """How much the ratio of two trials of the same repeat varies.
+
+    Args:
+        deviation: Standard deviation of its logarithm: 0.02 is 2 %.
+        freedom: Degrees of freedom from which that is known; None for an assumption.
+        source: Where it comes from, for a sentence.
+    """
+
+    deviation: float
+    freedom: int | None
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What a precision takes.
+
+    Args:
+        precision: The difference between two ways that is to be found: 0.02 is 2 %.
+        repeats: So many that it is found in 95 of 100 sweeps.
+        half_width: Of the 95 % interval of a ratio, to be expected with so many repeats.
+        num_comparisons: For which the verdicts are adjusted.
+    """
+
+    precision: float
+    repeats: int
+    half_width: float
+    num_comparisons: int
+    noise: Noise
+
+
+def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need:
+    """Return how many repeats find a difference of `precision`, judged among all comparisons.
+
+    n such that (t(alpha) + t(power)) * deviation / sqrt(n) is the logarithm of the difference,
+    alpha divided by the number of comparisons, the first and hardest step of Holm's method. Where
+    the noise was estimated, t has the freedom of that estimate if it is the smaller one, which
+    makes up for a lucky estimate (Stein 1945, doi:10.1214/aoms/1177731088).
+
+    Raises ValueError for a precision that is none, or that takes more than 1000 repeats.
+    """
+    if not 0 < precision < 1:
+        raise ValueError(f"A precision lies between 0 % and 100 %, got {precision:.0%}.")
+    if noise.deviation < 0:
+        raise ValueError(f"Noise is 0 % or more, got {noise.deviation:.0%}.")
+    # Also a study of one way has a ratio: its speed-up.
+    num_comparisons = max(1, num_comparisons)
+    tests = 2 * num_comparisons
+    effect = math.log1p(precision)
+
+    def reach(repeats: int) -> float:
+        freedom = min(repeats - 1, noise.freedom or repeats - 1)
+        quantiles = t_quantile(1 - (1 - CONFIDENCE) / tests, freedom) + t_quantile(POWER, freedom)
+        return quantiles * noise.deviation / math.sqrt(repeats)
+
+    if reach(MOST_REPEATS) > effect:
+        raise ValueError(
+            f"A precision of {precision:.2%} takes more than {MOST_REPEATS} repeats with a noise "
+            f"of {noise.deviation:.1%} ({noise.source}). Ask for less, or make trials longer or "
+            "the machine quieter."
+        )
+    low, high = MIN_INTERVAL - 1, MOST_REPEATS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reach(middle) <= effect else (middle, high)
+    half = t_quantile((1 + CONFIDENCE) / 2, high - 1) * noise.deviation / math.sqrt(high)
+    return Need(
+        precision=precision,
+        repeats=high,
+        half_width=math.expm1(half),
+        num_comparisons=num_comparisons,
+        noise=noise,
+    )
+
+
+def block_noise(speeds: Sequence[Mapping[int, float]]) -> tuple[float, int]:
+    """Return the variance of the log ratio of two cells within a repeat, and its freedom.
+
+    Args:
+        speeds: Of every cell, by repeat. Cells and repeats as rows and columns: what is left of
+            the logarithms without the means of both is noise, half of a ratio's.
+    """
+    common = sorted(set.intersection(*(set(one) for one in speeds)))
+    freedom = (len(speeds) - 1) * (len(common) - 1)
+    if freedom < 1:
+        return 0.0, 0
+    logs = np.log([[one[repeat] for repeat in common] for one in speeds])
+    rest = logs - logs.mean(0) - logs.mean(1, keepdims=True) + logs.mean()
+    return 2 * float((rest**2).sum()) / freedom, freedom
+
+
+def noise_of_records(summary: Summary) -> Noise | None:
+    """Return the noise within a sweep's repeats, pooled; None without two cells and repeats."""
+    parts = []
+    for family in summary.families:
+        # A cell that was given up would leave all others no more repeats than it has.
+        kept = [cell for cell in family.cells if cell.results and not cell.is_stopped]
+        speeds = [cell.speeds for cell in kept]
+        if speeds:
+            parts.append(block_noise(speeds))
+    freedom = sum(part for _, part in parts)
+    if not freedom:
+        return None
+    pooled = sum(variance * part for variance, part in parts) / freedom
+    return Noise(
+        deviation=math.sqrt(pooled),
+        freedom=freedom,
+        source=f"from the records in {summary.sweep.folder}, {freedom} degrees of freedom",
+    )
+
+
+def noise_of_machine(measured: Mapping[str, Any]) -> Noise:
+    """Return the noise of a trial that varies as the fixed computation of `measure_noise` does."""
+    return Noise(
+        deviation=math.sqrt(2) * float(measured["spread"]) / DECILES,
+        freedom=None,
+        source=(
+            "there are no repeats on record; assuming that a trial varies as a short computation "
+            f"on this machine just did, {float(measured['spread']):.1%} from the 10th to the 90th "
+            "percentile"
+        ),
+    )
+
+
+def assumed_noise(trial_deviation: float) -> Noise:
+    """Return the noise of trials with the standard deviation that somebody assumes."""
+    return Noise(
+        deviation=math.sqrt(2) * trial_deviation,
+        freedom=None,
+        source=f"your assumption that a trial varies by {trial_deviation:.1%}",
+    )
+
+
+def need_of(planned: Plan, folder: Path, precision: float, assumed: float | None = None) -> Need:
+    """Return the repeats that a plan needs for a precision.
+
+    The noise is the one that is `assumed` of a trial, else that of the records in the sweep's
+    folder, else what this machine shows now.
+    """
+    noise = None if assumed is None else assumed_noise(assumed)
+    if noise is None and (folder / "plan.json").is_file():
+        noise = noise_of_records(summarise(read_sweep(folder)))
+    if noise is None:
+        noise = noise_of_machine(measure_noise())
+    return repeats_needed(noise, precision, num_comparisons(planned))
+
+
+def num_comparisons(planned: Plan) -> int:
+    """Return how many comparisons of speed a plan's trials will allow."""
+    trials = [
+        TrialRecord(
+            id=one.id,
+            folder=Path(one.id),
+            cell=one.cell,
+            repeat=one.repeat,
+            scaling=one.scaling,
+            settings=one.settings,
+            config=one.config,
+            environment={},
+        )
+        for one in planned.trials
+    ]
+    return sum(
+        math.comb(len(cells), 2)
+        for family in families_of(trials)
+        for cells in groups_of(family.cells)
+    )

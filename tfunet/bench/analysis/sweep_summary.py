@@ -1,0 +1,314 @@
+"""Turns trials into what a report shows: families of cells, compared with each other. Pure."""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tfunet.bench.analysis.confidence_intervals import (
+    Estimate,
+    Verdict,
+    adjusted_p_values,
+    speed_verdict,
+)
+from tfunet.bench.analysis.study_cell import (
+    Cell,
+    dice_difference,
+    lost_by_repeat,
+    speed_ratio,
+    speed_ratios,
+)
+from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
+from tfunet.bench.records.ways_of_training import BASELINE, WAY, way_of
+from tfunet.config.keys import describe, flat, show
+from tfunet.machine.cpu_memory import VARIABLES
+
+# A cap that is set by hand is of the place, but one of `cpu_memory` is a setting.
+CAP_SWITCHES = tuple(f"switches.{name}" for name in VARIABLES)
+# What only scales with the ways of training that are compared.
+SCALED = ("num_replicas", "replica_batch", "global_batch", "seed")
+# With more ways than this, each is compared with the fastest only, not each with each.
+MAX_PAIRWISE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """How many times as fast `upper` is as `lower`, both with the same number of replicas.
+
+    Args:
+        adjusted_p: p-value of `ratio`, adjusted for all comparisons of speeds in the sweep; None
+            where there is none.
+    """
+
+    upper: Cell
+    lower: Cell
+    ratio: Estimate
+    adjusted_p: float | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What one may say, given all comparisons that were made."""
+        return speed_verdict(self.ratio, self.adjusted_p)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Cells that differ in backend and number of replicas only, so that they can be compared.
+
+    Args:
+        scaling: "weak" (a fixed batch for each replica) or "strong" (a fixed global batch).
+        settings: In what the family differs from the other ones of the sweep.
+        cells: Sorted by number of replicas.
+        baseline: One replica of the single-device backend, else of the only way that has one.
+        comparisons: Each way with each at equal numbers of replicas, the faster one first.
+    """
+
+    scaling: str
+    settings: Mapping[str, Any]
+    cells: tuple[Cell, ...]
+    baseline: str | None
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def title(self) -> str:
+        """The settings in one line; empty where there is only one family."""
+        return describe(self.settings)
+
+    @property
+    def ways(self) -> list[str]:
+        """The ways of training, in order."""
+        return list(dict.fromkeys(cell.way for cell in self.cells))
+
+    @property
+    def main_comparisons(self) -> list[Comparison]:
+        """Those to be shown: where the ways are many, only those with the fastest."""
+        found = []
+        for _, group in itertools.groupby(self.comparisons, lambda one: one.upper.num_replicas):
+            pairs = list(group)
+            labels = {cell.label for one in pairs for cell in (one.upper, one.lower)}
+            fastest = max((one.upper for one in pairs), key=_median_speed).label
+            found += [
+                one
+                for one in pairs
+                if len(labels) <= MAX_PAIRWISE or fastest in (one.upper.label, one.lower.label)
+            ]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A sweep, ready to be shown.
+
+    Args:
+        varying: Settings that differ between trials, with their values.
+        fixed: Settings that are the same in all.
+        environment: Facts of the machine that are the same for all trials.
+        environment_differences: Those that differ, with the number of trials of each value.
+    """
+
+    sweep: SweepRecord
+    families: tuple[Family, ...]
+    varying: Mapping[str, Sequence[str]]
+    fixed: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    environment_differences: Mapping[str, Mapping[str, int]]
+
+    @property
+    def num_comparisons(self) -> int:
+        """Ratios of speeds on which there is a verdict, for whose number it is adjusted."""
+        return sum(one.adjusted_p is not None for f in self.families for one in f.comparisons)
+
+    @property
+    def not_done(self) -> list[TrialRecord]:
+        """Trials without numbers, each with its reason."""
+        return [trial for trial in self.sweep.trials if trial.result is None]
+
+
+def summarise(sweep: SweepRecord) -> Summary:
+    """Return the summary of a sweep's trials."""
+    trials = sorted(sweep.trials, key=lambda trial: trial.cell)
+    rows = [{**flat(vars(trial.config)), "seed": None} for trial in trials]
+    keys = list(dict.fromkeys(key for row in rows for key in row if key != "seed"))
+    values = {key: list(dict.fromkeys(show(row.get(key)) for row in rows)) for key in keys}
+    environment, differences = shared_environment(sweep.trials)
+    return Summary(
+        sweep=sweep,
+        families=_judged(families_of(trials)),
+        varying={key: values[key] for key in keys if len(values[key]) > 1},
+        fixed={key: rows[0].get(key) for key in keys if len(values[key]) == 1},
+        environment=environment,
+        environment_differences=differences,
+    )
+
+
+def families_of(trials: Sequence[TrialRecord]) -> list[Family]:
+    """Sort trials into families; a cell with one replica is the baseline of several of them."""
+    groups: dict[tuple[str, str, int], list[TrialRecord]] = {}
+    for trial in trials:
+        if trial.config.num_replicas > 1:
+            groups.setdefault(_key(trial, trial.scaling), []).append(trial)
+    for trial in trials:
+        if trial.config.num_replicas == 1:
+            keys = [key for key in groups if key == _key(trial, key[1])]
+            for key in keys or [_key(trial, trial.scaling)]:
+                groups.setdefault(key, []).append(trial)
+    rows = [_family_settings(members[0], key[1]) for key, members in groups.items()]
+    differing = [
+        key
+        for key in dict.fromkeys(key for row in rows for key in row)
+        if len({show(row.get(key)) for row in rows}) > 1
+    ]
+    return [
+        _family(members, scaling, {key: row.get(key) for key in differing})
+        for ((_, scaling, _), members), row in zip(groups.items(), rows, strict=True)
+    ]
+
+
+def groups_of(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Return the cells of a family in groups of equal numbers of replicas, which are compared."""
+    return [list(group) for _, group in itertools.groupby(cells, lambda cell: cell.num_replicas)]
+
+
+def _key(trial: TrialRecord, scaling: str) -> tuple[str, str, int]:
+    values = _settings(trial)
+    rest = {key: value for key, value in values.items() if key not in (*WAY, *SCALED)}
+    return repr(rest), scaling, values[_fixed_batch(scaling)]
+
+
+def _settings(trial: TrialRecord) -> dict[str, Any]:
+    settings = dict(vars(trial.config))
+    if settings["swap_disk"] is not None:
+        settings["swap_disk"] = "on disk"  # In which folder, each machine has its own.
+    return settings
+
+
+def _fixed_batch(scaling: str) -> str:
+    return "global_batch" if scaling == "strong" else "replica_batch"
+
+
+def _family_settings(trial: TrialRecord, scaling: str) -> dict[str, Any]:
+    settings = flat(_settings(trial))
+    kept = {
+        key: value
+        for key, value in settings.items()
+        if key.partition(".")[0] not in (*WAY, *SCALED)
+    }
+    return {**kept, "scaling": scaling, _fixed_batch(scaling): settings[_fixed_batch(scaling)]}
+
+
+def _family(trials: Sequence[TrialRecord], scaling: str, settings: Mapping[str, Any]) -> Family:
+    groups: dict[tuple[str, int], list[TrialRecord]] = {}
+    for trial in trials:
+        groups.setdefault((way_of(trial), trial.config.num_replicas), []).append(trial)
+    # Single first, for it is what the others are measured by; else as in the study.
+    names = sorted(dict.fromkeys(way for way, _ in groups), key=lambda way: way != BASELINE)
+    order = sorted(groups, key=lambda key: (key[1], names.index(key[0])))
+    with_one = [way for way, count in order if count == 1]
+    has_single = BASELINE in with_one
+    baseline = BASELINE if has_single else (with_one[0] if len(with_one) == 1 else None)
+    cells = []
+    for way, num_replicas in order:
+        members = groups[way, num_replicas]
+        reference = groups.get((baseline or way, 1), [])
+        config = members[0].config
+        cells.append(
+            Cell(
+                way=way,
+                num_replicas=num_replicas,
+                replica_batch=config.replica_batch or 0,
+                global_batch=config.global_batch or 0,
+                trials=tuple(sorted(members, key=lambda trial: trial.repeat)),
+                is_baseline=num_replicas == 1 and way == (baseline or way),
+                speed_up=speed_ratio(members, reference),
+                speed_up_repeats=speed_ratios(members, reference),
+                dice_difference=dice_difference(members, reference),
+                lost=lost_by_repeat(members, reference, scaling),
+            )
+        )
+    return Family(
+        scaling=scaling,
+        settings=settings,
+        cells=tuple(cells),
+        baseline=baseline,
+        comparisons=tuple(
+            found
+            for group in groups_of(cells)
+            for found in _compare([cell for cell in group if cell.results])
+        ),
+    )
+
+
+def _compare(cells: Sequence[Cell]) -> list[Comparison]:
+    ranked = sorted(cells, key=_median_speed, reverse=True)
+    found = []
+    for upper, lower in itertools.combinations(ranked, 2):
+        times = speed_ratio(upper.trials, lower.trials)
+        if times is not None:
+            # Medians can rank two cells one way and the repeats, pair by pair, the other way.
+            if times.value < 1 and (turned := speed_ratio(lower.trials, upper.trials)) is not None:
+                upper, lower, times = lower, upper, turned
+            found.append(Comparison(upper=upper, lower=lower, ratio=times))
+    return found
+
+
+def _median_speed(cell: Cell) -> float:
+    return cell.images_per_second.median if cell.images_per_second else 0.0
+
+
+def _judged(families: Sequence[Family]) -> tuple[Family, ...]:
+    """Return the families with p-values: adjusted over all speeds, and over all scores.
+
+    All pairs count, also those that are not shown: which way is the fastest is seen only
+    afterwards. Speeds and scores answer two questions, and are two sets.
+    """
+    speeds = iter(
+        adjusted_p_values([one.ratio for family in families for one in family.comparisons])
+    )
+    scores = iter(
+        adjusted_p_values(
+            [_score_difference(family, cell) for family in families for cell in family.cells]
+        )
+    )
+    return tuple(
+        replace(
+            family,
+            comparisons=tuple(replace(one, adjusted_p=next(speeds)) for one in family.comparisons),
+            cells=tuple(replace(cell, dice_p=next(scores)) for cell in family.cells),
+        )
+        for family in families
+    )
+
+
+def _score_difference(family: Family, cell: Cell) -> Estimate | None:
+    # Without one baseline for all, the cells' differences are of different things.
+    return None if cell.is_baseline or family.baseline is None else cell.dice_difference
+
+
+def shared_environment(
+    trials: Iterable[TrialRecord],
+) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
+    """Return facts that all trials share, and those that differ with their numbers of trials."""
+    known = [
+        {key: value for key, value in trial.environment.items() if _is_fact(key, trial)}
+        for trial in trials
+        if trial.environment
+    ]
+    same: dict[str, Any] = {}
+    different: dict[str, dict[str, int]] = {}
+    for key in dict.fromkeys(key for one in known for key in one):
+        counts: dict[str, int] = {}
+        for one in known:
+            text = str(one.get(key, "-"))
+            counts[text] = counts.get(text, 0) + 1
+        if len(counts) > 1:
+            different[key] = counts
+        else:
+            same[key] = known[0].get(key)
+    return same, different
+
+
+def _is_fact(key: str, trial: TrialRecord) -> bool:
+    """Whether it tells the place of a trial; not its settings, and not its number there."""
+    if trial.config.cpu_memory is not None and key in CAP_SWITCHES:
+        return False
+    return key != "cores" and not key.startswith("slurm.")

@@ -1,0 +1,55 @@
+"""Names the process that made a run fail, and says whether a signal or an error ended it."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfunet import exit_codes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `exit_code` as in tfunet.exit_codes, `process` the one to blame.
+
+    `is_lost`: that one was killed or hangs, and not by an error of its own.
+    """
+
+    exit_code: int
+    reason: str = ""
+    process: int | None = None
+    is_lost: bool = False
+
+
+def blame(failures: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return the (index, return code) that made the others fail, of those in order of their end.
+
+    They ended almost together, so the order alone does not tell: a process killed from outside
+    never follows another, one that ended on purpose knew why, and one whose collective broke
+    raises or aborts.
+    """
+
+    def rank(failure: tuple[int, int]) -> int:
+        code = failure[1]
+        if code < 0 and code != -signal.SIGABRT:
+            return 0
+        if code in exit_codes.ON_PURPOSE:
+            return 1
+        return 2 if code < 0 else 3
+
+    return min(failures, key=rank)
+
+
+def follows_another(failures: Sequence[tuple[int, int]]) -> bool:
+    """Whether these (index, return code) look like what a process ends with whose peer is gone."""
+    _, code = blame(failures)
+    return code == -signal.SIGABRT or (code > 0 and code not in exit_codes.ON_PURPOSE)
+
+
+def describe_end(index: int, count: int, code: int, last_words: str) -> str:
+    """Return the reason that stands in failure.json; last_words is what an error ended with."""
+    who, where = f"process {index} of {count}", f"see log-{index}.txt"
+    if code < 0:
+        names = {int(one): one.name for one in signal.Signals}
+        return f"{who} was killed by {names.get(-code, f'signal {-code}')}, {where}"
+    words = f": {last_words}" if last_words else ""
+    return f"{who} ended with exit code {code}, {where}{words}"

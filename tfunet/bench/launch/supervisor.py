@@ -1,0 +1,277 @@
+"""The supervisor: starts the processes of a run here, watches them, and ends them together.
+
+Nothing of a run outlives it. Every process leads a session of its own, and its process group is
+killed when it ends, so what it started itself ends with it. Should the supervisor be killed, the
+kernel kills the processes, and a guard their groups. Out of reach is only a program that a
+process starts in yet another session (a daemon). No TensorFlow.
+"""
+
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import final
+
+from tfunet import exit_codes
+from tfunet.bench.launch.child_process import Guard, Process, start
+from tfunet.bench.launch.failed_process import Outcome, blame, describe_end, follows_another
+from tfunet.bench.launch.process_output import Log, Screen, Stream
+from tfunet.bench.launch.processes_to_start import ProcessPlan, child_environment, prefix
+from tfunet.files.atomic import WriteError
+from tfunet.process.watchdog import Beats, Watch
+from tfunet.record import RunFolder
+
+# All write their stacks at once, before they are ended.
+STACKS_SECONDS = 1.0
+
+
+STOPPED = "stopped, as by SIGSTOP"
+
+
+# Processes whose collective breaks because another one died follow it within this time.
+SETTLE_SECONDS = 0.2
+
+
+TICK_SECONDS = 0.05
+
+
+# Only a process that hangs in a driver or a network disk takes longer to die of SIGKILL.
+KILLED_SECONDS = 10.0
+
+
+# What ended processes wrote is all there; only a daemon may still write, and holds the pipe open.
+DRAIN_SECONDS = 10.0
+
+
+@final
+class Supervisor:
+    """The processes of one run, from the first start to the last end."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        noted: Sequence[int],
+        *,
+        verbose: bool,
+        grace_seconds: float,
+        hang_seconds: float,
+    ) -> None:
+        self.folder = folder
+        self.noted = noted
+        self.verbose = verbose
+        self.grace_seconds = grace_seconds
+        self.hang_seconds = hang_seconds
+        self.screen = Screen()
+        self.selector = selectors.DefaultSelector()
+        self.processes: list[Process] = []
+        self.logs: list[Log] = []
+        # (index, code) of those that failed, in order.
+        self.failures: list[tuple[int, int]] = []
+        self.unwritten: WriteError | None = None
+        self.watch = Watch((), hang_seconds, time.monotonic())
+        self.hanging: Outcome | None = None
+
+    def run(self, plans: Sequence[ProcessPlan], command: Sequence[str]) -> Outcome:
+        """Start all, watch them, end all and write down how it went."""
+        guard = Guard()
+        names = [(i, f"process {i} of {len(plans)}") for i in range(len(plans))]
+        self.watch = Watch(names, self.hang_seconds, time.monotonic())
+        try:
+            for plan in plans:
+                if not self.noted:
+                    self._start(plan, command, guard)
+            self._watch(guard)
+            # What is noted from here on only follows from ending the others.
+            failures, noted = list(self.failures), list(self.noted)
+        except WriteError as error:
+            self.unwritten, failures, noted = error, [], []
+        finally:
+            self._end_all(guard)
+            guard.dismiss()
+        outcome = self._outcome(failures, noted)
+        if outcome.exit_code != exit_codes.OK:
+            self._report(outcome)
+        return outcome
+
+    def is_anyone_left(self) -> bool:
+        """Whether a process could not even be killed."""
+        return any(one.code is None for one in self.processes)
+
+    def _start(self, plan: ProcessPlan, command: Sequence[str], guard: Guard) -> None:
+        index = plan.launch.process_index
+        log = Log(self.folder.log_path(index), self.folder.open_log(index))
+        self.logs.append(log)
+        process = start(index, command, plan.cores, child_environment(plan, os.environ))
+        self.processes.append(process)
+        guard.watch(self.processes)
+        beats = process.pulse, Beats(index, self.watch)
+        self.selector.register(process.pulse, selectors.EVENT_READ, beats)
+        for pipe, target in zip(process.pipes(), (sys.stdout, sys.stderr), strict=True):
+            stream = Stream(
+                log,
+                screen=self.screen,
+                target=target if self._is_shown(index) else None,
+                owner=index,
+                prefix=prefix(plan.launch),
+            )
+            self.selector.register(pipe, selectors.EVENT_READ, (pipe, stream))
+
+    def _is_shown(self, index: int) -> bool:
+        return self.verbose or index == 0
+
+    def _watch(self, guard: Guard) -> None:
+        """Return when all have ended, one failed or hangs, a signal came, or a log is full."""
+
+        def over() -> bool:
+            return bool(self.failures or self.noted or self.unwritten) or self._hangs()
+
+        self._pump_until(over, guard)
+        if self.failures:
+            self._pump_until(lambda: bool(self.noted), guard, SETTLE_SECONDS)
+            if follows_another(self.failures):
+                self._find_stopped()
+        if self.hanging:
+            self._dump_stacks(guard)
+
+    def _dump_stacks(self, guard: Guard) -> None:
+        """Have all processes write their stacks."""
+        alive = [one for one in self.processes if one.code is None]
+        stopped = [one for one in alive if one.is_stopped()]
+        for one in alive:
+            if one not in stopped:
+                one.dump_stacks()
+        self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
+        if stopped:
+            # It has to be woken, and would go on with the others.
+            for one in alive:
+                if one not in stopped:
+                    one.signal_group(signal.SIGKILL)
+            self._pump_until(
+                lambda: all(one.code is not None for one in alive if one not in stopped),
+                guard,
+                KILLED_SECONDS,
+            )
+            for one in stopped:
+                one.dump_stacks()
+            self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
+
+    def _hangs(self) -> bool:
+        """Note who hangs."""
+        found = self.watch.hanging(time.monotonic()) if self.hang_seconds else None
+        if found is not None:
+            index, reason = found
+            stopped = index is not None and self.processes[index].is_stopped()
+            self._blame_hanging(index, f"{reason} (it is {STOPPED})" if stopped else reason)
+        return found is not None
+
+    def _find_stopped(self) -> None:
+        """Note a process that is stopped, for which TensorFlow or Horovod lost patience first."""
+        for one in self.processes:
+            if one.code is None and one.is_stopped():
+                who = f"process {one.index} of {len(self.processes)}"
+                doing = self.watch.doing(one.index)
+                self._blame_hanging(one.index, f"{who} hangs: it is {STOPPED}, since {doing}")
+
+    def _blame_hanging(self, index: int | None, reason: str) -> None:
+        reason += "; the Python stacks of all are in log-*.txt"
+        # Where nobody is behind the others, none is the one to go on without.
+        is_lost = index is not None
+        self.hanging = Outcome(exit_codes.PROCESS_DIED, reason, index, is_lost=is_lost)
+
+    def _outcome(self, failures: Sequence[tuple[int, int]], noted: Sequence[int]) -> Outcome:
+        if noted:
+            ctrl_c = noted[0] == signal.SIGINT
+            code = exit_codes.INTERRUPTED if ctrl_c else exit_codes.TERMINATED
+            return Outcome(code, f"interrupted by {signal.Signals(noted[0]).name}")
+        if self.unwritten:
+            return Outcome(exit_codes.NOT_WRITTEN, str(self.unwritten))
+        if self.hanging:
+            return self.hanging
+        if not failures:
+            return Outcome(exit_codes.OK)
+        index, code = blame(failures)
+        reason = describe_end(index, len(self.processes), code, self.logs[index].last_words())
+        on_purpose = code in exit_codes.ON_PURPOSE
+        exit_code = code if on_purpose else exit_codes.PROCESS_DIED
+        return Outcome(exit_code, reason, index, is_lost=code < 0 and code != -signal.SIGABRT)
+
+    def _end_all(self, guard: Guard) -> None:
+        """Leave nothing running and nothing open: SIGTERM, some time, SIGKILL."""
+        noted = min(len(self.noted), 1)
+        for one in self.processes:
+            if one.code is None:
+                one.signal_group(signal.SIGTERM)
+        self._pump_until(lambda: len(self.noted) > noted, guard, self.grace_seconds)
+        for one in self.processes:
+            if one.code is None:
+                one.signal_group(signal.SIGKILL)
+        self._pump_until(lambda: False, guard, KILLED_SECONDS)
+        for one in self.processes:
+            if one.code is None:
+                self.screen.say(f"tfunet: process {one.popen.pid} cannot be killed; it hangs.")
+        self._close_all()
+
+    def _close_all(self) -> None:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self._pump() and time.monotonic() < deadline:
+            continue
+        for key in list(self.selector.get_map().values()):
+            self._close(key)
+        self.selector.close()
+        for log in self.logs:
+            log.close()
+
+    def _pump_until(
+        self, done: Callable[[], bool], guard: Guard, seconds: float | None = None
+    ) -> None:
+        """Pass on output and note ends, until nobody is left, `done`, or the time is up."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while any(one.code is None for one in self.processes) and not done():
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            self._pump()
+            ended = [one for one in self.processes if one.has_just_ended()]
+            if ended:
+                self.failures += [(one.index, one.code) for one in ended if one.code]
+                for one in ended:
+                    self.watch.forget(one.index)
+                guard.watch(self.processes)
+
+    def _pump(self) -> bool:
+        """Pass on what the pipes hold, waiting a moment for it; False if there was nothing."""
+        ready = self.selector.select(TICK_SECONDS)
+        for key, _ in ready:
+            data = os.read(key.fd, 65536)
+            if not data:
+                self._close(key)
+                continue
+            try:
+                key.data[1].feed(data)
+            except WriteError as error:
+                self.unwritten = self.unwritten or error
+        return bool(ready)
+
+    def _close(self, key: selectors.SelectorKey) -> None:
+        pipe, stream = key.data
+        self.selector.unregister(pipe)
+        pipe.close()
+        try:
+            stream.finish()
+        except WriteError as error:
+            self.unwritten = self.unwritten or error
+
+    def _report(self, outcome: Outcome) -> None:
+        """Say on the terminal and in failure.json what went wrong."""
+        index = outcome.process
+        if index is not None and not self._is_shown(index):
+            for line in self.logs[index].tail:
+                self.screen.say(f"[{index}] {line}")
+        self.screen.say(f"tfunet: {outcome.reason}")
+        if index is not None:
+            self.screen.say(f"tfunet: All that it wrote is in {self.logs[index].path}")
+        try:
+            self.folder.write_failure(outcome.reason, outcome.exit_code, index)
+        except WriteError as error:
+            self.screen.say(f"tfunet: {error}")

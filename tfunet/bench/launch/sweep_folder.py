@@ -1,0 +1,98 @@
+"""The folder of a sweep: its plan, earlier attempts of its trials, and trials that are given up."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from tfunet.bench.records.sweep_record import HOPELESS, TrialRecord, planned_config, read_plan
+from tfunet.bench.study.hopeless import HopelessRule, why_hopeless
+from tfunet.bench.study.plan_text import plan_json
+from tfunet.bench.study.toml_writer import study_toml
+from tfunet.bench.study.trial_plan import Plan
+from tfunet.config.run import RunConfig
+from tfunet.files.atomic import write_atomic, writing
+from tfunet.record import RunFolder
+
+EARLIER = "earlier"
+
+
+# What a failed attempt leaves that is large, and that no new attempt may go on from.
+LARGE = ("checkpoint.npz", "model.keras")
+
+
+def give_up(trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRule | None) -> str:
+    """Return why a trial that is due is not run, its cell being hopeless, and write that down.
+
+    Empty, and nothing of an earlier such judgement remains, if it must run. `trials` are those of
+    the whole sweep as they are now.
+    """
+    (trial.folder / HOPELESS).unlink(missing_ok=True)
+    if reason := why_hopeless(trial, trials, rule):
+        set_aside(trial.folder, trial.folder.parent)
+        RunFolder(trial.folder).create()
+        write_atomic(trial.folder / HOPELESS, json.dumps({"reason": reason}))
+    return reason
+
+
+def set_aside(folder: Path, root: Path) -> None:
+    """Move what an earlier attempt left to earlier/<trial>-<number>, without its checkpoint."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    number = 1
+    while (target := root / EARLIER / f"{folder.name}-{number}").exists():
+        number += 1
+    with writing(target):
+        target.parent.mkdir(exist_ok=True)
+        shutil.move(folder, target)
+        for name in LARGE:
+            (target / name).unlink(missing_ok=True)
+
+
+def adopted(planned: Plan, root: Path) -> Plan:
+    """Return the plan with the names that the folder's trials have already.
+
+    Raises ValueError if the folder holds trials that are not in it.
+    """
+    names = _names(root)
+    trials = []
+    for trial in planned.trials:
+        name = names.pop(_fingerprint(trial.config), trial.id)
+        trials.append(replace(trial, id=name))
+    gone = [name for name in names.values() if _was_run(root / name)]
+    if gone:
+        raise ValueError(
+            f"{root} holds {len(gone)} trials that are not in study {planned.study.name!r}, or "
+            f"cannot be run here: {', '.join(gone[:3])}{', ...' if len(gone) > 3 else ''}. "
+            "Choose another folder; adding settings or repeats to a study needs none."
+        )
+    return replace(planned, trials=tuple(trials))
+
+
+def write_plan(planned: Plan, root: Path) -> None:
+    """Write study.toml and plan.json, with the folder by which the study's paths are meant."""
+    study = planned.study
+    write_atomic(root / "study.toml", study.text or study_toml(study))
+    table = {**plan_json(planned), "working_folder": str(Path.cwd())}
+    write_atomic(root / "plan.json", json.dumps(table, indent=1))
+
+
+def _names(root: Path) -> dict[str, str]:
+    try:
+        table = read_plan(root)
+    except ValueError:
+        # Not there yet, or torn: the study gives the same names again.
+        return {}
+    return {
+        _fingerprint(planned_config(table["base"], one["changes"])): one["id"]
+        for one in table["trials"]
+    }
+
+
+def _was_run(folder: Path) -> bool:
+    return folder.is_dir() and any(one.name != HOPELESS for one in folder.iterdir())
+
+
+def _fingerprint(config: RunConfig) -> str:
+    return json.dumps(vars(config), sort_keys=True)

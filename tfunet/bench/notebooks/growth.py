@@ -1,0 +1,246 @@
+"""The largest volume that trains under a cap, without large-model support and with it.
+
+Of a sweep over sizes in which some trials are there to fail: those that do not fit. With what
+support costs. Pure but for reading.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tfunet.bench.analysis.confidence_intervals import Spread, spread
+from tfunet.bench.analysis.swapping import budget_text, device_bytes
+from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
+from tfunet.bench.report.number_text import NONE, spread_text
+from tfunet.config.amount import MIB, whole_mib
+from tfunet.record import RunFolder
+from tfunet.swap.plan.plan import Plan
+from tfunet.swap.report.text import read_plans
+
+WITHOUT = "without"
+KILLED = re.compile(r"was killed by (\w+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """All trials with samples of one shape.
+
+    Args:
+        shape: Spatial, of a sample.
+        ways: Trials under the cap: "without" support, or by their budget, "swap auto".
+        kept: Trials with everything kept and room for it.
+    """
+
+    shape: tuple[int, ...]
+    ways: Mapping[str, tuple[TrialRecord, ...]]
+    kept: tuple[TrialRecord, ...]
+
+    @property
+    def voxels(self) -> int:
+        """Voxels of a sample."""
+        return math.prod(self.shape)
+
+    @property
+    def label(self) -> str:
+        """Such as "48 x 48 x 48"."""
+        return " x ".join(map(str, self.shape))
+
+    def trains(self, way: str) -> bool:
+        """Whether every repeat trained in this way; a size that fits sometimes does not."""
+        trials = self.ways.get(way, ())
+        return bool(trials) and all(one.result is not None for one in trials)
+
+    def over_kept(self, way: str) -> Spread | None:
+        """Return step time over that with everything kept, by repeat; None without both."""
+        upper, lower = _step_seconds(self.ways.get(way, ())), _step_seconds(self.kept)
+        common = sorted(upper.keys() & lower.keys())
+        return spread([upper[one] / lower[one] for one in common]) if common else None
+
+    def predicted(self, way: str) -> Spread | None:
+        """Return the same as the plans predict it; None where none was made with times."""
+        plans = [one for one in self.plans(way) if one.unlimited_step_seconds]
+        ratios = [one.step_seconds / one.unlimited_step_seconds for one in plans]
+        return spread(ratios) if ratios else None
+
+    def plans(self, way: str) -> list[Plan]:
+        """Return the plan of each trial that trained with support."""
+        trained = [one for one in self.ways.get(way, ()) if one.result is not None]
+        return [
+            max(read_plans(one.folder), key=lambda plan: plan.unlimited_peak_bytes)
+            for one in trained
+            if one.config.swap is not None
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """What trains under one cap.
+
+    Args:
+        cap: As the study gives it, "200MiB"; "the device's memory" where it gives none.
+        ways: "without" first, then the budgets, by how much of it they use.
+        sizes: From the smallest to the largest.
+    """
+
+    cap: str
+    ways: tuple[str, ...]
+    sizes: tuple[Size, ...]
+
+    def largest(self, way: str) -> Size | None:
+        """Return the largest size that trains in a way; None where none does."""
+        return max(
+            (one for one in self.sizes if one.trains(way)), key=lambda one: one.voxels, default=None
+        )
+
+
+def read_growth(sweep: SweepRecord) -> Growth:
+    """Return what trains under the smallest cap of a sweep.
+
+    Trials without support under a larger cap, or none, are those with everything kept. Raises
+    ValueError where the sweep has no trial with support, or none without.
+    """
+    # A trial that has not begun tells no shape.
+    trials = [one for one in sweep.trials if one.state not in ("waiting", "running")]
+    caps = [one.config.cpu_memory for one in trials if one.config.cpu_memory is not None]
+    cap = min(caps, key=whole_mib, default=None)
+    found: dict[tuple[int, ...], dict[str | None, list[TrialRecord]]] = {}
+    for trial in trials:
+        config = trial.config
+        # Of one that failed the plan is not known, but its budget is.
+        way = WITHOUT if config.swap is None else f"swap {budget_text(config)}"
+        key = way if config.cpu_memory == cap else None
+        if key is not None or config.swap is None:
+            found.setdefault(_shape(trial), {}).setdefault(key, []).append(trial)
+    ways = {way for groups in found.values() for way in groups if way is not None}
+    if WITHOUT not in ways or len(ways) < 2:
+        raise ValueError(
+            f"{sweep.folder} does not have trials with and without large-model support under one "
+            'cap. Give the study swap = ["none", "auto"] in its [grid], and several sizes.'
+        )
+    sizes = [
+        Size(
+            shape=shape,
+            ways={way: tuple(group) for way, group in groups.items() if way is not None},
+            kept=tuple(groups.get(None, ())),
+        )
+        for shape, groups in found.items()
+    ]
+    return Growth(
+        cap=cap or "the device's memory",
+        ways=(WITHOUT, *sorted(ways - {WITHOUT}, reverse=True)),
+        sizes=tuple(sorted(sizes, key=lambda one: (one.voxels, one.shape))),
+    )
+
+
+def size_rows(growth: Growth) -> list[dict[str, str]]:
+    """Return a row for each size: what it needs, and whether it trains in each way."""
+    return [
+        {
+            "size": size.label,
+            "everything kept (MiB)": _mib(device_bytes(size.kept)),
+            **{f"{way}, in {growth.cap}": ended(size.ways.get(way, ())) for way in growth.ways},
+        }
+        for size in growth.sizes
+    ]
+
+
+def cost_rows(growth: Growth) -> list[dict[str, str]]:
+    """Return a row for each size and budget that trained: time over everything kept, and memory."""
+    return [
+        {
+            "size": size.label,
+            "budget": way,
+            "step (ms)": _milliseconds(size.ways[way]),
+            "all kept (ms)": _milliseconds(size.kept),
+            "times as long": spread_text(size.over_kept(way), 2),
+            "predicted": spread_text(size.predicted(way), 2),
+            "swapped, recomputed, split": ", ".join(
+                f"{median(counts):.0f}"
+                for counts in (
+                    [one.count("swap") for one in plans],
+                    [one.count("recompute") for one in plans],
+                    [len(one.split) for one in plans],
+                )
+            ),
+            "device (MiB)": _mib(device_bytes(size.ways[way])),
+        }
+        for size in growth.sizes
+        for way in growth.ways[1:]
+        if size.trains(way) and (plans := size.plans(way))
+    ]
+
+
+def growth_sentences(growth: Growth) -> list[str]:
+    """Return what the sweep says of the largest size in each way."""
+    base = growth.largest(WITHOUT)
+    lines = [
+        f"In {growth.cap} the largest size that trains without support is {base.label}."
+        if base
+        else f"In {growth.cap} no size of the study trains without support."
+    ]
+    for way in growth.ways[1:]:
+        size = growth.largest(way)
+        if size is None:
+            lines.append(f"With {way} none trains.")
+            continue
+        times = f", {size.voxels / base.voxels:.2f} times the voxels" if base else ""
+        lines.append(f"With {way} it is {size.label}{times}{_cost(size, way)}.")
+    return lines
+
+
+def ended(trials: Sequence[TrialRecord]) -> str:
+    """Return how trials of one kind ended, in a few words: "trains", "out of memory"."""
+    if not trials:
+        return NONE
+    failed = [one for one in trials if one.result is None]
+    if not failed:
+        return "trains"
+    words = ", ".join(dict.fromkeys(_failure(one) for one in failed))
+    return words if len(failed) == len(trials) else f"{len(failed)} of {len(trials)}: {words}"
+
+
+def _failure(trial: TrialRecord) -> str:
+    if "out of memory" in trial.reason:
+        return "out of memory"
+    # In a capped arena oneDNN ends the process where its own scratch does not fit.
+    killed = KILLED.search(trial.reason)
+    return f"killed by {killed[1]}" if killed else trial.state
+
+
+def _cost(size: Size, way: str) -> str:
+    over = size.over_kept(way)
+    kept = device_bytes(size.kept)
+    if over is None:
+        return ""
+    needs = f", which needs {median(kept) / MIB:.0f} MiB" if kept else ""
+    return f"; a step takes {spread_text(over, 2)} times that with everything kept{needs}"
+
+
+def _shape(trial: TrialRecord) -> tuple[int, ...]:
+    patch = (RunFolder(trial.folder).read_data() or {}).get("patch", trial.config.patch)
+    if patch is None:
+        raise ValueError(
+            f"{trial.folder} does not tell the size of its samples: it has no data.json, and its "
+            "configuration no patch."
+        )
+    return tuple(patch)
+
+
+def _step_seconds(trials: Sequence[TrialRecord]) -> dict[int, float]:
+    """Return the median step of each trial that trained, by repeat."""
+    return {
+        one.repeat: one.result.median_step_seconds
+        for one in trials
+        if one.result is not None and one.result.median_step_seconds is not None
+    }
+
+
+def _milliseconds(trials: Sequence[TrialRecord]) -> str:
+    found = [1000 * one for one in _step_seconds(trials).values()]
+    return spread_text(spread(found) if found else None, 0)
+
+
+def _mib(values: Sequence[int]) -> str:
+    return spread_text(spread([one / MIB for one in values]) if values else None, 0)

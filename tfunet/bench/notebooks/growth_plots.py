@@ -1,0 +1,135 @@
+"""Draws how far volumes grow under a cap, what it costs, and what it is worth. Needs matplotlib."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from tfunet.bench.analysis.swapping import device_bytes
+from tfunet.bench.notebooks.growth import WITHOUT, Growth
+from tfunet.bench.notebooks.resolution import Compared
+from tfunet.bench.report.plot_style import (
+    OTHER_COLOURS,
+    OTHER_MARKERS,
+    bars_height,
+    draw_boxes,
+    legend_above,
+    make_panels,
+    repeat_dots,
+)
+from tfunet.config.amount import MIB, whole_mib
+
+KEPT = "#4d4d4d"
+GROWTH = (
+    "What trains under the cap",
+    "Memory is the allocator's at its peak, evaluation included. A step is compared with that with "
+    "everything kept, and room for it; medians, and a dot for every repeat. Crosses do not fit.",
+)
+BOXES = (
+    "Dice of every case at two resolutions",
+    "A box holds the middle half of the cases, its line their median; whiskers reach to the last "
+    "case within 1.5 times its length. A case counts once, with its mean over the runs.",
+)
+
+
+def growth_figure(growth: Growth) -> Figure:
+    """Draw memory and step time over the number of voxels, a line for each way."""
+    figure, (left, right) = make_panels(1, 2, 3.9)
+    sizes = growth.sizes
+    styles = dict(zip(growth.ways, zip(OTHER_COLOURS, OTHER_MARKERS, strict=True), strict=False))
+    known = [one for one in sizes if device_bytes(one.kept)]
+    left.plot(
+        [one.voxels for one in known],
+        [median(device_bytes(one.kept)) / MIB for one in known],
+        color=KEPT,
+        linestyle="--",
+        marker=".",
+        label="everything kept",
+    )
+    if growth.cap.endswith("B"):
+        left.axhline(
+            whole_mib(growth.cap), color="#000000", linestyle=":", label=f"cap, {growth.cap}"
+        )
+    right.axhline(1, color="#888888", linestyle="--", linewidth=1, zorder=1)
+    for at, (way, (colour, marker)) in enumerate(styles.items()):
+        trained = [one for one in sizes if one.trains(way)]
+        line = {"color": colour, "marker": marker, "label": way}
+        measured = [one for one in trained if device_bytes(one.ways[way])]
+        left.plot(
+            [one.voxels for one in measured],
+            [median(device_bytes(one.ways[way])) / MIB for one in measured],
+            **line,
+        )
+        _crosses(left, growth, way, colour, at)
+        timed = [(one.voxels, over) for one in trained if (over := one.over_kept(way))]
+        # Without support a capped step and an uncapped one are the same step.
+        if way != WITHOUT and timed:
+            right.plot([one for one, _ in timed], [over.median for _, over in timed], **line)
+            for voxels, over in timed:
+                repeat_dots(right, [voxels] * len(over.values), over.values, colour)
+        foretold = [(one.voxels, ratio) for one in trained if (ratio := one.predicted(way))]
+        if way != WITHOUT and foretold:
+            right.plot(
+                [one for one, _ in foretold],
+                [ratio.median for _, ratio in foretold],
+                color=colour,
+                linestyle=":",
+                label=f"predicted, {way}",
+            )
+    left.set(ylabel="device memory (MiB)", title="Memory")
+    left.set_ylim(bottom=0)
+    right.set(ylabel="step / step with everything kept", title="Time of a step")
+    right.set_ylim(bottom=0)
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([one.voxels for one in sizes], [_short(one.shape) for one in sizes])
+        axes.minorticks_off()
+        axes.set_xlim(0.8 * sizes[0].voxels, 1.25 * sizes[-1].voxels)
+        axes.set_xlabel("size of a sample")
+    legend_above(figure, left, right)
+    return figure
+
+
+def _short(shape: Sequence[int]) -> str:
+    """Return "48^3", or the lengths below each other."""
+    return f"{shape[0]}^{len(shape)}" if len(set(shape)) == 1 else "\n".join(map(str, shape))
+
+
+def _crosses(axes: Any, growth: Growth, way: str, colour: str, at: int) -> None:
+    """Mark the sizes that do not train, a row for each way below the lines."""
+    missing = [one.voxels for one in growth.sizes if way in one.ways and not one.trains(way)]
+    places = [0.05 + 0.05 * at] * len(missing)
+    axes.plot(
+        missing,
+        places,
+        color=colour,
+        marker="x",
+        linestyle="none",
+        transform=axes.get_xaxis_transform(),
+    )
+
+
+def resolution_figure(compared: Sequence[Compared]) -> Figure:
+    """Draw the Dice of every case, a row for each data set and a panel for each of its regions."""
+    columns = max(len(one.regions) for one in compared)
+    height = sum(bars_height(len(one.resolutions)) + 0.4 for one in compared)
+    figure, panels = make_panels(len(compared), columns, height)
+    for row, one in enumerate(compared):
+        for column in range(columns):
+            axes = panels[row * columns + column]
+            if column < len(one.regions):
+                _boxes(axes, one, one.regions[column], is_first=column == 0)
+            else:
+                axes.set_visible(False)
+    return figure
+
+
+def _boxes(axes: Any, one: Compared, region: str, *, is_first: bool) -> None:
+    values = [list(resolution.case_dice(region).values()) for resolution in one.resolutions]
+    draw_boxes(axes, values, OTHER_COLOURS)
+    labels = [resolution.label for resolution in one.resolutions]
+    axes.set_yticks(range(len(values)), labels if is_first else [""] * len(labels))
+    axes.set_ylim(len(values) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    axes.set(title=f"{one.data}, {region}", xlabel="Dice of a case")

@@ -1,0 +1,169 @@
+"""Draws how far speed-ups are from the ideal, also beside the published campaign's.
+
+Needs matplotlib.
+"""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from tfunet.bench.analysis.study_cell import Cell
+from tfunet.bench.analysis.sweep_summary import Family
+from tfunet.bench.records.published_campaign import CampaignRun
+from tfunet.bench.report.plot_style import (
+    BESIDE,
+    STYLES,
+    Styles,
+    legend_above,
+    make_panels,
+    repeat_dots,
+    replica_axis,
+    shifts,
+)
+from tfunet.bench.report.plots import FigureKind
+
+DEVIATION = "(speed-up / ideal - 1), %"
+
+
+def deviation(family: Family, styles: Styles) -> Figure | None:
+    """Draw by how many per cent the speed-ups of a family miss the ideal; None without any."""
+    if not _scaled(family):
+        return None
+    figure, (axes,) = make_panels(1, 1, 3.5)
+    _deviations(axes, family, styles)
+    _replica_axis(axes, family)
+    legend_above(figure, axes)
+    return figure
+
+
+def beside_campaign(
+    family: Family, runs: Sequence[CampaignRun], styles: Styles, name: str
+) -> Figure:
+    """Draw deviation and IoU of a family on the left, those of the campaign on the right.
+
+    Args:
+        family: Of a sweep.
+        runs: Of the campaign.
+        styles: Of the sweep's ways.
+        name: Of the sweep, for the title.
+    """
+    # Each pair shares its scale: that is what can be compared at a glance.
+    figure, panels = make_panels(2, 2, 6.2, sharey="row")
+    top, right, bottom, other = panels
+    _deviations(top, family, styles, beside=[_percent(run) for run in runs])
+    _ious(bottom, family, styles)
+    for axes, value in ((right, _percent), (other, lambda run: run.iou)):
+        for way in dict.fromkeys(run.way for run in runs):
+            points = {run.num_gpus: value(run) for run in runs if run.way == way}
+            known = {count: one for count, one in points.items() if one is not None}
+            colour, marker = STYLES[way]
+            axes.plot(known.keys(), known.values(), color=colour, marker=marker, label=way)
+    right.axhline(0, color="#888888", linestyle="--", linewidth=1, zorder=1)
+    top.set(title=f"Deviation from the ideal: {name}", ylabel=DEVIATION)
+    right.set_title("Deviation of the published campaign")
+    bottom.set(title=f"IoU: {name}", ylabel="IoU, mean over regions and cases")
+    other.set_title("IoU of the published campaign")
+    counts = sorted({run.num_gpus for run in runs})
+    for axes in (right, other):
+        replica_axis(axes, counts, "GPUs")
+    for axes in (top, bottom):
+        _replica_axis(axes, family)
+    legend_above(figure, *panels)
+    return figure
+
+
+def campaign_figure(runs: Sequence[CampaignRun], name: str) -> FigureKind:
+    """Return the figure `beside_campaign` as `tfunet.bench.report.plots.draw_all` takes it."""
+
+    def draw(family: Family, styles: Styles) -> Figure:
+        return beside_campaign(family, runs, styles, name)
+
+    return (
+        "campaign",
+        "Beside the published campaign",
+        "Left, this sweep: ratios with their 95 % interval, medians of IoU, a dot for every "
+        "repeat. Right, the campaign: one run at each number of GPUs, so without intervals; its "
+        "IoU is that of the last epoch, on images of which 94 % were trained on.",
+        draw,
+    )
+
+
+def _percent(run: CampaignRun) -> float:
+    return 100 * (run.efficiency - 1)
+
+
+def _scaled(family: Family) -> list[Cell]:
+    """Return the cells with a speed-up, where more than one replica has one."""
+    cells = [cell for cell in family.cells if cell.speed_up is not None]
+    return cells if any(cell.num_replicas > 1 for cell in cells) else []
+
+
+def _deviations(axes: Any, family: Family, styles: Styles, beside: Sequence[float] = ()) -> None:
+    """Draw a line a way, on a scale that holds the values `beside` too."""
+    axes.axhline(0, color="#888888", linestyle="--", linewidth=1, zorder=1)
+    axes.set_ylabel(DEVIATION)
+    cells = _scaled(family)
+    shift = shifts(cells)
+    extent = [0.0, *beside]
+    for way in dict.fromkeys(cell.way for cell in cells):
+        colour, marker = styles[way]
+        own = [cell for cell in cells if cell.way == way and cell.speed_up is not None]
+        x = np.array([cell.num_replicas * shift[way] for cell in own])
+        ends = np.array(
+            [
+                [100 * (one / cell.num_replicas - 1) for one in (s.value, s.low, s.high)]
+                for cell in own
+                if (s := cell.speed_up)
+            ]
+        )
+        middle, low, high = ends.T
+        axes.errorbar(
+            x,
+            middle,
+            yerr=np.nan_to_num([middle - low, high - middle]),
+            color=colour,
+            marker=marker,
+            label=way,
+            linewidth=1.5,
+            elinewidth=1.2,
+            capsize=3,
+            zorder=3,
+        )
+        for at, cell in zip(x, own, strict=True):
+            values = [100 * (one / cell.num_replicas - 1) for one in cell.speed_up_repeats]
+            repeat_dots(axes, [at * BESIDE] * len(values), values, colour)
+            extent += values
+        extent += list(middle)
+    # Intervals of three repeats can be so wide that they would flatten everything else.
+    room = 0.15 * (max(extent) - min(extent)) or 1.0
+    axes.set_ylim(min(extent) - room, max(extent) + room)
+
+
+def _ious(axes: Any, family: Family, styles: Styles) -> None:
+    """Draw the mean IoU over regions: the median of the repeats, and a dot for each of them."""
+    cells = [cell for cell in family.cells if cell.results]
+    shift = shifts(cells)
+    for cell in cells:
+        values = [fmean(one.iou.values()) for one in cell.results if one.iou]
+        if values:
+            colour, marker = styles[cell.way]
+            x = cell.num_replicas * shift[cell.way]
+            axes.plot(x, np.median(values), color=colour, marker=marker, markersize=7)
+            repeat_dots(axes, [x * BESIDE] * len(values), values, colour)
+
+
+def _replica_axis(axes: Any, family: Family) -> None:
+    counts = sorted({cell.num_replicas for cell in family.cells if cell.results})
+    replica_axis(axes, counts, f"replicas ({family.scaling} scaling)")
+
+
+DEVIATION_FIGURE: FigureKind = (
+    "deviation",
+    "Deviation from the ideal speed-up",
+    "0 is ideal: as many times as fast as there are replicas. With its 95 % interval, cut where "
+    "it leaves the figure; a dot for every repeat.",
+    deviation,
+)

@@ -1,0 +1,230 @@
+"""Whether a higher resolution is worth it: Dice of every case, from runs at two resolutions.
+
+The networks see the same patches of the same cases, at their own resolution or at a lower one, and
+are scored on the same masks. Pure but for reading.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from tfunet.bench.analysis.case_dice import dice_by_case
+from tfunet.bench.analysis.confidence_intervals import (
+    CONFIDENCE,
+    MIN_INTERVAL,
+    Estimate,
+    adjusted_p_values,
+    difference,
+)
+from tfunet.bench.notebooks.growth import ended
+from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
+from tfunet.bench.report.number_text import p_text
+from tfunet.config.keys import flat
+from tfunet.record import RunFolder
+
+# Of the model: how many voxels of the image, along each axis, it sees as one.
+COARSER = "model_options.coarser"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """The runs of one data set at one resolution.
+
+    Args:
+        coarser: How many voxels along each axis the network sees as one.
+        shape: Spatial, of what it sees.
+        trained: Runs that ended well; their Dice counts.
+        failed: How the others ended, with what they had: "without support: out of memory".
+    """
+
+    coarser: int
+    shape: tuple[int, ...]
+    trained: tuple[TrialRecord, ...]
+    failed: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """What the network sees: "24 x 24 x 24"."""
+        return " x ".join(map(str, self.shape))
+
+    def case_dice(self, region: str) -> dict[str, float]:
+        """Return the Dice of each case, its mean over the runs."""
+        values: dict[str, list[float]] = {}
+        for trial in self.trained:
+            for case, regions in dice_by_case(trial.folder).items():
+                if region in regions:
+                    values.setdefault(case, []).append(regions[region])
+        return {case: fmean(found) for case, found in values.items()}
+
+    def mean_dice(self, region: str) -> dict[int, float]:
+        """Return the mean over cases of each run, by repeat."""
+        return {
+            one.repeat: one.result.dice[region]
+            for one in self.trained
+            if one.result is not None and region in one.result.dice
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One data set at its own resolution, the first, and at lower ones."""
+
+    data: str
+    regions: tuple[str, ...]
+    resolutions: tuple[Resolution, ...]
+
+
+def read_resolutions(sweep: SweepRecord, key: str = COARSER) -> tuple[Compared, ...]:
+    """Return the data sets of a sweep that were trained on at two resolutions or more.
+
+    Args:
+        sweep: Its records.
+        key: The setting of the model that says how much coarser it sees; 1 where it is not given.
+
+    Raises ValueError where there is no such data set.
+    """
+    groups: dict[str, dict[int, list[TrialRecord]]] = {}
+    for trial in sweep.trials:
+        if trial.state not in ("waiting", "running"):
+            data = _data(trial)
+            coarser = int(flat(vars(trial.config)).get(key, 1))
+            groups.setdefault(data["name"], {}).setdefault(coarser, []).append(trial)
+    found = []
+    for name, by_resolution in sorted(groups.items()):
+        resolutions = tuple(_resolution(*one) for one in sorted(by_resolution.items()))
+        trained = [trial for one in resolutions for trial in one.trained]
+        regions = dict.fromkeys(
+            region for one in trained if one.result is not None for region in one.result.dice
+        )
+        if sum(bool(one.trained) for one in resolutions) > 1:
+            found.append(Compared(data=name, regions=tuple(regions), resolutions=resolutions))
+    if not found:
+        raise ValueError(
+            f"{sweep.folder} has no data set with finished runs at two resolutions. Give the study "
+            f'"{key}" = [1, 2] in its [grid].'
+        )
+    return tuple(found)
+
+
+def resolution_rows(compared: Sequence[Compared]) -> list[dict[str, str]]:
+    """Return a row for each data set, region and resolution: the Dice of the cases."""
+    return [
+        {
+            "data": one.data,
+            "region": region,
+            "the network sees": resolution.label,
+            "runs": str(len(resolution.trained)),
+            "cases": str(len(dice)),
+            "mean Dice": f"{np.mean(dice):.3f}",
+            "quartiles": " to ".join(f"{part:.3f}" for part in np.quantile(dice, (0.25, 0.75))),
+            "lowest": f"{min(dice):.3f}",
+        }
+        for one in compared
+        for region in one.regions
+        for resolution in one.resolutions
+        if (dice := list(resolution.case_dice(region).values()))
+    ]
+
+
+def resolution_sentences(compared: Sequence[Compared]) -> list[str]:
+    """Return what each pair of resolutions says: the difference of Dice, and what did not train.
+
+    One is called better where the difference over the cases, each with its mean over the runs, is
+    no chance (p-values adjusted for all pairs), and the runs of every seed agree on its sign.
+    """
+    pairs = [
+        (one, region, one.resolutions[0], lower)
+        for one in compared
+        for region in one.regions
+        for lower in one.resolutions[1:]
+        if one.resolutions[0].mean_dice(region) and lower.mean_dice(region)
+    ]
+    estimates = [_over_cases(region, full, lower) for _, region, full, lower in pairs]
+    adjusted = adjusted_p_values(estimates)
+    lines = [
+        _sentence(*pair, estimate, p)
+        for pair, estimate, p in zip(pairs, estimates, adjusted, strict=True)
+    ]
+    for one in compared:
+        for resolution in one.resolutions:
+            for words in resolution.failed:
+                lines.append(f"{one.data} at {resolution.label} {words}.")
+    return lines
+
+
+def _over_cases(region: str, full: Resolution, lower: Resolution) -> Estimate:
+    upper, other = full.case_dice(region), lower.case_dice(region)
+    cases = sorted(upper.keys() & other.keys())
+    return difference(
+        {at: upper[case] for at, case in enumerate(cases)},
+        {at: other[case] for at, case in enumerate(cases)},
+    )
+
+
+def _sentence(
+    one: Compared,
+    region: str,
+    full: Resolution,
+    lower: Resolution,
+    estimate: Estimate,
+    adjusted_p: float | None,
+) -> str:
+    upper, other = full.case_dice(region), lower.case_dice(region)
+    common = upper.keys() & other.keys()
+    better = sum(upper[case] > other[case] for case in common)
+    runs = _by_seed(region, full, lower)
+    seeds = ", ".join(f"{value:+.3f}" for value in runs) or "none in common"
+    interval = (
+        f"95 % interval over cases {estimate.low:.3f} to {estimate.high:.3f}{p_text(adjusted_p)}"
+        if estimate.has_interval
+        else "too few cases for an interval"
+    )
+    return (
+        f"{one.data}, {region}: Dice {fmean(upper.values()):.3f} at {full.label} and "
+        f"{fmean(other.values()):.3f} at {lower.label}, {estimate.value:+.3f} ({interval}; by seed "
+        f"{seeds}), better in {better} of {len(common)} cases: "
+        f"{_verdict(estimate, adjusted_p, runs)}."
+    )
+
+
+def _by_seed(region: str, full: Resolution, lower: Resolution) -> list[float]:
+    upper, other = full.mean_dice(region), lower.mean_dice(region)
+    return [upper[repeat] - other[repeat] for repeat in sorted(upper.keys() & other.keys())]
+
+
+def _verdict(estimate: Estimate, adjusted_p: float | None, runs: Sequence[float]) -> str:
+    if adjusted_p is None or len(runs) < MIN_INTERVAL:
+        return "more cases or repeats are needed to tell"
+    agree = all(one * estimate.value > 0 for one in runs)
+    if adjusted_p >= 1 - CONFIDENCE or not agree:
+        return "not distinguishable"
+    return "the higher resolution is better" if estimate.value > 0 else "the lower one is better"
+
+
+def _resolution(coarser: int, trials: Sequence[TrialRecord]) -> Resolution:
+    failed: dict[str, list[TrialRecord]] = {}
+    for trial in trials:
+        if trial.result is None:
+            swap = trial.config.swap
+            how = "without support" if swap is None else f"with swap {swap}"
+            cap = trial.config.cpu_memory
+            failed.setdefault(f"{how}{f' in {cap}' if cap else ''}", []).append(trial)
+    return Resolution(
+        coarser=coarser,
+        shape=tuple(size // coarser for size in _data(trials[0])["patch"]),
+        trained=tuple(one for one in trials if one.result is not None),
+        failed=tuple(f"{how}: {ended(group)}" for how, group in failed.items()),
+    )
+
+
+def _data(trial: TrialRecord) -> dict[str, Any]:
+    data = RunFolder(trial.folder).read_data()
+    if data is None:
+        raise ValueError(
+            f"{trial.folder} has no data.json, which tells the data and what the network sees of "
+            "it: the run ended before it had read its data."
+        )
+    return data

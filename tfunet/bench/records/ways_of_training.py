@@ -1,0 +1,28 @@
+"""The ways of training that are compared, and how fast each trial of one is. No NumPy."""
+
+from collections.abc import Iterable
+
+from tfunet.backend import ONE_PROCESS
+from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.config.keys import show
+
+# What distinguishes them, and by which one the others are measured.
+WAY = ("backend", "backend_options", "processes")
+BASELINE = "single"
+
+
+def way_of(trial: TrialRecord) -> str:
+    """Return the name of a trial's way of training: backend, options and processes if given."""
+    config = trial.config
+    parts = [config.backend]
+    parts += [f"{key}={show(value)}" for key, value in sorted(config.backend_options.items())]
+    # A process for each replica, where there are several, is what comes without being asked for.
+    usual = config.backend in ONE_PROCESS or config.processes == config.num_replicas > 1
+    if config.processes is not None and not usual:
+        parts.append(f"processes={config.processes}")
+    return " ".join(parts)
+
+
+def speed_by_repeat(trials: Iterable[TrialRecord]) -> dict[int, float]:
+    """Return images per second of the trials with numbers, by repeat."""
+    return {one.repeat: one.result.images_per_second for one in trials if one.result is not None}

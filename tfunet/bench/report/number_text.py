@@ -1,0 +1,98 @@
+"""Words and tables of numbers, as every report prints them."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tfunet.bench.analysis.confidence_intervals import Estimate, Spread
+from tfunet.process.terminal import columns
+
+NONE = "-"
+
+
+def significant(spread: Spread | None) -> str:
+    """Return "412 [388, 430]": median, lowest and highest, to three digits."""
+    if spread is None:
+        return NONE
+    median, low, high = (_three(value) for value in (spread.median, spread.low, spread.high))
+    return median if len(spread.values) == 1 else f"{median} [{low}, {high}]"
+
+
+def spread_text(spread: Spread | None, digits: int) -> str:
+    """Return "20.9 [18.6, 22.9]": the median, then the lowest and the highest."""
+    if spread is None:
+        return NONE
+    median, low, high = (
+        f"{value:.{digits}f}" for value in (spread.median, spread.low, spread.high)
+    )
+    return median if len(spread.values) == 1 else f"{median} [{low}, {high}]"
+
+
+def estimate_text(estimate: Estimate | None) -> str:
+    """Return "1.89 (1.73 to 2.03)": the estimate, then its interval if there is one."""
+    if estimate is None:
+        return NONE
+    if not estimate.has_interval:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def interval_facts(name: str, estimate: Estimate) -> dict[str, float | None]:
+    """Return both ends of an interval under names made of `name`; None where there is none."""
+    ends = (estimate.low, estimate.high) if estimate.has_interval else (None, None)
+    return {f"{name}_low": ends[0], f"{name}_high": ends[1]}
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV; a column for every key that any row has."""
+    file = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def plain_text(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return rows as lines for a terminal, the header first."""
+    return columns([list(rows[0]), *(list(row.values()) for row in rows)]) if rows else []
+
+
+def markdown_text(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return rows as a Markdown table."""
+    if not rows:
+        return ""
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def markdown_list(heading: str, lines: Iterable[str]) -> str:
+    """Return lines as a Markdown list under a heading in bold."""
+    return "\n".join([f"**{heading}**\n", *(f"- {one}" for one in lines)])
+
+
+def _three(value: float) -> str:
+    """Return a number to three digits, without an exponent: "0.00621", "11.5", "1440"."""
+    if value == int(value):
+        return str(int(value))
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f}"
+
+
+def interval_text(estimate: Estimate, digits: int = 2) -> str:
+    """Return "95 % interval 0.99 to 1.07, 3 repeats", or that there is none."""
+    if not estimate.has_interval:
+        return f"{estimate.repeats} repeat{'s' if estimate.repeats > 1 else ''}: no interval"
+    unpaired = "" if estimate.paired else " on each side, not paired"
+    low, high = f"{estimate.low:.{digits}f}", f"{estimate.high:.{digits}f}"
+    return f"95 % interval {low} to {high}, {estimate.repeats} repeats{unpaired}"
+
+
+def p_text(adjusted_p: float | None) -> str:
+    """Return "; adjusted p 0.012", or nothing where there is none."""
+    if adjusted_p is None:
+        return ""
+    return f"; adjusted p {'below 0.001' if adjusted_p < 0.001 else f'{adjusted_p:.2g}'}"

@@ -1,0 +1,261 @@
+"""Writes what a sweep found: one offline HTML file, Markdown, CSV and the figures."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tfunet.bench.analysis.swapping import Swapped, read_swapped, swapped_facts
+from tfunet.bench.analysis.sweep_summary import Summary, summarise
+from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.findings import doubts, findings
+from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
+from tfunet.bench.report.swapping_tables import (
+    memory_rows,
+    plan_rows,
+    time_rows,
+    traffic_rows,
+    verdicts,
+)
+from tfunet.bench.report.tables import (
+    cell_facts,
+    comparison_facts,
+    cost_rows,
+    family_heading,
+    lost_rows,
+    skipped_rows,
+    summary_rows,
+    trial_facts,
+    trial_row,
+)
+from tfunet.config.keys import show
+from tfunet.files.atomic import write_atomic
+from tfunet.record import RunFolder
+
+SUMMARY_VERSION = 1
+FACTS = {
+    "host": "host",
+    "cpu": "CPU",
+    "machine_cores": "CPU cores",
+    "packages.tensorflow": "TensorFlow",
+    "packages.keras": "Keras",
+    "packages.horovod": "Horovod",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The files of a report; `html` needs none of the others."""
+
+    html: Path
+    markdown: Path
+    cells: Path
+    trials: Path
+    figures: tuple[Path, ...]
+
+
+def write_report(
+    folder: str | Path, out: str | Path | None = None, target_dice: float | None = None
+) -> Report:
+    """Write the report of a sweep, of a run, or of a folder of runs.
+
+    Args:
+        folder: Where the records are.
+        out: The report's own folder; by default `report` in `folder`.
+        target_dice: Dice whose cost is told; by default the highest that all trials reached.
+
+    Raises ValueError where there are no records, or matplotlib or jinja2 is missing.
+    """
+    summary = summarise(read_sweep(folder))
+    render, plots = _needs()
+    target = Path(out) if out is not None else Path(folder) / "report"
+    figures = target / "figures"
+    RunFolder(figures).create()
+    drawings = plots.draw_all(summary)
+    for drawing in drawings:
+        write_atomic(figures / f"{drawing.name}.svg", drawing.svg)
+    values = {
+        **_values(summary, target, target_dice),
+        "drawings": drawings,
+        "max_families": plots.MAX_FAMILIES,
+    }
+    report = Report(
+        html=target / "report.html",
+        markdown=target / "report.md",
+        cells=target / "cells.csv",
+        trials=target / "trials.csv",
+        figures=tuple(figures / f"{drawing.name}.svg" for drawing in drawings),
+    )
+    write_atomic(report.cells, csv_text(_cells(summary, target_dice)))
+    write_atomic(report.trials, csv_text([trial_facts(trial) for trial in summary.sweep.trials]))
+    write_atomic(report.markdown, render("report.md.j2", values))
+    write_atomic(report.html, render("report.html.j2", values))
+    return report
+
+
+def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
+    """Return the summary of a sweep as text: a table a family, what was found, what to doubt."""
+    summary = summarise(read_sweep(folder))
+    blocks = []
+    for family in summary.families:
+        blocks.append("\n".join([family_heading(family), *plain_text(summary_rows(family))]))
+        blocks.append("\n".join(plain_text(cost_rows(family, target_dice))))
+        if parts := lost_rows(family):
+            blocks.append("\n".join(plain_text(parts)))
+    if swapping := _swapping(summary):
+        blocks.append("Large-model support")
+        blocks += ["\n".join(plain_text(rows)) for rows in swapping["tables"]]
+        blocks[-1] += "".join(f"\n- {one}" for one in swapping["sentences"])
+    found = findings(summary)
+    for heading, sentences in found.items():
+        if not heading.startswith("Scaling"):
+            blocks.append("\n".join([heading, *(f"- {one}" for one in sentences)]))
+    warnings = doubts(summary)
+    if warnings:
+        blocks.append("\n".join(["Before you rely on this:", *(f"- {one}" for one in warnings)]))
+    return "\n\n".join(blocks)
+
+
+def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[str, Any]:
+    """Return the same for programs, every number unrounded; JSON can hold it."""
+    summary = summarise(read_sweep(folder))
+    return {
+        "schema_version": SUMMARY_VERSION,
+        "study": summary.sweep.name,
+        "trials": len(summary.sweep.trials),
+        "trials_done": len(summary.sweep.trials) - len(summary.not_done),
+        "cells": _cells(summary, target_dice),
+        "comparisons": [
+            comparison_facts(family, one)
+            for family in summary.families
+            for one in family.comparisons
+        ],
+        "swapping": [swapped_facts(one) for one in _read_swapped(summary)[0]],
+        "findings": findings(summary),
+        "doubts": doubts(summary),
+    }
+
+
+def _read_swapped(summary: Summary) -> tuple[tuple[Swapped, ...], str]:
+    """Return what ran under large-model support, and why that cannot be read, if it cannot."""
+    if not any(one.result is not None and one.config.swap for one in summary.sweep.trials):
+        return (), ""
+    try:
+        return read_swapped(summary.sweep), ""
+    except ValueError as error:
+        return (), str(error)
+
+
+def _swapping(summary: Summary) -> dict[str, Any] | None:
+    """Return the section on large-model support; None where no trial had it."""
+    found, fault = _read_swapped(summary)
+    if fault:
+        return {"tables": [], "sentences": [fault]}
+    if not found:
+        return None
+    tables = [rows(found) for rows in (plan_rows, time_rows, traffic_rows, memory_rows)]
+    return {"tables": tables, "sentences": verdicts(found)}
+
+
+def _cells(summary: Summary, target_dice: float | None) -> list[dict[str, Any]]:
+    return [
+        cell_facts(family, cell, target_dice)
+        for family in summary.families
+        for cell in family.cells
+    ]
+
+
+def _values(summary: Summary, target: Path, target_dice: float | None) -> dict[str, Any]:
+    """Return what the templates show."""
+    sweep = summary.sweep
+    done = sum(trial.result is not None for trial in sweep.trials)
+    return {
+        "name": sweep.name,
+        "num_trials": len(sweep.trials),
+        "num_done": done,
+        "headline": _headline(summary),
+        "findings": findings(summary),
+        "doubts": doubts(summary),
+        "families": [
+            {
+                "heading": family_heading(family),
+                "rows": summary_rows(family),
+                "costs": cost_rows(family, target_dice),
+                "lost": lost_rows(family),
+                "has_energy": any(cell.energy_joules for cell in family.cells),
+            }
+            for family in summary.families
+        ],
+        "swapping": _swapping(summary),
+        "varying": {key: ", ".join(values) for key, values in summary.varying.items()},
+        "fixed": {key: show(value) for key, value in summary.fixed.items()},
+        "num_comparisons": summary.num_comparisons,
+        "repeats": max((trial.repeat for trial in sweep.trials), default=0),
+        "environment": {key: show(value) for key, value in summary.environment.items()},
+        "differences": {
+            key: "; ".join(f"{value} ({count} trials)" for value, count in counts.items())
+            for key, counts in summary.environment_differences.items()
+        },
+        "noise": [_noise(one) for one in sweep.noise],
+        "trials": [
+            {
+                "row": trial_row(trial),
+                "link": os.path.relpath(trial.folder, target) if trial.folder.is_dir() else None,
+            }
+            for trial in sweep.trials
+        ],
+        "skipped": skipped_rows(summary),
+        "checks": sorted(
+            {
+                check
+                for family in summary.families
+                for cell in family.cells
+                for result in cell.results
+                for check in result.checks
+            }
+        ),
+        "markdown": markdown_text,
+    }
+
+
+def _headline(summary: Summary) -> str:
+    facts = {name: summary.environment.get(key) for key, name in FACTS.items()}
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+
+
+def _noise(measured: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "when": str(measured.get("when", "")),
+        "median (ms)": f"{1000 * float(measured.get('median_seconds', 0)):.2f}",
+        "spread": f"{float(measured.get('spread', 0)):.1%}",
+        "cores": str(measured.get("cores", "")),
+    }
+
+
+def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType]:
+    """Import what only a written report needs: a function that fills templates, and the plots."""
+    try:
+        import jinja2
+
+        from tfunet.bench.report import plots
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "matplotlib"):
+            raise
+        raise ValueError(
+            f"A report needs {error.name}, which is not installed. Install it with: "
+            "pip install 'tfunet[report]'"
+        ) from error
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tfunet.bench.report", "."),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+    def render(template: str, values: Mapping[str, Any]) -> str:
+        return environment.get_template(template).render(**values)
+
+    return render, plots

@@ -1,0 +1,44 @@
+"""How steady the machine is: a fixed computation, timed on all cores at once."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tfunet.machine.cores import usable_cores
+
+ROUNDS = 80
+# 200,000 sines take some milliseconds: long enough for the clock, short enough to see a
+# neighbour's burst of work.
+SIZE = 200_000
+# A machine whose fixed computation varies or drifts by more than this is not a quiet one.
+NOISY = 0.10
+
+
+def measure_noise(rounds: int = ROUNDS, clock: Callable[[], float] = time.perf_counter) -> dict:
+    """Return the median seconds of the computation and its spread, over `rounds` repetitions.
+
+    Every core computes the same; a round lasts until the last one is done, so that another
+    program on any core shows. `spread` is (90th - 10th percentile) / median.
+    """
+    import numpy as np
+
+    cores = len(usable_cores())
+    values = np.linspace(0.0, 100.0, SIZE)
+    outputs = [np.empty(SIZE) for _ in range(cores)]
+    seconds = []
+    # NumPy frees the interpreter lock while it computes, so the threads run side by side.
+    with ThreadPoolExecutor(cores) as pool:
+        list(pool.map(lambda out: np.sin(values, out=out), outputs))
+        for _ in range(rounds):
+            since = clock()
+            list(pool.map(lambda out: np.sin(values, out=out), outputs))
+            seconds.append(clock() - since)
+    low, median, high = (float(one) for one in np.quantile(seconds, (0.1, 0.5, 0.9)))
+    measured: dict[str, Any] = {
+        "median_seconds": median,
+        "spread": (high - low) / median,
+        "cores": cores,
+        "unix_seconds": time.time(),
+    }
+    return measured
