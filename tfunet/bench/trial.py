@@ -46,17 +46,17 @@ class Ended:
     @property
     def exit_code(self) -> int:
         """What the trial ends with for it."""
-        found = EXITED.search(self.words)
-        code = int(found[1]) if found else exit_codes.PROCESS_DIED
+        match = EXITED.search(self.words)
+        code = int(match[1]) if match else exit_codes.PROCESS_DIED
         return code if code in exit_codes.ON_PURPOSE else exit_codes.PROCESS_DIED
 
 
 def first_failure(messages: str) -> Ended | None:
     """Return the process that srun's messages name first; None if they name none."""
-    found = ENDED.search(messages)
-    if not found:
+    match = ENDED.search(messages)
+    if not match:
         return None
-    return Ended(host=found[1], process=int(found[2]), words=found[3].strip())
+    return Ended(host=match[1], process=int(match[2]), words=match[3].strip())
 
 
 def run_trial(

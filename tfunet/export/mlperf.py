@@ -52,16 +52,16 @@ def mlperf_lines(trial: TrialRecord) -> Iterator[str]:
     first = times[0].training_begin if times else began
     yield line("init_stop", None, first, "INTERVAL_END")
     yield line("run_start", None, first, "INTERVAL_START")
-    for one in times:
-        about = {"epoch_num": one.epoch}
-        yield line("epoch_start", None, one.training_begin, "INTERVAL_START", **about)
-        yield line("epoch_stop", None, one.training_end, "INTERVAL_END", **about)
-        if one.mean_dice is not None:
-            yield line("eval_start", None, one.evaluation_begin, "INTERVAL_START", **about)
+    for epoch in times:
+        about = {"epoch_num": epoch.epoch}
+        yield line("epoch_start", None, epoch.training_begin, "INTERVAL_START", **about)
+        yield line("epoch_stop", None, epoch.training_end, "INTERVAL_END", **about)
+        if epoch.mean_dice is not None:
+            yield line("eval_start", None, epoch.evaluation_begin, "INTERVAL_START", **about)
             # JSON has no NaN.
-            dice = one.mean_dice if math.isfinite(one.mean_dice) else None
-            yield point("eval_accuracy", dice, one.end, **about)
-            yield line("eval_stop", None, one.end, "INTERVAL_END", **about)
+            dice = epoch.mean_dice if math.isfinite(epoch.mean_dice) else None
+            yield point("eval_accuracy", dice, epoch.end, **about)
+            yield line("eval_stop", None, epoch.end, "INTERVAL_END", **about)
     status = "success" if trial.state in FINISHED else "aborted"
     last = times[-1].end if times else began
     yield line("run_stop", None, last, "INTERVAL_END", status=status)

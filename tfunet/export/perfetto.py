@@ -34,22 +34,22 @@ def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) ->
     events: list[dict[str, Any]] = []
     for process, spans in processes.items():
         events += _process_name(process, f"process {process}", process)
-        rows = {"run": [one for one in spans if one.name not in INSIDE]}
+        rows = {"run": [span for span in spans if span.name not in INSIDE]}
         for name in INSIDE:
-            lanes = _lanes([one for one in spans if one.name == name])
-            rows |= {name if at == 1 else f"{name} {at}": one for at, one in enumerate(lanes, 1)}
+            lanes = _lanes([span for span in spans if span.name == name])
+            rows |= {name if at == 1 else f"{name} {at}": lane for at, lane in enumerate(lanes, 1)}
         for number, (name, spans_of_row) in enumerate(rows.items()):
             events += _row(process, number, name)
             events += [
-                {**_event(one, process, number, zero), "args": {"step": one.step}}
-                for one in spans_of_row
+                {**_event(span, process, number, zero), "args": {"step": span.step}}
+                for span in spans_of_row
             ]
         threads: dict[str, list[OpSpan]] = {}
         for op in (ops or {}).get(process, ()):
             threads.setdefault(op.thread, []).append(op)
         for number, (name, ops_of_row) in enumerate(threads.items(), len(rows)):
             events += _row(process, number, f"TensorFlow: {name}")
-            events += [{**_event(one, process, number, zero), "cat": "op"} for one in ops_of_row]
+            events += [{**_event(op, process, number, zero), "cat": "op"} for op in ops_of_row]
     for path in sorted(Path(run).glob("profile/process-*/horovod.json")):
         events += _horovod_events(path, zero)
     return {
@@ -62,7 +62,7 @@ def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) ->
 def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
     """Return the spans in as few rows as hold them side by side: of one row none may overlap."""
     lanes: list[list[Span]] = []
-    for span in sorted(spans, key=lambda one: one.begin_seconds):
+    for span in sorted(spans, key=lambda span: span.begin_seconds):
         for lane in lanes:
             if lane[-1].begin_seconds + lane[-1].seconds <= span.begin_seconds:
                 lane.append(span)

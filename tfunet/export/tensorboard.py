@@ -71,11 +71,13 @@ def _swap_scalars(run: Path) -> Mapping[str, float]:
     config = RunFolder(run).read_config()
     if config is None or not (run / "swap.json").exists():
         return {}
-    plan = max(read_plans(run), key=lambda one: one.unlimited_peak_bytes)
+    plan = max(read_plans(run), key=lambda plan: plan.unlimited_peak_bytes)
     return scalars(plan, read_measured(run), num_passes=config.accumulation)
 
 
 def _event(seconds: float, step: int, values: Mapping[str, float]) -> bytes:
-    shown = [tf.compat.v1.Summary.Value(tag=tag, simple_value=one) for tag, one in values.items()]
+    shown = [
+        tf.compat.v1.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()
+    ]
     summary = tf.compat.v1.Summary(value=shown)
     return tf.compat.v1.Event(wall_time=seconds, step=step, summary=summary).SerializeToString()

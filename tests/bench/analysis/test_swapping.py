@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from synthetic_sweep import make_study, write_swap_sweep, write_sweep
 
-from tfunet.bench.analysis.swapping import read_swapped, swapped_facts
+from tfunet.bench.analysis.swapping import budget_facts, compare_budgets
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.notebooks.swap_plots import memory_curves, predicted_and_measured
 from tfunet.bench.records.sweep_record import read_sweep
@@ -33,7 +33,7 @@ def sweep(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(sweep):
-    return read_swapped(sweep)
+    return compare_budgets(sweep)
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +113,13 @@ def test_copies_of_traced_runs_were_measured(tmp_path):
         lines += [f"{step},swap out,{begin + 2},0.01", f"{step},swap in,{begin + 3},0.02"]
     lines += ["3,timing steps,130,5", "3,swap in,131,4"]
     (run / "spans-0.csv").write_text("".join(f"{line}\n" for line in lines))
-    single, horovod = traffic_rows(read_swapped(read_sweep(tmp_path)))
+    single, horovod = traffic_rows(compare_budgets(read_sweep(tmp_path)))
     assert single["copies, measured (ms)"] == "60.0"
     assert horovod["copies, measured (ms)"] == "-"
 
 
 def test_programs_get_the_numbers_unrounded(found):
-    single, horovod = (json.loads(json.dumps(swapped_facts(one), allow_nan=False)) for one in found)
+    single, horovod = (json.loads(json.dumps(budget_facts(one), allow_nan=False)) for one in found)
     assert (single["out_bytes"], single["in_bytes"]) == (20 * MIB, 25 * MIB)
     assert single["hidden_seconds"] == pytest.approx(0.03)
     assert (single["tensors_swapped"], single["tensors_recomputed"]) == (1, 1)
@@ -176,7 +176,7 @@ def test_limits_of_host_and_disk_are_part_of_the_budget(sweep):
         one if one.config.swap is None else replace(one, config=replace(one.config, **limits))
         for one in sweep.trials
     ]
-    found = read_swapped(replace(sweep, trials=tuple(trials)))
+    found = compare_budgets(replace(sweep, trials=tuple(trials)))
     assert found[0].label == "single x1, batch 4, 24MiB, host 1GiB, disk up to 9GiB"
     assert [(len(one.upper), len(one.lower)) for one in found] == [(3, 3), (3, 3)]
 
@@ -193,7 +193,7 @@ def test_limits_of_host_and_disk_are_part_of_the_budget(sweep):
 def test_limits_of_nothing_are_limits_and_folders_are_none(limits, expected, sweep):
     swapped = [one for one in sweep.trials if one.config.swap is not None]
     others = [replace(one, config=replace(one.config, **limits)) for one in swapped]
-    found = read_swapped(replace(sweep, trials=tuple(others)))
+    found = compare_budgets(replace(sweep, trials=tuple(others)))
     assert {one.budget for one in found} == {expected}
 
 
@@ -209,7 +209,7 @@ def test_rounded_tensors_are_another_budget_with_a_column_of_their_own(sweep, fo
     one, *others = (trial for trial in sweep.trials if trial.config.swap is not None)
     rounded = replace(one, config=replace(one.config, swap_compression="bfloat16"))
     without = [trial for trial in sweep.trials if trial.config.swap is None]
-    swapped = read_swapped(replace(sweep, trials=(*without, rounded, *others)))
+    swapped = compare_budgets(replace(sweep, trials=(*without, rounded, *others)))
     assert [(one.budget, len(one.upper), len(one.lower)) for one in swapped] == [
         ("24MiB", 2, 3),
         ("24MiB, compressed to bfloat16", 1, 3),
@@ -238,7 +238,7 @@ def test_rounded_runs_are_compared_with_none_that_are_not(sweep):
 def test_without_the_same_runs_without_a_budget_nothing_is_compared(tmp_path):
     write_swap_sweep(tmp_path, swaps=("24MiB",))
     sweep = read_sweep(tmp_path)
-    found = read_swapped(sweep)
+    found = compare_budgets(sweep)
     assert verdicts(found) == []
     assert {row["times as fast as without"] for row in time_rows(found)} == {"-"}
     left, right = predicted_and_measured(found, styles_of(summarise(sweep))).axes
@@ -249,7 +249,7 @@ def test_without_the_same_runs_without_a_budget_nothing_is_compared(tmp_path):
 def test_a_sweep_without_budgets_is_refused_with_what_to_do(tmp_path):
     write_sweep(tmp_path, make_study(repeats=1))
     with pytest.raises(ValueError, match=r"no finished run with large-model .* swap = \[\"none\""):
-        read_swapped(read_sweep(tmp_path))
+        compare_budgets(read_sweep(tmp_path))
 
 
 def test_curves_have_a_panel_for_each_batch_and_budget_and_a_line_for_each_way(found, styles):

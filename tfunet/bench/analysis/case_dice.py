@@ -14,9 +14,9 @@ def dice_by_case(run: Path) -> dict[str, dict[str, float]]:
     """Return the Dice of every case and region of a run's last evaluation."""
     table = read_cases(run)
     counts = np.array([table[name] for name in COUNTS], float).T.reshape(-1, 3)
-    found: dict[str, dict[str, float]] = {}
+    by_case: dict[str, dict[str, float]] = {}
     for case, region, value in zip(
         table["case"], table["region"], scores.dice(counts).tolist(), strict=True
     ):
-        found.setdefault(case, {})[region] = value
-    return found
+        by_case.setdefault(case, {})[region] = value
+    return by_case

@@ -89,7 +89,7 @@ def spread(values: Sequence[float]) -> Spread:
         high=float(high),
         lower_quartile=float(lower),
         upper_quartile=float(upper),
-        values=tuple(float(one) for one in values),
+        values=tuple(float(value) for value in values),
     )
 
 
@@ -116,9 +116,12 @@ def ratio(
     if any(value <= 0 for value in (*top.values(), *bottom.values())):
         raise ValueError("A ratio needs positive values.")
     logs = [{key: math.log(value) for key, value in side.items()} for side in (top, bottom)]
-    found = difference(logs[0], logs[1], confidence)
+    logs_difference = difference(logs[0], logs[1], confidence)
     return replace(
-        found, value=math.exp(found.value), low=math.exp(found.low), high=math.exp(found.high)
+        logs_difference,
+        value=math.exp(logs_difference.value),
+        low=math.exp(logs_difference.low),
+        high=math.exp(logs_difference.high),
     )
 
 
@@ -137,10 +140,10 @@ def difference(
     common = sorted(top.keys() & bottom.keys())
     paired = len(common) >= 2
     # One sample of differences, or two samples.
-    samples = [[top[one] - bottom[one] for one in common]] if paired else []
+    samples = [[top[repeat] - bottom[repeat] for repeat in common]] if paired else []
     samples = samples or [list(top.values()), list(bottom.values())]
-    count = min(len(one) for one in samples)
-    effect = fmean(samples[0]) - sum(fmean(one) for one in samples[1:])
+    count = min(len(sample) for sample in samples)
+    effect = fmean(samples[0]) - sum(fmean(sample) for sample in samples[1:])
     error, freedom = _error(samples) if count >= MIN_INTERVAL else (math.nan, 0)
     half = t_quantile((1 + confidence) / 2, freedom) * error if freedom else math.nan
     return Estimate(
@@ -174,9 +177,12 @@ def adjusted_p_values(
     estimates: Sequence[Estimate | None], slack: float = 0.0
 ) -> list[float | None]:
     """Return Holm's p-value of every estimate; None for those without one, which do not count."""
-    known = [one for one in estimates if one is not None and one.has_interval]
-    adjusted = iter(holm([one.p_value(slack) for one in known]))
-    return [next(adjusted) if one is not None and one.has_interval else None for one in estimates]
+    known = [estimate for estimate in estimates if estimate is not None and estimate.has_interval]
+    adjusted = iter(holm([estimate.p_value(slack) for estimate in known]))
+    return [
+        next(adjusted) if estimate is not None and estimate.has_interval else None
+        for estimate in estimates
+    ]
 
 
 def speed_verdict(ratio: Estimate, adjusted_p: float | None) -> Verdict:
@@ -190,8 +196,8 @@ def speed_verdict(ratio: Estimate, adjusted_p: float | None) -> Verdict:
 
 def _error(samples: Sequence[Sequence[float]]) -> tuple[float, int]:
     """Return standard error and freedom of a mean (Student) or of a difference of two (Welch)."""
-    parts = [_variance(one) / len(one) for one in samples]
-    weights = sum(part**2 / (len(one) - 1) for part, one in zip(parts, samples, strict=True))
+    parts = [_variance(sample) / len(sample) for sample in samples]
+    weights = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True))
     # Welch and Satterthwaite's degrees of freedom, rounded down: rather too wide. For one sample
     # they are its size less one.
     freedom = max(1, math.floor(sum(parts) ** 2 / weights + 1e-9)) if weights else 1

@@ -92,7 +92,7 @@ def reached(cell: Cell, target: float | None) -> Reached | None:
     return Reached(
         num_reached=len(efforts),
         num_repeats=len(curves),
-        samples=spread([float(one.samples) for one in efforts]),
-        seconds=spread([one.seconds for one in efforts]),
-        device_hours=spread([one.device_hours for one in efforts]),
+        samples=spread([float(effort.samples) for effort in efforts]),
+        seconds=spread([effort.seconds for effort in efforts]),
+        device_hours=spread([effort.device_hours for effort in efforts]),
     )

@@ -39,27 +39,27 @@ class Lost:
         return sum(vars(self).values())
 
 
-def lost(run: Result, one: Result, scaling: str) -> Lost | None:
+def lost(run: Result, single: Result, scaling: str) -> Lost | None:
     """Return where `run` loses efficiency against `one` replica; None if it was not measured."""
     share = 1 / run.num_replicas if scaling == "strong" else 1.0
-    times, alone = _times(run), _times(one)
+    times, alone = _times(run), _times(single)
     if times is None or alone is None or run.slowest_alone_seconds is None:
         return None
-    whole, real, synthetic, slowest, fastest = times
+    step_seconds, real, synthetic, slowest, fastest = times
     one_whole, one_real, one_synthetic, *_ = (share * value for value in alone)
     return Lost(
-        computation=(fastest - one_synthetic) / whole,
-        input=((real - synthetic) - (one_real - one_synthetic)) / whole,
-        communication=(synthetic - slowest) / whole,
-        stragglers=(slowest - fastest) / whole,
-        rest=((whole - real) - (one_whole - one_real)) / whole,
+        computation=(fastest - one_synthetic) / step_seconds,
+        input=((real - synthetic) - (one_real - one_synthetic)) / step_seconds,
+        communication=(synthetic - slowest) / step_seconds,
+        stragglers=(slowest - fastest) / step_seconds,
+        rest=((step_seconds - real) - (one_whole - one_real)) / step_seconds,
     )
 
 
 def mean_lost(repeats: Sequence[Lost]) -> Lost:
     """Return the mean of each part over repeats; means sum to the mean of the whole."""
     return Lost(
-        **{one.name: fmean(getattr(row, one.name) for row in repeats) for one in fields(Lost)}
+        **{part.name: fmean(getattr(row, part.name) for row in repeats) for part in fields(Lost)}
     )
 
 
@@ -80,4 +80,4 @@ def _times(result: Result) -> tuple[float, ...] | None:
         result.slowest_alone_seconds or result.synthetic_seconds,
         result.fastest_alone_seconds or result.synthetic_seconds,
     )
-    return None if None in times else tuple(float(one or 0.0) for one in times)
+    return None if None in times else tuple(float(seconds or 0.0) for seconds in times)

@@ -105,11 +105,11 @@ def block_noise(speeds: Sequence[Mapping[int, float]]) -> tuple[float, int]:
         speeds: Of every cell, by repeat. Cells and repeats as rows and columns: what is left of
             the logarithms without the means of both is noise, half of a ratio's.
     """
-    common = sorted(set.intersection(*(set(one) for one in speeds)))
+    common = sorted(set.intersection(*(set(by_repeat) for by_repeat in speeds)))
     freedom = (len(speeds) - 1) * (len(common) - 1)
     if freedom < 1:
         return 0.0, 0
-    logs = np.log([[one[repeat] for repeat in common] for one in speeds])
+    logs = np.log([[by_repeat[repeat] for repeat in common] for by_repeat in speeds])
     rest = logs - logs.mean(0) - logs.mean(1, keepdims=True) + logs.mean()
     return 2 * float((rest**2).sum()) / freedom, freedom
 
@@ -174,16 +174,16 @@ def num_comparisons(planned: Plan) -> int:
     """Return how many comparisons of speed a plan's trials will allow."""
     trials = [
         TrialRecord(
-            id=one.id,
-            folder=Path(one.id),
-            cell=one.cell,
-            repeat=one.repeat,
-            scaling=one.scaling,
-            settings=one.settings,
-            config=one.config,
+            id=trial.id,
+            folder=Path(trial.id),
+            cell=trial.cell,
+            repeat=trial.repeat,
+            scaling=trial.scaling,
+            settings=trial.settings,
+            config=trial.config,
             environment={},
         )
-        for one in planned.trials
+        for trial in planned.trials
     ]
     return sum(
         math.comb(len(cells), 2)

@@ -86,10 +86,10 @@ class Cell:
     def bus_bytes_per_second(self) -> Spread | None:
         """Bus bandwidth of that average."""
         return _spread(
-            bus_bytes_per_second(one.gradient_bytes, one.average_seconds, one.num_replicas)
-            if one.gradient_bytes and one.average_seconds
+            bus_bytes_per_second(result.gradient_bytes, result.average_seconds, result.num_replicas)
+            if result.gradient_bytes and result.average_seconds
             else None
-            for one in self.results
+            for result in self.results
         )
 
     @property
@@ -100,18 +100,21 @@ class Cell:
     @property
     def resident_bytes(self) -> Spread | None:
         """Peak resident memory, summed over the processes."""
-        return _spread(sum(one.peak_resident_bytes) or None for one in self.results)
+        return _spread(sum(result.peak_resident_bytes) or None for result in self.results)
 
     @property
     def device_bytes(self) -> Spread | None:
         """Peak device memory of the process that needed most."""
-        return _spread(max(one.peak_device_bytes, default=None) for one in self.results)
+        return _spread(max(result.peak_device_bytes, default=None) for result in self.results)
 
     @property
     def device_hours(self) -> Spread | None:
         """Hours of a whole run times its replicas: what it costs, used or waiting."""
-        seconds = [one.elapsed_seconds for one in self.results]
-        return _spread(None if one is None else one * self.num_replicas / 3600 for one in seconds)
+        seconds = [result.elapsed_seconds for result in self.results]
+        return _spread(
+            None if run_seconds is None else run_seconds * self.num_replicas / 3600
+            for run_seconds in seconds
+        )
 
     @property
     def energy_joules(self) -> Spread | None:
@@ -141,16 +144,16 @@ class Cell:
 
     def dice(self, region: str) -> Spread | None:
         """Return the mean Dice over cases, over the repeats."""
-        return _spread(one.dice.get(region) for one in self.results)
+        return _spread(result.dice.get(region) for result in self.results)
 
     def iou(self, region: str) -> Spread | None:
         """Return the mean IoU over cases, over the repeats."""
-        return _spread(one.iou.get(region) for one in self.results)
+        return _spread(result.iou.get(region) for result in self.results)
 
     @property
     def mean_dice(self) -> Spread | None:
         """Mean over regions of `dice`, over the repeats."""
-        return _spread(one.mean_dice for one in self.results)
+        return _spread(result.mean_dice for result in self.results)
 
     @property
     def phases(self) -> dict[str, float] | None:
@@ -187,15 +190,27 @@ def lost_by_repeat(
 ) -> tuple[Lost, ...]:
     """Return where each repeat loses efficiency, where that and the same repeat of one replica
     were measured."""
-    ones = {one.repeat: one.result for one in baseline if one.result is not None}
-    pairs = [(one.result, ones.get(one.repeat)) for one in trials if one.result is not None]
-    found = [lost(run, one, scaling) for run, one in pairs if one is not None]
-    return tuple(one for one in found if one is not None)
+    baseline_results = {
+        trial.repeat: trial.result for trial in baseline if trial.result is not None
+    }
+    pairs = [
+        (trial.result, baseline_results.get(trial.repeat))
+        for trial in trials
+        if trial.result is not None
+    ]
+    losses = [
+        lost(run, baseline_result, scaling)
+        for run, baseline_result in pairs
+        if baseline_result is not None
+    ]
+    return tuple(lost_parts for lost_parts in losses if lost_parts is not None)
 
 
 def _dice_by_repeat(trials: Iterable[TrialRecord]) -> dict[int, float]:
-    found = {one.repeat: one.result.mean_dice for one in trials if one.result is not None}
-    return {repeat: dice for repeat, dice in found.items() if dice is not None}
+    dice_by_repeat = {
+        trial.repeat: trial.result.mean_dice for trial in trials if trial.result is not None
+    }
+    return {repeat: dice for repeat, dice in dice_by_repeat.items() if dice is not None}
 
 
 def _spread(values: Iterable[float | None]) -> Spread | None:

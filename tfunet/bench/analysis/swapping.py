@@ -32,7 +32,7 @@ MEDIANS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swapped:
+class BudgetComparison:
     """The repeats of one combination of settings with a budget, and of the same without one.
 
     Args:
@@ -73,18 +73,18 @@ class Swapped:
         # A plan that changes nothing was made without measured times.
         return spread(
             [
-                one.unlimited_step_seconds / one.step_seconds if one.step_seconds else 1.0
-                for one in self.plans
+                plan.unlimited_step_seconds / plan.step_seconds if plan.step_seconds else 1.0
+                for plan in self.plans
             ]
         )
 
     @property
     def saved_bytes(self) -> Spread:
         """Device memory of a step that the plans save."""
-        return spread([one.unlimited_peak_bytes - one.peak_bytes for one in self.plans])
+        return spread([plan.unlimited_peak_bytes - plan.peak_bytes for plan in self.plans])
 
 
-def read_swapped(sweep: SweepRecord) -> tuple[Swapped, ...]:
+def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
     """Return every combination of settings that was run with a budget, by replicas and batch.
 
     Raises ValueError where no finished run has a plan.
@@ -95,66 +95,76 @@ def read_swapped(sweep: SweepRecord) -> tuple[Swapped, ...]:
             settings = {**vars(trial.config), "seed": None, **dict.fromkeys(SWAP_KEYS)}
             budgets = groups.setdefault(repr((trial.scaling, settings)), {})
             budgets.setdefault(budget_text(trial.config), []).append(trial)
-    found = [
+    comparisons = [
         _swapped(budget, upper, budgets.get(None, []))
         for budgets in groups.values()
         for budget, upper in budgets.items()
         if budget is not None
     ]
-    if not found:
+    if not comparisons:
         raise ValueError(
             f"{sweep.folder} holds no finished run with large-model support. Give the study "
             'swap = ["none", "24MiB"] in its [grid], and run it again.'
         )
     # As in the study, where these are the same.
-    found.sort(key=lambda one: (one.num_replicas, one.replica_batch, one.budget, one.upper[0].cell))
-    adjusted = adjusted_p_values([one.ratio for one in found])
-    return tuple(replace(one, adjusted_p=p) for one, p in zip(found, adjusted, strict=True))
+    comparisons.sort(
+        key=lambda comparison: (
+            comparison.num_replicas,
+            comparison.replica_batch,
+            comparison.budget,
+            comparison.upper[0].cell,
+        )
+    )
+    adjusted = adjusted_p_values([comparison.ratio for comparison in comparisons])
+    return tuple(
+        replace(comparison, adjusted_p=p)
+        for comparison, p in zip(comparisons, adjusted, strict=True)
+    )
 
 
-def swapped_facts(one: Swapped) -> dict[str, Any]:
+def budget_facts(comparison: BudgetComparison) -> dict[str, Any]:
     """Return the same for programs: medians over the runs, unrounded; None where nothing is."""
-    ratio = one.ratio
+    ratio = comparison.ratio
     return {
-        "backend": one.way,
-        "num_replicas": one.num_replicas,
-        "replica_batch": one.replica_batch,
-        "budget": one.budget,
-        "runs": len(one.upper),
-        "runs_without": len(one.lower),
-        **{name: median(vars(plan)[name] for plan in one.plans) for name in MEDIANS},
-        "hidden_seconds": median(plan.hidden_seconds for plan in one.plans),
-        "tensors_swapped": median(plan.count("swap") for plan in one.plans),
-        "tensors_recomputed": median(plan.count("recompute") for plan in one.plans),
-        "tensors_split": median(len(plan.split) for plan in one.plans),
-        "measured_peak_bytes": _median(peak_bytes(one)),
-        "measured_step_seconds": _median(step_seconds(one.upper)),
-        "measured_step_seconds_without": _median(step_seconds(one.lower)),
-        "measured_copy_seconds": _median(one.copied_seconds),
+        "backend": comparison.way,
+        "num_replicas": comparison.num_replicas,
+        "replica_batch": comparison.replica_batch,
+        "budget": comparison.budget,
+        "runs": len(comparison.upper),
+        "runs_without": len(comparison.lower),
+        **{name: median(vars(plan)[name] for plan in comparison.plans) for name in MEDIANS},
+        "hidden_seconds": median(plan.hidden_seconds for plan in comparison.plans),
+        "tensors_swapped": median(plan.count("swap") for plan in comparison.plans),
+        "tensors_recomputed": median(plan.count("recompute") for plan in comparison.plans),
+        "tensors_split": median(len(plan.split) for plan in comparison.plans),
+        "measured_peak_bytes": _median(peak_bytes(comparison)),
+        "measured_step_seconds": _median(step_seconds(comparison.upper)),
+        "measured_step_seconds_without": _median(step_seconds(comparison.lower)),
+        "measured_copy_seconds": _median(comparison.copied_seconds),
         "ratio": None if ratio is None else ratio.value,
         "ratio_low": None if ratio is None else _finite(ratio.low),
         "ratio_high": None if ratio is None else _finite(ratio.high),
-        "adjusted_p": one.adjusted_p,
-        "verdict": None if ratio is None else speed_verdict(ratio, one.adjusted_p),
+        "adjusted_p": comparison.adjusted_p,
+        "verdict": None if ratio is None else speed_verdict(ratio, comparison.adjusted_p),
     }
 
 
 def device_bytes(trials: Iterable[TrialRecord]) -> list[int]:
     """Return peak device memory of the fullest process, of the runs that count it."""
-    results = [one.result for one in trials if one.result is not None]
-    return [max(one.peak_device_bytes) for one in results if one.peak_device_bytes]
+    results = [trial.result for trial in trials if trial.result is not None]
+    return [max(result.peak_device_bytes) for result in results if result.peak_device_bytes]
 
 
 def resident_bytes(trials: Iterable[TrialRecord]) -> list[int]:
     """Return peak host memory of all processes of each run together."""
-    return [sum(one.result.peak_resident_bytes) for one in trials if one.result is not None]
+    return [sum(trial.result.peak_resident_bytes) for trial in trials if trial.result is not None]
 
 
-def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) -> Swapped:
+def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) -> BudgetComparison:
     config = upper[0].config
     measured = [read_measured(trial.folder) for trial in upper]
     copied = [copied_seconds(trial.folder) for trial in upper]
-    return Swapped(
+    return BudgetComparison(
         way=way_of(upper[0]),
         num_replicas=config.num_replicas,
         replica_batch=config.replica_samples,
@@ -165,8 +175,8 @@ def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) ->
             max(read_plans(trial.folder), key=lambda plan: plan.unlimited_peak_bytes)
             for trial in upper
         ),
-        measured=tuple(one for one in measured if one is not None),
-        copied_seconds=tuple(one for one in copied if one is not None),
+        measured=tuple(step for step in measured if step is not None),
+        copied_seconds=tuple(seconds for seconds in copied if seconds is not None),
         ratio=speed_ratio(upper, lower),
         ratio_repeats=speed_ratios(upper, lower),
     )
@@ -188,17 +198,17 @@ def budget_text(config: RunConfig) -> str | None:
 
 
 def scaled(values: Spread) -> Spread:
-    return spread([one / MIB for one in values.values])
+    return spread([value / MIB for value in values.values])
 
 
 def step_seconds(trials: Iterable[TrialRecord]) -> list[float]:
-    seconds = [one.result.median_step_seconds for one in trials if one.result is not None]
-    return [one for one in seconds if one is not None]
+    seconds = [trial.result.median_step_seconds for trial in trials if trial.result is not None]
+    return [run_seconds for run_seconds in seconds if run_seconds is not None]
 
 
-def peak_bytes(one: Swapped) -> list[int]:
+def peak_bytes(comparison: BudgetComparison) -> list[int]:
     """Return the measured memory of a replica's step, of runs that could tell it from others'."""
-    alone = [found.peak_bytes for found in one.measured if found.num_replicas == 1]
+    alone = [measured.peak_bytes for measured in comparison.measured if measured.num_replicas == 1]
     return [peak_bytes for peak_bytes in alone if peak_bytes is not None]
 
 

@@ -82,17 +82,22 @@ class Family:
     @property
     def main_comparisons(self) -> list[Comparison]:
         """Those to be shown: where the ways are many, only those with the fastest."""
-        found = []
-        for _, group in itertools.groupby(self.comparisons, lambda one: one.upper.num_replicas):
+        comparisons = []
+        for _, group in itertools.groupby(
+            self.comparisons, lambda comparison: comparison.upper.num_replicas
+        ):
             pairs = list(group)
-            labels = {cell.label for one in pairs for cell in (one.upper, one.lower)}
-            fastest = max((one.upper for one in pairs), key=_median_speed).label
-            found += [
-                one
-                for one in pairs
-                if len(labels) <= MAX_PAIRWISE or fastest in (one.upper.label, one.lower.label)
+            labels = {
+                cell.label for comparison in pairs for cell in (comparison.upper, comparison.lower)
+            }
+            fastest = max((comparison.upper for comparison in pairs), key=_median_speed).label
+            comparisons += [
+                comparison
+                for comparison in pairs
+                if len(labels) <= MAX_PAIRWISE
+                or fastest in (comparison.upper.label, comparison.lower.label)
             ]
-        return found
+        return comparisons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +121,9 @@ class Summary:
     @property
     def num_comparisons(self) -> int:
         """Ratios of speeds on which there is a verdict, for whose number it is adjusted."""
-        return sum(one.adjusted_p is not None for f in self.families for one in f.comparisons)
+        return sum(
+            comparison.adjusted_p is not None for f in self.families for comparison in f.comparisons
+        )
 
     @property
     def not_done(self) -> list[TrialRecord]:
@@ -231,24 +238,24 @@ def _family(trials: Sequence[TrialRecord], scaling: str, settings: Mapping[str, 
         cells=tuple(cells),
         baseline=baseline,
         comparisons=tuple(
-            found
+            comparison
             for group in groups_of(cells)
-            for found in _compare([cell for cell in group if cell.results])
+            for comparison in _compare([cell for cell in group if cell.results])
         ),
     )
 
 
 def _compare(cells: Sequence[Cell]) -> list[Comparison]:
     ranked = sorted(cells, key=_median_speed, reverse=True)
-    found = []
+    comparisons = []
     for upper, lower in itertools.combinations(ranked, 2):
         times = speed_ratio(upper.trials, lower.trials)
         if times is not None:
             # Medians can rank two cells one way and the repeats, pair by pair, the other way.
             if times.value < 1 and (turned := speed_ratio(lower.trials, upper.trials)) is not None:
                 upper, lower, times = lower, upper, turned
-            found.append(Comparison(upper=upper, lower=lower, ratio=times))
-    return found
+            comparisons.append(Comparison(upper=upper, lower=lower, ratio=times))
+    return comparisons
 
 
 def _median_speed(cell: Cell) -> float:
@@ -262,7 +269,9 @@ def _judged(families: Sequence[Family]) -> tuple[Family, ...]:
     afterwards. Speeds and scores answer two questions, and are two sets.
     """
     speeds = iter(
-        adjusted_p_values([one.ratio for family in families for one in family.comparisons])
+        adjusted_p_values(
+            [comparison.ratio for family in families for comparison in family.comparisons]
+        )
     )
     scores = iter(
         adjusted_p_values(
@@ -272,7 +281,9 @@ def _judged(families: Sequence[Family]) -> tuple[Family, ...]:
     return tuple(
         replace(
             family,
-            comparisons=tuple(replace(one, adjusted_p=next(speeds)) for one in family.comparisons),
+            comparisons=tuple(
+                replace(comparison, adjusted_p=next(speeds)) for comparison in family.comparisons
+            ),
             cells=tuple(replace(cell, dice_p=next(scores)) for cell in family.cells),
         )
         for family in families
@@ -295,10 +306,10 @@ def shared_environment(
     ]
     same: dict[str, Any] = {}
     different: dict[str, dict[str, int]] = {}
-    for key in dict.fromkeys(key for one in known for key in one):
+    for key in dict.fromkeys(key for environment in known for key in environment):
         counts: dict[str, int] = {}
-        for one in known:
-            text = str(one.get(key, "-"))
+        for environment in known:
+            text = str(environment.get(key, "-"))
             counts[text] = counts.get(text, 0) + 1
         if len(counts) > 1:
             different[key] = counts

@@ -96,11 +96,11 @@ def compare_sweeps(first: str | Path, second: str | Path, tolerance: float = 0.0
             CellChange(
                 settings=ours[key][0].settings,
                 speeds=(_median(ours[key]), _median(theirs[key])),
-                ratio=found,
+                ratio=estimate,
                 adjusted_p=p_value,
-                verdict=_verdict(found, p_value, slack),
+                verdict=_verdict(estimate, p_value, slack),
             )
-            for key, found, p_value in zip(common, ratios, adjusted, strict=True)
+            for key, estimate, p_value in zip(common, ratios, adjusted, strict=True)
         ),
         unmatched=(*_unmatched(ours, theirs, first), *_unmatched(theirs, ours, second)),
         doubts=tuple(_doubts(sweeps)),
@@ -121,11 +121,11 @@ def _ratio(ours: Sequence[TrialRecord], theirs: Sequence[TrialRecord]) -> Estima
     return ratio(after, before) if after and before else None
 
 
-def _verdict(found: Estimate | None, adjusted_p: float | None, slack: float) -> str:
-    if found is None:
+def _verdict(estimate: Estimate | None, adjusted_p: float | None, slack: float) -> str:
+    if estimate is None:
         return "unknown"
-    verdict = speed_verdict(found, adjusted_p)
-    is_inside = -slack < math.log(found.low) and math.log(found.high) < slack
+    verdict = speed_verdict(estimate, adjusted_p)
+    is_inside = -slack < math.log(estimate.low) and math.log(estimate.high) < slack
     return "within tolerance" if verdict == "not distinguishable" and is_inside else verdict
 
 
@@ -155,7 +155,7 @@ def _doubts(sweeps: tuple[SweepRecord, SweepRecord]) -> Iterator[str]:
         values = "; ".join(f"{value} ({count} trials)" for value, count in counts.items())
         yield f"{key} is not the same everywhere: {values}."
     counts_all = [
-        {one.result.warm_up_steps is None for one in sweep.trials if one.result is not None}
+        {trial.result.warm_up_steps is None for trial in sweep.trials if trial.result is not None}
         for sweep in sweeps
     ]
     if all(counts_all) and counts_all[0] != counts_all[1]:
@@ -172,5 +172,9 @@ def _doubts(sweeps: tuple[SweepRecord, SweepRecord]) -> Iterator[str]:
 
 
 def _machine_seconds(sweep: SweepRecord) -> float | None:
-    known = [float(one["median_seconds"]) for one in sweep.noise if one.get("median_seconds")]
+    known = [
+        float(measurement["median_seconds"])
+        for measurement in sweep.noise
+        if measurement.get("median_seconds")
+    ]
     return spread(known).median if known else None

@@ -104,7 +104,7 @@ class Guard:
 
     def watch(self, processes: Sequence[Process]) -> None:
         """Tell it who is alive."""
-        groups = " ".join(f"-{one.popen.pid}" for one in processes if one.code is None)
+        groups = " ".join(f"-{process.popen.pid}" for process in processes if process.code is None)
         if self._popen.stdin is not None:
             with contextlib.suppress(OSError):
                 self._popen.stdin.write(f"{groups}\n".encode())

@@ -49,7 +49,7 @@ def describe_end(index: int, count: int, code: int, last_words: str) -> str:
     """Return the reason that stands in failure.json; last_words is what an error ended with."""
     who, where = f"process {index} of {count}", f"see log-{index}.txt"
     if code < 0:
-        names = {int(one): one.name for one in signal.Signals}
+        names = {int(known): known.name for known in signal.Signals}
         return f"{who} was killed by {names.get(-code, f'signal {-code}')}, {where}"
     words = f": {last_words}" if last_words else ""
     return f"{who} ended with exit code {code}, {where}{words}"

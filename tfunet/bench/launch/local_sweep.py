@@ -92,7 +92,7 @@ def run_sweep(
         sweep = read_sweep(root)
         due = [trial for trial in sweep.trials if trial.state in states]
         # Where all that is due is given up, the machine is not timed for nothing.
-        todo = due if not all(give_up(one, sweep.trials, study.hopeless) for one in due) else []
+        todo = due if not all(give_up(trial, sweep.trials, study.hopeless) for trial in due) else []
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}.")
         if todo:
             _note_noise(root, "before", noise)
@@ -110,7 +110,7 @@ def remaining_seconds(
     waiting: Sequence[TrialRecord], seconds: Mapping[int, Sequence[float]]
 ) -> float | None:
     """Return an estimate from the `seconds` that trials took, by cell; None if none is known."""
-    known = [one for values in seconds.values() for one in values]
+    known = [value for values in seconds.values() for value in values]
     if not known:
         return None
     typical = statistics.median(known)

@@ -67,9 +67,9 @@ def free_ports(count: int) -> list[int]:
     """Return different ports of this machine that nobody listens on."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for port_socket in sockets:
+            port_socket.bind(("127.0.0.1", 0))
+        return [port_socket.getsockname()[1] for port_socket in sockets]
 
 
 def child_environment(plan: ProcessPlan, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -39,7 +39,7 @@ def cancel_sweep(folder: str | Path, trials: Collection[str] = ()) -> list[str]:
     """
     root = Path(folder)
     sweep = read_sweep(root)
-    known = [one.id for one in sweep.trials]
+    known = [trial.id for trial in sweep.trials]
     for name in trials:
         if name not in known:
             raise ValueError(f"The sweep in {root} has no trial {name!r}. See: tfunet sweep status")
@@ -47,7 +47,7 @@ def cancel_sweep(folder: str | Path, trials: Collection[str] = ()) -> list[str]:
         name: entry for name, entry in queued_trials(root).items() if not trials or name in trials
     }
     cancel([entry.job for entry in chosen.values()])
-    running = [one.id for one in sweep.trials if one.state == "running"]
+    running = [trial.id for trial in sweep.trials if trial.state == "running"]
     if running and trials:
         raise ValueError(
             f"The sweep runs on this machine, where it can only be cancelled as a whole: tfunet "

@@ -60,9 +60,9 @@ def jobs_of(trials: Sequence[tuple[str, RunConfig]], slurm: Slurm) -> list[Job]:
     for name, config in trials:
         names.setdefault(shape_of(config, slurm), []).append(name)
     return [
-        Job(shape=shape, trials=tuple(some[at : at + MOST_IN_ARRAY]))
-        for shape, some in names.items()
-        for at in range(0, len(some), MOST_IN_ARRAY)
+        Job(shape=shape, trials=tuple(trial_names[at : at + MOST_IN_ARRAY]))
+        for shape, trial_names in names.items()
+        for at in range(0, len(trial_names), MOST_IN_ARRAY)
     ]
 
 
@@ -139,5 +139,5 @@ def job_script(
 
 def trials_of(script: str) -> list[str]:
     """Return the trials that a job script lists, by their place in the array."""
-    found = re.search(r"^trials=\(\n(.*?)^\)$", script, re.DOTALL | re.MULTILINE)
-    return shlex.split(found[1]) if found else []
+    match = re.search(r"^trials=\(\n(.*?)^\)$", script, re.DOTALL | re.MULTILINE)
+    return shlex.split(match[1]) if match else []

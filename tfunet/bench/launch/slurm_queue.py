@@ -48,8 +48,8 @@ class Entry:
     @property
     def index(self) -> int | None:
         """Its place in the array; None for a job that is none."""
-        found = re.fullmatch(r"\d+_(\d+)", self.job)
-        return int(found[1]) if found else None
+        match = re.fullmatch(r"\d+_(\d+)", self.job)
+        return int(match[1]) if match else None
 
 
 def submit(script: Path) -> str:
@@ -88,7 +88,7 @@ def queued_trials(folder: Path) -> dict[str, Entry]:
     if not any(scripts.glob("*.sh")):
         return {}
     trials: dict[Path, list[str]] = {}
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     listing = _ask(["squeue", "--me", "--array", "--noheader", f"--format={FORMAT}"])
     for entry in parse_queue(listing):
         if entry.script.parent != scripts or entry.index is None:
@@ -98,8 +98,8 @@ def queued_trials(folder: Path) -> dict[str, Entry]:
                 trials[entry.script] = trials_of(entry.script.read_text(encoding="utf-8"))
         names = trials.get(entry.script, [])
         if entry.index < len(names):
-            found[names[entry.index]] = entry
-    return found
+            entries[names[entry.index]] = entry
+    return entries
 
 
 def parse_queue(listing: str) -> Iterable[Entry]:
@@ -114,7 +114,9 @@ def parse_queue(listing: str) -> Iterable[Entry]:
 def _ask(command: list[str]) -> str:
     # A user's own defaults (SQUEUE_FORMAT, SBATCH_ARRAY_INX) are not for our questions.
     skipped = ("SQUEUE_", "SCANCEL_")
-    environment = {name: one for name, one in os.environ.items() if not name.startswith(skipped)}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(skipped)
+    }
     try:
         done = subprocess.run(
             command,

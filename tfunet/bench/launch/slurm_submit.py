@@ -46,13 +46,15 @@ def submit_sweep(
     with RunFolder(root).locked():
         write_plan(adopted(plan_trials(study, math.inf), root), root)
         sweep = overlay(read_sweep(root), queued_trials(root))
-        due = [one for one in sweep.trials if _is_due(one, states)]
+        due = [trial for trial in sweep.trials if _is_due(trial, states)]
         known = _known_by_then(sweep.trials, states)
-        todo = [(one.id, one.config) for one in due if not give_up(one, known, study.hopeless)]
+        todo = [
+            (trial.id, trial.config) for trial in due if not give_up(trial, known, study.hopeless)
+        ]
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to submit in {root}.")
-        for one in due:
-            if one.state == "failed":  # Or jobs that begin before it runs would judge by it.
-                set_aside(one.folder, root)
+        for trial in due:
+            if trial.state == "failed":  # Or jobs that begin before it runs would judge by it.
+                set_aside(trial.folder, root)
         numbers = []
         for path, text, job in _scripts(study, root, jobs_of(todo, study.slurm)):
             path.parent.mkdir(exist_ok=True)
@@ -72,11 +74,11 @@ def dry_run(study: Study, folder: str | Path) -> str:
         trials = read_sweep(root).trials
         known = _known_by_then(trials, NOT_DONE)
         done = {
-            one.id
-            for one in trials
-            if one.state in FINISHED or why_hopeless(one, known, study.hopeless)
+            trial.id
+            for trial in trials
+            if trial.state in FINISHED or why_hopeless(trial, known, study.hopeless)
         }
-    todo = [(one.id, one.config) for one in planned.trials if one.id not in done]
+    todo = [(trial.id, trial.config) for trial in planned.trials if trial.id not in done]
     scripts = _scripts(study, root, jobs_of(todo, study.slurm))
     return "\n".join(f"==> {path} <==\n{text}" for path, text, _ in scripts)
 
@@ -92,7 +94,7 @@ def wait_for(
 
     0 if all are done, else that of the first trial that failed, or 3 if some never ended.
     """
-    seen = {one.id: one.state for one in read_sweep(folder).trials}
+    seen = {trial.id: trial.state for trial in read_sweep(folder).trials}
     quiet_since: float | None = None
     while True:
         try:
@@ -106,11 +108,11 @@ def wait_for(
             if seen.get(trial.id) != trial.state:
                 seen[trial.id] = trial.state
                 say(f"{trial.id}: {trial.state}{f' ({trial.reason})' if trial.reason else ''}")
-        if any(one.state == "running" or one.job for one in sweep.trials):
+        if any(trial.state == "running" or trial.job for trial in sweep.trials):
             quiet_since = None
         elif quiet_since is None:
             quiet_since = time.monotonic()
-        if all(one.state in ENDED for one in sweep.trials):
+        if all(trial.state in ENDED for trial in sweep.trials):
             return exit_codes.OK
         if quiet_since is not None and time.monotonic() - quiet_since >= late_seconds:
             return _exit_code(sweep.trials)
@@ -120,8 +122,8 @@ def wait_for(
 def _scripts(study: Study, root: Path, jobs: Iterable[Job]) -> list[tuple[Path, str, Job]]:
     """Return path, text and job of each script; numbered on, since queued jobs need theirs."""
     folder = root.resolve() / SCRIPTS
-    numbers = (one.name.partition("-")[0] for one in folder.glob("*-*.sh"))
-    first = 1 + max((int(one) for one in numbers if one.isdecimal()), default=0)
+    numbers = (path.name.partition("-")[0] for path in folder.glob("*-*.sh"))
+    first = 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
     scripts = []
     for number, job in enumerate(jobs, first):
         path = folder / f"{number:03d}-{job.shape.name}.sh"
@@ -142,8 +144,10 @@ def _scripts(study: Study, root: Path, jobs: Iterable[Job]) -> list[tuple[Path, 
 def _known_by_then(trials: Iterable[TrialRecord], states: Collection[str]) -> list[TrialRecord]:
     """Return the trials without the failures that are submitted again, and may now end well."""
     return [
-        replace(one, state="waiting") if one.state == "failed" and _is_due(one, states) else one
-        for one in trials
+        replace(trial, state="waiting")
+        if trial.state == "failed" and _is_due(trial, states)
+        else trial
+        for trial in trials
     ]
 
 
@@ -152,5 +156,7 @@ def _is_due(trial: TrialRecord, states: Collection[str]) -> bool:
 
 
 def _exit_code(trials: Iterable[TrialRecord]) -> int:
-    codes = [one.exit_code or exit_codes.PROCESS_DIED for one in trials if one.state not in ENDED]
+    codes = [
+        trial.exit_code or exit_codes.PROCESS_DIED for trial in trials if trial.state not in ENDED
+    ]
     return codes[0] if codes else exit_codes.OK

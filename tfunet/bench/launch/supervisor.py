@@ -97,7 +97,7 @@ class Supervisor:
 
     def is_anyone_left(self) -> bool:
         """Whether a process could not even be killed."""
-        return any(one.code is None for one in self.processes)
+        return any(process.code is None for process in self.processes)
 
     def _start(self, plan: ProcessPlan, command: Sequence[str], guard: Guard) -> None:
         index = plan.launch.process_index
@@ -137,42 +137,44 @@ class Supervisor:
 
     def _dump_stacks(self, guard: Guard) -> None:
         """Have all processes write their stacks."""
-        alive = [one for one in self.processes if one.code is None]
-        stopped = [one for one in alive if one.is_stopped()]
-        for one in alive:
-            if one not in stopped:
-                one.dump_stacks()
+        alive = [process for process in self.processes if process.code is None]
+        stopped = [process for process in alive if process.is_stopped()]
+        for process in alive:
+            if process not in stopped:
+                process.dump_stacks()
         self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
         if stopped:
             # It has to be woken, and would go on with the others.
-            for one in alive:
-                if one not in stopped:
-                    one.signal_group(signal.SIGKILL)
+            for process in alive:
+                if process not in stopped:
+                    process.signal_group(signal.SIGKILL)
             self._pump_until(
-                lambda: all(one.code is not None for one in alive if one not in stopped),
+                lambda: all(
+                    process.code is not None for process in alive if process not in stopped
+                ),
                 guard,
                 KILLED_SECONDS,
             )
-            for one in stopped:
-                one.dump_stacks()
+            for process in stopped:
+                process.dump_stacks()
             self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
 
     def _hangs(self) -> bool:
         """Note who hangs."""
-        found = self.watch.hanging(time.monotonic()) if self.hang_seconds else None
-        if found is not None:
-            index, reason = found
+        hanging = self.watch.hanging(time.monotonic()) if self.hang_seconds else None
+        if hanging is not None:
+            index, reason = hanging
             stopped = index is not None and self.processes[index].is_stopped()
             self._blame_hanging(index, f"{reason} (it is {STOPPED})" if stopped else reason)
-        return found is not None
+        return hanging is not None
 
     def _find_stopped(self) -> None:
         """Note a process that is stopped, for which TensorFlow or Horovod lost patience first."""
-        for one in self.processes:
-            if one.code is None and one.is_stopped():
-                who = f"process {one.index} of {len(self.processes)}"
-                doing = self.watch.doing(one.index)
-                self._blame_hanging(one.index, f"{who} hangs: it is {STOPPED}, since {doing}")
+        for process in self.processes:
+            if process.code is None and process.is_stopped():
+                who = f"process {process.index} of {len(self.processes)}"
+                doing = self.watch.doing(process.index)
+                self._blame_hanging(process.index, f"{who} hangs: it is {STOPPED}, since {doing}")
 
     def _blame_hanging(self, index: int | None, reason: str) -> None:
         reason += "; the Python stacks of all are in log-*.txt"
@@ -200,17 +202,17 @@ class Supervisor:
     def _end_all(self, guard: Guard) -> None:
         """Leave nothing running and nothing open: SIGTERM, some time, SIGKILL."""
         noted = min(len(self.noted), 1)
-        for one in self.processes:
-            if one.code is None:
-                one.signal_group(signal.SIGTERM)
+        for process in self.processes:
+            if process.code is None:
+                process.signal_group(signal.SIGTERM)
         self._pump_until(lambda: len(self.noted) > noted, guard, self.grace_seconds)
-        for one in self.processes:
-            if one.code is None:
-                one.signal_group(signal.SIGKILL)
+        for process in self.processes:
+            if process.code is None:
+                process.signal_group(signal.SIGKILL)
         self._pump_until(lambda: False, guard, KILLED_SECONDS)
-        for one in self.processes:
-            if one.code is None:
-                self.screen.say(f"tfunet: process {one.popen.pid} cannot be killed; it hangs.")
+        for process in self.processes:
+            if process.code is None:
+                self.screen.say(f"tfunet: process {process.popen.pid} cannot be killed; it hangs.")
         self._close_all()
 
     def _close_all(self) -> None:
@@ -228,15 +230,17 @@ class Supervisor:
     ) -> None:
         """Pass on output and note ends, until nobody is left, `done`, or the time is up."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while any(one.code is None for one in self.processes) and not done():
+        while any(process.code is None for process in self.processes) and not done():
             if deadline is not None and time.monotonic() > deadline:
                 return
             self._pump()
-            ended = [one for one in self.processes if one.has_just_ended()]
+            ended = [process for process in self.processes if process.has_just_ended()]
             if ended:
-                self.failures += [(one.index, one.code) for one in ended if one.code]
-                for one in ended:
-                    self.watch.forget(one.index)
+                self.failures += [
+                    (process.index, process.code) for process in ended if process.code
+                ]
+                for process in ended:
+                    self.watch.forget(process.index)
                 guard.watch(self.processes)
 
     def _pump(self) -> bool:

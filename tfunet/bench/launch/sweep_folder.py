@@ -85,13 +85,13 @@ def _names(root: Path) -> dict[str, str]:
         # Not there yet, or torn: the study gives the same names again.
         return {}
     return {
-        _fingerprint(planned_config(table["base"], one["changes"])): one["id"]
-        for one in table["trials"]
+        _fingerprint(planned_config(table["base"], trial["changes"])): trial["id"]
+        for trial in table["trials"]
     }
 
 
 def _was_run(folder: Path) -> bool:
-    return folder.is_dir() and any(one.name != HOPELESS for one in folder.iterdir())
+    return folder.is_dir() and any(path.name != HOPELESS for path in folder.iterdir())
 
 
 def _fingerprint(config: RunConfig) -> str:

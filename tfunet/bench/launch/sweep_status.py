@@ -20,7 +20,9 @@ def current(folder: str | Path) -> SweepRecord:
 
 def overlay(sweep: SweepRecord, queued: Mapping[str, Entry]) -> SweepRecord:
     """Return the sweep with what SLURM's queue says of trials that are not done."""
-    return replace(sweep, trials=tuple(_overlaid(one, queued.get(one.id)) for one in sweep.trials))
+    return replace(
+        sweep, trials=tuple(_overlaid(trial, queued.get(trial.id)) for trial in sweep.trials)
+    )
 
 
 def status(folder: str | Path) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def status(folder: str | Path) -> dict[str, Any]:
         "study": sweep.name,
         "counts": counts(sweep.trials),
         "trials": [_row(trial) for trial in sweep.trials],
-        "skipped": [dict(one) for one in sweep.skipped],
+        "skipped": [dict(cell) for cell in sweep.skipped],
         "note": note,
     }
 
@@ -45,8 +47,8 @@ def status_table(folder: str | Path) -> str:
 
 def counts(trials: Iterable[TrialRecord]) -> dict[str, int]:
     """Return the number of trials in each state."""
-    found = Counter(trial.state for trial in trials)
-    return {str(state): found[state] for state in STATES}
+    by_state = Counter(trial.state for trial in trials)
+    return {str(state): by_state[state] for state in STATES}
 
 
 def _known(folder: str | Path) -> tuple[SweepRecord, str]:

@@ -109,7 +109,7 @@ def picture(case: ShownCase, prediction: Path) -> Drawing:
             f"{prediction} has the shape {predicted.shape}, the mask of {case.case_id} "
             f"{case.mask.shape}: it is a prediction of another image."
         )
-    dice = ", ".join(f"{name} {one:.3f}" for name, one in dice_of(case, predicted).items())
+    dice = ", ".join(f"{name} {value:.3f}" for name, value in dice_of(case, predicted).items())
     name = "case-" + re.sub(r"\W+", "-", case.case_id)
     return drawn(
         name,
@@ -122,12 +122,12 @@ def picture(case: ShownCase, prediction: Path) -> Drawing:
 
 def dice_of(case: ShownCase, predicted: np.ndarray) -> dict[str, float]:
     """Return the Dice of every region."""
-    found = {}
+    dice = {}
     for region, labels in case.regions.items():
         inside, truth = np.isin(predicted, labels), np.isin(case.mask, labels)
         parts = [inside & truth, inside & ~truth, ~inside & truth]
-        found[region] = float(scores.dice(np.array([[one.sum() for one in parts]], float))[0])
-    return found
+        dice[region] = float(scores.dice(np.array([[pixels.sum() for pixels in parts]], float))[0])
+    return dice
 
 
 def differences(mask: np.ndarray, predicted: np.ndarray) -> np.ndarray:

@@ -36,7 +36,9 @@ def case_rows(family: Family, shown: int = SHOWN) -> list[dict[str, str]]:
     return [
         {"case": case, "mean": f"{_mean(values[case]):.3f}"}
         | {
-            label: spread_text(spread(found) if (found := values[case].get(label)) else None, 3)
+            label: spread_text(
+                spread(label_dice) if (label_dice := values[case].get(label)) else None, 3
+            )
             for label in columns
         }
         for case in kept
@@ -48,13 +50,15 @@ def worst_and_best(run: Path) -> list[str]:
 
     Raises ValueError for a run without scores of cases.
     """
-    found = {case: fmean(regions.values()) for case, regions in dice_by_case(run).items()}
-    if not found:
+    mean_dice = {case: fmean(regions.values()) for case, regions in dice_by_case(run).items()}
+    if not mean_dice:
         raise ValueError(
             f"{run} has no scores of cases (cases.csv): name the cases to show, as `cases`."
         )
     return list(
-        dict.fromkeys([min(found, key=found.__getitem__), max(found, key=found.__getitem__)])
+        dict.fromkeys(
+            [min(mean_dice, key=mean_dice.__getitem__), max(mean_dice, key=mean_dice.__getitem__)]
+        )
     )
 
 
@@ -69,15 +73,15 @@ def find_run(sweep: str | Path, run: str) -> Path:
     """
     place = Path(sweep)
     # An absolute path stays itself.
-    found = [Path(one) for one in sorted(glob.glob(str(place / run)))]
-    runs = [one for one in found if (one / "config.json").is_file()]
+    paths = [Path(path) for path in sorted(glob.glob(str(place / run)))]
+    runs = [path for path in paths if (path / "config.json").is_file()]
     if not runs:
-        there = sorted(one.parent.name for one in place.glob("*/config.json"))
+        there = sorted(config.parent.name for config in place.glob("*/config.json"))
         raise ValueError(
             f"There is no run {run!r} in {str(sweep)!r}. Runs there: {', '.join(there) or 'none'}. "
             "Set `run` to one of them, or to the folder of another run."
         )
-    with_model = [one for one in runs if (one / MODEL).is_file()]
+    with_model = [folder for folder in runs if (folder / MODEL).is_file()]
     if not with_model:
         raise ValueError(
             f"{runs[0]} has no {MODEL}, with which predictions are made; shared records are often "
@@ -89,4 +93,4 @@ def find_run(sweep: str | Path, run: str) -> Path:
 
 
 def _mean(values: Mapping[str, Sequence[float]]) -> float:
-    return fmean(value for found in values.values() for value in found)
+    return fmean(value for means in values.values() for value in means)

@@ -50,27 +50,27 @@ class Size:
     def trains(self, way: str) -> bool:
         """Whether every repeat trained in this way; a size that fits sometimes does not."""
         trials = self.ways.get(way, ())
-        return bool(trials) and all(one.result is not None for one in trials)
+        return bool(trials) and all(trial.result is not None for trial in trials)
 
     def over_kept(self, way: str) -> Spread | None:
         """Return step time over that with everything kept, by repeat; None without both."""
         upper, lower = _step_seconds(self.ways.get(way, ())), _step_seconds(self.kept)
         common = sorted(upper.keys() & lower.keys())
-        return spread([upper[one] / lower[one] for one in common]) if common else None
+        return spread([upper[repeat] / lower[repeat] for repeat in common]) if common else None
 
     def predicted(self, way: str) -> Spread | None:
         """Return the same as the plans predict it; None where none was made with times."""
-        plans = [one for one in self.plans(way) if one.unlimited_step_seconds]
-        ratios = [one.step_seconds / one.unlimited_step_seconds for one in plans]
+        plans = [plan for plan in self.plans(way) if plan.unlimited_step_seconds]
+        ratios = [plan.step_seconds / plan.unlimited_step_seconds for plan in plans]
         return spread(ratios) if ratios else None
 
     def plans(self, way: str) -> list[Plan]:
         """Return the plan of each trial that trained with support."""
-        trained = [one for one in self.ways.get(way, ()) if one.result is not None]
+        trained = [trial for trial in self.ways.get(way, ()) if trial.result is not None]
         return [
-            max(read_plans(one.folder), key=lambda plan: plan.unlimited_peak_bytes)
-            for one in trained
-            if one.config.swap is not None
+            max(read_plans(trial.folder), key=lambda plan: plan.unlimited_peak_bytes)
+            for trial in trained
+            if trial.config.swap is not None
         ]
 
 
@@ -91,7 +91,9 @@ class Growth:
     def largest(self, way: str) -> Size | None:
         """Return the largest size that trains in a way; None where none does."""
         return max(
-            (one for one in self.sizes if one.trains(way)), key=lambda one: one.voxels, default=None
+            (size for size in self.sizes if size.trains(way)),
+            key=lambda size: size.voxels,
+            default=None,
         )
 
 
@@ -102,18 +104,18 @@ def read_growth(sweep: SweepRecord) -> Growth:
     ValueError where the sweep has no trial with support, or none without.
     """
     # A trial that has not begun tells no shape.
-    trials = [one for one in sweep.trials if one.state not in ("waiting", "running")]
-    caps = [one.config.cpu_memory for one in trials if one.config.cpu_memory is not None]
+    trials = [trial for trial in sweep.trials if trial.state not in ("waiting", "running")]
+    caps = [trial.config.cpu_memory for trial in trials if trial.config.cpu_memory is not None]
     cap = min(caps, key=whole_mib, default=None)
-    found: dict[tuple[int, ...], dict[str | None, list[TrialRecord]]] = {}
+    by_shape: dict[tuple[int, ...], dict[str | None, list[TrialRecord]]] = {}
     for trial in trials:
         config = trial.config
         # Of one that failed the plan is not known, but its budget is.
         way = WITHOUT if config.swap is None else f"swap {budget_text(config)}"
         key = way if config.cpu_memory == cap else None
         if key is not None or config.swap is None:
-            found.setdefault(_shape(trial), {}).setdefault(key, []).append(trial)
-    ways = {way for groups in found.values() for way in groups if way is not None}
+            by_shape.setdefault(_shape(trial), {}).setdefault(key, []).append(trial)
+    ways = {way for groups in by_shape.values() for way in groups if way is not None}
     if WITHOUT not in ways or len(ways) < 2:
         raise ValueError(
             f"{sweep.folder} does not have trials with and without large-model support under one "
@@ -125,12 +127,12 @@ def read_growth(sweep: SweepRecord) -> Growth:
             ways={way: tuple(group) for way, group in groups.items() if way is not None},
             kept=tuple(groups.get(None, ())),
         )
-        for shape, groups in found.items()
+        for shape, groups in by_shape.items()
     ]
     return Growth(
         cap=cap or "the device's memory",
         ways=(WITHOUT, *sorted(ways - {WITHOUT}, reverse=True)),
-        sizes=tuple(sorted(sizes, key=lambda one: (one.voxels, one.shape))),
+        sizes=tuple(sorted(sizes, key=lambda size: (size.voxels, size.shape))),
     )
 
 
@@ -159,9 +161,9 @@ def cost_rows(growth: Growth) -> list[dict[str, str]]:
             "swapped, recomputed, split": ", ".join(
                 f"{median(counts):.0f}"
                 for counts in (
-                    [one.count("swap") for one in plans],
-                    [one.count("recompute") for one in plans],
-                    [len(one.split) for one in plans],
+                    [plan.count("swap") for plan in plans],
+                    [plan.count("recompute") for plan in plans],
+                    [len(plan.split) for plan in plans],
                 )
             ),
             "device (MiB)": _mib(device_bytes(size.ways[way])),
@@ -194,10 +196,10 @@ def ended(trials: Sequence[TrialRecord]) -> str:
     """Return how trials of one kind ended, in a few words: "trains", "out of memory"."""
     if not trials:
         return NONE
-    failed = [one for one in trials if one.result is None]
+    failed = [trial for trial in trials if trial.result is None]
     if not failed:
         return "trains"
-    words = ", ".join(dict.fromkeys(_failure(one) for one in failed))
+    words = ", ".join(dict.fromkeys(_failure(trial) for trial in failed))
     return words if len(failed) == len(trials) else f"{len(failed)} of {len(trials)}: {words}"
 
 
@@ -231,16 +233,16 @@ def _shape(trial: TrialRecord) -> tuple[int, ...]:
 def _step_seconds(trials: Sequence[TrialRecord]) -> dict[int, float]:
     """Return the median step of each trial that trained, by repeat."""
     return {
-        one.repeat: one.result.median_step_seconds
-        for one in trials
-        if one.result is not None and one.result.median_step_seconds is not None
+        trial.repeat: trial.result.median_step_seconds
+        for trial in trials
+        if trial.result is not None and trial.result.median_step_seconds is not None
     }
 
 
 def _milliseconds(trials: Sequence[TrialRecord]) -> str:
-    found = [1000 * one for one in _step_seconds(trials).values()]
-    return spread_text(spread(found) if found else None, 0)
+    milliseconds = [1000 * seconds for seconds in _step_seconds(trials).values()]
+    return spread_text(spread(milliseconds) if milliseconds else None, 0)
 
 
 def _mib(values: Sequence[int]) -> str:
-    return spread_text(spread([one / MIB for one in values]) if values else None, 0)
+    return spread_text(spread([value / MIB for value in values]) if values else None, 0)

@@ -38,10 +38,10 @@ def growth_figure(growth: Growth) -> Figure:
     figure, (left, right) = make_panels(1, 2, 3.9)
     sizes = growth.sizes
     styles = dict(zip(growth.ways, zip(OTHER_COLOURS, OTHER_MARKERS, strict=True), strict=False))
-    known = [one for one in sizes if device_bytes(one.kept)]
+    known = [size for size in sizes if device_bytes(size.kept)]
     left.plot(
-        [one.voxels for one in known],
-        [median(device_bytes(one.kept)) / MIB for one in known],
+        [size.voxels for size in known],
+        [median(device_bytes(size.kept)) / MIB for size in known],
         color=KEPT,
         linestyle="--",
         marker=".",
@@ -53,25 +53,25 @@ def growth_figure(growth: Growth) -> Figure:
         )
     right.axhline(1, color="#888888", linestyle="--", linewidth=1, zorder=1)
     for at, (way, (colour, marker)) in enumerate(styles.items()):
-        trained = [one for one in sizes if one.trains(way)]
+        trained = [size for size in sizes if size.trains(way)]
         line = {"color": colour, "marker": marker, "label": way}
-        measured = [one for one in trained if device_bytes(one.ways[way])]
+        measured = [size for size in trained if device_bytes(size.ways[way])]
         left.plot(
-            [one.voxels for one in measured],
-            [median(device_bytes(one.ways[way])) / MIB for one in measured],
+            [size.voxels for size in measured],
+            [median(device_bytes(size.ways[way])) / MIB for size in measured],
             **line,
         )
         _crosses(left, growth, way, colour, at)
-        timed = [(one.voxels, over) for one in trained if (over := one.over_kept(way))]
+        timed = [(size.voxels, over) for size in trained if (over := size.over_kept(way))]
         # Without support a capped step and an uncapped one are the same step.
         if way != WITHOUT and timed:
-            right.plot([one for one, _ in timed], [over.median for _, over in timed], **line)
+            right.plot([voxels for voxels, _ in timed], [over.median for _, over in timed], **line)
             for voxels, over in timed:
                 repeat_dots(right, [voxels] * len(over.values), over.values, colour)
-        foretold = [(one.voxels, ratio) for one in trained if (ratio := one.predicted(way))]
+        foretold = [(size.voxels, ratio) for size in trained if (ratio := size.predicted(way))]
         if way != WITHOUT and foretold:
             right.plot(
-                [one for one, _ in foretold],
+                [voxels for voxels, _ in foretold],
                 [ratio.median for _, ratio in foretold],
                 color=colour,
                 linestyle=":",
@@ -83,7 +83,7 @@ def growth_figure(growth: Growth) -> Figure:
     right.set_ylim(bottom=0)
     for axes in (left, right):
         axes.set_xscale("log", base=2)
-        axes.set_xticks([one.voxels for one in sizes], [_short(one.shape) for one in sizes])
+        axes.set_xticks([size.voxels for size in sizes], [_short(size.shape) for size in sizes])
         axes.minorticks_off()
         axes.set_xlim(0.8 * sizes[0].voxels, 1.25 * sizes[-1].voxels)
         axes.set_xlabel("size of a sample")
@@ -98,7 +98,7 @@ def _short(shape: Sequence[int]) -> str:
 
 def _crosses(axes: Any, growth: Growth, way: str, colour: str, at: int) -> None:
     """Mark the sizes that do not train, a row for each way below the lines."""
-    missing = [one.voxels for one in growth.sizes if way in one.ways and not one.trains(way)]
+    missing = [size.voxels for size in growth.sizes if way in size.ways and not size.trains(way)]
     places = [0.05 + 0.05 * at] * len(missing)
     axes.plot(
         missing,
@@ -112,24 +112,24 @@ def _crosses(axes: Any, growth: Growth, way: str, colour: str, at: int) -> None:
 
 def resolution_figure(compared: Sequence[Compared]) -> Figure:
     """Draw the Dice of every case, a row for each data set and a panel for each of its regions."""
-    columns = max(len(one.regions) for one in compared)
-    height = sum(bars_height(len(one.resolutions)) + 0.4 for one in compared)
+    columns = max(len(data_set.regions) for data_set in compared)
+    height = sum(bars_height(len(data_set.resolutions)) + 0.4 for data_set in compared)
     figure, panels = make_panels(len(compared), columns, height)
-    for row, one in enumerate(compared):
+    for row, data_set in enumerate(compared):
         for column in range(columns):
             axes = panels[row * columns + column]
-            if column < len(one.regions):
-                _boxes(axes, one, one.regions[column], is_first=column == 0)
+            if column < len(data_set.regions):
+                _boxes(axes, data_set, data_set.regions[column], is_first=column == 0)
             else:
                 axes.set_visible(False)
     return figure
 
 
-def _boxes(axes: Any, one: Compared, region: str, *, is_first: bool) -> None:
-    values = [list(resolution.case_dice(region).values()) for resolution in one.resolutions]
+def _boxes(axes: Any, data_set: Compared, region: str, *, is_first: bool) -> None:
+    values = [list(resolution.case_dice(region).values()) for resolution in data_set.resolutions]
     draw_boxes(axes, values, OTHER_COLOURS)
-    labels = [resolution.label for resolution in one.resolutions]
+    labels = [resolution.label for resolution in data_set.resolutions]
     axes.set_yticks(range(len(values)), labels if is_first else [""] * len(labels))
     axes.set_ylim(len(values) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
-    axes.set(title=f"{one.data}, {region}", xlabel="Dice of a case")
+    axes.set(title=f"{data_set.data}, {region}", xlabel="Dice of a case")

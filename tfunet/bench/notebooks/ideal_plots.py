@@ -52,22 +52,22 @@ def beside_campaign(
     """
     # Each pair shares its scale: that is what can be compared at a glance.
     figure, panels = make_panels(2, 2, 6.2, sharey="row")
-    top, right, bottom, other = panels
+    top, right, bottom, bottom_right = panels
     _deviations(top, family, styles, beside=[_percent(run) for run in runs])
     _ious(bottom, family, styles)
-    for axes, value in ((right, _percent), (other, lambda run: run.iou)):
+    for axes, value in ((right, _percent), (bottom_right, lambda run: run.iou)):
         for way in dict.fromkeys(run.way for run in runs):
             points = {run.num_gpus: value(run) for run in runs if run.way == way}
-            known = {count: one for count, one in points.items() if one is not None}
+            known = {count: point for count, point in points.items() if point is not None}
             colour, marker = STYLES[way]
             axes.plot(known.keys(), known.values(), color=colour, marker=marker, label=way)
     right.axhline(0, color="#888888", linestyle="--", linewidth=1, zorder=1)
     top.set(title=f"Deviation from the ideal: {name}", ylabel=DEVIATION)
     right.set_title("Deviation of the published campaign")
     bottom.set(title=f"IoU: {name}", ylabel="IoU, mean over regions and cases")
-    other.set_title("IoU of the published campaign")
+    bottom_right.set_title("IoU of the published campaign")
     counts = sorted({run.num_gpus for run in runs})
-    for axes in (right, other):
+    for axes in (right, bottom_right):
         replica_axis(axes, counts, "GPUs")
     for axes in (top, bottom):
         _replica_axis(axes, family)
@@ -110,12 +110,12 @@ def _deviations(axes: Any, family: Family, styles: Styles, beside: Sequence[floa
     extent = [0.0, *beside]
     for way in dict.fromkeys(cell.way for cell in cells):
         colour, marker = styles[way]
-        own = [cell for cell in cells if cell.way == way and cell.speed_up is not None]
-        x = np.array([cell.num_replicas * shift[way] for cell in own])
+        way_cells = [cell for cell in cells if cell.way == way and cell.speed_up is not None]
+        x = np.array([cell.num_replicas * shift[way] for cell in way_cells])
         ends = np.array(
             [
-                [100 * (one / cell.num_replicas - 1) for one in (s.value, s.low, s.high)]
-                for cell in own
+                [100 * (ratio / cell.num_replicas - 1) for ratio in (s.value, s.low, s.high)]
+                for cell in way_cells
                 if (s := cell.speed_up)
             ]
         )
@@ -132,8 +132,8 @@ def _deviations(axes: Any, family: Family, styles: Styles, beside: Sequence[floa
             capsize=3,
             zorder=3,
         )
-        for at, cell in zip(x, own, strict=True):
-            values = [100 * (one / cell.num_replicas - 1) for one in cell.speed_up_repeats]
+        for at, cell in zip(x, way_cells, strict=True):
+            values = [100 * (ratio / cell.num_replicas - 1) for ratio in cell.speed_up_repeats]
             repeat_dots(axes, [at * BESIDE] * len(values), values, colour)
             extent += values
         extent += list(middle)
@@ -147,7 +147,7 @@ def _ious(axes: Any, family: Family, styles: Styles) -> None:
     cells = [cell for cell in family.cells if cell.results]
     shift = shifts(cells)
     for cell in cells:
-        values = [fmean(one.iou.values()) for one in cell.results if one.iou]
+        values = [fmean(result.iou.values()) for result in cell.results if result.iou]
         if values:
             colour, marker = styles[cell.way]
             x = cell.num_replicas * shift[cell.way]

@@ -57,14 +57,14 @@ class Resolution:
             for case, regions in dice_by_case(trial.folder).items():
                 if region in regions:
                     values.setdefault(case, []).append(regions[region])
-        return {case: fmean(found) for case, found in values.items()}
+        return {case: fmean(run_dice) for case, run_dice in values.items()}
 
     def mean_dice(self, region: str) -> dict[int, float]:
         """Return the mean over cases of each run, by repeat."""
         return {
-            one.repeat: one.result.dice[region]
-            for one in self.trained
-            if one.result is not None and region in one.result.dice
+            trial.repeat: trial.result.dice[region]
+            for trial in self.trained
+            if trial.result is not None and region in trial.result.dice
         }
 
 
@@ -92,28 +92,28 @@ def read_resolutions(sweep: SweepRecord, key: str = COARSER) -> tuple[Compared, 
             data = _data(trial)
             coarser = int(flat(vars(trial.config)).get(key, 1))
             groups.setdefault(data["name"], {}).setdefault(coarser, []).append(trial)
-    found = []
+    compared = []
     for name, by_resolution in sorted(groups.items()):
-        resolutions = tuple(_resolution(*one) for one in sorted(by_resolution.items()))
-        trained = [trial for one in resolutions for trial in one.trained]
+        resolutions = tuple(_resolution(*group) for group in sorted(by_resolution.items()))
+        trained = [trial for resolution in resolutions for trial in resolution.trained]
         regions = dict.fromkeys(
-            region for one in trained if one.result is not None for region in one.result.dice
+            region for trial in trained if trial.result is not None for region in trial.result.dice
         )
-        if sum(bool(one.trained) for one in resolutions) > 1:
-            found.append(Compared(data=name, regions=tuple(regions), resolutions=resolutions))
-    if not found:
+        if sum(bool(resolution.trained) for resolution in resolutions) > 1:
+            compared.append(Compared(data=name, regions=tuple(regions), resolutions=resolutions))
+    if not compared:
         raise ValueError(
             f"{sweep.folder} has no data set with finished runs at two resolutions. Give the study "
             f'"{key}" = [1, 2] in its [grid].'
         )
-    return tuple(found)
+    return tuple(compared)
 
 
 def resolution_rows(compared: Sequence[Compared]) -> list[dict[str, str]]:
     """Return a row for each data set, region and resolution: the Dice of the cases."""
     return [
         {
-            "data": one.data,
+            "data": data_set.data,
             "region": region,
             "the network sees": resolution.label,
             "runs": str(len(resolution.trained)),
@@ -122,9 +122,9 @@ def resolution_rows(compared: Sequence[Compared]) -> list[dict[str, str]]:
             "quartiles": " to ".join(f"{part:.3f}" for part in np.quantile(dice, (0.25, 0.75))),
             "lowest": f"{min(dice):.3f}",
         }
-        for one in compared
-        for region in one.regions
-        for resolution in one.resolutions
+        for data_set in compared
+        for region in data_set.regions
+        for resolution in data_set.resolutions
         if (dice := list(resolution.case_dice(region).values()))
     ]
 
@@ -136,11 +136,11 @@ def resolution_sentences(compared: Sequence[Compared]) -> list[str]:
     no chance (p-values adjusted for all pairs), and the runs of every seed agree on its sign.
     """
     pairs = [
-        (one, region, one.resolutions[0], lower)
-        for one in compared
-        for region in one.regions
-        for lower in one.resolutions[1:]
-        if one.resolutions[0].mean_dice(region) and lower.mean_dice(region)
+        (data_set, region, data_set.resolutions[0], lower)
+        for data_set in compared
+        for region in data_set.regions
+        for lower in data_set.resolutions[1:]
+        if data_set.resolutions[0].mean_dice(region) and lower.mean_dice(region)
     ]
     estimates = [_over_cases(region, full, lower) for _, region, full, lower in pairs]
     adjusted = adjusted_p_values(estimates)
@@ -148,33 +148,33 @@ def resolution_sentences(compared: Sequence[Compared]) -> list[str]:
         _sentence(*pair, estimate, p)
         for pair, estimate, p in zip(pairs, estimates, adjusted, strict=True)
     ]
-    for one in compared:
-        for resolution in one.resolutions:
+    for data_set in compared:
+        for resolution in data_set.resolutions:
             for words in resolution.failed:
-                lines.append(f"{one.data} at {resolution.label} {words}.")
+                lines.append(f"{data_set.data} at {resolution.label} {words}.")
     return lines
 
 
 def _over_cases(region: str, full: Resolution, lower: Resolution) -> Estimate:
-    upper, other = full.case_dice(region), lower.case_dice(region)
-    cases = sorted(upper.keys() & other.keys())
+    upper, lower_dice = full.case_dice(region), lower.case_dice(region)
+    cases = sorted(upper.keys() & lower_dice.keys())
     return difference(
         {at: upper[case] for at, case in enumerate(cases)},
-        {at: other[case] for at, case in enumerate(cases)},
+        {at: lower_dice[case] for at, case in enumerate(cases)},
     )
 
 
 def _sentence(
-    one: Compared,
+    data_set: Compared,
     region: str,
     full: Resolution,
     lower: Resolution,
     estimate: Estimate,
     adjusted_p: float | None,
 ) -> str:
-    upper, other = full.case_dice(region), lower.case_dice(region)
-    common = upper.keys() & other.keys()
-    better = sum(upper[case] > other[case] for case in common)
+    upper, lower_dice = full.case_dice(region), lower.case_dice(region)
+    common = upper.keys() & lower_dice.keys()
+    better = sum(upper[case] > lower_dice[case] for case in common)
     runs = _by_seed(region, full, lower)
     seeds = ", ".join(f"{value:+.3f}" for value in runs) or "none in common"
     interval = (
@@ -183,22 +183,24 @@ def _sentence(
         else "too few cases for an interval"
     )
     return (
-        f"{one.data}, {region}: Dice {fmean(upper.values()):.3f} at {full.label} and "
-        f"{fmean(other.values()):.3f} at {lower.label}, {estimate.value:+.3f} ({interval}; by seed "
+        f"{data_set.data}, {region}: Dice {fmean(upper.values()):.3f} at {full.label} and "
+        f"{fmean(lower_dice.values()):.3f} at {lower.label}, {estimate.value:+.3f} ({interval}; by seed "
         f"{seeds}), better in {better} of {len(common)} cases: "
         f"{_verdict(estimate, adjusted_p, runs)}."
     )
 
 
 def _by_seed(region: str, full: Resolution, lower: Resolution) -> list[float]:
-    upper, other = full.mean_dice(region), lower.mean_dice(region)
-    return [upper[repeat] - other[repeat] for repeat in sorted(upper.keys() & other.keys())]
+    upper, lower_dice = full.mean_dice(region), lower.mean_dice(region)
+    return [
+        upper[repeat] - lower_dice[repeat] for repeat in sorted(upper.keys() & lower_dice.keys())
+    ]
 
 
 def _verdict(estimate: Estimate, adjusted_p: float | None, runs: Sequence[float]) -> str:
     if adjusted_p is None or len(runs) < MIN_INTERVAL:
         return "more cases or repeats are needed to tell"
-    agree = all(one * estimate.value > 0 for one in runs)
+    agree = all(difference * estimate.value > 0 for difference in runs)
     if adjusted_p >= 1 - CONFIDENCE or not agree:
         return "not distinguishable"
     return "the higher resolution is better" if estimate.value > 0 else "the lower one is better"
@@ -215,7 +217,7 @@ def _resolution(coarser: int, trials: Sequence[TrialRecord]) -> Resolution:
     return Resolution(
         coarser=coarser,
         shape=tuple(size // coarser for size in _data(trials[0])["patch"]),
-        trained=tuple(one for one in trials if one.result is not None),
+        trained=tuple(trial for trial in trials if trial.result is not None),
         failed=tuple(f"{how}: {ended(group)}" for how, group in failed.items()),
     )
 

@@ -46,7 +46,9 @@ def time_rows(run: str | Path) -> list[dict[str, str]]:
         row = {"process": str(process)}
         row |= {f"{name} (s)": f"{seconds:.2f}" for name, seconds in phases.items()}
         inside = inside_seconds(spans)
-        row |= {f"{name} of a step (ms)": f"{1000 * one:.1f}" for name, one in inside.items()}
+        row |= {
+            f"{name} of a step (ms)": f"{1000 * seconds:.1f}" for name, seconds in inside.items()
+        }
         rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))
     return [{name: row.get(name, "-") for name in names} for row in rows]
@@ -67,7 +69,7 @@ def step_timeline(run: str | Path, first_step: int, num_steps: int) -> Figure:
     figure, (axes,) = make_panels(1, 1, 1.1 + 0.8 * len(shown))
     labelled: set[str] = set()
     for index, spans in shown.items():
-        for span in sorted(spans, key=lambda one: one.name in INSIDE):
+        for span in sorted(spans, key=lambda span: span.name in INSIDE):
             name = span.name if span.name in COLOURS else "other"
             axes.barh(
                 index + (0.2 if span.name in INSIDE else -0.2),
@@ -92,12 +94,12 @@ def step_timeline(run: str | Path, first_step: int, num_steps: int) -> Figure:
 def _between(spans: Sequence[Span], first_step: int, num_steps: int) -> list[Span]:
     steps = range(first_step, first_step + num_steps)
     # The last attempt, where steps were made again after a process was killed.
-    begun = [one.begin_seconds for one in spans if one.name in STEPS and one.step == first_step]
+    begun = [span.begin_seconds for span in spans if span.name in STEPS and span.step == first_step]
     if not begun:
         return []
-    starts = [one.begin_seconds for one in spans if one.name == "start"]
-    end = min((one for one in starts if one > begun[-1]), default=math.inf)
-    return [one for one in spans if one.step in steps and begun[-1] <= one.begin_seconds < end]
+    starts = [span.begin_seconds for span in spans if span.name == "start"]
+    end = min((begin for begin in starts if begin > begun[-1]), default=math.inf)
+    return [span for span in spans if span.step in steps and begun[-1] <= span.begin_seconds < end]
 
 
 def _phase(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from tfunet.bench.analysis.swapping import Swapped, device_bytes, resident_bytes
+from tfunet.bench.analysis.swapping import BudgetComparison, device_bytes, resident_bytes
 from tfunet.bench.report.plot_style import (
     Styles,
     bars_height,
@@ -35,22 +35,24 @@ CAPTIONS = {
 PREDICTED = {"color": "#000000", "marker": "|", "markersize": 13, "markeredgewidth": 2}
 
 
-def memory_curves(found: Sequence[Swapped], styles: Styles) -> Figure:
+def memory_curves(comparisons: Sequence[BudgetComparison], styles: Styles) -> Figure:
     """Draw the memory in use over a step, as planned and with everything kept.
 
     A panel for each batch and budget, with the plan of the first run of each way.
     """
 
-    def key(one: Swapped) -> tuple[int, str]:
-        return one.replica_batch, one.budget
+    def key(comparison: BudgetComparison) -> tuple[int, str]:
+        return comparison.replica_batch, comparison.budget
 
-    groups = [(at, list(group)) for at, group in itertools.groupby(sorted(found, key=key), key)]
+    groups = [
+        (at, list(group)) for at, group in itertools.groupby(sorted(comparisons, key=key), key)
+    ]
     figure, panels = make_panels(len(groups), 1, 0.6 + 2.7 * len(groups), sharex=True)
     for axes, ((batch, budget), group) in zip(panels, groups, strict=True):
         # The first of each way, by number of replicas.
-        ways = {one.way: one for one in reversed(group)}
-        for at, (way, one) in enumerate(ways.items()):
-            plan, (colour, marker) = one.plans[0], styles[way]
+        ways = {comparison.way: comparison for comparison in reversed(group)}
+        for at, (way, comparison) in enumerate(ways.items()):
+            plan, (colour, marker) = comparison.plans[0], styles[way]
             # Equal curves lie inside each other.
             width = 1.1 + 0.9 * (len(ways) - 1 - at)
             if at == 0:
@@ -87,50 +89,50 @@ def _curve(axes: Any, curve: Sequence[Sequence[float]], seconds: float, **line: 
     axes.plot(times, [point[1] / MIB for point in curve], drawstyle="steps-post", **line)
 
 
-def predicted_and_measured(found: Sequence[Swapped], styles: Styles) -> Figure:
+def predicted_and_measured(comparisons: Sequence[BudgetComparison], styles: Styles) -> Figure:
     """Draw time and memory with a budget against those without, predicted and measured."""
-    figure, (left, right) = make_panels(1, 2, bars_height(len(found)) + 0.5, sharey=True)
+    figure, (left, right) = make_panels(1, 2, bars_height(len(comparisons)) + 0.5, sharey=True)
     left.axvline(1, color="#888888", linestyle="--", linewidth=1, zorder=1)
     right.axvline(0, color="#888888", linestyle="--", linewidth=1, zorder=1)
-    for at, one in enumerate(found):
-        _time(left, at, one, styles)
-        _memory(right, at, one, styles)
+    for at, comparison in enumerate(comparisons):
+        _time(left, at, comparison, styles)
+        _memory(right, at, comparison, styles)
     # Intervals of a few repeats can be so wide that they would flatten everything else.
     extent = [1.0]
-    for one in found:
-        extent += [*one.predicted_ratio.values, *one.ratio_repeats]
+    for comparison in comparisons:
+        extent += [*comparison.predicted_ratio.values, *comparison.ratio_repeats]
     room = 0.15 * (max(extent) - min(extent)) or 0.1
     left.set_xlim(min(extent) - room, max(extent) + room)
     left.set(xlabel="times as fast as without", title="Time")
     right.set(xlabel="peak memory less that without (MiB)", title="Memory")
-    left.set_yticks(range(len(found)), [one.label for one in found])
-    left.set_ylim(len(found) - 0.4, -0.6)
+    left.set_yticks(range(len(comparisons)), [comparison.label for comparison in comparisons])
+    left.set_ylim(len(comparisons) - 0.4, -0.6)
     for axes in (left, right):
         axes.grid(visible=False, axis="y")
     legend_above(figure, left, right)
     return figure
 
 
-def _time(axes: Any, at: int, one: Swapped, styles: Styles) -> None:
-    axes.plot(one.predicted_ratio.median, at, linestyle="none", zorder=4, **PREDICTED)
-    if (ratio := one.ratio) is None:
+def _time(axes: Any, at: int, comparison: BudgetComparison, styles: Styles) -> None:
+    axes.plot(comparison.predicted_ratio.median, at, linestyle="none", zorder=4, **PREDICTED)
+    if (ratio := comparison.ratio) is None:
         return
-    colour, marker = styles[one.way]
+    colour, marker = styles[comparison.way]
     ends = np.nan_to_num([[ratio.value - ratio.low], [ratio.high - ratio.value]])
     axes.errorbar([ratio.value], [at], xerr=ends, color=colour, marker=marker, capsize=3, zorder=3)
-    repeat_dots(axes, one.ratio_repeats, [at + 0.22] * len(one.ratio_repeats), colour)
+    repeat_dots(axes, comparison.ratio_repeats, [at + 0.22] * len(comparison.ratio_repeats), colour)
 
 
-def _memory(axes: Any, at: int, one: Swapped, styles: Styles) -> None:
-    colour, marker = styles[one.way]
+def _memory(axes: Any, at: int, comparison: BudgetComparison, styles: Styles) -> None:
+    colour, marker = styles[comparison.way]
     label = "predicted (of memory: the device's)" if at == 0 else None
-    saved = one.saved_bytes.median / MIB
+    saved = comparison.saved_bytes.median / MIB
     axes.plot(-saved, at, linestyle="none", label=label, zorder=4, **PREDICTED)
     for bytes_of, face, name in (
         (resident_bytes, colour, "measured, host memory of the processes"),
         (device_bytes, "white", "measured, device memory"),
     ):
-        upper, lower = bytes_of(one.upper), bytes_of(one.lower)
+        upper, lower = bytes_of(comparison.upper), bytes_of(comparison.lower)
         if upper and lower:
             axes.plot(
                 (median(upper) - median(lower)) / MIB,

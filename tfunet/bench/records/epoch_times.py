@@ -59,7 +59,9 @@ def epoch_times(folder: Path) -> list[EpochTimes]:
 
 def _epoch(row: Mapping[str, str], attempts: Sequence[tuple[int, float]]) -> EpochTimes:
     scored = ("val_loss", "dice_", "iou_")
-    began = max((one for one in attempts if one[0] <= int(row["steps"])), default=(1, 0.0))[1]
+    began = max(
+        (attempt for attempt in attempts if attempt[0] <= int(row["steps"])), default=(1, 0.0)
+    )[1]
     end = began + float(row["elapsed_seconds"])
     evaluation_begin = end - float(row["evaluation_seconds"])
     return EpochTimes(
@@ -70,5 +72,7 @@ def _epoch(row: Mapping[str, str], attempts: Sequence[tuple[int, float]]) -> Epo
         training_end=evaluation_begin,
         evaluation_begin=evaluation_begin,
         end=end,
-        scores={name: float(one) for name, one in row.items() if name.startswith(scored) and one},
+        scores={
+            name: float(value) for name, value in row.items() if name.startswith(scored) and value
+        },
     )

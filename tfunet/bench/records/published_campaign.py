@@ -102,6 +102,6 @@ def _epochs(path: Path) -> tuple[tuple[float, ...], float | None]:
             f"{path} must hold two or more epochs, because the first does not count; it has "
             f"{len(values)}."
         )
-    if not all(math.isfinite(one) and one > 0 for one in values):
+    if not all(math.isfinite(seconds) and seconds > 0 for seconds in values):
         raise ValueError(f"{path} has an epoch whose {COLUMN} is not positive. Write it anew.")
     return tuple(values[1:]), iou

@@ -83,7 +83,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         # Read here, so that what comes later may rely on them.
-        [(one["id"], one["cell"], one["changes"]) for one in table["trials"]], table["base"]
+        [(trial["id"], trial["cell"], trial["changes"]) for trial in table["trials"]], table["base"]
     except FileNotFoundError as error:
         raise ValueError(f"{folder} is no sweep's folder: it has no plan.json.") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -120,9 +120,9 @@ def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
 def planned_trial(root: Path, name: str) -> TrialRecord:
     """Return one trial of a sweep as its files tell it; ValueError if the plan has none such."""
     table = read_plan(root)
-    for one in table["trials"]:
-        if one["id"] == name:
-            return read_trial(_planned_trial(root, table, one))
+    for trial in table["trials"]:
+        if trial["id"] == name:
+            return read_trial(_planned_trial(root, table, trial))
     raise ValueError(f"The sweep in {root} has no trial {name!r}.")
 
 
@@ -143,8 +143,8 @@ def _planned(root: Path) -> SweepRecord:
         (_json(root / "running.json") or {}).get("trial") if RunFolder(root).is_locked() else None
     )
     trials = [
-        read_trial(_planned_trial(root, table, one), is_running=one["id"] == running)
-        for one in table["trials"]
+        read_trial(_planned_trial(root, table, trial), is_running=trial["id"] == running)
+        for trial in table["trials"]
     ]
     return SweepRecord(
         name=table.get("study", root.name),
@@ -155,15 +155,15 @@ def _planned(root: Path) -> SweepRecord:
     )
 
 
-def _planned_trial(root: Path, table: Mapping[str, Any], one: Mapping[str, Any]) -> TrialRecord:
+def _planned_trial(root: Path, table: Mapping[str, Any], planned: Mapping[str, Any]) -> TrialRecord:
     return TrialRecord(
-        id=one["id"],
-        folder=root / one["id"],
-        cell=one["cell"],
-        repeat=one.get("repeat", 1),
-        scaling=one.get("scaling", "weak"),
-        settings=one.get("settings", {}),
-        config=planned_config(table["base"], one["changes"]),
+        id=planned["id"],
+        folder=root / planned["id"],
+        cell=planned["cell"],
+        repeat=planned.get("repeat", 1),
+        scaling=planned.get("scaling", "weak"),
+        settings=planned.get("settings", {}),
+        config=planned_config(table["base"], planned["changes"]),
         environment={},
     )
 
@@ -235,11 +235,11 @@ def _read_result(trial: TrialRecord, text: str) -> TrialRecord:
         return replace(trial, state="failed", reason=f"result.json cannot be used: {error}")
     wrong = [name for name, passed in result.checks.items() if passed is not True]
     if wrong or not result.checks:
-        what = f"failed: {', '.join(wrong)}" if wrong else "are missing"
+        fault = f"failed: {', '.join(wrong)}" if wrong else "are missing"
         return replace(
             trial,
             state="failed",
-            reason=f"correctness checks {what}",
+            reason=f"correctness checks {fault}",
             exit_code=exit_codes.CHECK_FAILED,
         )
     if trial.config.profile:

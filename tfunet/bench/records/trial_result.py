@@ -81,19 +81,19 @@ def parse_result(table: Mapping[str, Any]) -> Result:
         name: table.get(name) for name in Result.__dataclass_fields__ if name not in READ_APART
     }
     pairs = table.get("synthetic_pairs_seconds") or ()
-    alone = [statistics.median(one) for one in table.get("alone_seconds") or ()]
+    alone = [statistics.median(seconds) for seconds in table.get("alone_seconds") or ()]
     averages = table.get("average_seconds")
     return Result(
         **plain,
-        real_seconds=statistics.median(one[0] for one in pairs) if pairs else None,
-        synthetic_seconds=statistics.median(one[1] for one in pairs) if pairs else None,
+        real_seconds=statistics.median(pair[0] for pair in pairs) if pairs else None,
+        synthetic_seconds=statistics.median(pair[1] for pair in pairs) if pairs else None,
         slowest_alone_seconds=max(alone, default=None),
         fastest_alone_seconds=min(alone, default=None),
         average_seconds=statistics.median(averages) if averages else None,
         peak_resident_bytes=_bytes(table, "peak_resident_bytes"),
         peak_device_bytes=_bytes(table, "peak_device_bytes"),
-        dice={str(region): float(one) for region, one in (table.get("dice") or {}).items()},
-        iou={str(region): float(one) for region, one in (table.get("iou") or {}).items()},
+        dice={str(region): float(value) for region, value in (table.get("dice") or {}).items()},
+        iou={str(region): float(value) for region, value in (table.get("iou") or {}).items()},
         checks=dict(table.get("checks") or {}),
         replicas_from_step=tuple(
             (int(step), int(count)) for step, count in table.get("replicas_from_step") or ()
@@ -110,4 +110,4 @@ def check_result(result: Result, config: RunConfig) -> None:
 
 
 def _bytes(table: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in table.get(name) or () if one is not None)
+    return tuple(int(value) for value in table.get(name) or () if value is not None)

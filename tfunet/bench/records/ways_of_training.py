@@ -25,4 +25,6 @@ def way_of(trial: TrialRecord) -> str:
 
 def speed_by_repeat(trials: Iterable[TrialRecord]) -> dict[int, float]:
     """Return images per second of the trials with numbers, by repeat."""
-    return {one.repeat: one.result.images_per_second for one in trials if one.result is not None}
+    return {
+        trial.repeat: trial.result.images_per_second for trial in trials if trial.result is not None
+    }

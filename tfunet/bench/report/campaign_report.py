@@ -34,7 +34,7 @@ WARNINGS = (
 
 def campaign_text(runs: Sequence[CampaignRun]) -> str:
     """Return table and warnings for a terminal."""
-    warnings = ["Before you rely on this:", *(f"- {one}" for one in WARNINGS)]
+    warnings = ["Before you rely on this:", *(f"- {warning}" for warning in WARNINGS)]
     table = [_heading(), *plain_text(campaign_rows(runs))]
     return "\n\n".join(["\n".join(table), "\n".join(warnings)])
 
@@ -53,7 +53,7 @@ def write_campaign_report(folder: str | Path, out: str | Path | None = None) -> 
     runs = read_campaign(folder)
     target = Path(out) if out is not None else Path(folder) / "report"
     RunFolder(target).create()
-    warnings = "\n".join(f"- {one}" for one in WARNINGS)
+    warnings = "\n".join(f"- {warning}" for warning in WARNINGS)
     text = (
         f"# {Path(folder).resolve().name}\n\n**Before you rely on this:**\n\n{warnings}\n\n"
         f"{_heading()}\n\n{markdown_text(campaign_rows(runs))}\n"

@@ -25,13 +25,13 @@ def findings(summary: Summary) -> dict[str, list[str]]:
         "Lost efficiency": _lost,
         "Scores": _scores,
     }
-    found = {}
+    by_heading = {}
     for heading, sentences in parts.items():
         for family in summary.families:
             title = f"{heading} with {family.title}" if family.title else heading
             if lines := list(sentences(family)):
-                found[title] = lines
-    return found
+                by_heading[title] = lines
+    return by_heading
 
 
 def doubts(summary: Summary) -> list[str]:
@@ -51,16 +51,16 @@ def doubts(summary: Summary) -> list[str]:
 
 
 def _comparisons(family: Family) -> Iterator[str]:
-    for one in family.main_comparisons:
-        yield _comparison(one)
+    for comparison in family.main_comparisons:
+        yield _comparison(comparison)
 
 
-def _comparison(one: Comparison) -> str:
-    verdict = one.verdict.replace("unknown", "more repeats are needed to tell")
-    count = one.upper.num_replicas
+def _comparison(comparison: Comparison) -> str:
+    verdict = comparison.verdict.replace("unknown", "more repeats are needed to tell")
+    count = comparison.upper.num_replicas
     return (
-        f"{one.upper.way} at {count} replica{'s' if count > 1 else ''} is {one.ratio.value:.2f} "
-        f"times as fast as {one.lower.way} ({interval_text(one.ratio)}{p_text(one.adjusted_p)}): "
+        f"{comparison.upper.way} at {count} replica{'s' if count > 1 else ''} is {comparison.ratio.value:.2f} "
+        f"times as fast as {comparison.lower.way} ({interval_text(comparison.ratio)}{p_text(comparison.adjusted_p)}): "
         f"{verdict}."
     )
 
@@ -99,11 +99,11 @@ def _law(family: Family, cells: Sequence[Cell]) -> Iterator[str]:
 def _lost(family: Family) -> Iterator[str]:
     for cell in family.cells:
         if cell.lost:
-            found = mean_lost(cell.lost)
-            parts = sorted(vars(found).items(), key=lambda one: -one[1])
+            lost = mean_lost(cell.lost)
+            parts = sorted(vars(lost).items(), key=lambda part: -part[1])
             shares = ", ".join(f"{name} {share:.1%}" for name, share in parts)
             yield (
-                f"{cell.way} at {cell.num_replicas} replicas loses {found.whole:.1%} of its time: "
+                f"{cell.way} at {cell.num_replicas} replicas loses {lost.whole:.1%} of its time: "
                 f"{shares}."
             )
 
@@ -116,19 +116,19 @@ def _scores(family: Family) -> Iterator[str]:
     if family.baseline is None or baseline is None or baseline.mean_dice is None or not others:
         return
     dice = baseline.mean_dice
-    what = (
+    reference = (
         f"the mean Dice of {baseline.label} ({dice.median:.3f}, {dice.low:.3f} to {dice.high:.3f})"
     )
     apart = [cell for cell in others if _differs(cell)]
     same = [cell for cell in others if not _differs(cell)]
     if apart:
-        yield f"Different from {what}: {'; '.join(map(_dice_difference, apart))}."
+        yield f"Different from {reference}: {'; '.join(map(_dice_difference, apart))}."
     if same:
         largest = max(same, key=_dice_distance)
-        can_tell = any(one.dice_p is not None for one in same)
+        can_tell = any(cell.dice_p is not None for cell in same)
         names = ", ".join(cell.label for cell in same)
         yield (
-            f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from {what}: "
+            f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from {reference}: "
             f"{names if apart or len(same) < MAX_NAMES else f'all {len(same)} others'}. Largest "
             f"difference: {_dice_difference(largest)}."
         )
@@ -156,7 +156,7 @@ def _dice_difference(cell: Cell) -> str:
 
 
 def _missing_trials(summary: Summary) -> Iterator[str]:
-    missing = [one for one in summary.not_done if one.state not in ("hopeless", "profiled")]
+    missing = [trial for trial in summary.not_done if trial.state not in ("hopeless", "profiled")]
     if missing:
         failed = sum(trial.state == "failed" for trial in missing)
         yield (
@@ -180,7 +180,7 @@ def _stopped(summary: Summary) -> Iterator[str]:
 
 def _warm_up(summary: Summary) -> Iterator[str]:
     results = [trial.result for trial in summary.sweep.trials if trial.result is not None]
-    older = sum(one.warm_up_steps is None for one in results)
+    older = sum(result.warm_up_steps is None for result in results)
     if older:
         yield (
             f"{older} of {len(results)} trials were recorded before the first steps of a run were "
@@ -268,13 +268,13 @@ def _repeats(summary: Summary) -> Iterator[str]:
 
 def _noise(summary: Summary) -> Iterator[str]:
     measured = summary.sweep.noise
-    spreads = [float(one.get("spread", 0)) for one in measured]
+    spreads = [float(measurement.get("spread", 0)) for measurement in measured]
     if spreads and max(spreads) > NOISY:
         yield (
             f"The machine was not quiet: a fixed computation varied by {max(spreads):.0%} "
             "(10th to 90th percentile)."
         )
-    medians = [float(one.get("median_seconds", 0)) for one in measured]
+    medians = [float(measurement.get("median_seconds", 0)) for measurement in measured]
     if medians and min(medians) > 0 and max(medians) / min(medians) - 1 > NOISY:
         yield (
             f"The machine's speed changed by {max(medians) / min(medians) - 1:.0%} between the "

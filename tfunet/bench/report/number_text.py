@@ -71,7 +71,7 @@ def markdown_text(rows: Sequence[Mapping[str, str]]) -> str:
 
 def markdown_list(heading: str, lines: Iterable[str]) -> str:
     """Return lines as a Markdown list under a heading in bold."""
-    return "\n".join([f"**{heading}**\n", *(f"- {one}" for one in lines)])
+    return "\n".join([f"**{heading}**\n", *(f"- {line}" for line in lines)])
 
 
 def _three(value: float) -> str:

@@ -98,7 +98,7 @@ def repeat_dots(
     style = {"facecolors": face, "edgecolors": colour, "linewidths": 0.9, "zorder": 4}
     marks = axes.scatter(x, y, s=size**2, marker=marker, **style)
     if trials:
-        marks.set_urls([f"#trial-{one.id}" for one in trials])
+        marks.set_urls([f"#trial-{trial.id}" for trial in trials])
 
 
 def draw_boxes(axes: Any, rows: Sequence[Any], colours: Sequence[str]) -> None:
@@ -154,8 +154,8 @@ def inline(svg: str, name: str, title: str) -> str:
     ids = set(re.findall(r'\bid="([^"]+)"', svg))
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
 
-    def own(found: re.Match[str]) -> str:
-        return f"{found[1]}#{name}-{found[2]}" if found[2] in ids else found[0]
+    def own(match: re.Match[str]) -> str:
+        return f"{match[1]}#{name}-{match[2]}" if match[2] in ids else match[0]
 
     svg = re.sub(r'(url\(|href=")#([^)"]+)', own, svg)
     label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")

@@ -90,7 +90,7 @@ def _drawing(figure: Figure, name: str, title: str, caption: str) -> Drawing:
 
 def named(*names: str) -> list[FigureKind]:
     """Return figures of a report by their names."""
-    return [one for one in FIGURES if one[0] in names]
+    return [kind for kind in FIGURES if kind[0] in names]
 
 
 def _scaling(family: Family, styles: Styles) -> Figure | None:
@@ -138,11 +138,13 @@ def _lines(
     tops = [1.0, *(cell.num_replicas * scale(cell) for cell in cells)]
     for way in dict.fromkeys(cell.way for cell in cells):
         colour, marker = styles[way]
-        own = [cell for cell in cells if cell.way == way]
-        x = np.array([cell.num_replicas * shift[way] for cell in own])
-        middle = np.array([cell.speed_up.value * scale(cell) for cell in own if cell.speed_up])
-        low = np.array([cell.speed_up.low * scale(cell) for cell in own if cell.speed_up])
-        high = np.array([cell.speed_up.high * scale(cell) for cell in own if cell.speed_up])
+        way_cells = [cell for cell in cells if cell.way == way]
+        x = np.array([cell.num_replicas * shift[way] for cell in way_cells])
+        middle = np.array(
+            [cell.speed_up.value * scale(cell) for cell in way_cells if cell.speed_up]
+        )
+        low = np.array([cell.speed_up.low * scale(cell) for cell in way_cells if cell.speed_up])
+        high = np.array([cell.speed_up.high * scale(cell) for cell in way_cells if cell.speed_up])
         errors = np.nan_to_num([middle - low, high - middle])
         axes.errorbar(
             x,
@@ -157,7 +159,7 @@ def _lines(
             capsize=3,
             zorder=3,
         )
-        for at, cell in zip(x, own, strict=True):
+        for at, cell in zip(x, way_cells, strict=True):
             values = [value * scale(cell) for value in cell.speed_up_repeats]
             repeat_dots(axes, [at * BESIDE] * len(values), values, colour, cell.done)
             tops += values
@@ -184,11 +186,11 @@ def _memory(family: Family, styles: Styles) -> Figure | None:
     on_device = [cell for cell in cells if cell.device_bytes is not None]
     figure, panels = make_panels(1, 2 if on_device else 1, bars_height(len(cells)))
     resident = [cell.resident_bytes.values if cell.resident_bytes else () for cell in cells]
-    _bars(panels[0], cells, [[one / GIB for one in row] for row in resident], styles, "{:.2f}")
+    _bars(panels[0], cells, [[value / GIB for value in row] for row in resident], styles, "{:.2f}")
     panels[0].set_xlabel("peak resident memory, all processes together (GiB)")
     if on_device:
         device = [cell.device_bytes.values if cell.device_bytes else () for cell in on_device]
-        rows = [[one / GIB for one in row] for row in device]
+        rows = [[value / GIB for value in row] for row in device]
         _bars(panels[1], on_device, rows, styles, "{:.2f}")
         panels[1].set_xlabel("peak device memory, fullest process (GiB)")
     return figure

@@ -30,7 +30,9 @@ MAX_POINTS = 300
 def loss_curves(family: Family, styles: Styles) -> Figure | None:
     """Draw the training loss over steps and over time, a column for each number of replicas."""
     curves = {(cell.way, cell.num_replicas): _curves(cell) for cell in family.cells if cell.results}
-    counts = _some(sorted({count for (_, count), found in curves.items() if found and count > 1}))
+    counts = _some(
+        sorted({count for (_, count), cell_curves in curves.items() if cell_curves and count > 1})
+    )
     counts = counts or [1]
     if not any(curves.values()):
         return None
@@ -38,7 +40,7 @@ def loss_curves(family: Family, styles: Styles) -> Figure | None:
     grid = np.array(panels, dtype=object).reshape(2, len(counts))
     for column, count in enumerate(counts):
         # One replica is in every column, as what the others are measured by.
-        shown = [key for key, found in curves.items() if found and key[1] in (1, count)]
+        shown = [key for key, cell_curves in curves.items() if cell_curves and key[1] in (1, count)]
         for at, (way, replicas) in enumerate(shown):
             is_reference = replicas < count
             # Curves that are equal over steps, as they should be, lie inside each other.
@@ -68,12 +70,12 @@ Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def _curves(cell: Cell) -> list[Curve]:
     """Return (step, seconds since the start of training, smoothed loss) of every repeat."""
-    found = []
+    curves = []
     for trial in cell.done:
         table = read_steps(trial.folder)
         if table["step"]:
-            found.append(smooth(table["step"], np.cumsum(table["seconds"]), table["loss"]))
-    return found
+            curves.append(smooth(table["step"], np.cumsum(table["seconds"]), table["loss"]))
+    return curves
 
 
 def smooth(step: ArrayLike, seconds: ArrayLike, loss: Sequence[float]) -> Curve:
@@ -87,8 +89,8 @@ def smooth(step: ArrayLike, seconds: ArrayLike, loss: Sequence[float]) -> Curve:
     return np.asarray(step)[keep], np.asarray(seconds)[keep], mean[keep]
 
 
-def _curve(axes: Any, found: Sequence[Curve], column: int, label: str, **line: Any) -> None:
-    for number, curve in enumerate(found):
+def _curve(axes: Any, curves: Sequence[Curve], column: int, label: str, **line: Any) -> None:
+    for number, curve in enumerate(curves):
         axes.plot(curve[column], curve[2], label=label if number == 0 else None, **line)
 
 
@@ -114,28 +116,30 @@ def _score_panel(axes: Any, family: Family, region: str, score: str, styles: Sty
     cells = [cell for cell in family.cells if cell.results]
     shift = shifts(cells)
     for cell in cells:
-        found = cell.dice(region) if score == "Dice" else cell.iou(region)
-        if found is None:
+        spread = cell.dice(region) if score == "Dice" else cell.iou(region)
+        if spread is None:
             continue
         colour, marker = styles[cell.way]
         x = cell.num_replicas * shift[cell.way]
         if cell.is_baseline:
-            axes.axhspan(found.low, found.high, color=colour, alpha=0.12, linewidth=0, zorder=0)
-        trials = cell.done if len(found.values) == len(cell.done) else ()
+            axes.axhspan(spread.low, spread.high, color=colour, alpha=0.12, linewidth=0, zorder=0)
+        trials = cell.done if len(spread.values) == len(cell.done) else ()
         repeat_dots(
             axes,
-            [x] * len(found.values),
-            found.values,
+            [x] * len(spread.values),
+            spread.values,
             colour,
             trials,
             face="none",
             marker=marker,
             size=5,
         )
-        first = cell.num_replicas == min(one.num_replicas for one in cells if one.way == cell.way)
+        first = cell.num_replicas == min(
+            other_cell.num_replicas for other_cell in cells if other_cell.way == cell.way
+        )
         axes.plot(
             x,
-            found.median,
+            spread.median,
             linestyle="none",
             marker=marker,
             markersize=7,
@@ -149,7 +153,7 @@ def case_boxes(family: Family, styles: Styles) -> Figure | None:
     regions = _regions(family)
     cells = [cell for cell in family.cells if cell.results]
     values = {region: [case_dice(cell, region) for cell in cells] for region in regions}
-    if not any(len(one) for rows in values.values() for one in rows):
+    if not any(len(dice) for rows in values.values() for dice in rows):
         return None
     figure, panels = make_panels(1, len(regions), bars_height(len(cells)) + 0.3, sharey=True)
     for axes, region in zip(panels, regions, strict=True):

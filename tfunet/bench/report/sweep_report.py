@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfunet.bench.analysis.swapping import Swapped, read_swapped, swapped_facts
+from tfunet.bench.analysis.swapping import BudgetComparison, budget_facts, compare_budgets
 from tfunet.bench.analysis.sweep_summary import Summary, summarise
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.findings import doubts, findings
@@ -107,14 +107,16 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     if swapping := _swapping(summary):
         blocks.append("Large-model support")
         blocks += ["\n".join(plain_text(rows)) for rows in swapping["tables"]]
-        blocks[-1] += "".join(f"\n- {one}" for one in swapping["sentences"])
-    found = findings(summary)
-    for heading, sentences in found.items():
+        blocks[-1] += "".join(f"\n- {sentence}" for sentence in swapping["sentences"])
+    by_heading = findings(summary)
+    for heading, sentences in by_heading.items():
         if not heading.startswith("Scaling"):
-            blocks.append("\n".join([heading, *(f"- {one}" for one in sentences)]))
+            blocks.append("\n".join([heading, *(f"- {sentence}" for sentence in sentences)]))
     warnings = doubts(summary)
     if warnings:
-        blocks.append("\n".join(["Before you rely on this:", *(f"- {one}" for one in warnings)]))
+        blocks.append(
+            "\n".join(["Before you rely on this:", *(f"- {warning}" for warning in warnings)])
+        )
     return "\n\n".join(blocks)
 
 
@@ -128,35 +130,35 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
         "trials_done": len(summary.sweep.trials) - len(summary.not_done),
         "cells": _cells(summary, target_dice),
         "comparisons": [
-            comparison_facts(family, one)
+            comparison_facts(family, comparison)
             for family in summary.families
-            for one in family.comparisons
+            for comparison in family.comparisons
         ],
-        "swapping": [swapped_facts(one) for one in _read_swapped(summary)[0]],
+        "swapping": [budget_facts(comparison) for comparison in _compare_budgets(summary)[0]],
         "findings": findings(summary),
         "doubts": doubts(summary),
     }
 
 
-def _read_swapped(summary: Summary) -> tuple[tuple[Swapped, ...], str]:
+def _compare_budgets(summary: Summary) -> tuple[tuple[BudgetComparison, ...], str]:
     """Return what ran under large-model support, and why that cannot be read, if it cannot."""
-    if not any(one.result is not None and one.config.swap for one in summary.sweep.trials):
+    if not any(trial.result is not None and trial.config.swap for trial in summary.sweep.trials):
         return (), ""
     try:
-        return read_swapped(summary.sweep), ""
+        return compare_budgets(summary.sweep), ""
     except ValueError as error:
         return (), str(error)
 
 
 def _swapping(summary: Summary) -> dict[str, Any] | None:
     """Return the section on large-model support; None where no trial had it."""
-    found, fault = _read_swapped(summary)
+    comparisons, fault = _compare_budgets(summary)
     if fault:
         return {"tables": [], "sentences": [fault]}
-    if not found:
+    if not comparisons:
         return None
-    tables = [rows(found) for rows in (plan_rows, time_rows, traffic_rows, memory_rows)]
-    return {"tables": tables, "sentences": verdicts(found)}
+    tables = [rows(comparisons) for rows in (plan_rows, time_rows, traffic_rows, memory_rows)]
+    return {"tables": tables, "sentences": verdicts(comparisons)}
 
 
 def _cells(summary: Summary, target_dice: float | None) -> list[dict[str, Any]]:
@@ -198,7 +200,7 @@ def _values(summary: Summary, target: Path, target_dice: float | None) -> dict[s
             key: "; ".join(f"{value} ({count} trials)" for value, count in counts.items())
             for key, counts in summary.environment_differences.items()
         },
-        "noise": [_noise(one) for one in sweep.noise],
+        "noise": [_noise(measurement) for measurement in sweep.noise],
         "trials": [
             {
                 "row": trial_row(trial),

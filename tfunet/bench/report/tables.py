@@ -66,12 +66,12 @@ def cost_rows(family: Family, target_dice: float | None = None) -> list[dict[str
             row["energy a run (Wh)"] = significant(_scaled(cell.energy_joules, 1 / 3600))
             row["J a sample"] = significant(cell.joules_per_sample)
         if target is not None:
-            found = reached(cell, target)
+            effort = reached(cell, target)
             row |= {
-                f"samples to Dice {target:g}": significant(found.samples if found else None),
-                "seconds": significant(found.seconds if found else None),
-                "device-hours": significant(found.device_hours if found else None),
-                "reached": _reached_text(found, len(cell.results)),
+                f"samples to Dice {target:g}": significant(effort.samples if effort else None),
+                "seconds": significant(effort.seconds if effort else None),
+                "device-hours": significant(effort.device_hours if effort else None),
+                "reached": _reached_text(effort, len(cell.results)),
             }
         rows.append(row)
     return rows
@@ -83,14 +83,14 @@ def lost_rows(family: Family) -> list[dict[str, str]]:
     for cell in family.cells:
         if not cell.lost:
             continue
-        found = mean_lost(cell.lost)
+        parts = mean_lost(cell.lost)
         bandwidth = cell.bus_bytes_per_second
         rows.append(
             {
                 "backend": cell.way,
                 "replicas": str(cell.num_replicas),
-                "lost efficiency": f"{found.whole:.3f}",
-                **{name: f"{value:+.3f}" for name, value in vars(found).items()},
+                "lost efficiency": f"{parts.whole:.3f}",
+                **{name: f"{value:+.3f}" for name, value in vars(parts).items()},
                 "average alone (ms)": significant(_scaled(cell.average_seconds, 1000)),
                 "bus GB/s": NONE if bandwidth is None else _three(bandwidth.median / 1e9),
             }
@@ -139,7 +139,7 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
         for name in apart:
             numbers.pop(name)
         for score in ("dice", "iou"):
-            numbers.update({f"{score}_{key}": one for key, one in numbers.pop(score).items()})
+            numbers.update({f"{score}_{key}": value for key, value in numbers.pop(score).items()})
         for name in ("peak_resident_bytes", "peak_device_bytes"):
             numbers[name] = " ".join(map(str, numbers[name]))
         facts |= numbers
@@ -180,30 +180,30 @@ def cell_facts(family: Family, cell: Cell, target_dice: float | None = None) -> 
     facts |= _spread_facts("energy_joules", cell.energy_joules)
     facts |= _spread_facts("joules_per_sample", cell.joules_per_sample)
     target = target_of(family.cells) if target_dice is None else target_dice
-    found = reached(cell, target)
+    effort = reached(cell, target)
     if target is not None:
-        facts |= {"target_dice": target, "reached": found.num_reached if found else 0}
-    if found is not None:
-        facts |= _spread_facts("samples_to_target", found.samples)
-        facts |= _spread_facts("seconds_to_target", found.seconds)
-        facts |= _spread_facts("device_hours_to_target", found.device_hours)
+        facts |= {"target_dice": target, "reached": effort.num_reached if effort else 0}
+    if effort is not None:
+        facts |= _spread_facts("samples_to_target", effort.samples)
+        facts |= _spread_facts("seconds_to_target", effort.seconds)
+        facts |= _spread_facts("device_hours_to_target", effort.device_hours)
     return facts
 
 
-def comparison_facts(family: Family, one: Comparison) -> dict[str, Any]:
+def comparison_facts(family: Family, comparison: Comparison) -> dict[str, Any]:
     """Return one comparison of speeds for programs: unrounded."""
     return {
         **family.settings,
-        "num_replicas": one.upper.num_replicas,
-        "upper": one.upper.way,
-        "lower": one.lower.way,
-        "ratio": one.ratio.value,
-        **interval_facts("ratio", one.ratio),
-        "repeats": one.ratio.repeats,
-        "paired": one.ratio.paired,
-        "p": one.ratio.p_value() if one.ratio.has_interval else None,
-        "adjusted_p": one.adjusted_p,
-        "verdict": one.verdict,
+        "num_replicas": comparison.upper.num_replicas,
+        "upper": comparison.upper.way,
+        "lower": comparison.lower.way,
+        "ratio": comparison.ratio.value,
+        **interval_facts("ratio", comparison.ratio),
+        "repeats": comparison.ratio.repeats,
+        "paired": comparison.ratio.paired,
+        "p": comparison.ratio.p_value() if comparison.ratio.has_interval else None,
+        "adjusted_p": comparison.adjusted_p,
+        "verdict": comparison.verdict,
     }
 
 
@@ -226,18 +226,18 @@ def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
 
 def family_heading(family: Family) -> str:
     """Return what a family's table is headed by: its settings, scaling and baseline."""
-    settings = describe({key: one for key, one in family.settings.items() if key != "scaling"})
+    settings = describe({key: value for key, value in family.settings.items() if key != "scaling"})
     fixed = "replica_batch" if family.scaling == "weak" else "global_batch"
     baseline = f"one replica of {family.baseline}" if family.baseline else "each its own replica"
-    what = f"{family.scaling} scaling (fixed {fixed}); speed-up against {baseline}"
-    return f"{settings}: {what}" if settings else what.capitalize()
+    terms = f"{family.scaling} scaling (fixed {fixed}); speed-up against {baseline}"
+    return f"{settings}: {terms}" if settings else terms.capitalize()
 
 
 def skipped_rows(summary: Summary) -> list[dict[str, str]]:
     """Return a row for each cell that the plan left out."""
     return [
-        {"cell": describe(one.get("settings", {})), "reason": str(one.get("reason", ""))}
-        for one in summary.sweep.skipped
+        {"cell": describe(cell.get("settings", {})), "reason": str(cell.get("reason", ""))}
+        for cell in summary.sweep.skipped
     ]
 
 
@@ -259,8 +259,8 @@ def _share_text(family: Family, cell: Cell) -> str:
     return text if low is None else f"{text} ({low:.3f} to {high:.3f})"
 
 
-def _reached_text(found: Reached | None, num_repeats: int) -> str:
-    return f"{found.num_reached} of {found.num_repeats}" if found else f"0 of {num_repeats}"
+def _reached_text(effort: Reached | None, num_repeats: int) -> str:
+    return f"{effort.num_reached} of {effort.num_repeats}" if effort else f"0 of {num_repeats}"
 
 
 def _gibibytes(spread: Spread | None) -> str:
@@ -269,7 +269,7 @@ def _gibibytes(spread: Spread | None) -> str:
 
 
 def _scaled(values: Spread | None, factor: float) -> Spread | None:
-    return None if values is None else spread([factor * one for one in values.values])
+    return None if values is None else spread([factor * value for value in values.values])
 
 
 def _spread_facts(name: str, spread: Spread | None) -> dict[str, float]:

@@ -15,7 +15,7 @@ def change_text(change: SweepChange) -> str:
     first, second = change.folders
     rows = [["cell", "images/s before", "after", "ratio", "adjusted p", "verdict"]]
     for cell in change.cells:
-        before, after = (NONE if one is None else f"{one:.1f}" for one in cell.speeds)
+        before, after = (NONE if speed is None else f"{speed:.1f}" for speed in cell.speeds)
         p_value = NONE if cell.adjusted_p is None else f"{cell.adjusted_p:.2g}"
         ratio_text = estimate_text(cell.ratio)
         rows.append([describe(cell.settings), before, after, ratio_text, p_value, cell.verdict])
@@ -23,7 +23,7 @@ def change_text(change: SweepChange) -> str:
         "\n".join([f"{second} against {first}, tolerance {change.tolerance:.1%}:", *columns(rows)])
     ]
     notes = [*change.unmatched, *change.doubts]
-    blocks.append("\n".join(["Before you rely on this:", *(f"- {one}" for one in notes)]))
+    blocks.append("\n".join(["Before you rely on this:", *(f"- {note}" for note in notes)]))
     return "\n\n".join(blocks)
 
 

@@ -50,7 +50,7 @@ def read_rule(table: Any) -> HopelessRule | None:
     kinds: dict[str, Any] = {"after": int, "slower_than": (int, float)}
     for key, value in table.items():
         if key not in kinds:
-            known = [one.name for one in fields(HopelessRule)]
+            known = [field.name for field in fields(HopelessRule)]
             raise ValueError(
                 f"Unknown key {key!r} in [hopeless].{near_match(key, known)} "
                 f"Known: {', '.join(known)}."
@@ -72,15 +72,17 @@ def why_hopeless(
     if rule is None or trial.state in (*FINISHED, "failed"):
         return ""
     settings = _but_way(trial)
-    group = [one for one in trials if _but_way(one) == settings]
+    group = [other for other in trials if _but_way(other) == settings]
     if _is_baseline(trial, group):
         return ""
-    own = sorted((one for one in group if one.cell == trial.cell), key=lambda one: one.repeat)
-    return _all_failed(own, rule) or _far_slower(own, group, rule)
+    cell_trials = sorted(
+        (other for other in group if other.cell == trial.cell), key=lambda other: other.repeat
+    )
+    return _all_failed(cell_trials, rule) or _far_slower(cell_trials, group, rule)
 
 
 def _but_way(trial: TrialRecord) -> dict[str, Any]:
-    return {key: one for key, one in vars(trial.config).items() if key not in (*WAY, "seed")}
+    return {key: value for key, value in vars(trial.config).items() if key not in (*WAY, "seed")}
 
 
 def _is_baseline(trial: TrialRecord, group: Iterable[TrialRecord]) -> bool:
@@ -90,27 +92,31 @@ def _is_baseline(trial: TrialRecord, group: Iterable[TrialRecord]) -> bool:
     return one_replica and (is_measured_by_itself or way_of(trial) == BASELINE)
 
 
-def _all_failed(own: Sequence[TrialRecord], rule: HopelessRule) -> str:
-    first = [one for one in own if one.repeat <= rule.after]
-    if len(first) < rule.after or any(one.state != "failed" for one in first):
+def _all_failed(cell_trials: Sequence[TrialRecord], rule: HopelessRule) -> str:
+    first = [trial for trial in cell_trials if trial.repeat <= rule.after]
+    if len(first) < rule.after or any(trial.state != "failed" for trial in first):
         return ""
-    reasons = "; ".join(dict.fromkeys(one.reason for one in first))
-    return f"{_repeats(one.repeat for one in first)} failed: {reasons}"
+    reasons = "; ".join(dict.fromkeys(trial.reason for trial in first))
+    return f"{_repeats(trial.repeat for trial in first)} failed: {reasons}"
 
 
 def _far_slower(
-    own: Sequence[TrialRecord], group: Sequence[TrialRecord], rule: HopelessRule
+    cell_trials: Sequence[TrialRecord], group: Sequence[TrialRecord], rule: HopelessRule
 ) -> str:
     cells: dict[int, list[TrialRecord]] = {}
-    for one in group:
-        cells.setdefault(one.cell, []).append(one)
+    for trial in group:
+        cells.setdefault(trial.cell, []).append(trial)
     speeds = {cell: speed_by_repeat(members) for cell, members in cells.items()}
-    able = {cell: found for cell, found in speeds.items() if len(found) >= rule.after}
-    slow = able.get(own[0].cell)
+    able = {cell: by_repeat for cell, by_repeat in speeds.items() if len(by_repeat) >= rule.after}
+    slow = able.get(cell_trials[0].cell)
     if slow is None:
         return ""
     fastest = max(able, key=lambda cell: median(able[cell].values()))
-    ratios = {one: able[fastest][one] / slow[one] for one in sorted(slow) if one in able[fastest]}
+    ratios = {
+        repeat: able[fastest][repeat] / slow[repeat]
+        for repeat in sorted(slow)
+        if repeat in able[fastest]
+    }
     if len(ratios) < rule.after or min(ratios.values()) <= rule.slower_than:
         return ""
     best = cells[fastest][0]
@@ -120,7 +126,7 @@ def _far_slower(
 
 
 def _repeats(numbers: Iterable[int]) -> str:
-    texts = [str(one) for one in numbers]
+    texts = [str(number) for number in numbers]
     return f"repeat{'s' if len(texts) > 1 else ''} {_listed(texts)}"
 
 

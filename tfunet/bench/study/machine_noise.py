@@ -34,7 +34,7 @@ def measure_noise(rounds: int = ROUNDS, clock: Callable[[], float] = time.perf_c
             since = clock()
             list(pool.map(lambda out: np.sin(values, out=out), outputs))
             seconds.append(clock() - since)
-    low, median, high = (float(one) for one in np.quantile(seconds, (0.1, 0.5, 0.9)))
+    low, median, high = (float(value) for value in np.quantile(seconds, (0.1, 0.5, 0.9)))
     measured: dict[str, Any] = {
         "median_seconds": median,
         "spread": (high - low) / median,

@@ -35,7 +35,7 @@ def plan_json(planned: Plan) -> dict[str, Any]:
             for trial in planned.trials
         ],
         "skipped": [
-            {"settings": dict(one.settings), "reason": one.reason} for one in planned.skipped
+            {"settings": dict(cell.settings), "reason": cell.reason} for cell in planned.skipped
         ],
         "hopeless": vars(planned.study.hopeless) if planned.study.hopeless else None,
         "notes": list(planned.notes),
@@ -51,7 +51,7 @@ def plan_table(planned: Plan) -> str:
         config = trial.config
         shape = [config.backend, config.num_replicas, num_processes(config)]
         values = [show(trial.settings[key]) for key in keys]
-        rows.append([str(one) for one in (number, trial.id, *shape, *values, config.seed)])
+        rows.append([str(value) for value in (number, trial.id, *shape, *values, config.seed)])
     cells = len({trial.cell for trial in planned.trials})
     lines = [
         f"Study {study.name}: {counted(len(planned.trials), 'trial')} "
@@ -68,8 +68,8 @@ def _skipped_lines(skipped: Sequence[Skipped], most: int = 5) -> Iterator[str]:
     if skipped:
         yield ""
         yield f"Skipped: {counted(len(skipped), 'cell')}."
-    for reason in dict.fromkeys(one.reason for one in skipped):
-        cells = [describe(one.settings) for one in skipped if one.reason == reason]
+    for reason in dict.fromkeys(cell.reason for cell in skipped):
+        cells = [describe(cell.settings) for cell in skipped if cell.reason == reason]
         yield f"  {reason}:"
         yield from (f"    {cell}" for cell in cells[:most])
         if len(cells) > most:

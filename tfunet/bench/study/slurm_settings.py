@@ -62,7 +62,7 @@ class Slurm:
 
 def read_slurm(table: Mapping[str, Any]) -> Slurm:
     """Return the table [slurm] of a study, checked."""
-    known = {one.name: one.default for one in fields(Slurm)}
+    known = {field.name: field.default for field in fields(Slurm)}
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in known:
@@ -71,7 +71,7 @@ def read_slurm(table: Mapping[str, Any]) -> Slurm:
                 f'{", ".join(known)}. Any other option goes into sbatch = ["--option=value"].'
             )
         if isinstance(known[key], tuple):
-            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
                 raise ValueError(f"{key} in [slurm] must be a list of texts, got {value!r}.")
             values[key] = tuple(value)
             continue

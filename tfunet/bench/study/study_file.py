@@ -58,7 +58,7 @@ class Study:
     def __post_init__(self) -> None:
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {self.repeats}.")
-        if any("elastic" in one for one in (self.base, self.grid, *self.cases)):
+        if any("elastic" in settings for settings in (self.base, self.grid, *self.cases)):
             raise ValueError(
                 "elastic cannot be set in a study: a trial that lost a process would no longer "
                 "measure what its cell says. It is run again instead."
@@ -98,8 +98,8 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
             key: _typed(f"{key} in [grid]", value, list)
             for key, value in flat(_typed("[grid]", table.get("grid", {}), dict)).items()
         },
-        cases=tuple(flat(one) for one in _tables("case", table.get("case", []))),
-        skips=tuple(_skip_rule(one) for one in _tables("skip", table.get("skip", []))),
+        cases=tuple(flat(case) for case in _tables("case", table.get("case", []))),
+        skips=tuple(_skip_rule(rule) for rule in _tables("skip", table.get("skip", []))),
         hopeless=read_rule(table.get("hopeless")),
         slurm=read_slurm(_typed("[slurm]", table.get("slurm", {}), dict)),
     )
@@ -122,16 +122,16 @@ def _skip_rule(table: Mapping[str, Any]) -> SkipRule:
 
 
 def _tables(name: str, value: Any) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise ValueError(f"Write [[{name}]] with two brackets: it is a list of tables.")
     return value
 
 
-def _typed(what: str, value: Any, kind: type) -> Any:
+def _typed(label: str, value: Any, kind: type) -> Any:
     # bool is an int to Python, and `repeats = true` is a mistake.
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         words = {str: "text", int: "a whole number", list: "a list", dict: "a table"}
-        raise ValueError(f"{what} must be {words[kind]}, got {value!r}.")
+        raise ValueError(f"{label} must be {words[kind]}, got {value!r}.")
     return value
 
 

@@ -44,10 +44,12 @@ def _key(key: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        entries = (f"{_key(key)} = {_value(one)}" for key, one in value.items() if one is not None)
+        entries = (
+            f"{_key(key)} = {_value(entry)}" for key, entry in value.items() if entry is not None
+        )
         return "{" + ", ".join(entries) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(one) for one in value) + "]"
+        return "[" + ", ".join(_value(entry) for entry in value) + "]"
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, (bool, int)):

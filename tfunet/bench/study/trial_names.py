@@ -42,7 +42,7 @@ def _part(key: str, value: Any) -> str:
     if isinstance(value, (str, dict)):
         return _plain(str(value))
     # A batch is named for what it is of: b4 for a replica's, g8 for the global one.
-    name = {"replica_batch": "b", "global_batch": "g"}.get(key, "".join(one[:1] for one in words))
+    name = {"replica_batch": "b", "global_batch": "g"}.get(key, "".join(word[:1] for word in words))
     return name + _plain(show(value))
 
 

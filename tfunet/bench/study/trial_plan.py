@@ -72,7 +72,7 @@ def plan_trials(study: Study, num_cores: float | None = None) -> Plan:
     cores = len(usable_cores()) if num_cores is None else num_cores
     cells, skipped, used_rules = _cells(study, cores)
     if not cells:
-        reasons = "; ".join(sorted({one.reason for one in skipped}))
+        reasons = "; ".join(sorted({cell.reason for cell in skipped}))
         raise ValueError(f"Nothing is left to run of study {study.name!r}: {reasons}.")
     settings = _varying(study, [cell.config for cell in cells])
     return Plan(
