@@ -1,4 +1,4 @@
-"""The comparison from Python: one call that runs a study and reports. Imports no TensorFlow."""
+"""`tfunet.compare`: one call from Python that runs a study and reports. No TensorFlow."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,23 +22,23 @@ def compare(
     folder: str | Path = "logs/compare",
     **settings: Any,
 ) -> Report:
-    """Train the same model on the same data in several ways, and report which is better.
+    """Train the same model on the same data with several backends, and report which is better.
 
-    Every run is a fresh process, so that functions must be importable: at the top of a file, not
-    typed into a notebook. A script that calls this keeps the call under
-    `if __name__ == "__main__":`. Called again with the same folder, it goes on.
+    Every run is a fresh process, so functions must be importable: define them at the top level of a
+    file, not in a notebook, and call this under `if __name__ == "__main__":`. A second call with
+    the same folder continues.
 
     Args:
-        build: The model's builder, or a string as in `RunConfig.model`.
+        build: The builder of the model, or a string as in `RunConfig.model`.
         data: A function that returns a DataSource, or a string as in `RunConfig.data`.
         backends: Names of backends.
-        num_replicas: Replicas; combinations that cannot be are skipped with the reason.
+        num_replicas: Numbers of replicas; impossible combinations are skipped with the reason.
         repeats: Runs of every combination, with different seeds.
         folder: Of the sweep and its report.
         **settings: Other keys of RunConfig.
 
-    Returns where the report is. Raises ValueError for a setting that is wrong, and RuntimeError
-    if the sweep was interrupted.
+    Returns the paths of the report. Raises ValueError for a wrong setting, and RuntimeError if the
+    sweep was interrupted.
     """
     table = {
         "name": Path(folder).name,
@@ -48,7 +48,7 @@ def compare(
     }
     code = run_sweep(study_from_dict(table), folder)
     if code > 128:
-        raise RuntimeError(f"The comparison was interrupted; call it again to go on ({folder}).")
+        raise RuntimeError(f"The comparison in {folder} was interrupted. Call it again to go on.")
     print(summary_table(Path(folder)))
     return write_report(Path(folder))
 

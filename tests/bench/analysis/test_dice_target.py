@@ -3,7 +3,14 @@ import dataclasses
 import pytest
 from synthetic_sweep import make_study, write_sweep
 
-from tfunet.bench.analysis.dice_target import common_target, dice_curve, reach, reached, target_of
+from tfunet.bench.analysis.dice_target import (
+    common_target,
+    curves_of,
+    dice_curve,
+    reach,
+    reached,
+    read_dice_target,
+)
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.run_tables import read_epochs
 from tfunet.bench.records.sweep_record import read_sweep
@@ -48,8 +55,9 @@ def test_effort_is_samples_seconds_and_device_hours(sweep):
 
 
 def test_the_common_target_is_what_the_worst_run_reached(sweep):
-    found = cells(sweep)
-    assert target_of(found.values()) == 0.70
+    target = read_dice_target(cells(sweep).values())
+    assert target.dice == 0.70
+    assert target.reached["horovod x2"].num_reached == 2
     assert common_target([]) is None
     assert common_target([[(0.009, None)]]) is None
     assert common_target([[(0.29, None)]]) == 0.29
@@ -59,12 +67,22 @@ def test_the_common_target_is_what_the_worst_run_reached(sweep):
 def test_repeats_that_did_not_reach_it_are_counted(sweep):
     cell = cells(sweep)["single x1"]
     write_epochs(cell.done[0].folder, [0.5, 0.75])
-    both, one = reached(cell, 0.7), reached(cell, 0.8)
+    curves = curves_of(cell)
+    both, one = reached(curves, 0.7), reached(curves, 0.8)
     assert (both.num_reached, both.num_repeats) == (2, 2)
     assert both.seconds.values == (4.0, 6.0)
     assert (one.num_reached, one.num_repeats) == (1, 2)
-    assert reached(cell, 0.99) is None
-    assert reached(cell, None) is None
+    assert reached(curves, 0.99) is None
+    assert "single x1" not in read_dice_target([cell], 0.99).reached
+
+
+def test_cells_without_a_dice_have_no_target(sweep):
+    for cell in cells(sweep).values():
+        for trial in cell.done:
+            (trial.folder / "epochs.csv").unlink()
+    target = read_dice_target(cells(sweep).values())
+    assert (target.dice, target.reached) == (None, {})
+    assert read_dice_target(cells(sweep).values(), 0.5).reached == {}
 
 
 def test_the_mean_over_regions_counts(tmp_path):

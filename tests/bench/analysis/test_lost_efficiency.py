@@ -55,7 +55,7 @@ def test_parts_are_those_that_were_planted_and_sum_to_the_whole(sweep):
     for parts in found["horovod x2"]:
         for name, milliseconds in TWO.items():
             assert getattr(parts, name) == pytest.approx((milliseconds - ONE[name]) / whole), name
-        assert parts.whole == pytest.approx(1 - sum(ONE.values()) / whole)
+        assert parts.total == pytest.approx(1 - sum(ONE.values()) / whole)
 
 
 def test_of_strong_scaling_one_replica_counts_by_its_share(tmp_path):
@@ -66,7 +66,7 @@ def test_of_strong_scaling_one_replica_counts_by_its_share(tmp_path):
     (family,) = summarise(read_sweep(tmp_path)).families
     (parts,) = next(cell for cell in family.cells if cell.label == "horovod x2").lost
     assert parts.computation == pytest.approx((97 - 95 / 2) / 150)
-    assert parts.whole == pytest.approx(1 - 100 / 2 / 150)
+    assert parts.total == pytest.approx(1 - 100 / 2 / 150)
 
 
 def test_the_report_shows_them_with_the_bus_bandwidth(sweep):

@@ -284,8 +284,8 @@ def test_two_sweeps_do_not_run_in_one_folder(harness):
 
 def test_a_killed_sweep_takes_its_trial_with_it_and_can_be_resumed(harness):
     program = (
-        "import sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; import test_sweep; "
-        "test_sweep.Harness(Path(sys.argv[1])).run('slow')"
+        "import sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; "
+        "import test_local_sweep; test_local_sweep.Harness(Path(sys.argv[1])).run('slow')"
     )
     folders = [str(harness.folder), str(Path(__file__).parent), str(SUPPORT)]
     sweep = subprocess.Popen([sys.executable, "-c", program, *folders])

@@ -1,9 +1,9 @@
-"""Statistics of repeated runs: spread, ratios with intervals, and verdicts on many of them. Pure.
+"""Confidence intervals of ratios (speed-ups) and differences over repeats, and verdicts. Pure.
 
 Why Student's t on logarithms, and no bootstrap: a sweep has 3 to 10 repeats, and a percentile
-bootstrap of so few cannot reach beyond the values that were seen: of 5 it has no p-value below 6 %,
-so that no verdict could be corrected for the number of comparisons. t covers the truth as it
-says at all of these numbers (tests/bench/analysis/test_coverage.py), and gives the p-values.
+bootstrap of so few values cannot reach beyond them. Of 5 values it has no p-value below 6 %, so no
+verdict could be adjusted for the number of comparisons. The intervals of t have their nominal
+coverage for 3 to 10 repeats (tests/bench/analysis/test_coverage.py), and t gives p-values.
 """
 
 import functools
@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-# Of two repeats, an honest interval reaches from a hundredth to a hundred times: it says nothing.
+# With two repeats, an interval reaches from a hundredth to a hundred times: it says nothing.
 MIN_INTERVAL = 3
 CONFIDENCE = 0.95
 
@@ -24,7 +24,7 @@ Verdict = Literal["faster", "slower", "not distinguishable", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Repeated values of one quantity, every one kept."""
+    """The values of a quantity over repeats, with median, range and quartiles."""
 
     median: float
     low: float
@@ -33,6 +33,10 @@ class Spread:
     upper_quartile: float
     values: tuple[float, ...]
 
+    def scaled(self, factor: float) -> "Spread":
+        """Return the spread in another unit: of all values times `factor`."""
+        return spread([factor * value for value in self.values])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
@@ -40,12 +44,12 @@ class Estimate:
 
     Args:
         value: The estimate.
-        low: Lower end of the interval; NaN where the repeats are too few for one.
-        high: Its upper end.
-        repeats: Pairs, or values of the side that has fewer.
-        paired: Whether each repeat of one side was compared with the same repeat of the other.
-        effect: The difference; of a ratio, its logarithm.
-        error: Standard error of `effect`; NaN where the repeats are too few.
+        low: Lower end of the interval; NaN with too few repeats.
+        high: Upper end of the interval.
+        repeats: Number of pairs, or of values of the side with fewer.
+        paired: Whether each repeat of one side is compared with the same repeat of the other.
+        effect: The difference, or the logarithm of the ratio.
+        error: Standard error of `effect`; NaN with too few repeats.
         freedom: Degrees of freedom of `error`.
     """
 
@@ -60,18 +64,16 @@ class Estimate:
 
     @property
     def has_interval(self) -> bool:
-        """Whether there were repeats enough for one, and so for a verdict."""
+        """Whether there are enough repeats for an interval, and so for a verdict."""
         return not math.isnan(self.error)
 
     def p_value(self, slack: float = 0.0) -> float:
-        """Return how probable an effect this far beyond `slack` is by chance, two-sided.
+        """Return the two-sided probability that chance alone is this far beyond `slack`.
 
-        Raises ValueError where the repeats are too few.
+        Raises ValueError with too few repeats.
         """
         if not self.has_interval:
-            raise ValueError(
-                f"{self.repeats} repeats give no p-value; it takes {MIN_INTERVAL} or more."
-            )
+            raise ValueError(f"A p-value needs {MIN_INTERVAL} or more repeats, got {self.repeats}.")
         beyond = abs(self.effect) - slack
         if beyond <= 0:
             return 1.0
@@ -81,7 +83,7 @@ class Estimate:
 def spread(values: Sequence[float]) -> Spread:
     """Return median, range and quartiles (linear between neighbours)."""
     if not len(values):
-        raise ValueError("There is no spread of no values.")
+        raise ValueError("A spread needs at least one value, got none.")
     low, lower, median, upper, high = np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
     return Spread(
         median=float(median),
@@ -94,11 +96,10 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def efficiency(speed_up: float, num_replicas: int) -> float:
-    """Return speed-up per replica, 1 at best.
+    """Return speed-up per replica: 1 is ideal.
 
-    Speed-up is a ratio of images per second: with a fixed replica batch (weak scaling) that is
-    what the job gained in throughput; with a fixed global batch (strong) it is the same number
-    as the ratio of times per step.
+    Speed-up is a ratio of images per second: with a fixed replica batch (weak scaling), that of
+    throughput; with a fixed global batch (strong scaling), it equals the ratio of step times.
     """
     if num_replicas < 1:
         raise ValueError(f"num_replicas must be at least 1, got {num_replicas}.")
@@ -108,32 +109,28 @@ def efficiency(speed_up: float, num_replicas: int) -> float:
 def ratio(
     top: Mapping[int, float], bottom: Mapping[int, float], confidence: float = CONFIDENCE
 ) -> Estimate:
-    """Return how many times `bottom` the values of `top` are; both positive, by repeat.
+    """Return the ratio of `top` to `bottom`; both are positive and given by repeat.
 
-    It is `difference` of the logarithms, so that it is the geometric mean of ratios, which does not
-    depend on what is divided by what (Fleming and Wallace 1986, doi:10.1145/5666.5673).
+    It is the `difference` of logarithms, and so a geometric mean of ratios, whose inverse is the
+    ratio of `bottom` to `top` (Fleming and Wallace 1986, doi:10.1145/5666.5673).
     """
     if any(value <= 0 for value in (*top.values(), *bottom.values())):
         raise ValueError("A ratio needs positive values.")
     logs = [{key: math.log(value) for key, value in side.items()} for side in (top, bottom)]
-    logs_difference = difference(logs[0], logs[1], confidence)
-    return replace(
-        logs_difference,
-        value=math.exp(logs_difference.value),
-        low=math.exp(logs_difference.low),
-        high=math.exp(logs_difference.high),
-    )
+    log_ratio = difference(logs[0], logs[1], confidence)
+    value, low, high = map(math.exp, (log_ratio.value, log_ratio.low, log_ratio.high))
+    return replace(log_ratio, value=value, low=low, high=high)
 
 
 def difference(
     top: Mapping[int, float], bottom: Mapping[int, float], confidence: float = CONFIDENCE
 ) -> Estimate:
-    """Return how much larger the values of `top` are than those of `bottom`, by repeat.
+    """Return the difference of `top` and `bottom`, which are given by repeat.
 
-    A repeat is a block of trials that ran close in time and with the same seed. Where both sides
-    have two or more of the same repeats, it is the mean of the differences within repeats, which
-    cancels what a block shares (a machine that slowed down, an easy split), with Student's
-    interval; else the difference of the means, with Welch's.
+    A repeat is a block of trials that ran close in time and with the same seed. With two or more
+    common repeats, this is the mean difference within repeats, which cancels what a block shares (a
+    slower machine, an easier split), with Student's interval. Otherwise it is the difference of the
+    means, with Welch's interval.
     """
     if not top or not bottom:
         raise ValueError("A comparison needs at least one value on each side.")
@@ -159,10 +156,10 @@ def difference(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number: that any one of them errs is as rare as it says.
+    """Return p-values adjusted for their number, by Holm's step-down procedure.
 
-    Holm's step-down procedure: valid however the comparisons depend on each other, which those of
-    one sweep do, and never weaker than Bonferroni's (Holm 1979, jstor.org/stable/4615733).
+    They control the probability of any false verdict, however the comparisons depend on each other,
+    and are never weaker than Bonferroni's (Holm 1979, jstor.org/stable/4615733).
     """
     adjusted = [0.0] * len(p_values)
     largest = 0.0
@@ -176,7 +173,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def adjusted_p_values(
     estimates: Sequence[Estimate | None], slack: float = 0.0
 ) -> list[float | None]:
-    """Return Holm's p-value of every estimate; None for those without one, which do not count."""
+    """Return the adjusted p-value of every estimate; None for estimates without an interval."""
     known = [estimate for estimate in estimates if estimate is not None and estimate.has_interval]
     adjusted = iter(holm([estimate.p_value(slack) for estimate in known]))
     return [
@@ -186,7 +183,7 @@ def adjusted_p_values(
 
 
 def speed_verdict(ratio: Estimate, adjusted_p: float | None) -> Verdict:
-    """Return what one may say of a ratio of speeds, given its adjusted p-value if it has one."""
+    """Return the verdict on a ratio of speeds, given its adjusted p-value if it has one."""
     if adjusted_p is None:
         return "unknown"
     if adjusted_p >= 1 - CONFIDENCE:
@@ -195,11 +192,11 @@ def speed_verdict(ratio: Estimate, adjusted_p: float | None) -> Verdict:
 
 
 def _error(samples: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """Return standard error and freedom of a mean (Student) or of a difference of two (Welch)."""
+    """Return standard error and degrees of freedom of a mean, or of a difference of two means."""
     parts = [_variance(sample) / len(sample) for sample in samples]
     weights = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True))
-    # Welch and Satterthwaite's degrees of freedom, rounded down: rather too wide. For one sample
-    # they are its size less one.
+    # Welch and Satterthwaite's degrees of freedom, rounded down for an interval that is rather too
+    # wide. For one sample they are its size less one.
     freedom = max(1, math.floor(sum(parts) ** 2 / weights + 1e-9)) if weights else 1
     return math.sqrt(sum(parts)), freedom
 
@@ -211,7 +208,7 @@ def _variance(values: Sequence[float]) -> float:
 
 @functools.cache
 def t_quantile(probability: float, freedom: int) -> float:
-    """Return the quantile, for a probability of at least 0.5, of Student's t distribution."""
+    """Return the quantile of Student's t distribution for a probability of at least 0.5."""
     low, high = 0.0, 1.0
     while _t_share(high, freedom) < probability:
         high *= 2

@@ -1,7 +1,7 @@
-"""What it took to reach a Dice: samples, seconds of training and device-hours."""
+"""How much training it took to reach a Dice: samples, seconds and device-hours."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfunet.bench.analysis.confidence_intervals import Spread, spread
@@ -12,12 +12,12 @@ from tfunet.bench.records.sweep_record import TrialRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """What a run had used up: samples and seconds of training, on so many replicas.
+    """How much a run had trained so far.
 
     Args:
         samples: Of all replicas together.
-        seconds: Of training alone, the first step (tracing) with it, evaluation without.
-        device_hours: The same hours of every replica's device, used or waiting.
+        seconds: Of training, with the first step (tracing) and without evaluation.
+        device_hours: The same time in hours, times the replicas.
     """
 
     samples: int
@@ -25,7 +25,7 @@ class Effort:
     device_hours: float
 
 
-# Mean Dice and the effort so far, after every evaluation.
+# Mean Dice, and the effort so far, after every evaluation.
 Curve = Sequence[tuple[float, Effort]]
 
 
@@ -34,8 +34,8 @@ class Reached:
     """The efforts of a cell's repeats to reach a Dice.
 
     Args:
-        num_reached: Repeats that reached it; the spreads are theirs.
-        num_repeats: Repeats with a Dice at all.
+        num_reached: Repeats that reached it; the spreads are over these.
+        num_repeats: Repeats that have a Dice.
     """
 
     num_reached: int
@@ -43,6 +43,33 @@ class Reached:
     samples: Spread
     seconds: Spread
     device_hours: Spread
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiceTarget:
+    """A Dice, and what it took each cell of a family to reach it.
+
+    Args:
+        dice: None if the cells have no common one.
+        reached: By label of the cell; cells that did not reach it are missing.
+    """
+
+    dice: float | None
+    reached: Mapping[str, Reached]
+
+
+def read_dice_target(cells: Iterable[Cell], dice: float | None = None) -> DiceTarget:
+    """Return what it took the cells of a family to reach `dice`, from the records of their trials.
+
+    By default, it is the highest Dice that all trials reached (`common_target`).
+    """
+    curves = {cell.label: curves_of(cell) for cell in cells}
+    if dice is None:
+        dice = common_target(curve for cell_curves in curves.values() for curve in cell_curves)
+    if dice is None:
+        return DiceTarget(dice=None, reached={})
+    efforts = {label: reached(cell_curves, dice) for label, cell_curves in curves.items()}
+    return DiceTarget(dice=dice, reached={key: value for key, value in efforts.items() if value})
 
 
 def dice_curve(trial: TrialRecord) -> Curve:
@@ -62,12 +89,12 @@ def dice_curve(trial: TrialRecord) -> Curve:
 
 
 def common_target(curves: Iterable[Curve]) -> float | None:
-    """Return the highest Dice, rounded down to a hundredth, that every curve reached.
+    """Return the highest Dice, rounded down to a hundredth, that all curves reached.
 
-    None where one never came so far, or there are no curves.
+    None if that is 0, or if there are no curves.
     """
     best = [max(dice for dice, _ in curve) for curve in curves if curve]
-    # 100 * 0.29 is a little less than 29.
+    # 100 * 0.29 is slightly less than 29.
     return math.floor(100 * min(best) + 1e-9) / 100 or None if best else None
 
 
@@ -76,16 +103,13 @@ def reach(curve: Curve, target: float) -> Effort | None:
     return next((effort for dice, effort in curve if dice >= target), None)
 
 
-def target_of(cells: Iterable[Cell]) -> float | None:
-    """Return the `common_target` of all trials of these cells."""
-    return common_target(dice_curve(trial) for cell in cells for trial in cell.done)
+def curves_of(cell: Cell) -> list[Curve]:
+    """Return the curve of each repeat of a cell that has one."""
+    return [curve for trial in cell.done if (curve := dice_curve(trial))]
 
 
-def reached(cell: Cell, target: float | None) -> Reached | None:
-    """Return what a cell's repeats needed for `target`; None where none reached it."""
-    if target is None:
-        return None
-    curves = [curve for trial in cell.done if (curve := dice_curve(trial))]
+def reached(curves: Sequence[Curve], target: float) -> Reached | None:
+    """Return the efforts of a cell's repeats to reach `target`; None if none of them did."""
     efforts = [effort for curve in curves if (effort := reach(curve, target)) is not None]
     if not efforts:
         return None

@@ -1,18 +1,18 @@
-"""Splits the efficiency that a run loses into where it is lost. Pure.
+"""Splits the efficiency that a run loses into parts. Pure.
 
-All times are of one optimizer step. Each part is one measured time less another one, less the same
-of one replica, so that they sum to the whole:
+All times are of one optimizer step. Each part is the difference of two measured times, minus the
+same difference of a run with one replica, so that the parts sum to the total:
 
-    the run's steps
-      | rest             the run's steps less the same steps after it
-    steps on its data
-      | input            less those with data in memory
-    steps with data in memory
-      | communication    less those that average nothing, on the slowest process
-    alone, the slowest process
-      | stragglers       less those on the fastest process
-    alone, the fastest process
-      | computation      less what the work takes on one replica, undisturbed
+    steps of the run
+      | rest             steps of the run - the same steps repeated after the run
+    steps on real data
+      | input            steps on real data - steps on data in memory
+    steps on data in memory
+      | communication    - steps without averaging gradients, on the slowest process
+    steps alone, slowest process
+      | stragglers       slowest process - fastest process
+    steps alone, fastest process
+      | computation      - the same work on one replica, undisturbed
     one replica
 """
 
@@ -25,7 +25,7 @@ from tfunet.bench.records.trial_result import Result
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """Shares of a run's step time: 1 less its efficiency, and the parts that sum to that."""
+    """The parts of the lost efficiency, as shares of a run's step time."""
 
     computation: float
     input: float
@@ -34,30 +34,30 @@ class Lost:
     rest: float
 
     @property
-    def whole(self) -> float:
-        """The efficiency that is lost."""
+    def total(self) -> float:
+        """The lost efficiency: 1 minus the efficiency."""
         return sum(vars(self).values())
 
 
 def lost(run: Result, single: Result, scaling: str) -> Lost | None:
-    """Return where `run` loses efficiency against `one` replica; None if it was not measured."""
+    """Return the parts that `run` loses against a `single` replica; None if not measured."""
     share = 1 / run.num_replicas if scaling == "strong" else 1.0
-    times, alone = _times(run), _times(single)
-    if times is None or alone is None or run.slowest_alone_seconds is None:
+    times, single_times = _times(run), _times(single)
+    if times is None or single_times is None or run.slowest_alone_seconds is None:
         return None
     step_seconds, real, synthetic, slowest, fastest = times
-    one_whole, one_real, one_synthetic, *_ = (share * value for value in alone)
+    single_seconds, single_real, single_synthetic, *_ = (share * value for value in single_times)
     return Lost(
-        computation=(fastest - one_synthetic) / step_seconds,
-        input=((real - synthetic) - (one_real - one_synthetic)) / step_seconds,
+        computation=(fastest - single_synthetic) / step_seconds,
+        input=((real - synthetic) - (single_real - single_synthetic)) / step_seconds,
         communication=(synthetic - slowest) / step_seconds,
         stragglers=(slowest - fastest) / step_seconds,
-        rest=((step_seconds - real) - (one_whole - one_real)) / step_seconds,
+        rest=((step_seconds - real) - (single_seconds - single_real)) / step_seconds,
     )
 
 
 def mean_lost(repeats: Sequence[Lost]) -> Lost:
-    """Return the mean of each part over repeats; means sum to the mean of the whole."""
+    """Return the mean of each part over repeats; the means sum to the mean total."""
     return Lost(
         **{part.name: fmean(getattr(row, part.name) for row in repeats) for part in fields(Lost)}
     )
@@ -66,7 +66,7 @@ def mean_lost(repeats: Sequence[Lost]) -> Lost:
 def bus_bytes_per_second(num_bytes: float, seconds: float, num_replicas: int) -> float:
     """Return the bus bandwidth of an all-reduce, as nccl-tests defines it.
 
-    Each of n processes must send and receive 2 (n - 1) / n of the data, whatever the algorithm.
+    With any algorithm, each of n processes sends and receives 2 (n - 1) / n of the data.
     """
     return 2 * (num_replicas - 1) / num_replicas * num_bytes / seconds
 
@@ -76,7 +76,7 @@ def _times(result: Result) -> tuple[float, ...] | None:
         result.median_step_seconds,
         result.real_seconds,
         result.synthetic_seconds,
-        # Of one replica, and of several in one process: there is nobody to wait for.
+        # One process has no other process to wait for.
         result.slowest_alone_seconds or result.synthetic_seconds,
         result.fastest_alone_seconds or result.synthetic_seconds,
     )

@@ -1,4 +1,4 @@
-"""How many repeats a wanted precision takes, and from which noise that follows."""
+"""How many repeats a precision needs, given the noise of trials."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,21 @@ from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
 from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.trial_plan import Plan
 
-# Of a normal distribution, from the 10th to the 90th percentile in standard deviations.
+# Distance of the 10th and 90th percentile of a normal distribution, in standard deviations.
 DECILES = 2.5631
-# The share of sweeps in which a difference as large as the precision is to be found.
+# Share of sweeps in which a difference as large as the precision is detected.
 POWER = 0.95
 MOST_REPEATS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """How much the ratio of two trials of the same repeat varies.
+    """Variation of the ratio of two trials of the same repeat.
 
     Args:
         deviation: Standard deviation of its logarithm: 0.02 is 2 %.
-        freedom: Degrees of freedom from which that is known; None for an assumption.
-        source: Where it comes from, for a sentence.
+        freedom: Degrees of freedom of that estimate; None for an assumption.
+        source: Where it comes from, as part of a sentence.
     """
 
     deviation: float
@@ -38,13 +38,13 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What a precision takes.
+    """The repeats that a precision needs.
 
     Args:
-        precision: The difference between two ways that is to be found: 0.02 is 2 %.
-        repeats: So many that it is found in 95 of 100 sweeps.
-        half_width: Of the 95 % interval of a ratio, to be expected with so many repeats.
-        num_comparisons: For which the verdicts are adjusted.
+        precision: Difference between two ways that should be detected: 0.02 is 2 %.
+        repeats: Number of repeats that detect it in 95 of 100 sweeps.
+        half_width: Expected half width of the 95 % interval of a ratio with these repeats.
+        num_comparisons: Number of comparisons that verdicts are adjusted for.
     """
 
     precision: float
@@ -55,20 +55,20 @@ class Need:
 
 
 def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need:
-    """Return how many repeats find a difference of `precision`, judged among all comparisons.
+    """Return how many repeats detect a difference of `precision` among all comparisons.
 
-    n such that (t(alpha) + t(power)) * deviation / sqrt(n) is the logarithm of the difference,
-    alpha divided by the number of comparisons, the first and hardest step of Holm's method. Where
-    the noise was estimated, t has the freedom of that estimate if it is the smaller one, which
-    makes up for a lucky estimate (Stein 1945, doi:10.1214/aoms/1177731088).
+    This is the n for which (t(alpha) + t(power)) * deviation / sqrt(n) is the logarithm of the
+    difference. alpha is divided by the number of comparisons, which is the first and hardest step
+    of Holm's method. If the noise was estimated from few degrees of freedom, t has these, which
+    allows for a lucky estimate (Stein 1945, doi:10.1214/aoms/1177731088).
 
-    Raises ValueError for a precision that is none, or that takes more than 1000 repeats.
+    Raises ValueError for an impossible precision, or one that needs more than 1000 repeats.
     """
     if not 0 < precision < 1:
-        raise ValueError(f"A precision lies between 0 % and 100 %, got {precision:.0%}.")
+        raise ValueError(f"precision must lie between 0 % and 100 %, got {precision:.0%}.")
     if noise.deviation < 0:
-        raise ValueError(f"Noise is 0 % or more, got {noise.deviation:.0%}.")
-    # Also a study of one way has a ratio: its speed-up.
+        raise ValueError(f"noise must be 0 % or more, got {noise.deviation:.0%}.")
+    # A study of one way has a ratio too: its speed-up.
     num_comparisons = max(1, num_comparisons)
     tests = 2 * num_comparisons
     effect = math.log1p(precision)
@@ -80,9 +80,9 @@ def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need
 
     if reach(MOST_REPEATS) > effect:
         raise ValueError(
-            f"A precision of {precision:.2%} takes more than {MOST_REPEATS} repeats with a noise "
-            f"of {noise.deviation:.1%} ({noise.source}). Ask for less, or make trials longer or "
-            "the machine quieter."
+            f"A precision of {precision:.2%} needs more than {MOST_REPEATS} repeats with a noise "
+            f"of {noise.deviation:.1%} ({noise.source}). Ask for a coarser precision, make trials "
+            "longer, or make the machine quieter."
         )
     low, high = MIN_INTERVAL - 1, MOST_REPEATS
     while high - low > 1:
@@ -101,9 +101,11 @@ def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need
 def block_noise(speeds: Sequence[Mapping[int, float]]) -> tuple[float, int]:
     """Return the variance of the log ratio of two cells within a repeat, and its freedom.
 
+    With cells as rows and repeats as columns, the residual of the logarithms after subtracting the
+    means of both is the noise of one cell. A ratio has twice its variance.
+
     Args:
-        speeds: Of every cell, by repeat. Cells and repeats as rows and columns: what is left of
-            the logarithms without the means of both is noise, half of a ratio's.
+        speeds: Of every cell, by repeat.
     """
     common = sorted(set.intersection(*(set(by_repeat) for by_repeat in speeds)))
     freedom = (len(speeds) - 1) * (len(common) - 1)
@@ -115,10 +117,10 @@ def block_noise(speeds: Sequence[Mapping[int, float]]) -> tuple[float, int]:
 
 
 def noise_of_records(summary: Summary) -> Noise | None:
-    """Return the noise within a sweep's repeats, pooled; None without two cells and repeats."""
+    """Return the pooled noise within repeats; None without two cells and two repeats."""
     parts = []
     for family in summary.families:
-        # A cell that was given up would leave all others no more repeats than it has.
+        # Only common repeats count, and a cell that was given up has few.
         kept = [cell for cell in family.cells if cell.results and not cell.is_stopped]
         speeds = [cell.speeds for cell in kept]
         if speeds:
@@ -135,20 +137,20 @@ def noise_of_records(summary: Summary) -> Noise | None:
 
 
 def noise_of_machine(measured: Mapping[str, Any]) -> Noise:
-    """Return the noise of a trial that varies as the fixed computation of `measure_noise` does."""
+    """Return the noise if trials vary as much as the fixed computation of `measure_noise`."""
     return Noise(
         deviation=math.sqrt(2) * float(measured["spread"]) / DECILES,
         freedom=None,
         source=(
-            "there are no repeats on record; assuming that a trial varies as a short computation "
-            f"on this machine just did, {float(measured['spread']):.1%} from the 10th to the 90th "
-            "percentile"
+            "there are no recorded repeats; assuming that a trial varies as much as a short "
+            f"computation on this machine just did, {float(measured['spread']):.1%} from the 10th "
+            "to the 90th percentile"
         ),
     )
 
 
 def assumed_noise(trial_deviation: float) -> Noise:
-    """Return the noise of trials with the standard deviation that somebody assumes."""
+    """Return the noise for an assumed standard deviation of trials."""
     return Noise(
         deviation=math.sqrt(2) * trial_deviation,
         freedom=None,
@@ -159,8 +161,8 @@ def assumed_noise(trial_deviation: float) -> Noise:
 def need_of(planned: Plan, folder: Path, precision: float, assumed: float | None = None) -> Need:
     """Return the repeats that a plan needs for a precision.
 
-    The noise is the one that is `assumed` of a trial, else that of the records in the sweep's
-    folder, else what this machine shows now.
+    The noise is the `assumed` standard deviation of a trial, or that of the records in the sweep's
+    folder, or that of this machine now.
     """
     noise = None if assumed is None else assumed_noise(assumed)
     if noise is None and (folder / "plan.json").is_file():
@@ -171,7 +173,7 @@ def need_of(planned: Plan, folder: Path, precision: float, assumed: float | None
 
 
 def num_comparisons(planned: Plan) -> int:
-    """Return how many comparisons of speed a plan's trials will allow."""
+    """Return how many comparisons of speed the trials of a plan will give."""
     trials = [
         TrialRecord(
             id=trial.id,

@@ -1,9 +1,9 @@
-"""Laws of scaling: how much of the work does not divide among replicas. Pure."""
+"""Laws of Amdahl and Gustafson: the serial share of the work, from speed-ups. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# The law whose speed-up is measured: of work that stays the same, or that grows with the replicas.
+# Strong scaling keeps the work constant, weak scaling lets it grow with the replicas.
 LAWS = {"strong": "Amdahl", "weak": "Gustafson"}
 
 
@@ -13,8 +13,8 @@ class Fit:
 
     Args:
         law: "Amdahl" or "Gustafson".
-        share: The serial share; below 0 where speed-ups are more than the replicas.
-        miss: Largest distance of a speed-up from the law, relative to the speed-up.
+        share: Serial share; below 0 if speed-ups exceed the number of replicas.
+        miss: Largest relative distance of a speed-up from the law.
     """
 
     law: str
@@ -23,17 +23,17 @@ class Fit:
 
     @property
     def limit(self) -> float | None:
-        """The speed-up of endlessly many replicas by Amdahl's law; None where there is no end."""
+        """The speed-up of infinitely many replicas by Amdahl's law; None if it has no limit."""
         return 1 / self.share if self.law == "Amdahl" and self.share > 0 else None
 
 
 def serial_share(speed_up: float, num_replicas: int, scaling: str) -> float:
-    """Return the share of the work that ran as if on one replica, from one speed-up.
+    """Return the serial share of the work from one speed-up.
 
-    Strong scaling: the experimentally determined serial fraction of Karp and Flatt 1990
-    (doi:10.1145/78607.78614), of the time on one replica. Weak scaling: s' of Gustafson 1988
-    (doi:10.1145/42411.42415), of the time on all. A share that rises with the replicas is
-    overhead that does, such as the average of the gradients.
+    With strong scaling, it is the serial fraction of Karp and Flatt 1990 (doi:10.1145/78607.78614),
+    a share of the time on one replica. With weak scaling, it is s' of Gustafson 1988
+    (doi:10.1145/42411.42415), a share of the time on all replicas. A share that grows with the
+    replicas shows overhead that grows, such as averaging gradients.
     """
     if num_replicas < 2:
         raise ValueError(f"A serial share needs 2 replicas or more, got {num_replicas}.")
@@ -44,11 +44,11 @@ def serial_share(speed_up: float, num_replicas: int, scaling: str) -> float:
 def fit(speed_ups: Mapping[int, float], scaling: str) -> Fit | None:
     """Return the law of the scaling, fitted by least squares; None for fewer than 2 speed-ups.
 
-    Amdahl's (1967, doi:10.1145/1465482.1465560) is 1 / S = s + (1 - s) / N, Gustafson's
-    S = N - s (N - 1): both are straight lines through the origin in the serial share s.
+    Amdahl's law (1967, doi:10.1145/1465482.1465560) is 1 / S = s + (1 - s) / N, and Gustafson's is
+    S = N - s (N - 1). Both are straight lines through the origin with the serial share s as slope.
 
     Args:
-        speed_ups: By number of replicas; that of one replica is no news.
+        speed_ups: By number of replicas; that of one replica is ignored.
         scaling: "strong" or "weak".
     """
     known = {count: value for count, value in speed_ups.items() if count > 1}

@@ -1,4 +1,4 @@
-"""A cell of a sweep: the repeats of one combination of settings; ratios of two cells. Pure."""
+"""A cell of a study: statistics over the repeats of one combination of settings. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,15 +24,14 @@ class Cell:
     """All repeats of one combination of settings.
 
     Args:
-        way: Backend with its options: what is compared, and never drawn as one line with another.
-        trials: All of them; `done` are those whose numbers count.
-        speed_up: Images per second over those of the baseline; None without one.
-        speed_up_repeats: The same of every repeat: over the baseline's of that repeat where it
-            has one, else over its median.
-        dice_difference: Mean Dice less that of the baseline; None without one.
-        lost: Where efficiency is lost, of every repeat that has measured it and has a baseline.
-        dice_p: p-value of `dice_difference`, adjusted for all those of the sweep; None where
-            there is none.
+        way: Backend with its options, which the study compares.
+        trials: All repeats; the numbers of `done` ones count.
+        speed_up: Images per second divided by those of the baseline; None without a baseline.
+        speed_up_repeats: Speed-up of every repeat, against the same repeat of the baseline, or
+            against its median.
+        dice_difference: Mean Dice minus that of the baseline; None without a baseline.
+        lost: Lost efficiency of every repeat that measured it and has a baseline.
+        dice_p: p-value of `dice_difference`, adjusted for all those of the sweep, or None.
     """
 
     way: str
@@ -49,42 +48,42 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Way and replicas: "horovod x2"."""
+        """Way and number of replicas: "horovod x2"."""
         return f"{self.way} x{self.num_replicas}"
 
     @property
     def done(self) -> tuple[TrialRecord, ...]:
-        """The trials that ended with all their checks true."""
+        """The trials that ended with all checks true."""
         return tuple(trial for trial in self.trials if trial.result is not None)
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """Their results."""
+        """The results of the trials that are done."""
         return tuple(trial.result for trial in self.trials if trial.result is not None)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was given up as hopeless before all its repeats."""
+        """Whether the cell was given up as hopeless before all its repeats ran."""
         return any(trial.state == "hopeless" for trial in self.trials)
 
     @property
     def images_per_second(self) -> Spread | None:
-        """Of all replicas together, over steady steps."""
+        """Speed of all replicas together, from steady steps."""
         return _spread(result.images_per_second for result in self.results)
 
     @property
     def synthetic_share(self) -> Spread | None:
-        """How near the steps come to those with data in memory, over the repeats."""
+        """Time of a step on data in memory divided by that of a step on real data."""
         return _spread(result.synthetic_share for result in self.results)
 
     @property
     def average_seconds(self) -> Spread | None:
-        """Of the average of the gradients, alone."""
+        """Time of averaging the gradients alone."""
         return _spread(result.average_seconds for result in self.results)
 
     @property
     def bus_bytes_per_second(self) -> Spread | None:
-        """Bus bandwidth of that average."""
+        """Bus bandwidth of averaging the gradients."""
         return _spread(
             bus_bytes_per_second(result.gradient_bytes, result.average_seconds, result.num_replicas)
             if result.gradient_bytes and result.average_seconds
@@ -104,12 +103,12 @@ class Cell:
 
     @property
     def device_bytes(self) -> Spread | None:
-        """Peak device memory of the process that needed most."""
+        """Peak device memory of the process that needs most."""
         return _spread(max(result.peak_device_bytes, default=None) for result in self.results)
 
     @property
     def device_hours(self) -> Spread | None:
-        """Hours of a whole run times its replicas: what it costs, used or waiting."""
+        """Hours of a run times its replicas."""
         seconds = [result.elapsed_seconds for result in self.results]
         return _spread(
             None if run_seconds is None else run_seconds * self.num_replicas / 3600
@@ -118,12 +117,12 @@ class Cell:
 
     @property
     def energy_joules(self) -> Spread | None:
-        """Of the training loop of a whole run, where counters could be read."""
+        """Energy of the training loop, if counters could be read."""
         return _spread(result.energy_joules for result in self.results)
 
     @property
     def joules_per_sample(self) -> Spread | None:
-        """The same over the samples that the run trained on."""
+        """Energy divided by the samples that the run trained on."""
         return _spread(
             None
             if trial.result.energy_joules is None or not trial.result.steps
@@ -139,20 +138,20 @@ class Cell:
 
     @property
     def regions(self) -> list[str]:
-        """Names of the regions that were scored."""
+        """Names of the scored regions."""
         return list(dict.fromkeys(region for result in self.results for region in result.dice))
 
     def dice(self, region: str) -> Spread | None:
-        """Return the mean Dice over cases, over the repeats."""
+        """Return the mean Dice over cases of each repeat."""
         return _spread(result.dice.get(region) for result in self.results)
 
     def iou(self, region: str) -> Spread | None:
-        """Return the mean IoU over cases, over the repeats."""
+        """Return the mean IoU over cases of each repeat."""
         return _spread(result.iou.get(region) for result in self.results)
 
     @property
     def mean_dice(self) -> Spread | None:
-        """Mean over regions of `dice`, over the repeats."""
+        """Mean of `dice` over regions."""
         return _spread(result.mean_dice for result in self.results)
 
     @property
@@ -165,13 +164,13 @@ class Cell:
 
 
 def speed_ratio(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:
-    """Return how many times as fast `upper` is; None where a side has no trial with numbers."""
+    """Return how many times as fast `upper` is; None if a side has no trial with numbers."""
     top, bottom = speed_by_repeat(upper), speed_by_repeat(lower)
     return ratio(top, bottom) if top and bottom else None
 
 
 def speed_ratios(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> tuple[float, ...]:
-    """Return the ratio of every repeat: over its own of `lower`, else over the median of those."""
+    """Return the ratio of every repeat to the same repeat of `lower`, or else to their median."""
     top, bottom = speed_by_repeat(upper), speed_by_repeat(lower)
     if not bottom:
         return ()
@@ -180,7 +179,7 @@ def speed_ratios(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> 
 
 
 def dice_difference(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:
-    """Return by how much the mean Dice of `upper` is higher; None where a side has none."""
+    """Return the difference of mean Dice; None if a side has none."""
     top, bottom = _dice_by_repeat(upper), _dice_by_repeat(lower)
     return difference(top, bottom) if top and bottom else None
 
@@ -188,8 +187,7 @@ def dice_difference(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) 
 def lost_by_repeat(
     trials: Iterable[TrialRecord], baseline: Iterable[TrialRecord], scaling: str
 ) -> tuple[Lost, ...]:
-    """Return where each repeat loses efficiency, where that and the same repeat of one replica
-    were measured."""
+    """Return the lost efficiency of each repeat that was measured, as was the baseline's."""
     baseline_results = {
         trial.repeat: trial.result for trial in baseline if trial.result is not None
     }
@@ -223,7 +221,7 @@ def _phases(result: Result) -> dict[str, float]:
     return {
         "start": result.start_seconds or 0.0,
         "first step": first,
-        # training_seconds holds the first step too.
+        # training_seconds includes the first step.
         "steady steps": max(0.0, (result.training_seconds or 0.0) - first),
         "evaluation": result.evaluation_seconds or 0.0,
         "saving": result.saving_seconds or 0.0,

@@ -16,7 +16,6 @@ from tfunet.bench.analysis.confidence_intervals import (
 from tfunet.bench.analysis.study_cell import speed_ratio, speed_ratios
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
-from tfunet.config.amount import MIB
 from tfunet.config.run import SWAP_KEYS, RunConfig
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.measured import Measured
@@ -195,10 +194,6 @@ def budget_text(config: RunConfig) -> str | None:
     if config.swap_compression is not None:
         limits.append(f"compressed to {config.swap_compression}")
     return ", ".join(map(str, limits))
-
-
-def scaled(values: Spread) -> Spread:
-    return spread([value / MIB for value in values.values])
 
 
 def step_seconds(trials: Iterable[TrialRecord]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Turns trials into what a report shows: families of cells, compared with each other. Pure."""
+"""Sorts the trials of a sweep into families of cells, and compares the cells. Pure."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ from tfunet.bench.records.ways_of_training import BASELINE, WAY, way_of
 from tfunet.config.keys import describe, flat, show
 from tfunet.machine.cpu_memory import VARIABLES
 
-# A cap that is set by hand is of the place, but one of `cpu_memory` is a setting.
+# These variables are facts of the machine if set by hand, but settings if `cpu_memory` set them.
 CAP_SWITCHES = tuple(f"switches.{name}" for name in VARIABLES)
-# What only scales with the ways of training that are compared.
+# Settings in which the cells of a family may differ.
 SCALED = ("num_replicas", "replica_batch", "global_batch", "seed")
-# With more ways than this, each is compared with the fastest only, not each with each.
+# With more ways than this, each is shown against the fastest only, not against each other.
 MAX_PAIRWISE = 3
 
 
@@ -36,8 +36,7 @@ class Comparison:
     """How many times as fast `upper` is as `lower`, both with the same number of replicas.
 
     Args:
-        adjusted_p: p-value of `ratio`, adjusted for all comparisons of speeds in the sweep; None
-            where there is none.
+        adjusted_p: p-value of `ratio`, adjusted for all comparisons of speeds, or None.
     """
 
     upper: Cell
@@ -47,20 +46,20 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """What one may say, given all comparisons that were made."""
+        """The verdict, adjusted for the number of comparisons."""
         return speed_verdict(self.ratio, self.adjusted_p)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Cells that differ in backend and number of replicas only, so that they can be compared.
+    """Cells that differ only in backend and number of replicas, so that they can be compared.
 
     Args:
-        scaling: "weak" (a fixed batch for each replica) or "strong" (a fixed global batch).
-        settings: In what the family differs from the other ones of the sweep.
+        scaling: "weak" (fixed batch of each replica) or "strong" (fixed global batch).
+        settings: Settings in which the families of the sweep differ.
         cells: Sorted by number of replicas.
-        baseline: One replica of the single-device backend, else of the only way that has one.
-        comparisons: Each way with each at equal numbers of replicas, the faster one first.
+        baseline: The way whose one replica is the baseline: "single", or the only one there is.
+        comparisons: All pairs of ways with equal numbers of replicas, the faster one first.
     """
 
     scaling: str
@@ -71,7 +70,7 @@ class Family:
 
     @property
     def title(self) -> str:
-        """The settings in one line; empty where there is only one family."""
+        """The settings in one line; empty if there is only one family."""
         return describe(self.settings)
 
     @property
@@ -81,7 +80,7 @@ class Family:
 
     @property
     def main_comparisons(self) -> list[Comparison]:
-        """Those to be shown: where the ways are many, only those with the fastest."""
+        """The comparisons to show: of many ways, only those with the fastest one."""
         comparisons = []
         for _, group in itertools.groupby(
             self.comparisons, lambda comparison: comparison.upper.num_replicas
@@ -102,13 +101,13 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A sweep, ready to be shown.
+    """A sweep, ready to be reported.
 
     Args:
         varying: Settings that differ between trials, with their values.
-        fixed: Settings that are the same in all.
-        environment: Facts of the machine that are the same for all trials.
-        environment_differences: Those that differ, with the number of trials of each value.
+        fixed: Settings that are equal in all trials.
+        environment: Facts of the machine that are equal for all trials.
+        environment_differences: Other facts, with the number of trials of each value.
     """
 
     sweep: SweepRecord
@@ -120,14 +119,14 @@ class Summary:
 
     @property
     def num_comparisons(self) -> int:
-        """Ratios of speeds on which there is a verdict, for whose number it is adjusted."""
+        """Number of ratios of speeds with a verdict; p-values are adjusted for it."""
         return sum(
             comparison.adjusted_p is not None for f in self.families for comparison in f.comparisons
         )
 
     @property
     def not_done(self) -> list[TrialRecord]:
-        """Trials without numbers, each with its reason."""
+        """Trials without numbers."""
         return [trial for trial in self.sweep.trials if trial.result is None]
 
 
@@ -149,7 +148,7 @@ def summarise(sweep: SweepRecord) -> Summary:
 
 
 def families_of(trials: Sequence[TrialRecord]) -> list[Family]:
-    """Sort trials into families; a cell with one replica is the baseline of several of them."""
+    """Sort trials into families; a cell with one replica can be in several of them."""
     groups: dict[tuple[str, str, int], list[TrialRecord]] = {}
     for trial in trials:
         if trial.config.num_replicas > 1:
@@ -172,7 +171,7 @@ def families_of(trials: Sequence[TrialRecord]) -> list[Family]:
 
 
 def groups_of(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Return the cells of a family in groups of equal numbers of replicas, which are compared."""
+    """Return the cells of a family in groups of equal numbers of replicas."""
     return [list(group) for _, group in itertools.groupby(cells, lambda cell: cell.num_replicas)]
 
 
@@ -185,7 +184,7 @@ def _key(trial: TrialRecord, scaling: str) -> tuple[str, str, int]:
 def _settings(trial: TrialRecord) -> dict[str, Any]:
     settings = dict(vars(trial.config))
     if settings["swap_disk"] is not None:
-        settings["swap_disk"] = "on disk"  # In which folder, each machine has its own.
+        settings["swap_disk"] = "on disk"  # The folder differs from machine to machine.
     return settings
 
 
@@ -207,7 +206,7 @@ def _family(trials: Sequence[TrialRecord], scaling: str, settings: Mapping[str, 
     groups: dict[tuple[str, int], list[TrialRecord]] = {}
     for trial in trials:
         groups.setdefault((way_of(trial), trial.config.num_replicas), []).append(trial)
-    # Single first, for it is what the others are measured by; else as in the study.
+    # The baseline comes first, the others as in the study.
     names = sorted(dict.fromkeys(way for way, _ in groups), key=lambda way: way != BASELINE)
     order = sorted(groups, key=lambda key: (key[1], names.index(key[0])))
     with_one = [way for way, count in order if count == 1]
@@ -251,7 +250,7 @@ def _compare(cells: Sequence[Cell]) -> list[Comparison]:
     for upper, lower in itertools.combinations(ranked, 2):
         times = speed_ratio(upper.trials, lower.trials)
         if times is not None:
-            # Medians can rank two cells one way and the repeats, pair by pair, the other way.
+            # Medians and paired repeats can rank two cells differently.
             if times.value < 1 and (turned := speed_ratio(lower.trials, upper.trials)) is not None:
                 upper, lower, times = lower, upper, turned
             comparisons.append(Comparison(upper=upper, lower=lower, ratio=times))
@@ -263,10 +262,10 @@ def _median_speed(cell: Cell) -> float:
 
 
 def _judged(families: Sequence[Family]) -> tuple[Family, ...]:
-    """Return the families with p-values: adjusted over all speeds, and over all scores.
+    """Return the families with p-values, adjusted over all speeds and over all scores.
 
-    All pairs count, also those that are not shown: which way is the fastest is seen only
-    afterwards. Speeds and scores answer two questions, and are two sets.
+    Pairs that are not shown count too, because the fastest way is only known afterwards. Speeds and
+    scores answer different questions, so they are adjusted apart.
     """
     speeds = iter(
         adjusted_p_values(
@@ -291,14 +290,14 @@ def _judged(families: Sequence[Family]) -> tuple[Family, ...]:
 
 
 def _score_difference(family: Family, cell: Cell) -> Estimate | None:
-    # Without one baseline for all, the cells' differences are of different things.
+    # Without a common baseline, the differences of cells cannot be compared.
     return None if cell.is_baseline or family.baseline is None else cell.dice_difference
 
 
 def shared_environment(
     trials: Iterable[TrialRecord],
 ) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
-    """Return facts that all trials share, and those that differ with their numbers of trials."""
+    """Return facts that are equal in all trials, and the others with a count of each value."""
     known = [
         {key: value for key, value in trial.environment.items() if _is_fact(key, trial)}
         for trial in trials
@@ -319,7 +318,7 @@ def shared_environment(
 
 
 def _is_fact(key: str, trial: TrialRecord) -> bool:
-    """Whether it tells the place of a trial; not its settings, and not its number there."""
+    """Whether `key` is a fact of the machine, not a setting or a number of the trial."""
     if trial.config.cpu_memory is not None and key in CAP_SWITCHES:
         return False
     return key != "cores" and not key.startswith("slurm.")

@@ -1,4 +1,4 @@
-"""Compares two sweeps cell by cell: did a change make training faster or slower?"""
+"""Compares the cells of two sweeps: did a change make training faster or slower?"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +26,11 @@ class CellChange:
     """One cell of both sweeps.
 
     Args:
-        settings: What varies in the first sweep.
-        speeds: Median images per second in the first and in the second; None without a good trial.
-        ratio: How many times as fast the second is; None where a side has no good trial.
-        adjusted_p: Of a ratio beyond the tolerance, adjusted for all cells.
-        verdict: On the second: "faster", "slower", "within tolerance", "not distinguishable" or
+        settings: Settings that vary in the first sweep.
+        speeds: Median images per second in both sweeps; None without a done trial.
+        ratio: How many times as fast the second is; None if a side has no done trial.
+        adjusted_p: p-value of a ratio beyond the tolerance, adjusted for all cells.
+        verdict: On the second sweep: "faster", "slower", "within tolerance", "not distinguishable" or
             "unknown".
     """
 
@@ -46,9 +46,9 @@ class SweepChange:
     """Two sweeps compared.
 
     Args:
-        cells: Those that both have, in the order of the first.
-        unmatched: The cells that only one of them has, in words.
-        doubts: What weakens the verdicts.
+        cells: Cells of both sweeps, in the order of the first.
+        unmatched: Sentences on the cells of only one of them.
+        doubts: Sentences on what weakens the verdicts.
     """
 
     folders: tuple[str, str]
@@ -70,21 +70,21 @@ def compare_sweeps(first: str | Path, second: str | Path, tolerance: float = 0.0
     """Compare the speeds of two sweeps' cells of equal settings.
 
     Args:
-        first: Folder of the sweep to measure by.
-        second: Folder of the other one.
+        first: Folder of the sweep before the change.
+        second: Folder of the sweep after the change.
         tolerance: A change that does not matter: 0.03 is 3 % slower, or as much faster.
 
-    Raises ValueError where a folder has no records, or they have no cell in common.
+    Raises ValueError if a folder has no records, or the sweeps have no common cell.
     """
     if not 0 <= tolerance < 1:
-        raise ValueError(f"A tolerance lies between 0 % and 100 %, got {tolerance:.0%}.")
+        raise ValueError(f"tolerance must lie between 0 % and 100 %, got {tolerance:.0%}.")
     sweeps = (read_sweep(first), read_sweep(second))
     ours, theirs = _cells(sweeps[0]), _cells(sweeps[1])
     common = [key for key in ours if key in theirs]
     if not common:
         raise ValueError(
-            f"{first} and {second} have no cell of equal settings in common, so there is nothing "
-            "to compare. Run the same study in both."
+            f"{first} and {second} have no cell with equal settings, so there is nothing to "
+            "compare. Run the same study in both."
         )
     slack = -math.log1p(-tolerance)
     ratios = [_ratio(ours[key], theirs[key]) for key in common]
@@ -116,7 +116,7 @@ def _cells(sweep: SweepRecord) -> dict[str, list[TrialRecord]]:
 
 def _ratio(ours: Sequence[TrialRecord], theirs: Sequence[TrialRecord]) -> Estimate | None:
     before, after = speed_by_repeat(ours), speed_by_repeat(theirs)
-    # Repeats of two sweeps did not run side by side, so they are no pairs: other numbers.
+    # Repeats of two sweeps did not run side by side: other numbers keep them from being paired.
     after = {-repeat: speed for repeat, speed in after.items()}
     return ratio(after, before) if after and before else None
 
@@ -147,27 +147,27 @@ def _unmatched(
 
 def _doubts(sweeps: tuple[SweepRecord, SweepRecord]) -> Iterator[str]:
     yield (
-        "The sweeps ran one after the other: what changed on the machine in between is in every "
-        "ratio."
+        "The sweeps ran one after the other: every ratio includes what changed on the machine in "
+        "between."
     )
     _, different = shared_environment([*sweeps[0].trials, *sweeps[1].trials])
     for key, counts in different.items():
         values = "; ".join(f"{value} ({count} trials)" for value, count in counts.items())
-        yield f"{key} is not the same everywhere: {values}."
+        yield f"{key} differs between trials: {values}."
     counts_all = [
         {trial.result.warm_up_steps is None for trial in sweep.trials if trial.result is not None}
         for sweep in sweeps
     ]
     if all(counts_all) and counts_all[0] != counts_all[1]:
         yield (
-            "Trials of one sweep were recorded before the first steps of a run were left out as "
-            "its warm-up, and look slower for that."
+            "Trials of one sweep are older records, in which the first steps of a run still count: "
+            "they look slower."
         )
     before, after = (_machine_seconds(sweep) for sweep in sweeps)
     if before and after and abs(math.log(after / before)) > math.log1p(NOISY):
         yield (
             f"A fixed computation took {after / before:.2f} times as long during the second sweep "
-            "as during the first: the machine, not the code."
+            "as during the first: the machine changed, not only the code."
         )
 
 

@@ -1,4 +1,4 @@
-"""One process of a run, and the guard over all of them, for the supervisor. No TensorFlow."""
+"""Starts a process of a run, and a guard that kills them all if the supervisor dies."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ import psutil
 from tfunet.process.watchdog import STACKS_SIGNAL, VARIABLE
 
 CHILD = Path(__file__).with_name("exec_on_cores.py")
-# Each line it reads names the groups that are alive; the last word of a killed supervisor counts.
+# Each line lists the groups that are alive; the last line of a killed supervisor counts.
 GUARD = 'while read -r line; do alive=$line; done; [ -z "$alive" ] || kill -s KILL -- $alive'
 
 
@@ -25,7 +25,7 @@ GUARD = 'while read -r line; do alive=$line; done; [ -z "$alive" ] || kill -s KI
 class Process:
     """A process that leads its own session and process group.
 
-    `code` is None while it runs, then as Popen counts: negative for a signal.
+    `code` is None while it runs, then the exit code, negative for a signal.
     """
 
     index: int
@@ -34,7 +34,7 @@ class Process:
     code: int | None = None
 
     def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        """Return what its standard output and its standard error arrive through."""
+        """Return the pipes of its standard output and its standard error."""
         if self.popen.stdout is None or self.popen.stderr is None:
             raise ValueError("The process was started without pipes: use `start`.")
         return self.popen.stdout, self.popen.stderr
@@ -47,19 +47,19 @@ class Process:
             return False
 
     def dump_stacks(self) -> None:
-        """Have it write its Python stacks to its standard error, also if it is stopped."""
+        """Make it write its Python stacks to its standard error, even if it is stopped."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.popen.pid, STACKS_SIGNAL)
             os.kill(self.popen.pid, signal.SIGCONT)
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the process and to what it started."""
-        # The group keeps its number as long as the process has not been waited for.
+        """Send a signal to the process and its children."""
+        # No new group gets this number before the process has been waited for.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, number)
 
     def has_just_ended(self) -> bool:
-        """Whether it has ended since the last call; what is left of its group is killed then."""
+        """Whether it has ended since the last call; if so, kill what is left of its group."""
         if self.code is not None:
             return False
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -91,7 +91,7 @@ def start(
 
 @final
 class Guard:
-    """A shell that kills the processes' groups when the supervisor's end of its pipe closes."""
+    """A shell that kills all process groups when the supervisor closes its pipe, or dies."""
 
     def __init__(self) -> None:
         self._popen = subprocess.Popen(
@@ -103,7 +103,7 @@ class Guard:
         )
 
     def watch(self, processes: Sequence[Process]) -> None:
-        """Tell it who is alive."""
+        """Tell the guard which processes are alive."""
         groups = " ".join(f"-{process.popen.pid}" for process in processes if process.code is None)
         if self._popen.stdin is not None:
             with contextlib.suppress(OSError):
@@ -111,24 +111,24 @@ class Guard:
                 self._popen.stdin.flush()
 
     def dismiss(self) -> None:
-        """Close its pipe; it kills whoever was last said to be alive, and ends."""
+        """Close the pipe: the guard kills the processes that it last heard were alive, and ends."""
         with contextlib.suppress(OSError):
             self._popen.communicate()
 
 
 @contextlib.contextmanager
 def signals_noted() -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGHUP in the list that is yielded, instead of acting on them.
+    """Collect SIGINT, SIGTERM and SIGHUP in a list, instead of acting on them.
 
-    What is ignored stays ignored (nohup). Outside the main thread nothing is collected: Python
-    allows no handler there.
+    Signals that are ignored stay ignored (nohup). Outside the main thread nothing is collected,
+    because Python allows no handler there.
     """
     noted: list[int] = []
     previous = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                previous[number] = signal.signal(number, lambda got, _: noted.append(got))
+                previous[number] = signal.signal(number, lambda received, _: noted.append(received))
     try:
         yield noted
     finally:

@@ -1,4 +1,4 @@
-"""Becomes a command that runs on given cores and dies with the process that started it.
+"""Runs a command in its own place: on given cores, and killed with the process that started it.
 
 Run it by its path: `python -I -S exec_on_cores.py PARENT CORES COMMAND...`. It is a program of its
 own, because a `preexec_fn` may deadlock in a parent with threads, such as a notebook. The cores and
@@ -18,10 +18,10 @@ def become(parent: int, cores: set[int], command: list[str]) -> None:
     os.sched_setaffinity(0, cores)
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    # The parent may have died before the kernel was told.
+    # The parent may have died before prctl.
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-    # Python ignores it, and an ignored signal stays ignored after an exec.
+    # Python ignores SIGPIPE, and an ignored signal stays ignored after an exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)

@@ -9,9 +9,13 @@ from tfunet import exit_codes
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `exit_code` as in tfunet.exit_codes, `process` the one to blame.
+    """How a run ended.
 
-    `is_lost`: that one was killed or hangs, and not by an error of its own.
+    Args:
+        exit_code: As in tfunet.exit_codes.
+        reason: In words; empty if it ended well.
+        process: Index of the process that failed first.
+        is_lost: Whether that process was killed or hangs, without an error of its own.
     """
 
     exit_code: int
@@ -21,11 +25,11 @@ class Outcome:
 
 
 def blame(failures: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return the (index, return code) that made the others fail, of those in order of their end.
+    """Return the (index, return code) that made the others fail.
 
-    They ended almost together, so the order alone does not tell: a process killed from outside
-    never follows another, one that ended on purpose knew why, and one whose collective broke
-    raises or aborts.
+    `failures` are in order of their end, but processes end almost together, so the order alone
+    does not tell. A process killed from outside follows no other; one that ended on purpose knew
+    why; one whose collective broke raises or aborts.
     """
 
     def rank(failure: tuple[int, int]) -> int:
@@ -40,13 +44,13 @@ def blame(failures: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 
 def follows_another(failures: Sequence[tuple[int, int]]) -> bool:
-    """Whether these (index, return code) look like what a process ends with whose peer is gone."""
+    """Whether these (index, return code) are typical of processes that lost a peer."""
     _, code = blame(failures)
     return code == -signal.SIGABRT or (code > 0 and code not in exit_codes.ON_PURPOSE)
 
 
 def describe_end(index: int, count: int, code: int, last_words: str) -> str:
-    """Return the reason that stands in failure.json; last_words is what an error ended with."""
+    """Return the reason for failure.json; `last_words` is the last line of an error."""
     who, where = f"process {index} of {count}", f"see log-{index}.txt"
     if code < 0:
         names = {int(known): known.name for known in signal.Signals}

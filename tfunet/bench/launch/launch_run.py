@@ -25,26 +25,26 @@ def launch(
     verbose: bool = False,
     grace_seconds: float = GRACE_SECONDS,
 ) -> Outcome:
-    """Run `config` in `folder` with as many processes as its backend needs, until all ended.
+    """Run `config` in `folder` with as many processes as its backend needs, until all have ended.
 
-    The terminal shows the chief's output (with `verbose` everyone's), and at a failure the end
-    of what the failing process wrote; log-<index>.txt holds everything. A failure is also
-    written to failure.json.
+    The terminal shows the output of the chief, or of all processes with `verbose`. After a failure
+    it shows the last lines of the process that failed, and failure.json holds the reason.
+    log-<index>.txt holds the whole output of a process.
 
-    Raises ValueError (a run that cannot be: too many replicas, a folder in use, finished or of
-    other settings) and WriteError before anything is started; afterwards an Outcome says it.
-    In the main thread SIGINT, SIGTERM and SIGHUP end the run, and a second one at once. In any
-    other thread signals stay the caller's.
+    Before any process is started, ValueError says that the run is impossible (too many replicas; a
+    folder in use, finished, or of other settings) and WriteError that files cannot be written.
+    Afterwards the Outcome tells. In the main thread, SIGINT, SIGTERM and SIGHUP end the run, and a
+    second signal ends it at once. In other threads, signals are left to the caller.
 
     Args:
         command: What each process runs; by default the worker on this folder.
-        grace_seconds: From SIGTERM to SIGKILL, for processes that are to end.
+        grace_seconds: Time between SIGTERM and SIGKILL.
     """
     plans = plan_processes(config, usable_cores())
     if config.elastic and len(plans) == 1:
         raise ValueError(
-            f"elastic goes on with the processes that are left, and this run of the backend "
-            f"{config.backend!r} has one. Leave it out; the same command resumes a run that ended."
+            f"elastic goes on with the processes that are left, but this run of the backend "
+            f"{config.backend!r} has only one. Leave elastic out: the same command resumes a run."
         )
     run_folder = RunFolder(folder)
     worker = [sys.executable, "-m", "tfunet.worker", str(folder)]
@@ -69,6 +69,6 @@ def launch(
             )
             config, plans = left, plan_processes(left, usable_cores())
     if noted and outcome.exit_code not in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
-        # It came too late to end this run; what the caller does next should not be spared.
+        # The signal came too late to end this run: it ends what the caller does next.
         signal.raise_signal(noted[0])
     return outcome

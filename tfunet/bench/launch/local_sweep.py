@@ -31,10 +31,10 @@ from tfunet.files.atomic import write_atomic, writing
 from tfunet.machine.cores import usable_cores
 from tfunet.record import RunFolder
 
-# From the signal to SIGKILL; a run needs some seconds to end its own processes.
+# Time between the signal and SIGKILL: a run needs some seconds to end its processes.
 GRACE_SECONDS = 20.0
 TICK_SECONDS = 0.2
-# A hopeless one is asked about anew: what it was judged by may have changed.
+# Hopeless trials are judged anew: other trials may have changed.
 NOT_DONE = ("waiting", "interrupted", "failed", "hopeless")
 
 
@@ -45,7 +45,7 @@ def train_command(folder: Path) -> list[str]:
 
 
 def say_now(line: str) -> None:
-    """Print a line so that it is seen at once, also through a pipe."""
+    """Print a line and flush it, so that a pipe passes it on at once."""
     print(line, flush=True)
 
 
@@ -61,21 +61,20 @@ def run_sweep(
 ) -> int:
     """Run the trials of `study` that are in one of `states`, and return an exit code.
 
-    A trial is done if it has its result.json with all checks true. One that failed is run again
-    from its start; the record of the earlier attempt goes to earlier/. One whose cell is hopeless
-    by the rule of the study (tfunet.bench.study.hopeless) is not run.
-    The folder may hold an earlier version of the study: what is new is added. Raises ValueError,
-    before anything changes, if a trial that was run is no longer in the study, or if another
-    sweep is running in the folder, here or under SLURM.
+    A trial is done if its result.json has all checks true. A failed trial is run again from its
+    start, and the record of the earlier attempt goes to earlier/. A trial is not run if its cell is
+    hopeless by the rule of the study (tfunet.bench.study.hopeless). The folder may hold an earlier
+    version of the study: new trials are added. Raises ValueError, before anything changes, if a
+    trial that was run is no longer in the study, or if another sweep is running in the folder, here
+    or under SLURM.
 
     Args:
-        command: The folder of a trial to the command that runs it and writes its record there.
-        num_cores: Cores to plan for; by default those of this machine.
-        say: Receives one line a trial.
-        noise: Measures how steady the machine is, before and after.
+        command: Returns the command that runs the trial in a folder and writes its record there.
+        num_cores: Cores to plan for; by default all of this machine.
+        say: Receives a line for each trial.
+        noise: Measures how steady the machine is; called before and after.
 
-    Returns 0, or the exit code of the first trial that failed; 130 or 143 if a signal ended the
-    sweep, and with it the trial that ran.
+    Returns 0, the exit code of the first failed trial, or 130 or 143 if a signal ended the sweep.
     """
     planned = plan_trials(study, num_cores)
     root = Path(folder)
@@ -86,12 +85,12 @@ def run_sweep(
         )
     RunFolder(root).create()
     with RunFolder(root).locked(), signals_noted() as noted:
-        # A sweep that was killed leaves it behind, and nobody else can be running here now.
+        # A killed sweep leaves it behind; the lock says that no other sweep runs here.
         (root / "running.json").unlink(missing_ok=True)
         write_plan(adopted(planned, root), root)
         sweep = read_sweep(root)
         due = [trial for trial in sweep.trials if trial.state in states]
-        # Where all that is due is given up, the machine is not timed for nothing.
+        # If all due trials are given up, the machine need not be timed.
         todo = due if not all(give_up(trial, sweep.trials, study.hopeless) for trial in due) else []
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}.")
         if todo:
@@ -99,7 +98,7 @@ def run_sweep(
             _run_trials(todo, sweep, root, study.hopeless, command, noted, say)
             _judge_again(root, study.hopeless)
         if noted:
-            say("Ended by a signal. The same command goes on from here.")
+            say("Ended by a signal. Run the same command to go on.")
             return exit_codes.INTERRUPTED if noted[0] == signal.SIGINT else exit_codes.TERMINATED
         if todo:
             _note_noise(root, "after", noise)
@@ -109,7 +108,7 @@ def run_sweep(
 def remaining_seconds(
     waiting: Sequence[TrialRecord], seconds: Mapping[int, Sequence[float]]
 ) -> float | None:
-    """Return an estimate from the `seconds` that trials took, by cell; None if none is known."""
+    """Estimate the time of the trials `waiting` from the `seconds` of others, by cell; or None."""
     known = [value for values in seconds.values() for value in values]
     if not known:
         return None
@@ -118,7 +117,7 @@ def remaining_seconds(
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as a person says them: "45 s", "12 min", "3.5 h"."""
+    """Return seconds in a readable unit: "45 s", "12 min", "3.5 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
@@ -152,7 +151,7 @@ def _run_trials(
         left = remaining_seconds(todo[number:], seconds)
         say(f"[{number}/{len(todo)}] {_line(ended, spent)}" + _estimate(left))
         if code == exit_codes.NOT_WRITTEN:
-            say("Files cannot be written: the sweep ends here.")
+            say("Files cannot be written, so the sweep ends here.")
             return
 
 
@@ -174,7 +173,7 @@ def _run_trial(
     command: Callable[[Path], Sequence[str]],
     noted: Sequence[int],
 ) -> int:
-    """Run one trial from its start; its folder tells afterwards how it ended, whatever happens."""
+    """Run one trial from its start, and make sure that its folder records how it ended."""
     set_aside(trial.folder, root)
     folder = RunFolder(trial.folder)
     folder.create()
@@ -186,10 +185,10 @@ def _run_trial(
         (root / "running.json").unlink(missing_ok=True)
     if folder.is_done():
         return code
-    has_said_why = (trial.folder / "failure.json").exists()
-    if noted and (not has_said_why or read_trial(trial).state == "failed"):
+    has_reason = (trial.folder / "failure.json").exists()
+    if noted and (not has_reason or read_trial(trial).state == "failed"):
         folder.write_failure("ended by a signal", exit_codes.INTERRUPTED)
-    elif not has_said_why:
+    elif not has_reason:
         reason, code = _explain(code, trial.folder / "log.txt")
         folder.write_failure(reason, code)
     return code
@@ -198,10 +197,10 @@ def _run_trial(
 def execute(
     command: Sequence[str], log: Path, noted: Sequence[int], *, forward: bool = True
 ) -> int:
-    """Return the exit code of a command that dies with us, its output in `log`.
+    """Run a command that dies with this process, its output in `log`; return its exit code.
 
-    A noted signal is passed on, and after some time SIGKILL; without `forward`, whoever sent it
-    ends the command too.
+    A noted signal is passed on, followed by SIGKILL after some time. Without `forward`, the sender
+    of the signal is expected to end the command.
     """
     cores = ",".join(map(str, usable_cores()))
     start = [sys.executable, "-I", "-S", str(CHILD), str(os.getpid()), cores]
@@ -235,7 +234,7 @@ def _wait(process: subprocess.Popen[bytes], noted: Sequence[int]) -> int:
 
 
 def _explain(code: int, log: Path) -> tuple[str, int]:
-    """Return reason and exit code of a process that ended without saying why in its record."""
+    """Return reason and exit code of a trial that recorded neither result nor failure."""
     if code < 0:
         return f"killed by {signal.Signals(-code).name}", exit_codes.PROCESS_DIED
     if code == exit_codes.OK:
@@ -245,7 +244,7 @@ def _explain(code: int, log: Path) -> tuple[str, int]:
 
 
 def _judge_again(root: Path, rule: HopelessRule | None) -> None:
-    """Take back what no longer holds, after trials that had failed were run again alone."""
+    """Withdraw judgements that no longer hold, after failed trials were run again alone."""
     trials = read_sweep(root).trials
     for trial in trials:
         if trial.state == "hopeless":

@@ -1,8 +1,8 @@
-"""Where the output of a run's processes goes: all of it to log files, some to the terminal.
+"""Passes the output of a run's processes on: all of it to log files, some to the terminal.
 
-The log gets whole lines, and of a line that was redrawn (a progress bar) its last state. The
-terminal gets a progress bar at once, so that it moves; TensorFlow's own messages stay in the
-log. No TensorFlow.
+The log gets complete lines; of a line that is redrawn (a progress bar) it gets the last state. The
+terminal gets a progress bar at once, so that it moves. Messages of TensorFlow's C++ code go to the
+log alone. No TensorFlow.
 """
 
 import codecs
@@ -16,7 +16,7 @@ from typing import BinaryIO, TextIO, final
 from tfunet.files.atomic import WriteError, writing
 
 TAIL_LINES = 20
-# Of TensorFlow's C++ code, all but its fatal messages; "2024-05-01 12:00:00.000000: E file.cc".
+# Messages of TensorFlow's C++ code, fatal ones excepted: "2024-05-01 12:00:00.000000: E file.cc".
 NATIVE_MESSAGE = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] |[IWE]\d{4} \d\d:\d\d:\d+\.\d+ "
     r"|WARNING: All log messages before absl::InitializeLog"
@@ -26,14 +26,14 @@ PIECE = re.compile(r"[^\r\n]*[\r\n]|[^\r\n]+")
 
 @final
 class Screen:
-    """The terminal (or notebook cell), shared by the processes that are shown."""
+    """The terminal or notebook cell, which several processes share."""
 
     def __init__(self) -> None:
         self._owner: int | None = None
         self._mid_line = False
 
     def write(self, owner: int | None, target: TextIO, text: str) -> None:
-        """Write at once; a process that finds another's unfinished line starts a new one."""
+        """Write at once; start a new line if another process left one unfinished."""
         if self._mid_line and owner != self._owner:
             text = "\n" + text
         try:
@@ -43,13 +43,13 @@ class Screen:
             encoding = target.encoding
             target.write(text.encode(encoding, "replace").decode(encoding))
         except (OSError, ValueError):
-            # Whoever read it has gone (`tfunet train | head`): the run goes on, the log has all.
+            # The reader has gone (`tfunet train | head`). The run goes on, and the log has it all.
             return
         self._owner = owner
         self._mid_line = not text.endswith("\n")
 
     def say(self, text: str) -> None:
-        """Write the supervisor's own words."""
+        """Write a line of the supervisor."""
         self.write(None, sys.stderr, f"{text}\n")
 
 
@@ -63,7 +63,7 @@ class Log:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     def add(self, lines: Sequence[bytes]) -> None:
-        """Write whole lines; raises WriteError on a full disk, and then only keeps the tail."""
+        """Write complete lines; raise WriteError on a full disk, and then only keep the tail."""
         self.tail.extend(line.decode(errors="replace") for line in lines[-TAIL_LINES:])
         if self._file.closed:
             return
@@ -71,14 +71,14 @@ class Log:
             with writing(self.path):
                 rest = b"".join(line + b"\n" for line in lines)
                 while rest:
-                    # A disk that fills up takes a part, and refuses the next.
+                    # A disk that fills up takes a part first, and refuses the rest.
                     rest = rest[self._file.write(rest) :]
         except WriteError:
             self._file.close()
             raise
 
     def last_words(self) -> str:
-        """Return the last line that is not one of TensorFlow's: of a traceback, the error."""
+        """Return the last line that is not TensorFlow's: the error, after a traceback."""
         return _last_words(self.tail)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class Log:
 
 
 def last_words(path: Path) -> str:
-    """Return the same of a log file that somebody else wrote; empty without one."""
+    """Return the same for the log file of another process; empty if there is none."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -114,7 +114,7 @@ class Stream:
         self._hiding = False
 
     def feed(self, data: bytes) -> None:
-        """Take what was read from the pipe; raises WriteError from the log."""
+        """Pass on what was read from the pipe; WriteError comes from the log."""
         if self._target is not None:
             shown = self._shown(self._decoder.decode(data))
             if shown:
@@ -125,7 +125,7 @@ class Stream:
             self._log.add([_last_state(line) for line in lines])
 
     def finish(self) -> None:
-        """Take the end of the pipe: a line without its end is written as one."""
+        """End the pipe: write an unfinished line as a line."""
         if self._line.strip():
             self.feed(b"\n")
 
@@ -135,8 +135,8 @@ class Stream:
         self._held = ""
         for piece in pieces:
             if self._prefix and self._end == "\n" and piece[-1] not in "\r\n":
-                # Among several processes, half a line waits for the rest: `print` writes a line
-                # in parts, and another's may come between. A progress bar is being redrawn.
+                # With several processes, half a line waits for the rest: `print` writes a line in
+                # parts, and those of another process may come in between.
                 self._held = piece
                 break
             if self._end in "\r\n":
@@ -150,7 +150,7 @@ class Stream:
 
 
 def _last_state(line: bytes) -> bytes:
-    """Return what a terminal shows of a line that was redrawn after carriage returns."""
+    """Return what a terminal shows of a line that carriage returns redrew."""
     states = (state for state in reversed(line.split(b"\r")) if state.strip())
     return next(states, b"")
 

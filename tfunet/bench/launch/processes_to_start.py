@@ -24,9 +24,9 @@ class ProcessPlan:
 
 
 def plan_processes(config: RunConfig, cores: Sequence[int]) -> list[ProcessPlan]:
-    """Return the processes of a run on this machine, each with its cores and a free port."""
+    """Return a run's processes on this machine, each with its cores and a free port."""
     count = num_processes(config)
-    # Checks that the processes can share the replicas, before anything else needs it.
+    # Raises early if the processes cannot share the replicas.
     Launch(process_count=count, num_replicas=config.num_replicas, addresses=("",) * count)
     shares = share_cores(cores, config.num_replicas, count, config.cores_per_replica)
     addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(count))
@@ -45,9 +45,9 @@ def plan_processes(config: RunConfig, cores: Sequence[int]) -> list[ProcessPlan]
 
 
 def fewer(config: RunConfig) -> RunConfig | None:
-    """Return the run with one process less, or as many less as its batch needs; None without any.
+    """Return the run with fewer processes that share the same global batch; None if none can.
 
-    Each process keeps its number of replicas, and the replicas share the same global batch.
+    It has one process less, or several if the batch does not divide. A process keeps its replicas.
     """
     count = num_processes(config)
     share = config.num_replicas // count
@@ -64,7 +64,7 @@ def fewer(config: RunConfig) -> RunConfig | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports of this machine that nobody listens on."""
+    """Return different free ports of this machine."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for port_socket in sockets:
@@ -75,8 +75,8 @@ def free_ports(count: int) -> list[int]:
 def child_environment(plan: ProcessPlan, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of one process.
 
-    TFUNET_LAUNCH tells it its place; TFUNET_TERMINAL is set if its standard error reaches a
-    terminal, which it cannot see through the pipe.
+    TFUNET_LAUNCH holds its Launch. TFUNET_TERMINAL is set if its standard error goes to a terminal,
+    which the process cannot see through the pipe.
     """
     environment = {
         **DEFAULTS,
@@ -95,5 +95,5 @@ def child_environment(plan: ProcessPlan, inherited: Mapping[str, str]) -> dict[s
 
 
 def prefix(place: Launch) -> str:
-    """Return what begins each line of a process on the terminal: nothing if it is alone."""
+    """Return the beginning of each line that a process prints; empty if it is the only one."""
     return f"[{place.process_index}] " if place.process_count > 1 else ""

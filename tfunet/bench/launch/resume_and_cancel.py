@@ -1,4 +1,4 @@
-"""What is done to a sweep that has its folder: resume, retry, cancel; here or under SLURM."""
+"""Resumes, retries and cancels a sweep that has its folder, here or under SLURM."""
 
 import contextlib
 import json
@@ -17,10 +17,10 @@ from tfunet.record import RunFolder
 
 
 def resume_sweep(folder: str | Path, states: Collection[str] = NOT_DONE) -> int | None:
-    """Run the trials in one of `states`, where the sweep was run before: here or under SLURM.
+    """Run the trials in one of `states` where the sweep was run before: here or under SLURM.
 
-    They run in the folder in which the sweep was started, by which the paths in its study are
-    meant. Returns an exit code, or None where they were submitted and are yet to end.
+    The working folder is that of the first start, which the paths in the study are relative to.
+    Returns an exit code, or None after a submission to SLURM.
     """
     root = Path(folder).resolve()
     with contextlib.chdir(_working_folder(root)):
@@ -32,17 +32,18 @@ def resume_sweep(folder: str | Path, states: Collection[str] = NOT_DONE) -> int 
 
 
 def cancel_sweep(folder: str | Path, trials: Collection[str] = ()) -> list[str]:
-    """End the sweep, or these trials of it; return the names of those that ran or were queued.
+    """End all trials of a sweep, or the named ones; return those that were running or queued.
 
-    A sweep that runs on this machine can only be ended as a whole: each of its trials takes the
-    place of the one before.
+    On this machine only the whole sweep can be ended: the next trial would start at once.
     """
     root = Path(folder)
     sweep = read_sweep(root)
     known = [trial.id for trial in sweep.trials]
     for name in trials:
         if name not in known:
-            raise ValueError(f"The sweep in {root} has no trial {name!r}. See: tfunet sweep status")
+            raise ValueError(
+                f"The sweep in {root} has no trial {name!r}. List them: tfunet sweep status"
+            )
     chosen = {
         name: entry for name, entry in queued_trials(root).items() if not trials or name in trials
     }
@@ -50,8 +51,8 @@ def cancel_sweep(folder: str | Path, trials: Collection[str] = ()) -> list[str]:
     running = [trial.id for trial in sweep.trials if trial.state == "running"]
     if running and trials:
         raise ValueError(
-            f"The sweep runs on this machine, where it can only be cancelled as a whole: tfunet "
-            f"sweep cancel {root}"
+            "The sweep runs on this machine, where single trials cannot be cancelled. To cancel "
+            f"all of it: tfunet sweep cancel {root}"
         )
     if running:
         os.kill(_process_of(root), signal.SIGTERM)
@@ -64,19 +65,19 @@ def is_under_slurm(folder: str | Path) -> bool:
 
 
 def _working_folder(root: Path) -> Path:
-    # Not in the plans of earlier versions.
+    # Plans of earlier versions do not have it.
     folder = Path(read_plan(root).get("working_folder", "."))
     if not folder.is_dir():
         raise ValueError(
-            f"The sweep was started in {folder}, which is not there, and the paths in its study "
-            "are relative to that. Go where they lead to the data, and run the study from there, "
-            f"with --out {root}"
+            f"The sweep was started in {folder}, which does not exist here, and the paths in its "
+            "study are relative to that folder. Run the study from a folder where its paths lead "
+            f"to the data, with --out {root}"
         )
     return folder
 
 
 def _study_of(root: Path) -> Study:
-    # A study file without a name has that of the file, which is another one here.
+    # A study without a name is named for its file, which has another name here.
     return replace(read_study(root / "study.toml"), name=str(read_plan(root)["study"]))
 
 
@@ -85,5 +86,5 @@ def _process_of(root: Path) -> int:
     holder = (root / ".lock").read_text(encoding="utf-8")
     running = json.loads((root / "running.json").read_text(encoding="utf-8"))
     if not holder.endswith(f" on {os.uname().nodename}") or not RunFolder(root).is_locked():
-        raise ValueError(f"The sweep is run by {holder}: cancel it there.")
+        raise ValueError(f"The sweep is run by {holder}. Cancel it there.")
     return int(running["process"])

@@ -1,4 +1,4 @@
-"""Turns trials into SLURM job scripts that a person can read, and submit by hand. Pure."""
+"""Writes SLURM job scripts that a person can read and submit by hand. Pure."""
 
 import math
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfunet.backend import num_processes
-from tfunet.bench.study.slurm_settings import CHOICES, Slurm, _word
+from tfunet.bench.study.slurm_settings import CHOICES, Slurm
 from tfunet.config.run import RunConfig
 
 # SLURM's MaxArraySize is 1001 unless a site raises it.
@@ -17,7 +17,7 @@ MOST_IN_ARRAY = 1000
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Shape:
-    """What one run takes of a cluster; trials in one array have the same."""
+    """What one run needs of a cluster; all trials of an array have the same shape."""
 
     nodes: int
     tasks: int
@@ -27,7 +27,7 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """As in the name of a job script: "2n2t1c", with GPUs "2n8t8c4g"."""
+        """Short form for names of job scripts: "2n2t1c", with GPUs "2n8t8c4g"."""
         gpus = f"{self.gpus_per_node}g" if self.gpus_per_node else ""
         return f"{self.nodes}n{self.tasks}t{self.cpus_per_task}c{gpus}"
 
@@ -41,7 +41,7 @@ class Job:
 
 
 def shape_of(config: RunConfig, slurm: Slurm) -> Shape:
-    """Return what a run takes: a task a process, one core a replica unless cores_per_replica."""
+    """Return the shape of a run: a task for each process, cores for each replica (or one)."""
     tasks = num_processes(config)
     replicas = config.num_replicas // tasks
     tasks_per_node = min(tasks, slurm.processes_per_node)
@@ -55,7 +55,7 @@ def shape_of(config: RunConfig, slurm: Slurm) -> Shape:
 
 
 def jobs_of(trials: Sequence[tuple[str, RunConfig]], slurm: Slurm) -> list[Job]:
-    """Return one array for each shape (nodes cannot differ within one), in the order of trials."""
+    """Return one array job for each shape, because the trials of an array share it, in order."""
     names: dict[Shape, list[str]] = {}
     for name, config in trials:
         names.setdefault(shape_of(config, slurm), []).append(name)
@@ -80,17 +80,18 @@ def job_script(
     """Return the text of a job script.
 
     Args:
-        path: Where the script will lie.
+        path: Of the script.
         folder: Of the sweep.
-        code: What `tfunet.machine.code_version.code_hash` gives for the code that was planned.
+        code: Hash of the planned code (`tfunet.machine.code_version.code_hash`).
         python: The interpreter that runs the trials.
-        cwd: Folder in which they run; paths of data sets are relative to it.
+        cwd: Working folder of the trials, which paths of data sets are relative to.
     """
     shape = job.shape
     number = "1 trial" if len(job.trials) == 1 else f"{len(job.trials)} trials"
     throttle = f"%{slurm.max_running}" if slurm.max_running else ""
+    job_name = re.sub(r"[^A-Za-z0-9._-]+", "_", study)
     options = [
-        f"--job-name=tfunet-{_word(study)}",
+        f"--job-name=tfunet-{job_name}",
         f"--array=0-{len(job.trials) - 1}{throttle}",
         *(f"--{key}={getattr(slurm, key)}" for key in CHOICES if getattr(slurm, key)),
         f"--nodes={shape.nodes}",
@@ -110,7 +111,7 @@ def job_script(
         f"--nodes={shape.nodes}",
         f"--ntasks={shape.tasks}",
         f"--ntasks-per-node={shape.tasks_per_node}",
-        # Since SLURM 22.05 srun does not take it over from sbatch.
+        # Since SLURM 22.05, srun does not inherit it from sbatch.
         f"--cpus-per-task={shape.cpus_per_task}",
         "--distribution=block",
         "--kill-on-bad-exit=1",
@@ -127,7 +128,7 @@ def job_script(
         ")",
         *slurm.setup,
         f'trial={shlex.quote(str(folder))}/"${{trials[$SLURM_ARRAY_TASK_ID]}}"',
-        "# Runs srun, and writes down how it ended; refuses other code than the one of the plan.",
+        "# Runs srun, and records how it ended; refuses other code than that of the plan.",
         f'exec {shlex.quote(python)} -m tfunet.bench.trial --code {code} "$trial" \\',
         f"  {' '.join(map(shlex.quote, srun[:5]))} \\",
         f"  {' '.join(map(shlex.quote, srun[5:]))} \\",
@@ -138,6 +139,6 @@ def job_script(
 
 
 def trials_of(script: str) -> list[str]:
-    """Return the trials that a job script lists, by their place in the array."""
+    """Return the trials that a job script lists, in the order of the array."""
     match = re.search(r"^trials=\(\n(.*?)^\)$", script, re.DOTALL | re.MULTILINE)
     return shlex.split(match[1]) if match else []

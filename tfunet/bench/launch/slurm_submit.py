@@ -1,4 +1,4 @@
-"""Runs a study's trials under SLURM: writes job scripts, submits them, waits for them."""
+"""Runs a study under SLURM: writes job scripts, submits them, waits for their trials."""
 
 import math
 import sys
@@ -21,10 +21,10 @@ from tfunet.files.atomic import write_atomic
 from tfunet.machine.code_version import code_hash
 from tfunet.record import RunFolder
 
-# Of trials that nobody need wait for or be told of by an exit code.
+# States of trials that count as a success: none has to be waited for.
 ENDED = (*FINISHED, "hopeless")
 POLL_SECONDS = 5.0
-# How long a shared disk may take to show what a job wrote last.
+# A shared disk may take this long to show what a job wrote last.
 LATE_SECONDS = 10.0
 
 
@@ -37,9 +37,9 @@ def submit_sweep(
 ) -> list[str]:
     """Submit the trials of `study` that are in one of `states`, and return SLURM's job numbers.
 
-    What is queued or runs already is not submitted again. Raises ValueError, before anything is
-    submitted, if a trial that was run is no longer in the study, and where SLURM refuses a script
-    or does not answer.
+    Trials that are queued or run already are not submitted again. Raises ValueError, before
+    anything is submitted, if a trial that was run is no longer in the study, and if SLURM refuses a
+    script or does not answer.
     """
     root = Path(folder)
     RunFolder(root).create()
@@ -53,7 +53,9 @@ def submit_sweep(
         ]
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to submit in {root}.")
         for trial in due:
-            if trial.state == "failed":  # Or jobs that begin before it runs would judge by it.
+            if (
+                trial.state == "failed"
+            ):  # Jobs that begin earlier must not judge by the old failure.
                 set_aside(trial.folder, root)
         numbers = []
         for path, text, job in _scripts(study, root, jobs_of(todo, study.slurm)):
@@ -66,7 +68,7 @@ def submit_sweep(
 
 
 def dry_run(study: Study, folder: str | Path) -> str:
-    """Return the job scripts that `submit_sweep` would submit, each after its path."""
+    """Return the job scripts that `submit_sweep` would submit, each below its path."""
     root = Path(folder)
     planned = adopted(plan_trials(study, math.inf), root)
     done = set()
@@ -90,9 +92,10 @@ def wait_for(
     poll_seconds: float = POLL_SECONDS,
     late_seconds: float = LATE_SECONDS,
 ) -> int:
-    """Return an exit code when no trial of the sweep runs or is queued; says each one that ends.
+    """Wait until no trial of the sweep runs or is queued, and report each change of state.
 
-    0 if all are done, else that of the first trial that failed, or 3 if some never ended.
+    Returns 0 if all trials are done, else the exit code of the first failed one, or 3 if some never
+    ended.
     """
     seen = {trial.id: trial.state for trial in read_sweep(folder).trials}
     quiet_since: float | None = None
@@ -100,7 +103,7 @@ def wait_for(
         try:
             sweep = current(folder)
         except NoAnswerError as error:
-            # slurmctld is started again now and then; its jobs go on meanwhile.
+            # slurmctld restarts now and then; its jobs go on.
             say(f"{error} Asking again.")
             time.sleep(poll_seconds)
             continue
@@ -120,7 +123,7 @@ def wait_for(
 
 
 def _scripts(study: Study, root: Path, jobs: Iterable[Job]) -> list[tuple[Path, str, Job]]:
-    """Return path, text and job of each script; numbered on, since queued jobs need theirs."""
+    """Return path, text and job of each script; queued jobs keep scripts of lower numbers."""
     folder = root.resolve() / SCRIPTS
     numbers = (path.name.partition("-")[0] for path in folder.glob("*-*.sh"))
     first = 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
@@ -142,7 +145,7 @@ def _scripts(study: Study, root: Path, jobs: Iterable[Job]) -> list[tuple[Path, 
 
 
 def _known_by_then(trials: Iterable[TrialRecord], states: Collection[str]) -> list[TrialRecord]:
-    """Return the trials without the failures that are submitted again, and may now end well."""
+    """Return the trials, with failures that are submitted again as waiting."""
     return [
         replace(trial, state="waiting")
         if trial.state == "failed" and _is_due(trial, states)

@@ -1,9 +1,12 @@
 """The supervisor: starts the processes of a run here, watches them, and ends them together.
 
-Nothing of a run outlives it. Every process leads a session of its own, and its process group is
-killed when it ends, so what it started itself ends with it. Should the supervisor be killed, the
-kernel kills the processes, and a guard their groups. Out of reach is only a program that a
-process starts in yet another session (a daemon). No TensorFlow.
+Nothing that a run starts outlives it:
+
+    supervisor ends ─► SIGTERM, then SIGKILL to the group of each process
+    process ends    ─► SIGKILL to what is left of its group
+    supervisor dies ─► the kernel kills the processes, a guard their groups
+
+Only a daemon, which a process starts in yet another session, is out of reach. No TensorFlow.
 """
 
 import os
@@ -23,25 +26,25 @@ from tfunet.files.atomic import WriteError
 from tfunet.process.watchdog import Beats, Watch
 from tfunet.record import RunFolder
 
-# All write their stacks at once, before they are ended.
+# For all processes to write their stacks before they are ended.
 STACKS_SECONDS = 1.0
 
 
 STOPPED = "stopped, as by SIGSTOP"
 
 
-# Processes whose collective breaks because another one died follow it within this time.
+# Within this time, processes follow another one whose death broke their collective.
 SETTLE_SECONDS = 0.2
 
 
 TICK_SECONDS = 0.05
 
 
-# Only a process that hangs in a driver or a network disk takes longer to die of SIGKILL.
+# Only a process that hangs in a driver or on a network disk survives SIGKILL for longer.
 KILLED_SECONDS = 10.0
 
 
-# What ended processes wrote is all there; only a daemon may still write, and holds the pipe open.
+# Only a daemon still holds a pipe open after all processes have ended.
 DRAIN_SECONDS = 10.0
 
 
@@ -67,14 +70,14 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.processes: list[Process] = []
         self.logs: list[Log] = []
-        # (index, code) of those that failed, in order.
+        # (index, exit code) of the processes that failed, in order.
         self.failures: list[tuple[int, int]] = []
         self.unwritten: WriteError | None = None
         self.watch = Watch((), hang_seconds, time.monotonic())
         self.hanging: Outcome | None = None
 
     def run(self, plans: Sequence[ProcessPlan], command: Sequence[str]) -> Outcome:
-        """Start all, watch them, end all and write down how it went."""
+        """Start all processes, watch them, end them all, and record how it went."""
         guard = Guard()
         names = [(i, f"process {i} of {len(plans)}") for i in range(len(plans))]
         self.watch = Watch(names, self.hang_seconds, time.monotonic())
@@ -83,7 +86,7 @@ class Supervisor:
                 if not self.noted:
                     self._start(plan, command, guard)
             self._watch(guard)
-            # What is noted from here on only follows from ending the others.
+            # Whatever fails from here on, fails because the others are ended.
             failures, noted = list(self.failures), list(self.noted)
         except WriteError as error:
             self.unwritten, failures, noted = error, [], []
@@ -97,7 +100,10 @@ class Supervisor:
 
     def is_anyone_left(self) -> bool:
         """Whether a process could not even be killed."""
-        return any(process.code is None for process in self.processes)
+        return bool(self._alive())
+
+    def _alive(self) -> list[Process]:
+        return [process for process in self.processes if process.code is None]
 
     def _start(self, plan: ProcessPlan, command: Sequence[str], guard: Guard) -> None:
         index = plan.launch.process_index
@@ -122,7 +128,7 @@ class Supervisor:
         return self.verbose or index == 0
 
     def _watch(self, guard: Guard) -> None:
-        """Return when all have ended, one failed or hangs, a signal came, or a log is full."""
+        """Return when all have ended, one failed or hangs, a signal came, or a disk is full."""
 
         def over() -> bool:
             return bool(self.failures or self.noted or self.unwritten) or self._hangs()
@@ -137,14 +143,14 @@ class Supervisor:
 
     def _dump_stacks(self, guard: Guard) -> None:
         """Have all processes write their stacks."""
-        alive = [process for process in self.processes if process.code is None]
+        alive = self._alive()
         stopped = [process for process in alive if process.is_stopped()]
         for process in alive:
             if process not in stopped:
                 process.dump_stacks()
         self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
         if stopped:
-            # It has to be woken, and would go on with the others.
+            # A stopped process writes only when it is woken, and would then go on with the others.
             for process in alive:
                 if process not in stopped:
                     process.signal_group(signal.SIGKILL)
@@ -160,7 +166,7 @@ class Supervisor:
             self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
 
     def _hangs(self) -> bool:
-        """Note who hangs."""
+        """Record which process hangs, if one does."""
         hanging = self.watch.hanging(time.monotonic()) if self.hang_seconds else None
         if hanging is not None:
             index, reason = hanging
@@ -169,16 +175,16 @@ class Supervisor:
         return hanging is not None
 
     def _find_stopped(self) -> None:
-        """Note a process that is stopped, for which TensorFlow or Horovod lost patience first."""
-        for process in self.processes:
-            if process.code is None and process.is_stopped():
+        """Record a stopped process that others gave up waiting for before the watchdog did."""
+        for process in self._alive():
+            if process.is_stopped():
                 who = f"process {process.index} of {len(self.processes)}"
                 doing = self.watch.doing(process.index)
                 self._blame_hanging(process.index, f"{who} hangs: it is {STOPPED}, since {doing}")
 
     def _blame_hanging(self, index: int | None, reason: str) -> None:
-        reason += "; the Python stacks of all are in log-*.txt"
-        # Where nobody is behind the others, none is the one to go on without.
+        reason += "; the Python stacks of all processes are in log-*.txt"
+        # If no process is behind the others, there is none to go on without.
         is_lost = index is not None
         self.hanging = Outcome(exit_codes.PROCESS_DIED, reason, index, is_lost=is_lost)
 
@@ -202,17 +208,14 @@ class Supervisor:
     def _end_all(self, guard: Guard) -> None:
         """Leave nothing running and nothing open: SIGTERM, some time, SIGKILL."""
         noted = min(len(self.noted), 1)
-        for process in self.processes:
-            if process.code is None:
-                process.signal_group(signal.SIGTERM)
+        for process in self._alive():
+            process.signal_group(signal.SIGTERM)
         self._pump_until(lambda: len(self.noted) > noted, guard, self.grace_seconds)
-        for process in self.processes:
-            if process.code is None:
-                process.signal_group(signal.SIGKILL)
+        for process in self._alive():
+            process.signal_group(signal.SIGKILL)
         self._pump_until(lambda: False, guard, KILLED_SECONDS)
-        for process in self.processes:
-            if process.code is None:
-                self.screen.say(f"tfunet: process {process.popen.pid} cannot be killed; it hangs.")
+        for process in self._alive():
+            self.screen.say(f"tfunet: process {process.popen.pid} cannot be killed; it hangs.")
         self._close_all()
 
     def _close_all(self) -> None:
@@ -228,9 +231,9 @@ class Supervisor:
     def _pump_until(
         self, done: Callable[[], bool], guard: Guard, seconds: float | None = None
     ) -> None:
-        """Pass on output and note ends, until nobody is left, `done`, or the time is up."""
+        """Pass on output and record ends, until no process is left, `done`, or the time is up."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while any(process.code is None for process in self.processes) and not done():
+        while self._alive() and not done():
             if deadline is not None and time.monotonic() > deadline:
                 return
             self._pump()
@@ -244,7 +247,7 @@ class Supervisor:
                 guard.watch(self.processes)
 
     def _pump(self) -> bool:
-        """Pass on what the pipes hold, waiting a moment for it; False if there was nothing."""
+        """Pass on what the pipes hold, after a short wait; False if there was nothing."""
         ready = self.selector.select(TICK_SECONDS)
         for key, _ in ready:
             data = os.read(key.fd, 65536)
@@ -267,14 +270,14 @@ class Supervisor:
             self.unwritten = self.unwritten or error
 
     def _report(self, outcome: Outcome) -> None:
-        """Say on the terminal and in failure.json what went wrong."""
+        """Tell the terminal and failure.json what went wrong."""
         index = outcome.process
         if index is not None and not self._is_shown(index):
             for line in self.logs[index].tail:
                 self.screen.say(f"[{index}] {line}")
         self.screen.say(f"tfunet: {outcome.reason}")
         if index is not None:
-            self.screen.say(f"tfunet: All that it wrote is in {self.logs[index].path}")
+            self.screen.say(f"tfunet: All its output is in {self.logs[index].path}")
         try:
             self.folder.write_failure(outcome.reason, outcome.exit_code, index)
         except WriteError as error:

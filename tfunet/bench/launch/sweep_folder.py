@@ -18,15 +18,15 @@ from tfunet.record import RunFolder
 EARLIER = "earlier"
 
 
-# What a failed attempt leaves that is large, and that no new attempt may go on from.
+# Large files of a failed attempt; no new attempt may go on from them.
 LARGE = ("checkpoint.npz", "model.keras")
 
 
 def give_up(trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRule | None) -> str:
-    """Return why a trial that is due is not run, its cell being hopeless, and write that down.
+    """Return why a trial is not run because its cell is hopeless, and record it.
 
-    Empty, and nothing of an earlier such judgement remains, if it must run. `trials` are those of
-    the whole sweep as they are now.
+    If the trial must run, return an empty text, and delete an earlier record. `trials` are all
+    those of the sweep in their present states.
     """
     (trial.folder / HOPELESS).unlink(missing_ok=True)
     if reason := why_hopeless(trial, trials, rule):
@@ -37,7 +37,7 @@ def give_up(trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRul
 
 
 def set_aside(folder: Path, root: Path) -> None:
-    """Move what an earlier attempt left to earlier/<trial>-<number>, without its checkpoint."""
+    """Move an earlier attempt to earlier/<trial>-<number>, without its large files."""
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     number = 1
@@ -51,9 +51,9 @@ def set_aside(folder: Path, root: Path) -> None:
 
 
 def adopted(planned: Plan, root: Path) -> Plan:
-    """Return the plan with the names that the folder's trials have already.
+    """Return the plan with the names that the trials already have in the folder.
 
-    Raises ValueError if the folder holds trials that are not in it.
+    Raises ValueError if the folder holds trials that are not in the plan.
     """
     names = _names(root)
     trials = []
@@ -64,14 +64,14 @@ def adopted(planned: Plan, root: Path) -> Plan:
     if gone:
         raise ValueError(
             f"{root} holds {len(gone)} trials that are not in study {planned.study.name!r}, or "
-            f"cannot be run here: {', '.join(gone[:3])}{', ...' if len(gone) > 3 else ''}. "
-            "Choose another folder; adding settings or repeats to a study needs none."
+            f"cannot run here: {', '.join(gone[:3])}{', ...' if len(gone) > 3 else ''}. "
+            "Choose another folder. You may add settings and repeats in the same one."
         )
     return replace(planned, trials=tuple(trials))
 
 
 def write_plan(planned: Plan, root: Path) -> None:
-    """Write study.toml and plan.json, with the folder by which the study's paths are meant."""
+    """Write study.toml and plan.json, with the folder that its paths are relative to."""
     study = planned.study
     write_atomic(root / "study.toml", study.text or study_toml(study))
     table = {**plan_json(planned), "working_folder": str(Path.cwd())}
@@ -82,7 +82,7 @@ def _names(root: Path) -> dict[str, str]:
     try:
         table = read_plan(root)
     except ValueError:
-        # Not there yet, or torn: the study gives the same names again.
+        # There is none yet, or it is torn: the study gives the same names again.
         return {}
     return {
         _fingerprint(planned_config(table["base"], trial["changes"])): trial["id"]

@@ -1,4 +1,4 @@
-"""How far a sweep is: from its files, then from SLURM's queue if it has job scripts."""
+"""The state of each trial of a sweep: from its files, and from SLURM's queue."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,19 +14,22 @@ STATES: tuple[State, ...] = get_args(State)
 
 
 def current(folder: str | Path) -> SweepRecord:
-    """Return the sweep as files and SLURM tell it; NoAnswerError if SLURM has to and does not."""
+    """Return the sweep with states from its files and from SLURM, if it has job scripts.
+
+    Raises NoAnswerError if SLURM does not answer.
+    """
     return overlay(read_sweep(folder), queued_trials(Path(folder)))
 
 
 def overlay(sweep: SweepRecord, queued: Mapping[str, Entry]) -> SweepRecord:
-    """Return the sweep with what SLURM's queue says of trials that are not done."""
+    """Return the sweep with SLURM's states of the trials that are not done."""
     return replace(
         sweep, trials=tuple(_overlaid(trial, queued.get(trial.id)) for trial in sweep.trials)
     )
 
 
 def status(folder: str | Path) -> dict[str, Any]:
-    """Return the number of trials in each state, and a row a trial; JSON can hold it."""
+    """Return the number of trials in each state, and a row for each trial, for JSON."""
     sweep, note = _known(folder)
     return {
         "study": sweep.name,
@@ -55,7 +58,7 @@ def _known(folder: str | Path) -> tuple[SweepRecord, str]:
     try:
         return current(folder), ""
     except NoAnswerError as error:
-        return read_sweep(folder), f"{error} The above is from the files alone."
+        return read_sweep(folder), f"{error} The states above come from the files alone."
 
 
 def _overlaid(trial: TrialRecord, entry: Entry | None) -> TrialRecord:

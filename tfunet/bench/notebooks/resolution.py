@@ -184,8 +184,8 @@ def _sentence(
     )
     return (
         f"{data_set.data}, {region}: Dice {fmean(upper.values()):.3f} at {full.label} and "
-        f"{fmean(lower_dice.values()):.3f} at {lower.label}, {estimate.value:+.3f} ({interval}; by seed "
-        f"{seeds}), better in {better} of {len(common)} cases: "
+        f"{fmean(lower_dice.values()):.3f} at {lower.label}, {estimate.value:+.3f} ({interval}; "
+        f"by seed {seeds}), better in {better} of {len(common)} cases: "
         f"{_verdict(estimate, adjusted_p, runs)}."
     )
 

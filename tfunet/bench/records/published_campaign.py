@@ -1,7 +1,7 @@
-"""Reads the logs of the published campaign, tensorflow_unet_scaling, and reports on them.
+"""Reads the logs of the published campaign, tensorflow_unet_scaling.
 
-One CSV file for each number of GPUs, `log_<N>.csv` (tf.distribute) and `log_hvd_<N>.csv` (Horovod),
-a row an epoch. Its efficiencies come out as published; the warnings say what they are worth.
+It has a CSV file for each number of GPUs, `log_<N>.csv` (tf.distribute) and `log_hvd_<N>.csv`
+(Horovod), with a row for each epoch. The efficiencies come out as published.
 """
 
 import csv
@@ -19,14 +19,14 @@ IOU = "iou"
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignRun:
-    """One log: a run on `num_gpus`.
+    """The run of one log.
 
     Args:
-        way: What trained: "single", "mirrored", "multiworker" or "horovod".
+        way: "single", "mirrored", "multiworker" or "horovod".
         epoch_seconds: Of every epoch but the first, which traces.
-        efficiency: Speed-up against one GPU over the GPUs, from the mean of the epochs.
-        median_efficiency: The same from their median.
-        iou: Of the last epoch; None in a log without it. The warnings say what it is worth.
+        efficiency: Speed-up against one GPU, divided by the GPUs, from the mean epoch.
+        median_efficiency: The same from the median epoch.
+        iou: Of the last epoch; None in a log without it.
     """
 
     way: str
@@ -38,16 +38,16 @@ class CampaignRun:
 
 
 def is_campaign(folder: str | Path) -> bool:
-    """Whether a folder holds such logs, and no record of ours."""
+    """Whether a folder holds logs of the campaign, and no record of tfunet."""
     root = Path(folder)
     is_ours = (root / "plan.json").is_file() or (root / "config.json").is_file()
     return not is_ours and any(LOG.fullmatch(path.name) for path in root.glob("log_*.csv"))
 
 
 def read_campaign(folder: str | Path) -> tuple[CampaignRun, ...]:
-    """Return the runs of a folder: native first, each by number of GPUs.
+    """Return the runs of a folder: native ones first, then by number of GPUs.
 
-    Raises ValueError for a log that cannot be read, or without one on one GPU to measure by.
+    Raises ValueError if a log cannot be read, or if there is none of one GPU as the baseline.
     """
     logs: dict[tuple[bool, int], tuple[float, ...]] = {}
     ious: dict[tuple[bool, int], float | None] = {}
@@ -64,11 +64,11 @@ def _run(
     folder: str | Path,
 ) -> CampaignRun:
     is_horovod, num_gpus = key
-    # Horovod by its own run on one GPU, as published; else by the native one.
+    # As published: Horovod against its own run on one GPU, or else against the native one.
     baseline = logs.get((is_horovod, 1)) or logs.get((False, 1))
     if baseline is None:
         raise ValueError(
-            f"{folder} has no log of one GPU to measure by: add log_1.csv or log_hvd_1.csv."
+            f"{folder} has no log of one GPU as the baseline: add log_1.csv or log_hvd_1.csv."
         )
     seconds = logs[key]
     return CampaignRun(
@@ -81,7 +81,7 @@ def _run(
 
 
 def _native_way(num_gpus: int) -> str:
-    """Return the strategy that the campaign's script takes for so many GPUs."""
+    """Return the strategy that the campaign's script takes for this number of GPUs."""
     return {1: "single", 2: "mirrored"}.get(num_gpus, "multiworker")
 
 
@@ -94,14 +94,13 @@ def _epochs(path: Path) -> tuple[tuple[float, ...], float | None]:
         iou = float(rows[-1][IOU]) if rows and rows[-1].get(IOU) else None
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} is no log of the campaign ({error!r}): it needs a header and a number in "
-            f"column {COLUMN!r} for every epoch."
+            f"{path} is not a log of the campaign ({error!r}): it needs a header, and a "
+            f"number in column {COLUMN!r} for every epoch."
         ) from error
     if len(values) < 2:
         raise ValueError(
-            f"{path} must hold two or more epochs, because the first does not count; it has "
-            f"{len(values)}."
+            f"{path} needs two or more epochs, because the first does not count, got {len(values)}."
         )
     if not all(math.isfinite(seconds) and seconds > 0 for seconds in values):
-        raise ValueError(f"{path} has an epoch whose {COLUMN} is not positive. Write it anew.")
+        raise ValueError(f"{path} has an epoch whose {COLUMN} is not positive. Correct the file.")
     return tuple(values[1:]), iou

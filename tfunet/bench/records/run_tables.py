@@ -1,4 +1,4 @@
-"""Reads the tables that a run writes while it goes on: steps, epochs, cases. Never writes."""
+"""Reads the tables that a run writes: steps.csv, epochs.csv, cases.csv. Never writes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +9,13 @@ from tfunet.files.table import read_rows
 
 
 def read_steps(folder: Path) -> dict[str, list[float]]:
-    """Return step, seconds, loss and whether it traced of every optimizer step; empty lists
-    without a record."""
+    """Return step, seconds, loss and traced (0 or 1) of every optimizer step; may be empty."""
     kinds: dict[str, Callable[[str], float]] = {"step": int, "seconds": float, "loss": float}
     return read_table(folder / "steps.csv", {**kinds, "traced": int})
 
 
 def read_cases(folder: Path) -> dict[str, list[Any]]:
-    """Return epoch, case, region and counts of the last evaluation, a row a case and region."""
+    """Return epoch, region and counts of the last evaluation, for each case and region."""
     counts = ("true_positive", "false_positive", "false_negative")
     kinds: dict[str, Callable[[str], Any]] = {"epoch": int, "case": str, "region": str}
     table = read_table(folder / "cases.csv", {**kinds, **dict.fromkeys(counts, float)})
@@ -26,7 +25,7 @@ def read_cases(folder: Path) -> dict[str, list[Any]]:
 
 
 def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
-    """Return steps, seconds of training and mean Dice of every epoch; NaN where none was taken."""
+    """Return steps, seconds of training and mean Dice of every epoch; NaN without evaluation."""
     dice = [f"dice_{region}" for region in regions]
     kinds: dict[str, Callable[[str], float]] = {"steps": int, "training_seconds": float}
     table = read_table(folder / "epochs.csv", kinds | dict.fromkeys(dice, _number))
@@ -39,7 +38,7 @@ def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
 
 
 def read_table(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> dict[str, list[Any]]:
-    """Return columns of a CSV file up to the first row that is torn; empty ones without a file."""
+    """Return columns of a CSV file up to the first torn row; empty columns without a file."""
     columns: dict[str, list[Any]] = {name: [] for name in kinds}
     for row in read_rows(path):
         try:

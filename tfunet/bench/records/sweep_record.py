@@ -1,4 +1,4 @@
-"""Reads the records of a sweep, or of single runs, into typed rows. Never writes."""
+"""Reads the records of a sweep, or of single runs, into typed objects. Never writes."""
 
 import json
 from collections.abc import Mapping
@@ -12,26 +12,26 @@ from tfunet.config.run import RunConfig, from_json, upgraded
 from tfunet.record import RunFolder
 
 State = Literal["done", "failed", "hopeless", "interrupted", "profiled", "running", "waiting"]
-# Of a trial that has its result, and is not run again.
+# States of a trial that has its result, and is not run again.
 FINISHED = ("done", "profiled")
-# In the folder of a trial that is not run since its cell is hopeless, with the reason.
+# File in the folder of a trial that is not run because its cell is hopeless; has the reason.
 HOPELESS = "hopeless.json"
-# Of a run that somebody ended: not a failure of the trial.
+# Exit codes of runs that a user ended: these are no failures of the trial.
 ENDED_BY_USER = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
-    """One trial as its files tell it.
+    """A trial as its files record it.
 
     Args:
-        state: "done" only where the run ended and all its correctness checks are true; "hopeless"
-            of one that was not run since its cell was given up (tfunet.bench.study.hopeless).
-        reason: Why it is not done; empty for one that is, or that waits.
-        exit_code: What a failed one ended with, if that is known.
-        result: None unless done: a failed trial's times are not used.
-        environment: env.json, flattened: "versions.tensorflow" to "2.16.2".
-        job: SLURM's number for it while it is queued or runs there; files do not tell.
+        state: "done" only if the run ended and all its correctness checks are true; "hopeless" if
+            it was not run because its cell was given up (tfunet.bench.study.hopeless).
+        reason: Why it is not done; empty for trials that are done or wait.
+        exit_code: Exit code of a failed trial, if known.
+        result: None unless done: times of failed trials are not used.
+        environment: env.json with dotted keys: "versions.tensorflow" to "2.16.2".
+        job: Number of its SLURM job while it is queued or runs; not in its files.
     """
 
     id: str
@@ -51,7 +51,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRecord:
-    """All trials of a folder in the order in which they run, and what is known besides."""
+    """The trials of a folder in the order in which they run, skipped cells, and noise."""
 
     name: str
     folder: Path
@@ -61,7 +61,7 @@ class SweepRecord:
 
 
 def read_sweep(folder: str | Path) -> SweepRecord:
-    """Return what a sweep's folder, a run's folder, or a folder of runs' folders holds."""
+    """Return the records in the folder of a sweep, of a run, or of several runs."""
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"There is no folder {str(folder)!r}.")
@@ -71,25 +71,25 @@ def read_sweep(folder: str | Path) -> SweepRecord:
     trials = [_lone_run(run) for run in runs if (run / "config.json").is_file()]
     if not trials:
         raise ValueError(
-            f"{str(folder)!r} is no sweep's folder (it has no plan.json) and holds no runs. "
-            "Make one with: tfunet sweep run STUDY.toml"
+            f"{str(folder)!r} is not the folder of a sweep (no plan.json), and holds no runs. "
+            "To make one: tfunet sweep run STUDY.toml"
         )
     return SweepRecord(name=root.resolve().name, folder=root, trials=_number_cells(trials))
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """Return plan.json of a sweep's folder; ValueError if it cannot be used."""
+    """Return plan.json of a sweep's folder; raise ValueError if it cannot be used."""
     path = folder / "plan.json"
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-        # Read here, so that what comes later may rely on them.
+        # Check the keys that all readers rely on.
         [(trial["id"], trial["cell"], trial["changes"]) for trial in table["trials"]], table["base"]
     except FileNotFoundError as error:
-        raise ValueError(f"{folder} is no sweep's folder: it has no plan.json.") from error
+        raise ValueError(f"{folder} is not the folder of a sweep: it has no plan.json.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} cannot be read ({error!r}). Run the sweep again with its study: plan.json "
-            "is written anew and no finished trial is lost."
+            f"{path} cannot be read ({error!r}). Run the sweep again with its study: this writes "
+            "plan.json anew and keeps the finished trials."
         ) from error
     return dict(table)
 
@@ -110,7 +110,7 @@ def planned_config(base: Mapping[str, Any], changes: Mapping[str, Any]) -> RunCo
 
 
 def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
-    """Return the trial with everything that the files in its folder tell."""
+    """Return the trial with everything that the files in its folder record."""
     read = _read_end(trial)
     if is_running and read.state not in FINISHED:
         read = replace(trial, state="running")
@@ -118,7 +118,7 @@ def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
 
 
 def planned_trial(root: Path, name: str) -> TrialRecord:
-    """Return one trial of a sweep as its files tell it; ValueError if the plan has none such."""
+    """Return a trial of a sweep from its files; raise ValueError if the plan does not have it."""
     table = read_plan(root)
     for trial in table["trials"]:
         if trial["id"] == name:
@@ -188,7 +188,7 @@ def _lone_run(folder: Path) -> TrialRecord:
 
 
 def _number_cells(trials: list[TrialRecord]) -> tuple[TrialRecord, ...]:
-    """Give runs of equal settings, the seed apart, one cell, and number its repeats."""
+    """Put runs that differ only in the seed into one cell, and number its repeats."""
     global_batches = {trial.config.global_batch for trial in trials}
     counts = {trial.config.num_replicas for trial in trials}
     scaling = "strong" if len(counts) > 1 and len(global_batches) == 1 else "weak"
@@ -243,7 +243,7 @@ def _read_result(trial: TrialRecord, text: str) -> TrialRecord:
             exit_code=exit_codes.CHECK_FAILED,
         )
     if trial.config.profile:
-        return replace(trial, state="profiled", reason="profiled: its times are no comparison's")
+        return replace(trial, state="profiled", reason="profiled: its times are not compared")
     return replace(trial, state="done", result=result)
 
 
@@ -255,7 +255,7 @@ def _text(path: Path) -> str | None:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    """Return a JSON table; None where there is none that can be read."""
+    """Return a JSON table; None if the file is missing or cannot be read."""
     try:
         table = json.loads(_text(path) or "")
     except ValueError:

@@ -18,7 +18,7 @@ READ_APART = (
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The numbers of a finished run, as result.json holds them; None where it has none."""
+    """The numbers of a finished run from result.json; None for those that it does not have."""
 
     images_per_second: float
     num_replicas: int
@@ -41,23 +41,23 @@ class Result:
     samples_hash: str | None
     weights_hash: str | None
     checks: Mapping[str, bool]
-    # First steps that do not count for the speed; None in records that do not tell.
+    # First steps that do not count for the speed; None in older records.
     warm_up_steps: int | None = None
-    # Time of a step with data in memory / time of a step; None in records that do not tell.
+    # Time of a step with data in memory / time of a step; None in older records.
     synthetic_share: float | None = None
-    # Medians of these two, and with time_parts: of the same step without the average of gradients
-    # on the slowest and on the fastest process, of the average alone, and what it averages.
+    # Medians of both times. With time_parts also: the step without averaging gradients, on the
+    # slowest and on the fastest process; the averaging alone; and the bytes that it averages.
     real_seconds: float | None = None
     synthetic_seconds: float | None = None
     slowest_alone_seconds: float | None = None
     fastest_alone_seconds: float | None = None
     average_seconds: float | None = None
     gradient_bytes: int | None = None
-    # Of the training loop, of so many CPU packages and GPUs over all hosts.
+    # Energy of the training loop, from so many CPU packages and GPUs of all hosts.
     energy_joules: float | None = None
     energy_packages: float | None = None
     energy_gpus: float | None = None
-    # (first step, replicas) of each part; empty in records that do not tell.
+    # (first step, replicas) of each part of the run; empty in older records.
     replicas_from_step: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -67,9 +67,11 @@ class Result:
 
 
 def parse_result(table: Mapping[str, Any]) -> Result:
+    """Return result.json as a Result; raise ValueError if its speed cannot be used."""
     if table.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(
-            f"its schema_version is {table.get('schema_version')!r}, this reads {SCHEMA_VERSION}"
+            f"its schema_version is {table.get('schema_version')!r}, and this tfunet reads "
+            f"{SCHEMA_VERSION}"
         )
     if table.get("images_per_second") is None:
         raise ValueError("no steady step was measured; train for more steps")
@@ -102,9 +104,10 @@ def parse_result(table: Mapping[str, Any]) -> Result:
 
 
 def check_result(result: Result, config: RunConfig) -> None:
+    """Raise ValueError if the result belongs to another number of replicas."""
     if result.num_replicas != config.num_replicas:
         raise ValueError(
-            f"it is of a run with num_replicas={result.num_replicas}, planned were "
+            f"it belongs to a run with num_replicas={result.num_replicas}, but the plan has "
             f"{config.num_replicas}"
         )
 

@@ -1,4 +1,4 @@
-"""The ways of training that are compared, and how fast each trial of one is. No NumPy."""
+"""Ways of training: a backend with its options. They are what a sweep compares. No NumPy."""
 
 from collections.abc import Iterable
 
@@ -6,17 +6,17 @@ from tfunet.backend import ONE_PROCESS
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.config.keys import show
 
-# What distinguishes them, and by which one the others are measured.
+# The settings that make a way, and the way that is the baseline of the others.
 WAY = ("backend", "backend_options", "processes")
 BASELINE = "single"
 
 
 def way_of(trial: TrialRecord) -> str:
-    """Return the name of a trial's way of training: backend, options and processes if given."""
+    """Return the name of a trial's way: backend, options, and processes if given."""
     config = trial.config
     parts = [config.backend]
     parts += [f"{key}={show(value)}" for key, value in sorted(config.backend_options.items())]
-    # A process for each replica, where there are several, is what comes without being asked for.
+    # By default, each of several replicas has a process of its own.
     usual = config.backend in ONE_PROCESS or config.processes == config.num_replicas > 1
     if config.processes is not None and not usual:
         parts.append(f"processes={config.processes}")

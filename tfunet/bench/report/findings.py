@@ -10,6 +10,7 @@ from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import interval_text, p_text
 from tfunet.bench.study.machine_noise import NOISY
+from tfunet.bench.study.trial_plan import counted
 from tfunet.config.keys import describe
 
 # Steps that reach less of the synthetic bound wait for their data.
@@ -57,10 +58,10 @@ def _comparisons(family: Family) -> Iterator[str]:
 
 def _comparison(comparison: Comparison) -> str:
     verdict = comparison.verdict.replace("unknown", "more repeats are needed to tell")
-    count = comparison.upper.num_replicas
+    upper, ratio = comparison.upper, comparison.ratio
     return (
-        f"{comparison.upper.way} at {count} replica{'s' if count > 1 else ''} is {comparison.ratio.value:.2f} "
-        f"times as fast as {comparison.lower.way} ({interval_text(comparison.ratio)}{p_text(comparison.adjusted_p)}): "
+        f"{upper.way} at {counted(upper.num_replicas, 'replica')} is {ratio.value:.2f} times as "
+        f"fast as {comparison.lower.way} ({interval_text(ratio)}{p_text(comparison.adjusted_p)}): "
         f"{verdict}."
     )
 
@@ -103,7 +104,7 @@ def _lost(family: Family) -> Iterator[str]:
             parts = sorted(vars(lost).items(), key=lambda part: -part[1])
             shares = ", ".join(f"{name} {share:.1%}" for name, share in parts)
             yield (
-                f"{cell.way} at {cell.num_replicas} replicas loses {lost.whole:.1%} of its time: "
+                f"{cell.way} at {cell.num_replicas} replicas loses {lost.total:.1%} of its time: "
                 f"{shares}."
             )
 

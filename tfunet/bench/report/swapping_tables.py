@@ -9,7 +9,6 @@ from tfunet.bench.analysis.swapping import (
     device_bytes,
     peak_bytes,
     resident_bytes,
-    scaled,
     step_seconds,
 )
 from tfunet.bench.records.sweep_record import TrialRecord
@@ -74,7 +73,7 @@ def memory_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]
     return [
         {
             **_names(comparison),
-            "less on the device, predicted": spread_text(scaled(comparison.saved_bytes), 1),
+            "less on the device, predicted": spread_text(comparison.saved_bytes.scaled(1 / MIB), 1),
             "device": _mib(device_bytes(comparison.upper)),
             "device without": _mib(device_bytes(comparison.lower)),
             "more on the host, predicted": _mib(plan.host_bytes for plan in comparison.plans),
@@ -167,7 +166,7 @@ def _decided(name: str, plans: Sequence[Plan]) -> str:
 
 def _mib(values: Iterable[float]) -> str:
     known = list(values)
-    return spread_text(scaled(spread(known)), 1) if known else NONE
+    return spread_text(spread(known).scaled(1 / MIB), 1) if known else NONE
 
 
 def _whole(values: Iterable[float]) -> str:

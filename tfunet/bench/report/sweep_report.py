@@ -1,14 +1,15 @@
 """Writes what a sweep found: one offline HTML file, Markdown, CSV and the figures."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tfunet.bench.analysis.dice_target import DiceTarget, read_dice_target
 from tfunet.bench.analysis.swapping import BudgetComparison, budget_facts, compare_budgets
-from tfunet.bench.analysis.sweep_summary import Summary, summarise
+from tfunet.bench.analysis.sweep_summary import Family, Summary, summarise
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.findings import doubts, findings
 from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
@@ -70,6 +71,7 @@ def write_report(
     """
     summary = summarise(read_sweep(folder))
     render, plots = _needs()
+    targets = _read_targets(summary, target_dice)
     target = Path(out) if out is not None else Path(folder) / "report"
     figures = target / "figures"
     RunFolder(figures).create()
@@ -77,7 +79,7 @@ def write_report(
     for drawing in drawings:
         write_atomic(figures / f"{drawing.name}.svg", drawing.svg)
     values = {
-        **_values(summary, target, target_dice),
+        **_values(summary, target, targets),
         "drawings": drawings,
         "max_families": plots.MAX_FAMILIES,
     }
@@ -88,7 +90,7 @@ def write_report(
         trials=target / "trials.csv",
         figures=tuple(figures / f"{drawing.name}.svg" for drawing in drawings),
     )
-    write_atomic(report.cells, csv_text(_cells(summary, target_dice)))
+    write_atomic(report.cells, csv_text(_cells(targets)))
     write_atomic(report.trials, csv_text([trial_facts(trial) for trial in summary.sweep.trials]))
     write_atomic(report.markdown, render("report.md.j2", values))
     write_atomic(report.html, render("report.html.j2", values))
@@ -99,9 +101,9 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     """Return the summary of a sweep as text: a table a family, what was found, what to doubt."""
     summary = summarise(read_sweep(folder))
     blocks = []
-    for family in summary.families:
+    for family, target in _read_targets(summary, target_dice):
         blocks.append("\n".join([family_heading(family), *plain_text(summary_rows(family))]))
-        blocks.append("\n".join(plain_text(cost_rows(family, target_dice))))
+        blocks.append("\n".join(plain_text(cost_rows(family, target))))
         if parts := lost_rows(family):
             blocks.append("\n".join(plain_text(parts)))
     if swapping := _swapping(summary):
@@ -128,7 +130,7 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
         "study": summary.sweep.name,
         "trials": len(summary.sweep.trials),
         "trials_done": len(summary.sweep.trials) - len(summary.not_done),
-        "cells": _cells(summary, target_dice),
+        "cells": _cells(_read_targets(summary, target_dice)),
         "comparisons": [
             comparison_facts(family, comparison)
             for family in summary.families
@@ -161,16 +163,19 @@ def _swapping(summary: Summary) -> dict[str, Any] | None:
     return {"tables": tables, "sentences": verdicts(comparisons)}
 
 
-def _cells(summary: Summary, target_dice: float | None) -> list[dict[str, Any]]:
-    return [
-        cell_facts(family, cell, target_dice)
-        for family in summary.families
-        for cell in family.cells
-    ]
+Targets = Sequence[tuple[Family, DiceTarget]]
 
 
-def _values(summary: Summary, target: Path, target_dice: float | None) -> dict[str, Any]:
-    """Return what the templates show."""
+def _read_targets(summary: Summary, dice: float | None) -> Targets:
+    return [(family, read_dice_target(family.cells, dice)) for family in summary.families]
+
+
+def _cells(targets: Targets) -> list[dict[str, Any]]:
+    return [cell_facts(family, cell, target) for family, target in targets for cell in family.cells]
+
+
+def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
+    """Return what the templates show in a report in `folder`."""
     sweep = summary.sweep
     done = sum(trial.result is not None for trial in sweep.trials)
     return {
@@ -184,11 +189,11 @@ def _values(summary: Summary, target: Path, target_dice: float | None) -> dict[s
             {
                 "heading": family_heading(family),
                 "rows": summary_rows(family),
-                "costs": cost_rows(family, target_dice),
+                "costs": cost_rows(family, target),
                 "lost": lost_rows(family),
                 "has_energy": any(cell.energy_joules for cell in family.cells),
             }
-            for family in summary.families
+            for family, target in targets
         ],
         "swapping": _swapping(summary),
         "varying": {key: ", ".join(values) for key, values in summary.varying.items()},
@@ -204,7 +209,7 @@ def _values(summary: Summary, target: Path, target_dice: float | None) -> dict[s
         "trials": [
             {
                 "row": trial_row(trial),
-                "link": os.path.relpath(trial.folder, target) if trial.folder.is_dir() else None,
+                "link": os.path.relpath(trial.folder, folder) if trial.folder.is_dir() else None,
             }
             for trial in sweep.trials
         ],

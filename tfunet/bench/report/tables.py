@@ -3,7 +3,7 @@
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Spread, spread
-from tfunet.bench.analysis.dice_target import Reached, reached, target_of
+from tfunet.bench.analysis.dice_target import DiceTarget, Reached
 from tfunet.bench.analysis.lost_efficiency import mean_lost
 from tfunet.bench.analysis.scaling_laws import serial_share
 from tfunet.bench.analysis.study_cell import Cell
@@ -47,13 +47,9 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
     return rows
 
 
-def cost_rows(family: Family, target_dice: float | None = None) -> list[dict[str, str]]:
-    """Return a row a cell: serial share, what it took to reach a Dice, and what a run costs.
-
-    The Dice is `target_dice`, or else the highest that every trial of the family reached.
-    """
+def cost_rows(family: Family, target: DiceTarget) -> list[dict[str, str]]:
+    """Return a row for each cell: serial share, cost of a run, and effort to reach a Dice."""
     has_energy = any(cell.energy_joules for cell in family.cells)
-    target = target_of(family.cells) if target_dice is None else target_dice
     rows = []
     for cell in family.cells:
         row = {
@@ -65,10 +61,10 @@ def cost_rows(family: Family, target_dice: float | None = None) -> list[dict[str
         if has_energy:
             row["energy a run (Wh)"] = significant(_scaled(cell.energy_joules, 1 / 3600))
             row["J a sample"] = significant(cell.joules_per_sample)
-        if target is not None:
-            effort = reached(cell, target)
+        if target.dice is not None:
+            effort = target.reached.get(cell.label)
             row |= {
-                f"samples to Dice {target:g}": significant(effort.samples if effort else None),
+                f"samples to Dice {target.dice:g}": significant(effort.samples if effort else None),
                 "seconds": significant(effort.seconds if effort else None),
                 "device-hours": significant(effort.device_hours if effort else None),
                 "reached": _reached_text(effort, len(cell.results)),
@@ -89,7 +85,7 @@ def lost_rows(family: Family) -> list[dict[str, str]]:
             {
                 "backend": cell.way,
                 "replicas": str(cell.num_replicas),
-                "lost efficiency": f"{parts.whole:.3f}",
+                "lost efficiency": f"{parts.total:.3f}",
                 **{name: f"{value:+.3f}" for name, value in vars(parts).items()},
                 "average alone (ms)": significant(_scaled(cell.average_seconds, 1000)),
                 "bus GB/s": NONE if bandwidth is None else _three(bandwidth.median / 1e9),
@@ -146,8 +142,8 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
     return facts
 
 
-def cell_facts(family: Family, cell: Cell, target_dice: float | None = None) -> dict[str, Any]:
-    """Return one cell for programs: unrounded. `target_dice` as in `cost_rows`."""
+def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]:
+    """Return a cell with unrounded numbers, for programs."""
     facts: dict[str, Any] = {
         "scaling": family.scaling,
         **family.settings,
@@ -179,10 +175,9 @@ def cell_facts(family: Family, cell: Cell, target_dice: float | None = None) -> 
     facts |= _spread_facts("device_hours", cell.device_hours)
     facts |= _spread_facts("energy_joules", cell.energy_joules)
     facts |= _spread_facts("joules_per_sample", cell.joules_per_sample)
-    target = target_of(family.cells) if target_dice is None else target_dice
-    effort = reached(cell, target)
-    if target is not None:
-        facts |= {"target_dice": target, "reached": effort.num_reached if effort else 0}
+    effort = target.reached.get(cell.label)
+    if target.dice is not None:
+        facts |= {"target_dice": target.dice, "reached": effort.num_reached if effort else 0}
     if effort is not None:
         facts |= _spread_facts("samples_to_target", effort.samples)
         facts |= _spread_facts("seconds_to_target", effort.seconds)

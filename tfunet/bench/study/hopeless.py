@@ -1,14 +1,14 @@
-"""Says which trials of a sweep need not run, since their cell is hopeless, and why. Pure."""
+"""Decides which trials of a sweep need not run because their cell is hopeless. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from tfunet.bench.records.sweep_record import FINISHED, TrialRecord
 from tfunet.bench.records.ways_of_training import BASELINE, WAY, speed_by_repeat, way_of
-from tfunet.config.refs import near_match
+from tfunet.bench.study.settings_table import read_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +16,8 @@ class HopelessRule:
     """When a cell is given up: the table [hopeless] of a study.
 
     Args:
-        after: Repeats of a cell that must have ended first.
-        slower_than: Times as fast as the cell that the fastest one of its group must be.
+        after: So many repeats of a cell must have ended first.
+        slower_than: The fastest cell of its group must be more than so many times as fast.
     """
 
     after: int = 2
@@ -29,15 +29,15 @@ class HopelessRule:
         if not 1 < self.slower_than < math.inf:
             raise ValueError(
                 f"slower_than in [hopeless] must be more than 1, got {self.slower_than:g}. "
-                "3.0 gives up what takes more than three times as long."
+                "3.0 gives up cells that take more than three times as long."
             )
 
     def __str__(self) -> str:
         first = "repeat" if self.after == 1 else f"{self.after} repeats"
         return (
-            f"a cell is given up if its first {first} failed, or if the fastest cell that "
-            f"differs from it in the backend alone is more than {self.slower_than:g} times as fast "
-            f"in every repeat that both have, {self.after} at the least"
+            f"a cell is given up if its first {first} failed, or if another cell that differs only "
+            f"in the backend is more than {self.slower_than:g} times as fast in every repeat that "
+            f"both have, {self.after} at the least"
         )
 
 
@@ -47,27 +47,17 @@ def read_rule(table: Any) -> HopelessRule | None:
         return None
     if not isinstance(table, Mapping):
         raise ValueError(f"[hopeless] must be a table, got {table!r}.")
-    kinds: dict[str, Any] = {"after": int, "slower_than": (int, float)}
-    for key, value in table.items():
-        if key not in kinds:
-            known = [field.name for field in fields(HopelessRule)]
-            raise ValueError(
-                f"Unknown key {key!r} in [hopeless].{near_match(key, known)} "
-                f"Known: {', '.join(known)}."
-            )
-        if not isinstance(value, kinds[key]) or isinstance(value, bool):
-            words = "a whole number" if kinds[key] is int else "a number"
-            raise ValueError(f"{key} in [hopeless] must be {words}, got {value!r}.")
-    return HopelessRule(**table)
+    rule: HopelessRule = read_settings(HopelessRule, table, "[hopeless]")
+    return rule
 
 
 def why_hopeless(
     trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRule | None
 ) -> str:
-    """Return why `trial` need not run, of which `trials` are the whole sweep; empty if it must.
+    """Return why `trial` need not run, given all `trials` of the sweep; empty if it must run.
 
-    A trial that failed is never hopeless: who runs a sweep again wants to see it run, and if it
-    then ends well, its cell is no longer given up for it. Nor is what others are measured by.
+    A failed trial is never hopeless: a sweep that is run again runs it again, and if it then ends
+    well, its cell is no longer given up. The baseline of other cells is never hopeless either.
     """
     if rule is None or trial.state in (*FINISHED, "failed"):
         return ""
@@ -86,7 +76,7 @@ def _but_way(trial: TrialRecord) -> dict[str, Any]:
 
 
 def _is_baseline(trial: TrialRecord, group: Iterable[TrialRecord]) -> bool:
-    # Without `single`, each way is measured by its own one replica.
+    # Without `single`, the baseline of each way is its own single replica.
     is_measured_by_itself = BASELINE not in map(way_of, group)
     one_replica = trial.config.num_replicas == 1
     return one_replica and (is_measured_by_itself or way_of(trial) == BASELINE)

@@ -1,4 +1,4 @@
-"""How steady the machine is: a fixed computation, timed on all cores at once."""
+"""Measures how steady the machine is: times a fixed computation on all cores at once."""
 
 import time
 from collections.abc import Callable
@@ -8,17 +8,17 @@ from typing import Any
 from tfunet.machine.cores import usable_cores
 
 ROUNDS = 80
-# 200,000 sines take some milliseconds: long enough for the clock, short enough to see a
-# neighbour's burst of work.
+# 200,000 sines take some milliseconds: long enough for the clock, and short enough to see bursts of
+# other programs.
 SIZE = 200_000
-# A machine whose fixed computation varies or drifts by more than this is not a quiet one.
+# A machine is not quiet if its fixed computation varies or drifts by more than this.
 NOISY = 0.10
 
 
 def measure_noise(rounds: int = ROUNDS, clock: Callable[[], float] = time.perf_counter) -> dict:
     """Return the median seconds of the computation and its spread, over `rounds` repetitions.
 
-    Every core computes the same; a round lasts until the last one is done, so that another
+    Every core computes the same, and a round lasts until the last core is done, so that another
     program on any core shows. `spread` is (90th - 10th percentile) / median.
     """
     import numpy as np

@@ -1,4 +1,4 @@
-"""Shows the plan of a study: as plan.json has it, and as a table for a terminal."""
+"""The plan of a study as plan.json has it, and as a table for a terminal."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,8 +12,7 @@ PLAN_VERSION = 1
 
 
 def plan_json(planned: Plan) -> dict[str, Any]:
-    """Return the plan as it is written to plan.json; `base` and a trial's `changes` make its
-    configuration."""
+    """Return the plan for plan.json; `base` with a trial's `changes` is its configuration."""
     base = vars(planned.trials[0].config)
     return {
         "schema_version": PLAN_VERSION,
@@ -43,7 +42,7 @@ def plan_json(planned: Plan) -> dict[str, Any]:
 
 
 def plan_table(planned: Plan) -> str:
-    """Return the plan as text: a line a trial in the order in which they run, then the rest."""
+    """Return a line for each trial in the order in which they run, then skipped cells and notes."""
     study = planned.study
     keys = [key for key in planned.trials[0].settings if key not in ("backend", "num_replicas")]
     rows = [["#", "trial", "backend", "replicas", "processes", *keys, "seed"]]

@@ -1,4 +1,4 @@
-"""Reads a study: base settings, what is varied, repeats, and what to skip and why."""
+"""Reads a study file: base settings, what is varied, repeats, and which cells to skip."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ Scalar = (str, int, float, bool)
 
 @dataclass(frozen=True, kw_only=True)
 class SkipRule:
-    """Cells to leave out: those whose settings match all of `when`."""
+    """Leaves out the cells whose settings match all of `when`."""
 
     when: Mapping[str, Any]
     reason: str
@@ -28,20 +28,20 @@ class SkipRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What to compare. Every case is run with every combination of the grid, `repeats` times.
+    """What is compared: every case with every combination of the grid, `repeats` times.
 
     Args:
-        name: Of the study and of its folder in logs/.
-        repeats: Runs of every cell; repeat k has the seed of the base settings plus k - 1.
-        seed: Of the order of the trials.
+        name: Name of the study and of its folder in logs/.
+        repeats: Runs of every cell; the seed of repeat k is that of the base settings plus k - 1.
+        seed: Seed of the order of the trials.
         base: Settings of every cell.
-        grid: Setting to the values that it takes; settings are keys of RunConfig or, for one
-            entry of a table, dotted: "model_options.filters".
-        cases: Settings that belong together, one table a case.
+        grid: Values of each setting that varies. A setting is a key of RunConfig, or dotted for an
+            entry of a table: "model_options.filters".
+        cases: Settings that belong together, a table for each case.
         skips: Cells to leave out.
         hopeless: When the remaining repeats of a cell are not run; None to run all.
-        slurm: How trials run under SLURM; no part of what is compared.
-        text: The file that it was read from, kept as it is; empty for one made in Python.
+        slurm: How trials run under SLURM; not part of what is compared.
+        text: Text of the study file; empty for a study made in Python.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Study:
         if any("elastic" in settings for settings in (self.base, self.grid, *self.cases)):
             raise ValueError(
                 "elastic cannot be set in a study: a trial that lost a process would no longer "
-                "measure what its cell says. It is run again instead."
+                "measure its cell. Leave it out: such a trial is run again."
             )
         if not self.name or set(self.name) & set("/\\\0") or self.name.startswith("."):
             raise ValueError(f"name must be the name of a folder, got {self.name!r}.")
@@ -69,7 +69,7 @@ class Study:
 
 
 def read_study(path: str | Path) -> Study:
-    """Return the study in a TOML file; ValueError names what is wrong in it."""
+    """Return the study in a TOML file; a ValueError names what is wrong in it."""
     if not Path(path).is_file():
         raise ValueError(f"There is no study {str(path)!r}.")
     try:
@@ -82,7 +82,7 @@ def read_study(path: str | Path) -> Study:
 
 
 def study_from_dict(table: Mapping[str, Any]) -> Study:
-    """Return the study for a mapping with the keys of a study file, all settings checked."""
+    """Return the study in a mapping with the keys of a study file; check all settings."""
     for key in table:
         if key not in TOP:
             raise ValueError(
@@ -128,7 +128,7 @@ def _tables(name: str, value: Any) -> list[dict[str, Any]]:
 
 
 def _typed(label: str, value: Any, kind: type) -> Any:
-    # bool is an int to Python, and `repeats = true` is a mistake.
+    # In Python a bool is an int, but `repeats = true` is a mistake.
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         words = {str: "text", int: "a whole number", list: "a list", dict: "a table"}
         raise ValueError(f"{label} must be {words[kind]}, got {value!r}.")
@@ -140,17 +140,19 @@ def _refuse_double_settings(study: Study) -> None:
     for key in study.grid:
         if key in study.base or key in in_cases:
             where = "[base]" if key in study.base else "[[case]]"
-            raise ValueError(f"{key} stands in [grid] and in {where}. Give it in one of them.")
+            raise ValueError(f"{key} is in [grid] and in {where}. Give it in one of them only.")
         if not study.grid[key]:
             raise ValueError(f"{key} in [grid] has no values.")
         if key == "seed":
             raise ValueError("Do not vary seed: `repeats = n` runs each cell with n seeds.")
     if "seed" in in_cases:
-        raise ValueError("Do not set seed in a [[case]]: give `repeats`, and the first in [base].")
+        raise ValueError(
+            "Do not set seed in a [[case]]: give `repeats`, and the first seed in [base]."
+        )
 
 
 def _checked(study: Study) -> Study:
-    """Check every setting by itself, and convert it as the command line would."""
+    """Check every setting alone, and convert it as the command line does."""
     known = _known_types(study)
     base = {key: _check(key, value, " in [base]", known) for key, value in study.base.items()}
     grid = {
@@ -165,11 +167,11 @@ def _checked(study: Study) -> Study:
 
 
 def _known_types(study: Study) -> set[tuple[str, type]]:
-    """Return the (key, type) that are surely right.
+    """Return pairs of (key, type) that are known to be right.
 
-    The parser needs some milliseconds for a call, and a grid can have hundreds of values. A
-    scalar's type is all that it looks at, so one call for one value of every key is enough; if
-    that fails, each setting is tried by itself to name the one at fault.
+    A call of the parser takes some milliseconds, and a grid can have hundreds of values. The parser
+    only looks at the type of a scalar, so one call with one value for every key is enough. If that
+    fails, each setting is checked alone to name the wrong one.
     """
     sample = {**study.base}
     for case in study.cases:
@@ -192,7 +194,7 @@ def _check(key: str, value: Any, where: str, known: set[tuple[str, type]]) -> An
     option, _, entry = key.partition(".")
     if entry and option != "augmentation":
         return value
-    # A replica's batch is cut into `accumulation` passes: alone, it meets the default batch.
+    # `accumulation` must divide the batch of a replica, so it is checked with a batch of its own.
     context = {"replica_batch": value} if key == "accumulation" else {}
     try:
         if entry:
@@ -201,7 +203,7 @@ def _check(key: str, value: Any, where: str, known: set[tuple[str, type]]) -> An
             converted = getattr(from_dict({**context, key: value}), key)
             if type(converted) is type(value) and type(value) in Scalar:
                 known.add((key, type(value)))
-            # "none" stays as it is written: TOML has no word for None.
+            # "none" stays a text: TOML has no None.
             value = value if converted is None else converted
         else:
             RunConfig(**{**context, key: value})

@@ -16,7 +16,7 @@ def trial_name(settings: Mapping[str, Any], config: RunConfig, repeat: int) -> s
     """Return the name of a trial's folder, such as "horovod-2r-r1-7a445a"."""
     slug = _slug(settings)
     digest = hashlib.sha256(f"{settings_text(config)}{config.seed}".encode()).hexdigest()
-    # A cut slug no longer tells the cells apart; a longer hash must.
+    # A slug that was cut no longer tells cells apart: the longer hash does.
     return f"{slug}-r{repeat}-{digest[: 12 if len(slug) == MAX_SLUG else 6]}"
 
 
@@ -41,7 +41,7 @@ def _part(key: str, value: Any) -> str:
         return _plain("".join(words)) if value else ""
     if isinstance(value, (str, dict)):
         return _plain(str(value))
-    # A batch is named for what it is of: b4 for a replica's, g8 for the global one.
+    # b4 is the batch of a replica, g8 the global batch.
     name = {"replica_batch": "b", "global_batch": "g"}.get(key, "".join(word[:1] for word in words))
     return name + _plain(show(value))
 

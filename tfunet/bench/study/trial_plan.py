@@ -1,4 +1,4 @@
-"""Turns a study into trials: every cell, every repeat, in the order in which they run."""
+"""Turns a study into its trials: every repeat of every cell, in the order in which they run."""
 
 import itertools
 import math
@@ -20,13 +20,12 @@ class Trial:
     """One run of one cell.
 
     Args:
-        id: Name of its folder: what varies in the study, the repeat, and a hash of the
-            configuration.
-        cell: Number of the cell; trials that differ in the seed only share it.
+        id: Name of its folder (tfunet.bench.study.trial_names).
+        cell: Number of the cell; trials that differ only in the seed share it.
         repeat: From 1.
         scaling: "strong" where global_batch was given, else "weak".
-        settings: The settings that vary over the study, dotted.
-        config: The whole configuration.
+        settings: The settings that vary over the study, with dotted keys.
+        config: All settings.
     """
 
     id: str
@@ -39,7 +38,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A cell of the grid that is not run, and why."""
+    """A cell of the grid that is not run, with the reason."""
 
     settings: Mapping[str, Any]
     reason: str
@@ -62,18 +61,16 @@ class _Cell:
 
 
 def plan_trials(study: Study, num_cores: float | None = None) -> Plan:
-    """Return the trials of `study` on a machine with `num_cores` (by default: this one).
+    """Return the trials of `study` on a machine with `num_cores`, by default this one.
 
-    math.inf is a cluster, where each run gets the cores that it asks for.
-
-    Each repeat is one shuffled block of all cells, so that a machine that becomes slower
-    during the sweep does so for all cells alike.
+    math.inf stands for a cluster, where each run gets the cores that it asks for. Each repeat is a
+    shuffled block of all cells, so that a machine that becomes slower does so for all cells alike.
     """
     cores = len(usable_cores()) if num_cores is None else num_cores
     cells, skipped, used_rules = _cells(study, cores)
     if not cells:
         reasons = "; ".join(sorted({cell.reason for cell in skipped}))
-        raise ValueError(f"Nothing is left to run of study {study.name!r}: {reasons}.")
+        raise ValueError(f"Study {study.name!r} has no trial to run: {reasons}.")
     settings = _varying(study, [cell.config for cell in cells])
     return Plan(
         study=study,
@@ -99,7 +96,7 @@ def impossible(config: RunConfig, num_cores: float) -> str | None:
             share_cores(cores, config.num_replicas, count, config.cores_per_replica)
         Launch(process_count=count, num_replicas=config.num_replicas, addresses=("",) * count)
     except ValueError as error:
-        # The advice that follows is for a single run.
+        # The rest of the message is advice for a single run.
         return str(error).partition(". ")[0].rstrip(".")
     return None
 
@@ -109,8 +106,8 @@ def _idle_rule(study: Study) -> tuple[str, ...]:
     if rule is None or rule.after < study.repeats:
         return ()
     return (
-        f"[hopeless] has nothing to leave out: it waits for {counted(rule.after, 'repeat')} of "
-        f"{study.repeats}. Raise repeats, or lower its after.",
+        f"[hopeless] has no effect: it waits for {counted(rule.after, 'repeat')} of "
+        f"{study.repeats}. Raise repeats, or lower after in [hopeless].",
     )
 
 
@@ -170,7 +167,7 @@ def _matches(rule: SkipRule, settings: Mapping[str, Any]) -> bool:
 
 
 def _varying(study: Study, configs: Sequence[RunConfig]) -> list[dict[str, Any]]:
-    """Return, for each cell, backend, num_replicas and what else differs between cells."""
+    """Return backend, num_replicas and the other settings that vary, for each cell."""
     given = {*study.base, *study.grid, *(key for case in study.cases for key in case)}
     derived = {"seed"}
     if "global_batch" not in given:
