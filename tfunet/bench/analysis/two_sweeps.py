@@ -30,8 +30,8 @@ class CellChange:
         speeds: Median images per second in both sweeps; None without a done trial.
         ratio: How many times as fast the second is; None if a side has no done trial.
         adjusted_p: p-value of a ratio beyond the tolerance, adjusted for all cells.
-        verdict: On the second sweep: "faster", "slower", "within tolerance", "not distinguishable" or
-            "unknown".
+        verdict: On the second sweep: "faster", "slower", "within tolerance", "not
+            distinguishable" or "unknown".
     """
 
     settings: Mapping[str, Any]

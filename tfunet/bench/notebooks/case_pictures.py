@@ -1,4 +1,4 @@
-"""Pictures of a case: image, manual mask, prediction and where they differ. Needs matplotlib."""
+"""Pictures of a case: image, manual mask, prediction and differences. Needs matplotlib."""
 
 import io
 import re
@@ -23,7 +23,7 @@ from tfunet.files.atomic import write_atomic
 from tfunet.learning import scores
 from tfunet.record import RunFolder
 
-# Label of a difference to its name and colour (Okabe and Ito 2008).
+# Kinds of differences: label to name and colour (Okabe and Ito 2008).
 DIFFERENCES = {
     1: ("predicted, not in the mask", "#D55E00"),
     2: ("in the mask, not predicted", "#0072B2"),
@@ -33,13 +33,13 @@ DIFFERENCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCase:
-    """A case as its files hold it, and what `tfunet predict` must be given.
+    """A case from its files, and the arguments of `tfunet predict` for it.
 
     Args:
-        files: Paths of the image's files, joined by commas.
-        pixel_size: Of the image, where the run resamples; else None.
+        files: Paths of the files of the image, joined by commas.
+        pixel_size: Pixel size of the image if the run resamples, else None.
         image: float32 (*spatial, channels).
-        mask: The manual one, uint8 (*spatial).
+        mask: Manual mask, uint8 (*spatial).
         regions: Region to its labels.
         labels: Label to its name.
     """
@@ -54,40 +54,39 @@ class ShownCase:
 
 
 def open_data(run: Path, root: str | None) -> DataSource:
-    """Return the data set of a run, read from the folder `root`; None for one made in code.
+    """Open the data set of a run, with its folder `root`, or None for data made in code.
 
-    Raises ValueError that says what to do where the data is not there.
+    Raises ValueError if the data is not there.
     """
     config = RunFolder(run).read_config()
     if config is None:
-        raise ValueError(f"{run} holds no run: it has no config.json.")
+        raise ValueError(f"{run} is not the folder of a run: it has no config.json.")
     data, options = described(config.data, config.data_options)
     if root is not None and "root" not in options:
         raise ValueError(
-            f"The run in {run} has the data set {config.data!r}, which reads no folder: set `root` "
-            "to None."
+            f"The data set {config.data!r} of the run in {run} reads no folder: set `root` to None."
         )
     try:
         return open_source(data, options if root is None else {**options, "root": root})
     except ValueError as error:
         raise ValueError(
-            f"The data of the run in {run} cannot be opened: {error} Set `root` to the folder "
-            "that has it."
+            f"The data of the run in {run} cannot be opened: {error} Set `root` to the folder of "
+            "the data."
         ) from error
 
 
 def read_case(source: DataSource, case_id: str, scratch: Path) -> ShownCase:
-    """Return a case of a data set; an image that was made in code is written into `scratch`."""
+    """Return a case of a data set; write an image that was made in code into `scratch`."""
     if case_id not in source.case_ids:
         raise ValueError(
-            f"{source.name} has no case {case_id!r}. Its cases: {', '.join(source.case_ids)}."
+            f"{source.name} has no case {case_id!r}. Known: {', '.join(source.case_ids)}."
         )
     raw = raw_case(source, source.case_ids.index(case_id))
     files = [str(source.root / file) for file in raw.image_files]
     if not files:
         files = [str(scratch / (re.sub(r"[^\w.-]", "_", case_id) + ".npy"))]
         content = io.BytesIO()
-        # Of three axes the first would be planes: a plane is a stack of one.
+        # Of three axes the first would be planes, so a plane becomes a stack of one.
         np.save(content, raw.image[np.newaxis] if raw.mask.ndim == 2 else raw.image)
         write_atomic(Path(files[0]), content.getvalue())
     return ShownCase(
@@ -102,20 +101,20 @@ def read_case(source: DataSource, case_id: str, scratch: Path) -> ShownCase:
 
 
 def picture(case: ShownCase, prediction: Path) -> Drawing:
-    """Draw a case beside its prediction, whose labels are in the file; of a volume one slice."""
+    """Draw a case, or a slice of a volume, beside the labels in the file `prediction`."""
     predicted = read_mask(prediction).astype(np.uint8)
     if predicted.shape != case.mask.shape:
         raise ValueError(
-            f"{prediction} has the shape {predicted.shape}, the mask of {case.case_id} "
-            f"{case.mask.shape}: it is a prediction of another image."
+            f"{prediction} has the shape {predicted.shape}, but the mask of {case.case_id} has "
+            f"{case.mask.shape}: it belongs to another image."
         )
     dice = ", ".join(f"{name} {value:.3f}" for name, value in dice_of(case, predicted).items())
     name = "case-" + re.sub(r"\W+", "-", case.case_id)
     return drawn(
         name,
         f"{case.case_id}: Dice {dice}",
-        "Dice is that of this prediction at the image's own pixels; the run's records have it at "
-        "those that it was evaluated at.",
+        "Dice of this prediction at the pixels of the image; the records of the run have it at the "
+        "resolution of the evaluation.",
         partial(draw_case, case, predicted),
     )
 
@@ -131,12 +130,12 @@ def dice_of(case: ShownCase, predicted: np.ndarray) -> dict[str, float]:
 
 
 def differences(mask: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Return where they differ, as the labels of `DIFFERENCES`; 0 where they agree."""
+    """Return the labels of `DIFFERENCES` where the two differ, and 0 where they agree."""
     return np.select([mask == predicted, mask == 0, predicted == 0], [0, 1, 2], 3).astype(np.uint8)
 
 
 def draw_case(case: ShownCase, predicted: np.ndarray) -> Figure:
-    """Draw image, manual mask, prediction, and where the two differ."""
+    """Draw image, manual mask, prediction, and where the last two differ."""
     grey, mask, where = case.image[..., 0], case.mask, ""
     if mask.ndim == 3:
         fullest = int((mask > 0).sum((1, 2)).argmax())
@@ -145,7 +144,7 @@ def draw_case(case: ShownCase, predicted: np.ndarray) -> Figure:
     rows, columns = mask.shape
     height = min(2 * 0.48 * WIDTH * rows / columns, 1.6 * WIDTH) + 1.0
     figure, panels = make_panels(2, 2, height, sharex=True, sharey=True)
-    # Images stand in the SVG as pixels: enough of them to look closely.
+    # The SVG holds images as pixels: enough of them to look closely.
     figure.set_dpi(150)
     low, high = np.percentile(grey, (0.5, 99.5))
     wrong = np.zeros((*mask.shape, 4), np.float32)

@@ -1,4 +1,4 @@
-"""Dice of single cases: the worst and the best of a sweep, and of a run. Pure but for reading."""
+"""Tables of the worst and best cases of a sweep, and the runs whose networks are at hand."""
 
 import glob
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,15 @@ from tfunet.bench.analysis.confidence_intervals import spread
 from tfunet.bench.analysis.sweep_summary import Family
 from tfunet.bench.report.number_text import spread_text
 
-# Cases at each end of a table.
+# Number of worst and of best cases in a table.
 SHOWN = 5
 MODEL = "model.keras"
 
 
 def case_rows(family: Family, shown: int = SHOWN) -> list[dict[str, str]]:
-    """Return a row a case, the worst first: mean Dice over regions, a column for each cell.
+    """Return a row for each case, the worst first: mean Dice over regions in each cell.
 
-    Of many cases only the `shown` worst and as many best ones.
+    Of many cases, return only the `shown` worst and the `shown` best ones.
     """
     columns = {
         cell.label: [dice_by_case(trial.folder) for trial in cell.done]
@@ -46,14 +46,14 @@ def case_rows(family: Family, shown: int = SHOWN) -> list[dict[str, str]]:
 
 
 def worst_and_best(run: Path) -> list[str]:
-    """Return the case of a run with the lowest mean Dice over regions, and the highest.
+    """Return the cases of a run with the lowest and the highest mean Dice over regions.
 
     Raises ValueError for a run without scores of cases.
     """
     mean_dice = {case: fmean(regions.values()) for case, regions in dice_by_case(run).items()}
     if not mean_dice:
         raise ValueError(
-            f"{run} has no scores of cases (cases.csv): name the cases to show, as `cases`."
+            f"{run} has no scores of cases (cases.csv): set `cases` to the names of those to show."
         )
     return list(
         dict.fromkeys(
@@ -63,13 +63,11 @@ def worst_and_best(run: Path) -> list[str]:
 
 
 def find_run(sweep: str | Path, run: str) -> Path:
-    """Return the folder of a run that kept its network.
+    """Return the folder of a run that kept its network; raise ValueError if there is none.
 
     Args:
-        sweep: A sweep's folder.
-        run: The run's name in it, or a pattern of it such as "single-1r-r1-*", or another path.
-
-    Raises ValueError that says what to do where there is none.
+        sweep: Folder of a sweep.
+        run: Name of a run in it, a pattern such as "single-1r-r1-*", or another path.
     """
     place = Path(sweep)
     # An absolute path stays itself.
@@ -84,10 +82,9 @@ def find_run(sweep: str | Path, run: str) -> Path:
     with_model = [folder for folder in runs if (folder / MODEL).is_file()]
     if not with_model:
         raise ValueError(
-            f"{runs[0]} has no {MODEL}, with which predictions are made; shared records are often "
-            f"kept without it. Train it again (tfunet train --config {runs[0] / 'config.toml'} "
-            "--out FOLDER, where its paths to data are right) and set `run` to that folder, or put "
-            f"{MODEL} and data.json there."
+            f"{runs[0]} has no {MODEL}, which makes the predictions; shared records are often kept "
+            f"without it. Put {MODEL} and data.json there, or train the run again and set `run` to "
+            f"its new folder: tfunet train --config {runs[0] / 'config.toml'} --out FOLDER"
         )
     return with_model[0]
 

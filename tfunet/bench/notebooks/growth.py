@@ -1,7 +1,7 @@
-"""The largest volume that trains under a cap, without large-model support and with it.
+"""The largest volume that trains under a cap of memory, with and without large-model support.
 
-Of a sweep over sizes in which some trials are there to fail: those that do not fit. With what
-support costs. Pure but for reading.
+It comes from a sweep over sizes, in which the trials that do not fit fail. Tables and sentences
+also have the cost of support. Pure but for reading.
 """
 
 import math
@@ -28,9 +28,9 @@ class Size:
     """All trials with samples of one shape.
 
     Args:
-        shape: Spatial, of a sample.
-        ways: Trials under the cap: "without" support, or by their budget, "swap auto".
-        kept: Trials with everything kept and room for it.
+        shape: Spatial shape of a sample.
+        ways: Trials under the cap: "without" support, or by their budget, such as "swap auto".
+        kept: Trials that keep all tensors and have enough memory for them.
     """
 
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class Size:
 
     @property
     def voxels(self) -> int:
-        """Voxels of a sample."""
+        """Number of voxels of a sample."""
         return math.prod(self.shape)
 
     @property
@@ -48,18 +48,18 @@ class Size:
         return " x ".join(map(str, self.shape))
 
     def trains(self, way: str) -> bool:
-        """Whether every repeat trained in this way; a size that fits sometimes does not."""
+        """Whether every repeat trained in this way; fitting sometimes does not count."""
         trials = self.ways.get(way, ())
         return bool(trials) and all(trial.result is not None for trial in trials)
 
     def over_kept(self, way: str) -> Spread | None:
-        """Return step time over that with everything kept, by repeat; None without both."""
+        """Return step time divided by that of `kept`, by repeat; None without both."""
         upper, lower = _step_seconds(self.ways.get(way, ())), _step_seconds(self.kept)
         common = sorted(upper.keys() & lower.keys())
         return spread([upper[repeat] / lower[repeat] for repeat in common]) if common else None
 
     def predicted(self, way: str) -> Spread | None:
-        """Return the same as the plans predict it; None where none was made with times."""
+        """Return the ratio that the plans predict; None if no plan was made with times."""
         plans = [plan for plan in self.plans(way) if plan.unlimited_step_seconds]
         ratios = [plan.step_seconds / plan.unlimited_step_seconds for plan in plans]
         return spread(ratios) if ratios else None
@@ -76,11 +76,11 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """What trains under one cap.
+    """What trains under a cap.
 
     Args:
-        cap: As the study gives it, "200MiB"; "the device's memory" where it gives none.
-        ways: "without" first, then the budgets, by how much of it they use.
+        cap: Cap of the study, such as "200MiB", or "the device's memory" without one.
+        ways: "without", then the budgets.
         sizes: From the smallest to the largest.
     """
 
@@ -89,7 +89,7 @@ class Growth:
     sizes: tuple[Size, ...]
 
     def largest(self, way: str) -> Size | None:
-        """Return the largest size that trains in a way; None where none does."""
+        """Return the largest size that trains in a way, or None."""
         return max(
             (size for size in self.sizes if size.trains(way)),
             key=lambda size: size.voxels,
@@ -100,17 +100,17 @@ class Growth:
 def read_growth(sweep: SweepRecord) -> Growth:
     """Return what trains under the smallest cap of a sweep.
 
-    Trials without support under a larger cap, or none, are those with everything kept. Raises
-    ValueError where the sweep has no trial with support, or none without.
+    Trials without support under a larger cap, or without a cap, keep everything. Raises ValueError
+    if the sweep lacks trials with support, or without it.
     """
-    # A trial that has not begun tells no shape.
+    # A trial that has not begun has no shape.
     trials = [trial for trial in sweep.trials if trial.state not in ("waiting", "running")]
     caps = [trial.config.cpu_memory for trial in trials if trial.config.cpu_memory is not None]
     cap = min(caps, key=whole_mib, default=None)
     by_shape: dict[tuple[int, ...], dict[str | None, list[TrialRecord]]] = {}
     for trial in trials:
         config = trial.config
-        # Of one that failed the plan is not known, but its budget is.
+        # A trial that failed has no plan, but a budget.
         way = WITHOUT if config.swap is None else f"swap {budget_text(config)}"
         key = way if config.cpu_memory == cap else None
         if key is not None or config.swap is None:
@@ -137,7 +137,7 @@ def read_growth(sweep: SweepRecord) -> Growth:
 
 
 def size_rows(growth: Growth) -> list[dict[str, str]]:
-    """Return a row for each size: what it needs, and whether it trains in each way."""
+    """Return a row for each size: the memory it needs, and whether it trains in each way."""
     return [
         {
             "size": size.label,
@@ -149,7 +149,7 @@ def size_rows(growth: Growth) -> list[dict[str, str]]:
 
 
 def cost_rows(growth: Growth) -> list[dict[str, str]]:
-    """Return a row for each size and budget that trained: time over everything kept, and memory."""
+    """Return a row for each size and budget that trained: its step time and memory."""
     return [
         {
             "size": size.label,
@@ -175,7 +175,7 @@ def cost_rows(growth: Growth) -> list[dict[str, str]]:
 
 
 def growth_sentences(growth: Growth) -> list[str]:
-    """Return what the sweep says of the largest size in each way."""
+    """Return a sentence on the largest size in each way."""
     base = growth.largest(WITHOUT)
     lines = [
         f"In {growth.cap} the largest size that trains without support is {base.label}."
@@ -193,7 +193,7 @@ def growth_sentences(growth: Growth) -> list[str]:
 
 
 def ended(trials: Sequence[TrialRecord]) -> str:
-    """Return how trials of one kind ended, in a few words: "trains", "out of memory"."""
+    """Return how trials of one kind ended: "trains", "1 of 3: out of memory"."""
     if not trials:
         return NONE
     failed = [trial for trial in trials if trial.result is None]
@@ -206,7 +206,7 @@ def ended(trials: Sequence[TrialRecord]) -> str:
 def _failure(trial: TrialRecord) -> str:
     if "out of memory" in trial.reason:
         return "out of memory"
-    # In a capped arena oneDNN ends the process where its own scratch does not fit.
+    # Under a cap, oneDNN kills the process if its scratch memory does not fit.
     killed = KILLED.search(trial.reason)
     return f"killed by {killed[1]}" if killed else trial.state
 
@@ -224,14 +224,14 @@ def _shape(trial: TrialRecord) -> tuple[int, ...]:
     patch = (RunFolder(trial.folder).read_data() or {}).get("patch", trial.config.patch)
     if patch is None:
         raise ValueError(
-            f"{trial.folder} does not tell the size of its samples: it has no data.json, and its "
-            "configuration no patch."
+            f"The size of samples is not recorded in {trial.folder}: it has no data.json, and its "
+            "configuration has no patch."
         )
     return tuple(patch)
 
 
 def _step_seconds(trials: Sequence[TrialRecord]) -> dict[int, float]:
-    """Return the median step of each trial that trained, by repeat."""
+    """Return the median step time of each trial that trained, by repeat."""
     return {
         trial.repeat: trial.result.median_step_seconds
         for trial in trials

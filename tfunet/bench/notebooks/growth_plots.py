@@ -1,4 +1,4 @@
-"""Draws how far volumes grow under a cap, what it costs, and what it is worth. Needs matplotlib."""
+"""Draws which sizes train under a cap, their cost, and Dice by resolution. Needs matplotlib."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from tfunet.bench.analysis.swapping import device_bytes
 from tfunet.bench.notebooks.growth import WITHOUT, Growth
-from tfunet.bench.notebooks.resolution import Compared
+from tfunet.bench.notebooks.resolution import DataSetResolutions
 from tfunet.bench.report.plot_style import (
     OTHER_COLOURS,
     OTHER_MARKERS,
@@ -23,18 +23,19 @@ from tfunet.config.amount import MIB, whole_mib
 KEPT = "#4d4d4d"
 GROWTH = (
     "What trains under the cap",
-    "Memory is the allocator's at its peak, evaluation included. A step is compared with that with "
-    "everything kept, and room for it; medians, and a dot for every repeat. Crosses do not fit.",
+    "Memory is the peak of the allocator, evaluation included. Step time is relative to a step "
+    "that keeps everything and has room for it. Lines: medians; dots: repeats; crosses: does not "
+    "fit.",
 )
 BOXES = (
     "Dice of every case at two resolutions",
-    "A box holds the middle half of the cases, its line their median; whiskers reach to the last "
-    "case within 1.5 times its length. A case counts once, with its mean over the runs.",
+    "Box: quartiles and median of the cases; whiskers: last case within 1.5 times the quartile "
+    "range. A case counts once, with its mean over the runs.",
 )
 
 
 def growth_figure(growth: Growth) -> Figure:
-    """Draw memory and step time over the number of voxels, a line for each way."""
+    """Draw memory and step time against the number of voxels, a line for each way."""
     figure, (left, right) = make_panels(1, 2, 3.9)
     sizes = growth.sizes
     styles = dict(zip(growth.ways, zip(OTHER_COLOURS, OTHER_MARKERS, strict=True), strict=False))
@@ -63,16 +64,16 @@ def growth_figure(growth: Growth) -> Figure:
         )
         _crosses(left, growth, way, colour, at)
         timed = [(size.voxels, over) for size in trained if (over := size.over_kept(way))]
-        # Without support a capped step and an uncapped one are the same step.
+        # Without support, the step under a cap is the same step.
         if way != WITHOUT and timed:
             right.plot([voxels for voxels, _ in timed], [over.median for _, over in timed], **line)
             for voxels, over in timed:
                 repeat_dots(right, [voxels] * len(over.values), over.values, colour)
-        foretold = [(size.voxels, ratio) for size in trained if (ratio := size.predicted(way))]
-        if way != WITHOUT and foretold:
+        predicted = [(size.voxels, ratio) for size in trained if (ratio := size.predicted(way))]
+        if way != WITHOUT and predicted:
             right.plot(
-                [voxels for voxels, _ in foretold],
-                [ratio.median for _, ratio in foretold],
+                [voxels for voxels, _ in predicted],
+                [ratio.median for _, ratio in predicted],
                 color=colour,
                 linestyle=":",
                 label=f"predicted, {way}",
@@ -92,7 +93,7 @@ def growth_figure(growth: Growth) -> Figure:
 
 
 def _short(shape: Sequence[int]) -> str:
-    """Return "48^3", or the lengths below each other."""
+    """Return "48^3", or the lengths one below the other."""
     return f"{shape[0]}^{len(shape)}" if len(set(shape)) == 1 else "\n".join(map(str, shape))
 
 
@@ -110,7 +111,7 @@ def _crosses(axes: Any, growth: Growth, way: str, colour: str, at: int) -> None:
     )
 
 
-def resolution_figure(compared: Sequence[Compared]) -> Figure:
+def resolution_figure(compared: Sequence[DataSetResolutions]) -> Figure:
     """Draw the Dice of every case, a row for each data set and a panel for each of its regions."""
     columns = max(len(data_set.regions) for data_set in compared)
     height = sum(bars_height(len(data_set.resolutions)) + 0.4 for data_set in compared)
@@ -125,7 +126,7 @@ def resolution_figure(compared: Sequence[Compared]) -> Figure:
     return figure
 
 
-def _boxes(axes: Any, data_set: Compared, region: str, *, is_first: bool) -> None:
+def _boxes(axes: Any, data_set: DataSetResolutions, region: str, *, is_first: bool) -> None:
     values = [list(resolution.case_dice(region).values()) for resolution in data_set.resolutions]
     draw_boxes(axes, values, OTHER_COLOURS)
     labels = [resolution.label for resolution in data_set.resolutions]

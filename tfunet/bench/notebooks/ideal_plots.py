@@ -1,4 +1,4 @@
-"""Draws how far speed-ups are from the ideal, also beside the published campaign's.
+"""Draws the deviation of speed-ups from the ideal, also beside the published campaign.
 
 Needs matplotlib.
 """
@@ -23,13 +23,13 @@ from tfunet.bench.report.plot_style import (
     replica_axis,
     shifts,
 )
-from tfunet.bench.report.plots import FigureKind
+from tfunet.bench.report.plots import FigureKind, speed_up_lines
 
 DEVIATION = "(speed-up / ideal - 1), %"
 
 
 def deviation(family: Family, styles: Styles) -> Figure | None:
-    """Draw by how many per cent the speed-ups of a family miss the ideal; None without any."""
+    """Draw the deviation of a family's speed-ups from the ideal, in per cent; None without any."""
     if not _scaled(family):
         return None
     figure, (axes,) = make_panels(1, 1, 3.5)
@@ -45,12 +45,12 @@ def beside_campaign(
     """Draw deviation and IoU of a family on the left, those of the campaign on the right.
 
     Args:
-        family: Of a sweep.
-        runs: Of the campaign.
-        styles: Of the sweep's ways.
-        name: Of the sweep, for the title.
+        family: A family of a sweep.
+        runs: Runs of the campaign.
+        styles: Styles of the ways of the sweep.
+        name: Name of the sweep for the title.
     """
-    # Each pair shares its scale: that is what can be compared at a glance.
+    # Each row shares its scale, so that it can be compared at a glance.
     figure, panels = make_panels(2, 2, 6.2, sharey="row")
     top, right, bottom, bottom_right = panels
     _deviations(top, family, styles, beside=[_percent(run) for run in runs])
@@ -85,8 +85,8 @@ def campaign_figure(runs: Sequence[CampaignRun], name: str) -> FigureKind:
         "campaign",
         "Beside the published campaign",
         "Left, this sweep: ratios with their 95 % interval, medians of IoU, a dot for every "
-        "repeat. Right, the campaign: one run at each number of GPUs, so without intervals; its "
-        "IoU is that of the last epoch, on images of which 94 % were trained on.",
+        "repeat. Right, the campaign: one run for each number of GPUs, so no intervals; its IoU "
+        "is that of the last epoch, on images of which 94 % were in the training set.",
         draw,
     )
 
@@ -96,50 +96,25 @@ def _percent(run: CampaignRun) -> float:
 
 
 def _scaled(family: Family) -> list[Cell]:
-    """Return the cells with a speed-up, where more than one replica has one."""
+    """Return the cells with a speed-up, if any of them has several replicas."""
     cells = [cell for cell in family.cells if cell.speed_up is not None]
     return cells if any(cell.num_replicas > 1 for cell in cells) else []
 
 
 def _deviations(axes: Any, family: Family, styles: Styles, beside: Sequence[float] = ()) -> None:
-    """Draw a line a way, on a scale that holds the values `beside` too."""
+    """Draw a line for each way, on a scale that also holds the values `beside`."""
     axes.axhline(0, color="#888888", linestyle="--", linewidth=1, zorder=1)
     axes.set_ylabel(DEVIATION)
-    cells = _scaled(family)
-    shift = shifts(cells)
-    extent = [0.0, *beside]
-    for way in dict.fromkeys(cell.way for cell in cells):
-        colour, marker = styles[way]
-        way_cells = [cell for cell in cells if cell.way == way and cell.speed_up is not None]
-        x = np.array([cell.num_replicas * shift[way] for cell in way_cells])
-        ends = np.array(
-            [
-                [100 * (ratio / cell.num_replicas - 1) for ratio in (s.value, s.low, s.high)]
-                for cell in way_cells
-                if (s := cell.speed_up)
-            ]
-        )
-        middle, low, high = ends.T
-        axes.errorbar(
-            x,
-            middle,
-            yerr=np.nan_to_num([middle - low, high - middle]),
-            color=colour,
-            marker=marker,
-            label=way,
-            linewidth=1.5,
-            elinewidth=1.2,
-            capsize=3,
-            zorder=3,
-        )
-        for at, cell in zip(x, way_cells, strict=True):
-            values = [100 * (ratio / cell.num_replicas - 1) for ratio in cell.speed_up_repeats]
-            repeat_dots(axes, [at * BESIDE] * len(values), values, colour)
-            extent += values
-        extent += list(middle)
-    # Intervals of three repeats can be so wide that they would flatten everything else.
-    room = 0.15 * (max(extent) - min(extent)) or 1.0
-    axes.set_ylim(min(extent) - room, max(extent) + room)
+    shown = speed_up_lines(
+        axes,
+        _scaled(family),
+        styles,
+        lambda speed_up, cell: 100 * (speed_up / cell.num_replicas - 1),
+        with_links=False,
+    )
+    shown += [0.0, *beside]
+    margin = 0.15 * (max(shown) - min(shown)) or 1.0
+    axes.set_ylim(min(shown) - margin, max(shown) + margin)
 
 
 def _ious(axes: Any, family: Family, styles: Styles) -> None:
@@ -163,7 +138,7 @@ def _replica_axis(axes: Any, family: Family) -> None:
 DEVIATION_FIGURE: FigureKind = (
     "deviation",
     "Deviation from the ideal speed-up",
-    "0 is ideal: as many times as fast as there are replicas. With its 95 % interval, cut where "
-    "it leaves the figure; a dot for every repeat.",
+    "0 is ideal: n replicas are n times as fast. With its 95 % interval, cut at the edge of the "
+    "figure, and a dot for every repeat.",
     deviation,
 )

@@ -1,7 +1,7 @@
-"""Whether a higher resolution is worth it: Dice of every case, from runs at two resolutions.
+"""Compares the Dice of every case at two resolutions: is the higher one worth it?
 
-The networks see the same patches of the same cases, at their own resolution or at a lower one, and
-are scored on the same masks. Pure but for reading.
+The networks see the same patches of the same cases, at full or lower resolution, and are scored on
+the same masks. Pure but for reading.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from tfunet.bench.report.number_text import p_text
 from tfunet.config.keys import flat
 from tfunet.record import RunFolder
 
-# Of the model: how many voxels of the image, along each axis, it sees as one.
+# Option of the model: so many voxels along each axis become one.
 COARSER = "model_options.coarser"
 
 
@@ -34,10 +34,10 @@ class Resolution:
     """The runs of one data set at one resolution.
 
     Args:
-        coarser: How many voxels along each axis the network sees as one.
-        shape: Spatial, of what it sees.
+        coarser: Voxels along each axis that the network sees as one.
+        shape: Spatial shape of what the network sees.
         trained: Runs that ended well; their Dice counts.
-        failed: How the others ended, with what they had: "without support: out of memory".
+        failed: How the other runs ended: "without support: out of memory".
     """
 
     coarser: int
@@ -47,11 +47,11 @@ class Resolution:
 
     @property
     def label(self) -> str:
-        """What the network sees: "24 x 24 x 24"."""
+        """The shape that the network sees: "24 x 24 x 24"."""
         return " x ".join(map(str, self.shape))
 
     def case_dice(self, region: str) -> dict[str, float]:
-        """Return the Dice of each case, its mean over the runs."""
+        """Return the mean Dice over the runs, by case."""
         values: dict[str, list[float]] = {}
         for trial in self.trained:
             for case, regions in dice_by_case(trial.folder).items():
@@ -60,7 +60,7 @@ class Resolution:
         return {case: fmean(run_dice) for case, run_dice in values.items()}
 
     def mean_dice(self, region: str) -> dict[int, float]:
-        """Return the mean over cases of each run, by repeat."""
+        """Return the mean Dice over the cases, by repeat."""
         return {
             trial.repeat: trial.result.dice[region]
             for trial in self.trained
@@ -69,22 +69,22 @@ class Resolution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
-    """One data set at its own resolution, the first, and at lower ones."""
+class DataSetResolutions:
+    """A data set at full resolution, which is the first, and at lower ones."""
 
     data: str
     regions: tuple[str, ...]
     resolutions: tuple[Resolution, ...]
 
 
-def read_resolutions(sweep: SweepRecord, key: str = COARSER) -> tuple[Compared, ...]:
-    """Return the data sets of a sweep that were trained on at two resolutions or more.
+def read_resolutions(sweep: SweepRecord, key: str = COARSER) -> tuple[DataSetResolutions, ...]:
+    """Return the data sets of a sweep with finished runs at two or more resolutions.
 
     Args:
-        sweep: Its records.
-        key: The setting of the model that says how much coarser it sees; 1 where it is not given.
+        sweep: Records of the sweep.
+        key: Setting of the model that makes its input coarser; 1 by default.
 
-    Raises ValueError where there is no such data set.
+    Raises ValueError if there is no such data set.
     """
     groups: dict[str, dict[int, list[TrialRecord]]] = {}
     for trial in sweep.trials:
@@ -100,7 +100,9 @@ def read_resolutions(sweep: SweepRecord, key: str = COARSER) -> tuple[Compared, 
             region for trial in trained if trial.result is not None for region in trial.result.dice
         )
         if sum(bool(resolution.trained) for resolution in resolutions) > 1:
-            compared.append(Compared(data=name, regions=tuple(regions), resolutions=resolutions))
+            compared.append(
+                DataSetResolutions(data=name, regions=tuple(regions), resolutions=resolutions)
+            )
     if not compared:
         raise ValueError(
             f"{sweep.folder} has no data set with finished runs at two resolutions. Give the study "
@@ -109,7 +111,7 @@ def read_resolutions(sweep: SweepRecord, key: str = COARSER) -> tuple[Compared, 
     return tuple(compared)
 
 
-def resolution_rows(compared: Sequence[Compared]) -> list[dict[str, str]]:
+def resolution_rows(compared: Sequence[DataSetResolutions]) -> list[dict[str, str]]:
     """Return a row for each data set, region and resolution: the Dice of the cases."""
     return [
         {
@@ -129,11 +131,11 @@ def resolution_rows(compared: Sequence[Compared]) -> list[dict[str, str]]:
     ]
 
 
-def resolution_sentences(compared: Sequence[Compared]) -> list[str]:
-    """Return what each pair of resolutions says: the difference of Dice, and what did not train.
+def resolution_sentences(compared: Sequence[DataSetResolutions]) -> list[str]:
+    """Return a sentence on each pair of resolutions, and on each run that did not train.
 
-    One is called better where the difference over the cases, each with its mean over the runs, is
-    no chance (p-values adjusted for all pairs), and the runs of every seed agree on its sign.
+    A resolution is better if the difference over the cases is significant (p-values adjusted for
+    all pairs; a case counts with its mean over the runs) and has the same sign for every seed.
     """
     pairs = [
         (data_set, region, data_set.resolutions[0], lower)
@@ -165,7 +167,7 @@ def _over_cases(region: str, full: Resolution, lower: Resolution) -> Estimate:
 
 
 def _sentence(
-    data_set: Compared,
+    data_set: DataSetResolutions,
     region: str,
     full: Resolution,
     lower: Resolution,
@@ -226,7 +228,7 @@ def _data(trial: TrialRecord) -> dict[str, Any]:
     data = RunFolder(trial.folder).read_data()
     if data is None:
         raise ValueError(
-            f"{trial.folder} has no data.json, which tells the data and what the network sees of "
-            "it: the run ended before it had read its data."
+            f"{trial.folder} has no data.json, which names the data and its shape: the run ended "
+            "before it had read its data."
         )
     return data

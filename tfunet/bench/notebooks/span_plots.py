@@ -1,4 +1,4 @@
-"""Where the time of a traced run went, in numbers and as a picture. Needs matplotlib."""
+"""Shows how the processes of a traced run spent their time. Needs matplotlib."""
 
 import math
 from collections.abc import Sequence
@@ -25,16 +25,17 @@ COLOURS = {
 OTHER = "#4d4d4d"
 CAPTION = (
     "Steps of all processes",
-    "Above, what each process does in turn; below, what is inside of its steps. Times are those of "
-    "each process's host.",
+    "Upper bars: what each process does in turn. Lower bars: what happens inside its steps. Times "
+    "are from the clock of each host.",
 )
 HATCHES = {"all-reduce": "//", "input": "..", "swap out": "xx", "swap in": "++"}
 
 
 def time_rows(run: str | Path) -> list[dict[str, str]]:
-    """Return a row for each process of a run: seconds of each phase, and what a step is made of.
+    """Return a row for each process of a run: seconds of each phase, and of the parts of a step.
 
-    Medians over the steps after the first, which traces; what is inside of a step, summed over it.
+    Parts are summed over a step. The row has medians over the steps, without the first, which
+    traces.
     """
     rows = []
     for process, spans in read_spans(run).items():
@@ -55,16 +56,18 @@ def time_rows(run: str | Path) -> list[dict[str, str]]:
 
 
 def step_timeline(run: str | Path, first_step: int, num_steps: int) -> Figure:
-    """Draw what every process did from one step on: a bar a span, what is inside below it.
+    """Draw a bar for each span of every process, and below it bars for what happened inside.
 
-    Raises ValueError if the run has no such step.
+    Raises ValueError if the run does not have the first step.
     """
     processes = read_spans(run)
     shown = {index: _between(spans, first_step, num_steps) for index, spans in processes.items()}
     everything = [span for spans in shown.values() for span in spans]
     if not everything:
         last = max(span.step for spans in processes.values() for span in spans)
-        raise ValueError(f"{run} has the steps 1 to {last}, and {first_step} was asked for.")
+        raise ValueError(
+            f"first_step must be one of the steps 1 to {last} of {run}, got {first_step}."
+        )
     zero = min(span.begin_seconds for span in everything)
     figure, (axes,) = make_panels(1, 1, 1.1 + 0.8 * len(shown))
     labelled: set[str] = set()
@@ -93,7 +96,7 @@ def step_timeline(run: str | Path, first_step: int, num_steps: int) -> Figure:
 
 def _between(spans: Sequence[Span], first_step: int, num_steps: int) -> list[Span]:
     steps = range(first_step, first_step + num_steps)
-    # The last attempt, where steps were made again after a process was killed.
+    # The last attempt counts if steps were repeated after a process was killed.
     begun = [span.begin_seconds for span in spans if span.name in STEPS and span.step == first_step]
     if not begun:
         return []

@@ -1,4 +1,4 @@
-"""Draws what large-model support plans and what it costs. Needs matplotlib."""
+"""Draws the plans of large-model support, and their cost. Needs matplotlib."""
 
 import itertools
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ KEPT = "#4d4d4d"
 CAPTIONS = {
     "memory": (
         "Memory over the step",
-        "Plans of the first run of each backend; times of ops are measured before each plan is "
-        "made, so that the same step can be stretched differently.",
+        "Plans of the first run of each backend. Times of ops are measured before each plan is "
+        "made, so the same step can have different lengths.",
     ),
     "predicted": (
         "Predicted and measured",
-        "Time: ratio of speeds with its 95 % interval, cut where it leaves the figure, and a dot "
+        "Time: ratio of speeds with its 95 % interval, cut at the edge of the figure, and a dot "
         "for every repeat. Memory: medians.",
     ),
 }
@@ -36,7 +36,7 @@ PREDICTED = {"color": "#000000", "marker": "|", "markersize": 13, "markeredgewid
 
 
 def memory_curves(comparisons: Sequence[BudgetComparison], styles: Styles) -> Figure:
-    """Draw the memory in use over a step, as planned and with everything kept.
+    """Draw the memory in use during a step, as planned and with everything kept.
 
     A panel for each batch and budget, with the plan of the first run of each way.
     """
@@ -82,7 +82,7 @@ def memory_curves(comparisons: Sequence[BudgetComparison], styles: Styles) -> Fi
 
 
 def _curve(axes: Any, curve: Sequence[Sequence[float]], seconds: float, **line: Any) -> None:
-    if not seconds:  # Of a plan that changes nothing, made without measured times.
+    if not seconds:  # A plan that changes nothing is made without measured times.
         curve = [(at, point[1]) for at, point in enumerate(curve)]
         seconds = max(1, len(curve) - 1)
     times = [100 * point[0] / seconds for point in curve]
@@ -90,7 +90,7 @@ def _curve(axes: Any, curve: Sequence[Sequence[float]], seconds: float, **line: 
 
 
 def predicted_and_measured(comparisons: Sequence[BudgetComparison], styles: Styles) -> Figure:
-    """Draw time and memory with a budget against those without, predicted and measured."""
+    """Draw time and memory with a budget relative to those without, predicted and measured."""
     figure, (left, right) = make_panels(1, 2, bars_height(len(comparisons)) + 0.5, sharey=True)
     left.axvline(1, color="#888888", linestyle="--", linewidth=1, zorder=1)
     right.axvline(0, color="#888888", linestyle="--", linewidth=1, zorder=1)

@@ -1,4 +1,4 @@
-"""Says in words what a sweep found, and what a reader must know before believing it. Pure."""
+"""Sentences on a sweep: what it found, and what weakens that. Pure."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,16 +10,16 @@ from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import interval_text, p_text
 from tfunet.bench.study.machine_noise import NOISY
-from tfunet.bench.study.trial_plan import counted
 from tfunet.config.keys import describe
+from tfunet.process.terminal import counted
 
-# Steps that reach less of the synthetic bound wait for their data.
+# Steps that reach a smaller share of the speed on data in memory wait for their data.
 LEAST_SHARE = 0.9
 MAX_NAMES = 5
 
 
 def findings(summary: Summary) -> dict[str, list[str]]:
-    """Return, by heading, one sentence for each thing that the sweep shows."""
+    """Return the findings of the sweep as sentences, by heading."""
     parts = {
         "Speed": _comparisons,
         "Scaling": _speed_ups,
@@ -36,7 +36,7 @@ def findings(summary: Summary) -> dict[str, list[str]]:
 
 
 def doubts(summary: Summary) -> list[str]:
-    """Return what weakens the findings; empty if nothing is known to."""
+    """Return sentences on what weakens the findings."""
     return [
         *_missing_trials(summary),
         *_stopped(summary),
@@ -113,7 +113,7 @@ def _scores(family: Family) -> Iterator[str]:
     scored = [cell for cell in family.cells if cell.mean_dice is not None]
     others = [cell for cell in scored if cell.dice_difference and not cell.is_baseline]
     baseline = next((cell for cell in scored if cell.is_baseline), None)
-    # Without one baseline for all, the cells' differences are of different things.
+    # Without a common baseline, the differences of cells cannot be compared.
     if family.baseline is None or baseline is None or baseline.mean_dice is None or not others:
         return
     dice = baseline.mean_dice
@@ -137,7 +137,7 @@ def _scores(family: Family) -> Iterator[str]:
     if len(steps) > 1:
         yield (
             f"The runs took different numbers of optimizer steps ({steps[0]} to {steps[-1]}), so "
-            "equal scores are not to be expected."
+            "their scores may differ."
         )
 
 
@@ -162,7 +162,7 @@ def _missing_trials(summary: Summary) -> Iterator[str]:
         failed = sum(trial.state == "failed" for trial in missing)
         yield (
             f"{len(missing)} of {len(summary.sweep.trials)} trials have no numbers ({failed} "
-            "failed); their times are not used. The table of trials says why."
+            "failed), and their times are not used. The table of trials has the reasons."
         )
 
 
@@ -184,8 +184,8 @@ def _warm_up(summary: Summary) -> Iterator[str]:
     older = sum(result.warm_up_steps is None for result in results)
     if older:
         yield (
-            f"{older} of {len(results)} trials were recorded before the first steps of a run were "
-            "left out as its warm-up: theirs count too."
+            f"{older} of {len(results)} trials are older records, whose speeds include the first, "
+            "slower steps of a run."
         )
 
 
@@ -197,7 +197,7 @@ def _environment(summary: Summary) -> Iterator[str]:
             "different machines or versions must not be compared."
         )
     if summary.environment.get("git.modified") is True:
-        yield "The code had changes that are not in its git commit."
+        yield "The code had changes that were not committed to git."
 
 
 def _samples(summary: Summary) -> Iterator[str]:
@@ -224,8 +224,8 @@ def _cores(summary: Summary) -> Iterator[str]:
     has_gpus = any(trial.environment.get("gpus") for trial in _done(summary))
     if len(counts) > 1 and open_share and not has_gpus:
         yield (
-            "cores_per_replica is not set: fewer replicas had more CPU cores each, which makes "
-            "every speed-up look small. Set it in the study's [base]."
+            "cores_per_replica is not set, so fewer replicas had more CPU cores each, which makes "
+            "every speed-up look smaller. Set it in [base] of the study."
         )
 
 
@@ -235,8 +235,8 @@ def _input(summary: Summary) -> Iterator[str]:
             share = cell.synthetic_share
             if share is not None and share.median < LEAST_SHARE:
                 yield (
-                    f"{cell.label} is bound by its input: its steps reach {share.median:.2f} of "
-                    "those with data in memory. Give it more CPU cores, or less augmentation."
+                    f"{cell.label} waits for its input: its steps reach {share.median:.2f} of the "
+                    "speed on data in memory. Give it more CPU cores, or less augmentation."
                 )
 
 
@@ -246,8 +246,8 @@ def _changed_replicas(summary: Summary) -> Iterator[str]:
         if len(parts) > 1:
             shown = ", then ".join(f"{count} from step {step}" for step, count in parts)
             yield (
-                f"{trial.id} was stopped and went on with another number of replicas ({shown}): "
-                "its images/s are those of the last, its cost and memory are of all together."
+                f"{trial.id} was stopped, and went on with another number of replicas ({shown}): "
+                "its images/s are those of the last part, its cost and memory those of all parts."
             )
 
 
@@ -261,9 +261,9 @@ def _repeats(summary: Summary) -> Iterator[str]:
     fewest = min(counts, default=0)
     if 0 < fewest < MIN_INTERVAL:
         yield (
-            f"Some cells have only {fewest} good repeat{'s' if fewest > 1 else ''}, too few "
-            f"for an interval. Give the study repeats = {MIN_INTERVAL} or more and run it again; "
-            "only the new trials are run."
+            f"Some cells have only {counted(fewest, 'good repeat')}, too few for an interval. Give "
+            f"the study repeats = {MIN_INTERVAL} or more and run it again: it runs only the new "
+            "trials."
         )
 
 
@@ -272,8 +272,8 @@ def _noise(summary: Summary) -> Iterator[str]:
     spreads = [float(measurement.get("spread", 0)) for measurement in measured]
     if spreads and max(spreads) > NOISY:
         yield (
-            f"The machine was not quiet: a fixed computation varied by {max(spreads):.0%} "
-            "(10th to 90th percentile)."
+            f"The machine was not quiet: the time of a fixed computation varied by "
+            f"{max(spreads):.0%} (10th to 90th percentile)."
         )
     medians = [float(measurement.get("median_seconds", 0)) for measurement in measured]
     if medians and min(medians) > 0 and max(medians) / min(medians) - 1 > NOISY:

@@ -1,37 +1,37 @@
-"""Words and tables of numbers, as every report prints them."""
+"""Numbers, intervals and tables as texts, the same in every report."""
 
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread
-from tfunet.process.terminal import columns
+from tfunet.process.terminal import columns, counted
 
 NONE = "-"
 
 
 def significant(spread: Spread | None) -> str:
-    """Return "412 [388, 430]": median, lowest and highest, to three digits."""
-    if spread is None:
-        return NONE
-    median, low, high = (_three(value) for value in (spread.median, spread.low, spread.high))
-    return median if len(spread.values) == 1 else f"{median} [{low}, {high}]"
+    """Return "412 [388, 430]": median, lowest and highest value, to three digits."""
+    return _with_range(spread, three_digits)
 
 
 def spread_text(spread: Spread | None, digits: int) -> str:
-    """Return "20.9 [18.6, 22.9]": the median, then the lowest and the highest."""
+    """Return "20.9 [18.6, 22.9]": median, lowest and highest value, with `digits` decimals."""
+    return _with_range(spread, lambda value: f"{value:.{digits}f}")
+
+
+def _with_range(spread: Spread | None, text: Callable[[float], str]) -> str:
     if spread is None:
         return NONE
-    median, low, high = (
-        f"{value:.{digits}f}" for value in (spread.median, spread.low, spread.high)
-    )
-    return median if len(spread.values) == 1 else f"{median} [{low}, {high}]"
+    if len(spread.values) == 1:
+        return text(spread.median)
+    return f"{text(spread.median)} [{text(spread.low)}, {text(spread.high)}]"
 
 
 def estimate_text(estimate: Estimate | None) -> str:
-    """Return "1.89 (1.73 to 2.03)": the estimate, then its interval if there is one."""
+    """Return "1.89 (1.73 to 2.03)": the estimate, and its interval if it has one."""
     if estimate is None:
         return NONE
     if not estimate.has_interval:
@@ -40,13 +40,13 @@ def estimate_text(estimate: Estimate | None) -> str:
 
 
 def interval_facts(name: str, estimate: Estimate) -> dict[str, float | None]:
-    """Return both ends of an interval under names made of `name`; None where there is none."""
+    """Return the ends of an interval as `name`_low and `name`_high; None without an interval."""
     ends = (estimate.low, estimate.high) if estimate.has_interval else (None, None)
     return {f"{name}_low": ends[0], f"{name}_high": ends[1]}
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as CSV; a column for every key that any row has."""
+    """Return rows as CSV, with a column for every key of any row."""
     file = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
@@ -56,7 +56,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def plain_text(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return rows as lines for a terminal, the header first."""
+    """Return rows as lines for a terminal, header first."""
     return columns([list(rows[0]), *(list(row.values()) for row in rows)]) if rows else []
 
 
@@ -74,7 +74,7 @@ def markdown_list(heading: str, lines: Iterable[str]) -> str:
     return "\n".join([f"**{heading}**\n", *(f"- {line}" for line in lines)])
 
 
-def _three(value: float) -> str:
+def three_digits(value: float) -> str:
     """Return a number to three digits, without an exponent: "0.00621", "11.5", "1440"."""
     if value == int(value):
         return str(int(value))
@@ -83,16 +83,16 @@ def _three(value: float) -> str:
 
 
 def interval_text(estimate: Estimate, digits: int = 2) -> str:
-    """Return "95 % interval 0.99 to 1.07, 3 repeats", or that there is none."""
+    """Return "95 % interval 0.99 to 1.07, 3 repeats", or "2 repeats: no interval"."""
     if not estimate.has_interval:
-        return f"{estimate.repeats} repeat{'s' if estimate.repeats > 1 else ''}: no interval"
+        return f"{counted(estimate.repeats, 'repeat')}: no interval"
     unpaired = "" if estimate.paired else " on each side, not paired"
     low, high = f"{estimate.low:.{digits}f}", f"{estimate.high:.{digits}f}"
     return f"95 % interval {low} to {high}, {estimate.repeats} repeats{unpaired}"
 
 
 def p_text(adjusted_p: float | None) -> str:
-    """Return "; adjusted p 0.012", or nothing where there is none."""
+    """Return "; adjusted p 0.012", or an empty text without one."""
     if adjusted_p is None:
         return ""
     return f"; adjusted p {'below 0.001' if adjusted_p < 0.001 else f'{adjusted_p:.2g}'}"

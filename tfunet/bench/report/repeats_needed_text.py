@@ -4,6 +4,7 @@ from typing import Any
 
 from tfunet.bench.analysis.repeats_needed import POWER, Need
 from tfunet.bench.study.trial_plan import Plan
+from tfunet.process.terminal import counted
 
 
 def need_json(need: Need) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def need_text(need: Need, planned: Plan) -> str:
         [
             f"Precision: {need.repeats} repeats find a difference of {100 * need.precision:g} % "
             f"between two ways in {100 * POWER:g} of 100 sweeps, judged among "
-            f"{need.num_comparisons} comparison{'s' if need.num_comparisons > 1 else ''}. A ratio "
+            f"{counted(need.num_comparisons, 'comparison')}. A ratio "
             f"then has a 95 % interval of about {100 * need.half_width:.2g} % to both sides.",
             "Noise: the ratio of two trials of a repeat has a standard deviation of "
             f"{100 * need.noise.deviation:.2g} % ({need.noise.source}).",

@@ -1,4 +1,4 @@
-"""Tables and sentences about large-model support."""
+"""Tables and sentences on large-model support: runs with a budget, and without one."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from tfunet.swap.plan.plan import Plan, of_one_replica
 
 
 def plan_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
-    """Return a row for each: what the plans predict of a step's memory, and how they reach it."""
+    """Return the memory of a step that the plans predict, and how they reach it."""
     has_disk = any(plan.on_disk for comparison in comparisons for plan in comparison.plans)
     is_measured = any(peak_bytes(comparison) for comparison in comparisons)
     compresses = any(
@@ -46,7 +46,7 @@ def plan_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
 
 
 def time_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
-    """Return a row for each: the time of a step, measured and predicted."""
+    """Return the time of a step, measured and predicted."""
     return [
         {
             **_names(comparison),
@@ -65,10 +65,10 @@ def time_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
 
 
 def memory_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
-    """Return a row for each: by how much memory falls, predicted, and what was measured, in MiB.
+    """Return predicted savings and measured memory, in MiB.
 
-    Device memory is that of the fullest process, where its allocator counts it: on a GPU, or under
-    a cap on a CPU. That of the processes is what they had of the host's at their peaks.
+    Device memory is that of the fullest process, if its allocator counts it: on a GPU, or under a
+    cap on a CPU. The memory of processes is the sum of their peaks on the host.
     """
     return [
         {
@@ -85,10 +85,10 @@ def memory_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]
 
 
 def traffic_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
-    """Return a row for each: what a step copies, and in which time, as the plans predict it.
+    """Return how much a step copies and for how long, as the plans predict.
 
-    Copies are hidden that run beside computation, and exposed where a step waits for them. Those
-    of runs with `trace` were measured, on a CPU.
+    A copy is hidden while computation runs, and exposed while a step waits for it. Runs with
+    `trace` on a CPU measured their copies.
     """
     has_disk = any(plan.on_disk for comparison in comparisons for plan in comparison.plans)
     is_traced = any(comparison.copied_seconds for comparison in comparisons)
@@ -113,9 +113,9 @@ def traffic_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]
 
 
 def tensor_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
-    """Return a row for each tensor that any plan gives up, the largest first.
+    """Return a row for each tensor that any plan swaps or recomputes, the largest first.
 
-    A column for each batch and budget says in how many runs it was swapped, recomputed or kept.
+    A column for each batch and budget counts the runs that swapped, recomputed or kept it.
     """
     columns: dict[str, list[Plan]] = {}
     for comparison in comparisons:
@@ -133,7 +133,7 @@ def tensor_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]
 
 
 def verdicts(comparisons: Sequence[BudgetComparison]) -> list[str]:
-    """Return a sentence for each: what large-model support costs in time."""
+    """Return a sentence on the time that large-model support costs, for each comparison."""
     return [
         _verdict(comparison, comparison.ratio)
         for comparison in comparisons
@@ -173,7 +173,7 @@ def _whole(values: Iterable[float]) -> str:
     known = list(values)
     if not known:
         return NONE
-    # Equal ones are not worth three numbers.
+    # Equal values need no range.
     return f"{known[0]:.0f}" if min(known) == max(known) else spread_text(spread(known), 0)
 
 

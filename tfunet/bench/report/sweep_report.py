@@ -1,4 +1,4 @@
-"""Writes what a sweep found: one offline HTML file, Markdown, CSV and the figures."""
+"""Writes the report of a sweep: one HTML file without links to the web, Markdown, CSV, figures."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ FACTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The files of a report; `html` needs none of the others."""
+    """The files of a report; `html` works without the others."""
 
     html: Path
     markdown: Path
@@ -63,11 +63,11 @@ def write_report(
     """Write the report of a sweep, of a run, or of a folder of runs.
 
     Args:
-        folder: Where the records are.
-        out: The report's own folder; by default `report` in `folder`.
-        target_dice: Dice whose cost is told; by default the highest that all trials reached.
+        folder: Folder of the records.
+        out: Folder of the report; by default `report` in `folder`.
+        target_dice: Dice whose cost is reported; by default the highest that all trials reached.
 
-    Raises ValueError where there are no records, or matplotlib or jinja2 is missing.
+    Raises ValueError without records, or if matplotlib or jinja2 is missing.
     """
     summary = summarise(read_sweep(folder))
     render, plots = _needs()
@@ -98,7 +98,7 @@ def write_report(
 
 
 def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
-    """Return the summary of a sweep as text: a table a family, what was found, what to doubt."""
+    """Return the summary of a sweep for a terminal: tables, findings and doubts."""
     summary = summarise(read_sweep(folder))
     blocks = []
     for family, target in _read_targets(summary, target_dice):
@@ -123,7 +123,7 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
 
 
 def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[str, Any]:
-    """Return the same for programs, every number unrounded; JSON can hold it."""
+    """Return the summary of a sweep with unrounded numbers, for JSON."""
     summary = summarise(read_sweep(folder))
     return {
         "schema_version": SUMMARY_VERSION,
@@ -143,7 +143,7 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
 
 
 def _compare_budgets(summary: Summary) -> tuple[tuple[BudgetComparison, ...], str]:
-    """Return what ran under large-model support, and why that cannot be read, if it cannot."""
+    """Return the runs under large-model support, and the error if they cannot be read."""
     if not any(trial.result is not None and trial.config.swap for trial in summary.sweep.trials):
         return (), ""
     try:
@@ -153,7 +153,7 @@ def _compare_budgets(summary: Summary) -> tuple[tuple[BudgetComparison, ...], st
 
 
 def _swapping(summary: Summary) -> dict[str, Any] | None:
-    """Return the section on large-model support; None where no trial had it."""
+    """Return the section on large-model support; None if no trial used it."""
     comparisons, fault = _compare_budgets(summary)
     if fault:
         return {"tables": [], "sentences": [fault]}
@@ -242,7 +242,7 @@ def _noise(measured: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType]:
-    """Import what only a written report needs: a function that fills templates, and the plots."""
+    """Return a function that fills templates, and the module of plots, which need more packages."""
     try:
         import jinja2
 
@@ -251,7 +251,7 @@ def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType]:
         if error.name not in ("jinja2", "matplotlib"):
             raise
         raise ValueError(
-            f"A report needs {error.name}, which is not installed. Install it with: "
+            f"A report needs {error.name}, which is not installed. To install it: "
             "pip install 'tfunet[report]'"
         ) from error
     environment = jinja2.Environment(

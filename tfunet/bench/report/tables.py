@@ -1,8 +1,8 @@
-"""The tables of a report, as rows of texts: the same ones in HTML, Markdown, CSV and a terminal."""
+"""The tables of a report on a sweep: rows of texts, and rows of unrounded numbers."""
 
 from typing import Any
 
-from tfunet.bench.analysis.confidence_intervals import Spread, spread
+from tfunet.bench.analysis.confidence_intervals import Spread
 from tfunet.bench.analysis.dice_target import DiceTarget, Reached
 from tfunet.bench.analysis.lost_efficiency import mean_lost
 from tfunet.bench.analysis.scaling_laws import serial_share
@@ -12,18 +12,18 @@ from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
 from tfunet.bench.report.number_text import (
     NONE,
-    _three,
     estimate_text,
     interval_facts,
     significant,
     spread_text,
+    three_digits,
 )
 from tfunet.config.amount import GIB
 from tfunet.config.keys import describe
 
 
 def summary_rows(family: Family) -> list[dict[str, str]]:
-    """Return a row a cell: medians over the repeats, with the lowest and the highest."""
+    """Return a row for each cell: medians over the repeats, with the lowest and highest value."""
     regions = list(dict.fromkeys(region for cell in family.cells for region in cell.regions))
     has_device = any(cell.device_bytes for cell in family.cells)
     has_share = any(cell.synthetic_share for cell in family.cells)
@@ -59,7 +59,9 @@ def cost_rows(family: Family, target: DiceTarget) -> list[dict[str, str]]:
             "device-hours a run": significant(cell.device_hours),
         }
         if has_energy:
-            row["energy a run (Wh)"] = significant(_scaled(cell.energy_joules, 1 / 3600))
+            row["energy a run (Wh)"] = significant(
+                cell.energy_joules and cell.energy_joules.scaled(1 / 3600)
+            )
             row["J a sample"] = significant(cell.joules_per_sample)
         if target.dice is not None:
             effort = target.reached.get(cell.label)
@@ -74,7 +76,7 @@ def cost_rows(family: Family, target: DiceTarget) -> list[dict[str, str]]:
 
 
 def lost_rows(family: Family) -> list[dict[str, str]]:
-    """Return a row a cell that has measured where it loses efficiency: means over the repeats."""
+    """Return the parts of the lost efficiency, a row for each cell that measured it."""
     rows = []
     for cell in family.cells:
         if not cell.lost:
@@ -87,15 +89,17 @@ def lost_rows(family: Family) -> list[dict[str, str]]:
                 "replicas": str(cell.num_replicas),
                 "lost efficiency": f"{parts.total:.3f}",
                 **{name: f"{value:+.3f}" for name, value in vars(parts).items()},
-                "average alone (ms)": significant(_scaled(cell.average_seconds, 1000)),
-                "bus GB/s": NONE if bandwidth is None else _three(bandwidth.median / 1e9),
+                "average alone (ms)": significant(
+                    cell.average_seconds and cell.average_seconds.scaled(1000)
+                ),
+                "bus GB/s": NONE if bandwidth is None else three_digits(bandwidth.median / 1e9),
             }
         )
     return rows
 
 
 def trial_row(trial: TrialRecord) -> dict[str, str]:
-    """Return one trial, done or not, for people."""
+    """Return a trial as texts."""
     result = trial.result
     row = {
         "trial": trial.id,
@@ -116,7 +120,7 @@ def trial_row(trial: TrialRecord) -> dict[str, str]:
 
 
 def trial_facts(trial: TrialRecord) -> dict[str, Any]:
-    """Return one trial for programs: every number unrounded, settings and reason."""
+    """Return a trial with settings, reason and unrounded numbers, for programs."""
     result = trial.result
     facts: dict[str, Any] = {
         "trial": trial.id,
@@ -186,7 +190,7 @@ def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]
 
 
 def comparison_facts(family: Family, comparison: Comparison) -> dict[str, Any]:
-    """Return one comparison of speeds for programs: unrounded."""
+    """Return a comparison of speeds with unrounded numbers, for programs."""
     return {
         **family.settings,
         "num_replicas": comparison.upper.num_replicas,
@@ -203,7 +207,7 @@ def comparison_facts(family: Family, comparison: Comparison) -> dict[str, Any]:
 
 
 def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
-    """Return a cell's serial share with its interval; empty where there is none."""
+    """Return a cell's serial share with its interval; empty without one."""
     speed_up = cell.speed_up
     if speed_up is None or cell.num_replicas < 2:
         return {}
@@ -211,7 +215,7 @@ def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
     def share(value: float) -> float:
         return serial_share(value, cell.num_replicas, family.scaling)
 
-    # The faster, the less of it is serial: the ends of the interval change places.
+    # A higher speed-up is a lower serial share: the ends of the interval change places.
     return {
         "serial_share": share(speed_up.value),
         "serial_share_low": share(speed_up.high) if speed_up.has_interval else None,
@@ -220,7 +224,7 @@ def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
 
 
 def family_heading(family: Family) -> str:
-    """Return what a family's table is headed by: its settings, scaling and baseline."""
+    """Return the heading of a family's tables: its settings, scaling and baseline."""
     settings = describe({key: value for key, value in family.settings.items() if key != "scaling"})
     fixed = "replica_batch" if family.scaling == "weak" else "global_batch"
     baseline = f"one replica of {family.baseline}" if family.baseline else "each its own replica"
@@ -229,7 +233,7 @@ def family_heading(family: Family) -> str:
 
 
 def skipped_rows(summary: Summary) -> list[dict[str, str]]:
-    """Return a row for each cell that the plan left out."""
+    """Return a row for each cell that the plan skipped."""
     return [
         {"cell": describe(cell.get("settings", {})), "reason": str(cell.get("reason", ""))}
         for cell in summary.sweep.skipped
@@ -259,12 +263,8 @@ def _reached_text(effort: Reached | None, num_repeats: int) -> str:
 
 
 def _gibibytes(spread: Spread | None) -> str:
-    # The median alone: repeats differ in the third digit.
+    # Only the median: repeats differ in the third digit.
     return NONE if spread is None else f"{spread.median / GIB:.2f}"
-
-
-def _scaled(values: Spread | None, factor: float) -> Spread | None:
-    return None if values is None else spread([factor * value for value in values.values])
 
 
 def _spread_facts(name: str, spread: Spread | None) -> dict[str, float]:

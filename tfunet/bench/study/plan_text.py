@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfunet.backend import num_processes
-from tfunet.bench.study.trial_plan import Plan, Skipped, counted
+from tfunet.bench.study.trial_plan import Plan, Skipped
 from tfunet.config.keys import describe, show
-from tfunet.process.terminal import columns
+from tfunet.process.terminal import columns, counted
 
 PLAN_VERSION = 1
 

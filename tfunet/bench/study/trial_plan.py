@@ -13,6 +13,7 @@ from tfunet.bench.study.trial_names import settings_text, trial_name
 from tfunet.config.keys import defaults, flat, nested
 from tfunet.config.run import RunConfig
 from tfunet.machine.cores import share_cores, usable_cores
+from tfunet.process.terminal import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +203,3 @@ def _trials(
                 settings=settings[number],
                 config=config,
             )
-
-
-def counted(number: int, noun: str) -> str:
-    """Return "1 trial" or "3 trials"."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
