@@ -1,4 +1,4 @@
-"""A run as log lines of MLPerf's form, for programs that read those."""
+"""Writes a run as log lines in the format of MLPerf."""
 
 import json
 import math
@@ -13,10 +13,10 @@ PREFIX = ":::MLLOG "
 
 
 def mlperf_lines(trial: TrialRecord) -> Iterator[str]:
-    """Yield a run's log lines (https://github.com/mlcommons/logging), `eval_accuracy` being Dice.
+    """Yield the log lines of a run (https://github.com/mlcommons/logging); `eval_accuracy` is Dice.
 
-    Keys and events are MLPerf's own; that makes a run no submission. Times are Unix times in ms,
-    or count from 0 where the record has none (`epoch_times`). A run that is not done ends as
+    Keys and events are those of MLPerf, but a run is no valid submission. Times are Unix times in
+    ms, or count from 0 if the record has none (`epoch_times`). A run that is not done ends as
     aborted.
     """
     config, folder = trial.config, RunFolder(trial.folder)

@@ -1,8 +1,8 @@
-"""Merges what the processes of a run did into one trace, which ui.perfetto.dev opens.
+"""Merges the traces of a run's processes into one, which ui.perfetto.dev opens.
 
 It is JSON in the Trace Event Format of Chromium
-(https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): a row a process,
-and below it rows for what happens inside of its steps.
+(https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): a row for each
+process, and below it rows for what happens inside its steps.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from tfunet.timing.recorded import (
 )
 from tfunet.timing.spans import Span
 
-# Horovod's rows are processes of their own, numbered from here.
+# Horovod's rows are processes with numbers from here on.
 HOROVOD = 1_000_000
 
 
 def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) -> dict[str, Any]:
-    """Return a run's trace as JSON takes it.
+    """Return the trace of a run, for JSON.
 
     Args:
         run: Folder of a run that was trained with `trace` or `profile`.
-        ops: Of the steps that were profiled, by process (`tfunet.timing.xplane.read_ops`).
+        ops: Ops of the profiled steps, by process (`tfunet.timing.xplane.read_ops`).
     """
     processes = read_spans(run)
     zero = min(span.begin_seconds for spans in processes.values() for span in spans)
@@ -60,7 +60,7 @@ def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) ->
 
 
 def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
-    """Return the spans in as few rows as hold them side by side: of one row none may overlap."""
+    """Return the spans in as few rows as possible; the spans of a row do not overlap."""
     lanes: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: span.begin_seconds):
         for lane in lanes:
@@ -100,11 +100,11 @@ def _row(process: int, row: int, name: str) -> list[dict[str, Any]]:
 
 
 def _horovod_events(path: Path, zero: float) -> Iterator[dict[str, Any]]:
-    """Yield Horovod's own timeline, a row a tensor, moved to where the run's time begins."""
+    """Yield Horovod's timeline, a row for each tensor, relative to the begin of the run."""
     begin = 0.0
     for event in _whole_events(path.read_text(encoding="utf-8", errors="replace")):
         arguments = event.get("args", {})
-        # Its first event: Unix time of its own zero, in us.
+        # The first event has the Unix time of its zero, in us.
         begin = arguments.get("start_time_since_epoch_in_micros", begin)
         moved = {**event, "pid": HOROVOD + event["pid"]}
         if event.get("name") == "process_name":
@@ -115,8 +115,7 @@ def _horovod_events(path: Path, zero: float) -> Iterator[dict[str, Any]]:
 
 
 def _whole_events(text: str) -> list[dict[str, Any]]:
-    """Return the events of a list that has no end, and perhaps a torn event, where Horovod was
-    killed."""
+    """Return the complete events of a list, which has no end if Horovod was killed."""
     end = len(text)
     while end > 0:
         with contextlib.suppress(ValueError):

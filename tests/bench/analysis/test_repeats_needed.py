@@ -49,10 +49,10 @@ def test_never_fewer_repeats_than_an_interval_needs():
 @pytest.mark.parametrize(
     ("deviation", "precision", "words"),
     [
-        (0.02, 0.0, "A precision lies between 0 % and 100 %, got 0%"),
+        (0.02, 0.0, "precision must lie between 0 % and 100 %, got 0%"),
         (0.02, 1.5, "got 150%"),
-        (-0.1, 0.02, "Noise is 0 % or more, got -10%"),
-        (0.5, 0.001, "takes more than 1000 repeats with a noise of 50.0% \\(known\\)"),
+        (-0.1, 0.02, "noise must be 0 % or more, got -10%"),
+        (0.5, 0.001, "needs more than 1000 repeats with a noise of 50.0% \\(known\\)"),
     ],
 )
 def test_a_precision_that_cannot_be_is_refused(deviation, precision, words):
@@ -99,7 +99,9 @@ def test_the_source_of_the_noise_is_told(tmp_path):
     assert machine.deviation == pytest.approx(0.01 * 2**0.5, rel=0.01)
     assert "your assumption that a trial varies by 1.0%" in texts["assumed"]
     assert f"from the records in {tmp_path / 'done'}, 12 degrees" in texts["records"]
-    assert "no repeats on record; assuming that a trial varies as a short" in texts["machine"]
+    assert (
+        "no recorded repeats; assuming that a trial varies as much as a short" in texts["machine"]
+    )
     assert "in 95 of 100 sweeps, judged among 6 comparisons." in texts["machine"]
 
 

@@ -266,7 +266,7 @@ def test_changed_code_is_pointed_out(tmp_path):
             RunFolder(tmp_path / trial.id).write_env(environment)
 
     assert doubts_after(tmp_path, change) == [
-        "The code had changes that are not in its git commit."
+        "The code had changes that were not committed to git."
     ]
 
 
@@ -288,7 +288,7 @@ def test_steps_that_wait_for_their_data_are_pointed_out(tmp_path):
             write_trial(tmp_path, trial, synthetic_share=share)
 
     (doubt,) = doubts_after(tmp_path, starve)
-    assert doubt.startswith("mirrored x2 is bound by its input: its steps reach 0.70")
+    assert doubt.startswith("mirrored x2 waits for its input: its steps reach 0.70")
     (family,) = summarise(read_sweep(tmp_path)).families
     assert {row["of bound"].split()[0] for row in summary_rows(family)} == {"0.70", "0.99"}
 

@@ -547,7 +547,7 @@ time.sleep(600)
     assert lines[:20] == [f"[1] line {line}" for line in range(30, 50)]
     assert lines[20:] == [
         "tfunet: process 1 of 2 ended with exit code 2, see log-1.txt: line 49",
-        "tfunet: All that it wrote is in run/log-1.txt",
+        "tfunet: All its output is in run/log-1.txt",
     ]
 
 

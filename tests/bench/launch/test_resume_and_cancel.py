@@ -78,7 +78,7 @@ def test_sweep_is_resumed_where_its_paths_lead_somewhere(sweep, tmp_path, monkey
     assert ran_in == [there]
     assert Path.cwd() == Path("/")
     there.rmdir()
-    with pytest.raises(ValueError, match="there, which is not there"):
+    with pytest.raises(ValueError, match="there, which does not exist here"):
         resume_and_cancel.resume_sweep(sweep.folder)
 
 
@@ -105,7 +105,7 @@ def test_cancel_ends_a_running_sweep_as_a_whole(sweep, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     (name,) = [one.id for one in read_sweep(sweep.folder).trials if one.state == "running"]
-    with pytest.raises(ValueError, match="only be cancelled as a whole"):
+    with pytest.raises(ValueError, match="single trials cannot be cancelled"):
         resume_and_cancel.cancel_sweep(sweep.folder, [name])
     assert resume_and_cancel.cancel_sweep(sweep.folder) == [name]
     assert running.wait(timeout=100) == 128 + signal.SIGTERM
@@ -114,5 +114,7 @@ def test_cancel_ends_a_running_sweep_as_a_whole(sweep, tmp_path):
 
 def test_a_trial_that_is_none_is_refused(sweep):
     sweep(sweep.first, "well", "well", "well")
-    with pytest.raises(ValueError, match=r"has no trial 'nonesuch'\. See: tfunet sweep status"):
+    with pytest.raises(
+        ValueError, match=r"has no trial 'nonesuch'\. List them: tfunet sweep status"
+    ):
         resume_and_cancel.cancel_sweep(sweep.folder, ["nonesuch"])

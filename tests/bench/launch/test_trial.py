@@ -75,7 +75,7 @@ def test_other_code_than_was_planned_does_not_run(job):
     assert not (job.folder / "ran").exists()
     state, reason = job.state
     assert state == "failed"
-    assert f"it was 000000000000, is {code_hash()}" in reason
+    assert f"from 000000000000 to {code_hash()}" in reason
     assert "tfunet sweep resume" in reason
 
 
@@ -98,7 +98,7 @@ def test_a_step_that_could_not_start_says_why(job):
 def test_a_trial_that_cannot_be_queued_again_waits_for_resume(job, capsys):
     job.monkeypatch.setenv("PATH", str(job.root))  # Without scontrol.
     assert job.run("exit 75") == exit_codes.STOPPED
-    assert job.state == ("interrupted", "stopped by a signal of SLURM's, to be run again")
+    assert job.state == ("interrupted", "stopped by a signal of SLURM, to run again")
     assert "tfunet sweep resume" in capsys.readouterr().err
 
 

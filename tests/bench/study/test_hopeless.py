@@ -334,7 +334,7 @@ def test_the_plan_says_the_rule_in_a_line():
     assert "first 2 repeats failed" in line
     assert "more than 3 times as fast in every repeat that both have, 2 at the least." in line
     short = plan_table(plan_trials(study_from_dict({**TABLE, "repeats": 2}), 2))
-    assert "[hopeless] has nothing to leave out: it waits for 2 repeats of 2." in short
+    assert "[hopeless] has no effect: it waits for 2 repeats of 2." in short
     assert "opeless" not in plan_table(plan_trials(study_from_dict({}), 2))
 
 

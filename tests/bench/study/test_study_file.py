@@ -43,7 +43,7 @@ STUDIES = ROOT / "studies"
         ({"repeats": True}, "repeats must be a whole number, got True"),
         ({"repeats": 0}, "repeats must be at least 1"),
         ({"name": "../elsewhere"}, "name must be the name of a folder"),
-        ({"base": {"epochs": 1}, "grid": {"epochs": [1, 2]}}, r"epochs stands in \[grid\] and in"),
+        ({"base": {"epochs": 1}, "grid": {"epochs": [1, 2]}}, r"epochs is in \[grid\] and in"),
         ({"case": [{"elastic": True}]}, "elastic cannot be set in a study"),
         ({"grid": {"epochs": [1]}, "case": [{"epochs": 2}]}, r"and in \[\[case\]\]"),
         ({"grid": {"seed": [1, 2]}}, "Do not vary seed"),

@@ -15,32 +15,32 @@ CAMPAIGN_VERSION = 1
 
 
 WARNINGS = (
-    "Each number of GPUs is one run: there is no interval and no verdict. That its epochs differ "
-    "little says nothing about how the next run would.",
-    "An epoch is not the same work at every number of GPUs: incomplete global batches are "
-    "dropped, and larger ones drop more images, which flatters efficiency by up to 10 %.",
+    "Each number of GPUs is one run, so there is no interval and no verdict. Its epochs differ "
+    "little, but another run could differ more.",
+    "An epoch is not the same work for every number of GPUs: incomplete global batches are "
+    "dropped, and larger batches drop more images, which flatters efficiency by up to 10 %.",
     "The native runs are of two kinds, MirroredStrategy on 2 GPUs and MultiWorkerMirroredStrategy "
-    "on more. They are listed apart; the publication draws one line through both.",
-    "The times are of whole epochs, without the first; tracing, input and waiting are not told "
-    "apart. A mean hides a stalled epoch, so the efficiency by medians stands beside it.",
-    "The backends did not train on the same samples: Horovod shuffles anew in every epoch, native "
-    "never does, and the learning rate grows with the GPUs. Equal losses are not to be expected.",
-    "IoU is in no table: 94 % of the validation images are in the training set, the validation "
-    "batch changes with the number of GPUs, Horovod's on 8 GPUs and more is of 16 images of one "
-    "process, and masks are resized bilinearly.",
-    "Every process wrote the same file, so a log is that of whichever process came last.",
+    "on more. They are listed apart here; the publication draws one line through both.",
+    "The times are those of complete epochs without the first, and do not separate tracing, input "
+    "and waiting. A mean hides a stalled epoch, so the efficiency by medians stands beside it.",
+    "The backends did not train on the same samples, so losses may differ: Horovod shuffles anew "
+    "in every epoch, native runs never do, and the learning rate grows with the GPUs.",
+    "No table has IoU: 94 % of the validation images are in the training set, the validation batch "
+    "changes with the number of GPUs (with Horovod on 8 or more it is 16 images of one process), "
+    "and masks are resized bilinearly.",
+    "Every process wrote the same file, so a log is that of the process that wrote last.",
 )
 
 
 def campaign_text(runs: Sequence[CampaignRun]) -> str:
-    """Return table and warnings for a terminal."""
+    """Return the table and the warnings for a terminal."""
     warnings = ["Before you rely on this:", *(f"- {warning}" for warning in WARNINGS)]
     table = [_heading(), *plain_text(campaign_rows(runs))]
     return "\n\n".join(["\n".join(table), "\n".join(warnings)])
 
 
 def campaign_json(runs: Sequence[CampaignRun]) -> dict[str, Any]:
-    """Return the same for programs, unrounded."""
+    """Return the runs with unrounded numbers, and the warnings, for JSON."""
     return {
         "schema_version": CAMPAIGN_VERSION,
         "runs": [_facts(run) for run in runs],
@@ -49,7 +49,7 @@ def campaign_json(runs: Sequence[CampaignRun]) -> dict[str, Any]:
 
 
 def write_campaign_report(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Write report.md and cells.csv into `out`, by default FOLDER/report; return the first."""
+    """Write report.md and cells.csv into `out`, by default FOLDER/report; return report.md."""
     runs = read_campaign(folder)
     target = Path(out) if out is not None else Path(folder) / "report"
     RunFolder(target).create()
@@ -64,7 +64,7 @@ def write_campaign_report(folder: str | Path, out: str | Path | None = None) -> 
 
 
 def campaign_rows(runs: Sequence[CampaignRun]) -> list[dict[str, str]]:
-    """Return a row a run, for people."""
+    """Return a row for each run, as texts."""
     return [
         {
             "backend": run.way,
@@ -80,7 +80,7 @@ def campaign_rows(runs: Sequence[CampaignRun]) -> list[dict[str, str]]:
 
 
 def _serial_share(run: CampaignRun) -> float:
-    # The data set is the same for any number of GPUs: strong scaling of an epoch.
+    # All runs have the same data set, so an epoch is strong scaling.
     return serial_share(run.efficiency * run.num_gpus, run.num_gpus, "strong")
 
 

@@ -1,4 +1,4 @@
-"""Draws what was learned: loss, Dice and IoU. Needs matplotlib."""
+"""Draws loss, Dice and IoU. Needs matplotlib."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,11 +39,11 @@ def loss_curves(family: Family, styles: Styles) -> Figure | None:
     figure, panels = make_panels(2, len(counts), 5.6, sharey=True)
     grid = np.array(panels, dtype=object).reshape(2, len(counts))
     for column, count in enumerate(counts):
-        # One replica is in every column, as what the others are measured by.
+        # Every column also has the curves of one replica, the baseline.
         shown = [key for key, cell_curves in curves.items() if cell_curves and key[1] in (1, count)]
         for at, (way, replicas) in enumerate(shown):
             is_reference = replicas < count
-            # Curves that are equal over steps, as they should be, lie inside each other.
+            # Curves should be equal over steps: different widths keep them all visible.
             widths = (1.1 if is_reference else 1.1 + 1.5 * (len(shown) - 1 - at), 1.1)
             label = f"{way} x1" if is_reference else way
             for row, width in enumerate(widths):
@@ -79,7 +79,7 @@ def _curves(cell: Cell) -> list[Curve]:
 
 
 def smooth(step: ArrayLike, seconds: ArrayLike, loss: Sequence[float]) -> Curve:
-    """Return a running mean of the loss over a twentieth of the steps, at most 300 points."""
+    """Return a running mean of the loss over a twentieth of the steps, in at most 300 points."""
     width = max(1, len(loss) // 20)
     sums = np.cumsum(np.insert(np.asarray(loss, float), 0, 0.0))
     last = np.arange(1, len(loss) + 1)
@@ -99,7 +99,7 @@ def scores_by_replicas(family: Family, styles: Styles) -> Figure | None:
     regions = _regions(family)
     if not regions:
         return None
-    # One region: its scores side by side. Several: a column for each.
+    # One region: its two scores side by side. Several regions: a column for each.
     rows, columns = (1, 2) if len(regions) == 1 else (2, len(regions))
     figure, panels = make_panels(rows, columns, 0.6 + 2.6 * rows)
     counts = sorted({cell.num_replicas for cell in family.cells if cell.results})
@@ -164,7 +164,7 @@ def case_boxes(family: Family, styles: Styles) -> Figure | None:
 
 
 def case_dice(cell: Cell, region: str) -> np.ndarray:
-    """Return the Dice of every case of every repeat, from the counts."""
+    """Return the Dice of every case of every repeat."""
     runs = [dice_by_case(trial.folder) for trial in cell.done]
     return np.array([case[region] for run in runs for case in run.values() if region in case])
 
@@ -174,7 +174,7 @@ def _regions(family: Family) -> list[str]:
 
 
 def _some(counts: Sequence[int]) -> list[int]:
-    """Return at most four of the numbers of replicas, the smallest and the largest included."""
+    """Return at most four of the numbers of replicas, including the smallest and the largest."""
     if len(counts) <= MAX_COUNTS:
         return list(counts)
     places = np.linspace(0, len(counts) - 1, MAX_COUNTS).round().astype(int)

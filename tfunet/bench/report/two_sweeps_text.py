@@ -11,7 +11,7 @@ COMPARISON_VERSION = 1
 
 
 def change_text(change: SweepChange) -> str:
-    """Return it for a terminal: a line a cell, then what to know."""
+    """Return a line for each cell, then what only one sweep has, and doubts."""
     first, second = change.folders
     rows = [["cell", "images/s before", "after", "ratio", "adjusted p", "verdict"]]
     for cell in change.cells:
