@@ -25,10 +25,10 @@ def verdict(found):
 
 
 def test_spread_keeps_every_value():
-    found = spread([4, 1, 2, 3])
-    assert (found.median, found.low, found.high) == (2.5, 1, 4)
-    assert (found.lower_quartile, found.upper_quartile) == (1.75, 3.25)
-    assert found.values == (4, 1, 2, 3)
+    values = spread([4, 1, 2, 3])
+    assert (values.median, values.low, values.high) == (2.5, 1, 4)
+    assert (values.lower_quartile, values.upper_quartile) == (1.75, 3.25)
+    assert values.values == (4, 1, 2, 3)
     with pytest.raises(ValueError, match="at least one value"):
         spread([])
 
@@ -60,29 +60,29 @@ def test_t_quantile(probability, freedom, value):
 def test_what_a_repeat_shares_cancels():
     # The machine halves its speed in repeat 2; the ratio is 1.1 in every repeat.
     bottom = {1: 10.0, 2: 5.0, 3: 9.0}
-    found = ratio({key: 1.1 * value for key, value in bottom.items()}, bottom)
-    assert found.paired
-    assert (found.value, found.low, found.high) == pytest.approx((1.1, 1.1, 1.1))
-    assert verdict(found) == "faster"
+    estimate = ratio({key: 1.1 * value for key, value in bottom.items()}, bottom)
+    assert estimate.paired
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((1.1, 1.1, 1.1))
+    assert verdict(estimate) == "faster"
 
 
 def test_pairs_are_by_repeat_not_by_order():
-    found = ratio({3: 9.9, 1: 11.0, 2: 5.5}, {1: 10.0, 2: 5.0, 3: 9.0})
-    assert found.value == pytest.approx(1.1)
-    assert found.high == pytest.approx(1.1)
+    estimate = ratio({3: 9.9, 1: 11.0, 2: 5.5}, {1: 10.0, 2: 5.0, 3: 9.0})
+    assert estimate.value == pytest.approx(1.1)
+    assert estimate.high == pytest.approx(1.1)
 
 
 def test_a_repeat_that_one_side_lost_is_left_out_of_the_pairs():
-    found = ratio({1: 11.0, 3: 9.9}, {1: 10.0, 2: 1.0, 3: 9.0})
-    assert (found.paired, found.repeats) == (True, 2)
-    assert found.value == pytest.approx(1.1)
+    estimate = ratio({1: 11.0, 3: 9.9}, {1: 10.0, 2: 1.0, 3: 9.0})
+    assert (estimate.paired, estimate.repeats) == (True, 2)
+    assert estimate.value == pytest.approx(1.1)
 
 
 def test_without_common_repeats_means_are_compared():
-    found = ratio({1: 10.0, 2: 20.0, 3: 40.0}, {4: 10.0, 5: 10.0, 6: 10.0})
-    assert (found.paired, found.repeats, found.has_interval) == (False, 3, True)
-    assert found.value == pytest.approx(2.0)
-    assert found.low < 2 < found.high
+    estimate = ratio({1: 10.0, 2: 20.0, 3: 40.0}, {4: 10.0, 5: 10.0, 6: 10.0})
+    assert (estimate.paired, estimate.repeats, estimate.has_interval) == (False, 3, True)
+    assert estimate.value == pytest.approx(2.0)
+    assert estimate.low < 2 < estimate.high
 
 
 def test_a_ratio_is_a_geometric_mean_and_turned_over_it_is_one_over():
@@ -96,19 +96,23 @@ def test_a_ratio_is_a_geometric_mean_and_turned_over_it_is_one_over():
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_too_few_repeats_have_no_interval_and_no_verdict(count):
-    found = ratio(dict.fromkeys(range(count), 20.0), dict.fromkeys(range(count), 10.0))
-    assert (found.value, found.repeats, found.has_interval) == (pytest.approx(2.0), count, False)
-    assert math.isnan(found.low)
-    assert verdict(found) == "unknown"
+    estimate = ratio(dict.fromkeys(range(count), 20.0), dict.fromkeys(range(count), 10.0))
+    assert (estimate.value, estimate.repeats, estimate.has_interval) == (
+        pytest.approx(2.0),
+        count,
+        False,
+    )
+    assert math.isnan(estimate.low)
+    assert verdict(estimate) == "unknown"
     with pytest.raises(ValueError, match=f"3 or more repeats, got {count}"):
-        found.p_value()
+        estimate.p_value()
 
 
 def test_paired_t_interval_is_students():
     # Mean 2, standard deviation 1, three pairs: 2 +- 4.30265 / sqrt(3).
-    found = difference(repeats([1.0, 2.0, 3.0]), repeats([0.0, 0.0, 0.0]))
-    assert found.low == pytest.approx(2 - 4.30265 / math.sqrt(3), abs=1e-4)
-    assert found.high == pytest.approx(2 + 4.30265 / math.sqrt(3), abs=1e-4)
+    estimate = difference(repeats([1.0, 2.0, 3.0]), repeats([0.0, 0.0, 0.0]))
+    assert estimate.low == pytest.approx(2 - 4.30265 / math.sqrt(3), abs=1e-4)
+    assert estimate.high == pytest.approx(2 + 4.30265 / math.sqrt(3), abs=1e-4)
 
 
 def test_the_interval_holds_its_estimate():
@@ -128,17 +132,17 @@ def test_the_interval_holds_its_estimate():
     ],
 )
 def test_verdicts(top, expected):
-    found = ratio(repeats(top), repeats([1.0, 1.0, 1.0]))
-    assert verdict(found) == expected
-    assert (found.p_value() < 0.05) == (expected != "not distinguishable")
+    estimate = ratio(repeats(top), repeats([1.0, 1.0, 1.0]))
+    assert verdict(estimate) == expected
+    assert (estimate.p_value() < 0.05) == (expected != "not distinguishable")
 
 
 def test_the_p_value_is_students():
     # Mean 2, standard deviation 1, three pairs: t = 2 sqrt(3) with 2 degrees of freedom.
-    found = difference(repeats([1.0, 2.0, 3.0]), repeats([0.0, 0.0, 0.0]))
-    assert found.p_value() == pytest.approx(0.0742, abs=1e-4)
-    assert found.p_value(slack=2.0) == 1.0
-    assert found.p_value() < found.p_value(slack=0.5) < 1.0
+    estimate = difference(repeats([1.0, 2.0, 3.0]), repeats([0.0, 0.0, 0.0]))
+    assert estimate.p_value() == pytest.approx(0.0742, abs=1e-4)
+    assert estimate.p_value(slack=2.0) == 1.0
+    assert estimate.p_value() < estimate.p_value(slack=0.5) < 1.0
 
 
 @pytest.mark.parametrize(
@@ -171,10 +175,10 @@ def test_empty_and_impossible_values_are_refused():
 
 def test_a_difference_of_20_percent_is_found_in_3_repeats():
     dice = np.random.default_rng(5)
-    found = 0
+    detected = 0
     for _ in range(200):
         drift = np.exp(dice.normal(0, 0.1, 3))
         top = 1.2 * drift * np.exp(dice.normal(0, 0.02, 3))
         bottom = drift * np.exp(dice.normal(0, 0.02, 3))
-        found += verdict(ratio(repeats(top), repeats(bottom))) == "faster"
-    assert found > 160
+        detected += verdict(ratio(repeats(top), repeats(bottom))) == "faster"
+    assert detected > 160

@@ -48,11 +48,11 @@ def sweep(tmp_path):
 
 def test_parts_are_those_that_were_planted_and_sum_to_the_whole(sweep):
     (family,) = summarise(read_sweep(sweep)).families
-    found = {cell.label: cell.lost for cell in family.cells}
-    assert found["mirrored x2"] == ()
-    assert len(found["horovod x2"]) == 3
+    by_name = {cell.label: cell.lost for cell in family.cells}
+    assert by_name["mirrored x2"] == ()
+    assert len(by_name["horovod x2"]) == 3
     whole = sum(TWO.values())
-    for parts in found["horovod x2"]:
+    for parts in by_name["horovod x2"]:
         for name, milliseconds in TWO.items():
             assert getattr(parts, name) == pytest.approx((milliseconds - ONE[name]) / whole), name
         assert parts.total == pytest.approx(1 - sum(ONE.values()) / whole)
@@ -76,7 +76,7 @@ def test_the_report_shows_them_with_the_bus_bandwidth(sweep):
     assert (row["communication"], row["input"], row["rest"]) == ("+0.200", "+0.053", "+0.007")
     # The median average: 2 (n - 1) / n of 4 MB in 20 ms.
     assert (row["average alone (ms)"], row["bus GB/s"]) == ("20 [20, 20]", "0.200")
-    cell = next(one for one in summary_json(sweep)["cells"] if one["backend"] == "horovod")
+    cell = next(cell for cell in summary_json(sweep)["cells"] if cell["backend"] == "horovod")
     assert cell["lost_stragglers"] == pytest.approx(0.06)
     assert cell["bus_bytes_per_second"] == pytest.approx(2e8)
     (sentence,) = summary_json(sweep)["findings"]["Lost efficiency"]

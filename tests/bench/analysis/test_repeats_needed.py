@@ -72,10 +72,10 @@ def test_noise_is_what_is_left_without_cells_and_repeats():
 
 def test_the_noise_of_records_is_the_one_that_was_planted(tmp_path):
     write_sweep(tmp_path, make_study(repeats=40), noise=0.03)
-    found = noise_of_records(summarise(read_sweep(tmp_path)))
+    noise = noise_of_records(summarise(read_sweep(tmp_path)))
     # 7 cells, 40 repeats; of a ratio of two trials.
-    assert found.freedom == 6 * 39
-    assert found.deviation == pytest.approx(0.03 * 2**0.5, rel=0.1)
+    assert noise.freedom == 6 * 39
+    assert noise.deviation == pytest.approx(0.03 * 2**0.5, rel=0.1)
 
 
 def test_one_repeat_tells_no_noise(tmp_path):
@@ -107,16 +107,16 @@ def test_the_source_of_the_noise_is_told(tmp_path):
 
 def test_an_assumption_counts_for_more_than_records(tmp_path):
     write_sweep(tmp_path)
-    found = need_of(plan_trials(make_study(), 64), tmp_path, 0.1, assumed=0.01)
-    assert found.noise == assumed_noise(0.01)
+    need = need_of(plan_trials(make_study(), 64), tmp_path, 0.1, assumed=0.01)
+    assert need.noise == assumed_noise(0.01)
 
 
 def test_without_records_the_machine_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "tfunet.bench.analysis.repeats_needed.measure_noise", lambda: {"spread": 0.02}
     )
-    found = need_of(plan_trials(make_study(), 64), tmp_path, 0.1)
-    assert found.noise == noise_of_machine({"spread": 0.02})
+    need = need_of(plan_trials(make_study(), 64), tmp_path, 0.1)
+    assert need.noise == noise_of_machine({"spread": 0.02})
 
 
 def test_the_text_says_what_to_set():
@@ -143,7 +143,10 @@ def test_a_planted_slow_down_is_found_by_the_repeats_asked_for(tmp_path):
     )
     write_sweep(tmp_path / "sweep", more, noise=0.01, speed=speed)
     (family,) = summarise(read_sweep(tmp_path / "sweep")).families
-    verdicts = {(one.upper.way, one.lower.way): one.verdict for one in family.comparisons}
+    verdicts = {
+        (comparison.upper.way, comparison.lower.way): comparison.verdict
+        for comparison in family.comparisons
+    }
     assert verdicts.pop(("horovod", "mirrored")) == "faster"
     assert verdicts.pop(("multiworker", "mirrored")) == "faster"
     assert list(verdicts.values()) == ["not distinguishable"]

@@ -41,10 +41,10 @@ def test_the_fit_finds_the_share_that_was_planted(scaling, law, speed_up):
 
 
 def test_the_fit_says_how_far_off_it_is():
-    found = fit({2: 2.0, 4: 3.0}, "weak")
+    law = fit({2: 2.0, 4: 3.0}, "weak")
     # y = 0 and 1 at x = 1 and 3: s = 3 / 10, so 1.7 and 3.1 replicas.
-    assert found.share == pytest.approx(0.3)
-    assert found.miss == pytest.approx(0.15)
+    assert law.share == pytest.approx(0.3)
+    assert law.miss == pytest.approx(0.15)
 
 
 def test_two_points_are_the_least_for_a_fit():

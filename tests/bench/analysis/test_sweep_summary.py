@@ -118,7 +118,10 @@ def test_without_one_replica_there_is_no_speed_up(tmp_path):
 def test_the_faster_way_comes_first_and_says_so(tmp_path):
     summary, _ = summary_of(tmp_path, noise=0.001)
     (family,) = summary.families
-    found = [(one.upper.label, one.lower.way, one.verdict) for one in family.comparisons]
+    found = [
+        (comparison.upper.label, comparison.lower.way, comparison.verdict)
+        for comparison in family.comparisons
+    ]
     assert found == [
         (f"{upper} x{count}", lower, "faster")
         for count in (2, 4)
@@ -144,8 +147,8 @@ def test_the_verdict_allows_for_all_comparisons_of_the_sweep(tmp_path):
         write_trial(tmp_path, trial, images_per_second=value)
     both = summarise(read_sweep(tmp_path))
     assert (len(both.families), both.num_comparisons) == (2, 2)
-    p_values = sorted(one.comparisons[0].ratio.p_value() for one in both.families)
-    adjusted = sorted(one.comparisons[0].adjusted_p for one in both.families)
+    p_values = sorted(family.comparisons[0].ratio.p_value() for family in both.families)
+    adjusted = sorted(family.comparisons[0].adjusted_p for family in both.families)
     assert adjusted[0] == pytest.approx(2 * p_values[0])
     assert adjusted[1] >= adjusted[0]
 
@@ -164,7 +167,9 @@ def test_an_interval_can_exclude_1_where_the_verdict_does_not(tmp_path):
             tmp_path, trial, images_per_second=speeds[trial.config.backend][trial.repeat - 1]
         )
     (family,) = summarise(read_sweep(tmp_path)).families
-    found = next(one for one in family.comparisons if one.lower.way == "mirrored")
+    found = next(
+        comparison for comparison in family.comparisons if comparison.lower.way == "mirrored"
+    )
     assert found.ratio.low > 1
     assert found.ratio.p_value() < 0.05 < found.adjusted_p
     assert found.verdict == "not distinguishable"
@@ -174,7 +179,7 @@ def test_one_backend_under_two_names_is_not_distinguishable(tmp_path):
     names = ["horovod", "hvd.backend:HorovodBackend"]
     grid = {"backend": names, "num_replicas": [2, 4]}
     summary, _ = summary_of(tmp_path, grid=grid, repeats=10, speed={}, noise=0.05)
-    verdicts = [one.verdict for one in summary.families[0].comparisons]
+    verdicts = [comparison.verdict for comparison in summary.families[0].comparisons]
     assert verdicts == ["not distinguishable"] * 2
 
 
@@ -187,7 +192,11 @@ def test_the_law_of_the_scaling_is_told(tmp_path):
         "3.3% away from it."
     ) in sentences
     strong, _ = summary_of(tmp_path / "strong", noise=0.0, base={"global_batch": 8})
-    (limit,) = (one for one in findings(strong)["Scaling"] if one.startswith("multiworker follows"))
+    (limit,) = (
+        sentence
+        for sentence in findings(strong)["Scaling"]
+        if sentence.startswith("multiworker follows")
+    )
     assert "follows Amdahl's law" in limit
     assert "which allows at most" in limit
 
@@ -198,16 +207,16 @@ def test_pairs_decide_which_is_faster_not_medians(tmp_path):
     for trial in write_sweep(tmp_path, study):
         value = speeds[trial.config.backend][trial.repeat - 1]
         write_trial(tmp_path, trial, images_per_second=value)
-    (found,) = summarise(read_sweep(tmp_path)).families[0].comparisons
-    assert (found.upper.way, found.lower.way) == ("horovod", "mirrored")
-    assert found.ratio.value == pytest.approx((1.9 * 19 / 20 * 29 / 30) ** (1 / 3))
+    (comparisons,) = summarise(read_sweep(tmp_path)).families[0].comparisons
+    assert (comparisons.upper.way, comparisons.lower.way) == ("horovod", "mirrored")
+    assert comparisons.ratio.value == pytest.approx((1.9 * 19 / 20 * 29 / 30) ** (1 / 3))
 
 
 def test_equal_backends_are_not_distinguishable(tmp_path):
     summary, _ = summary_of(tmp_path, speed={}, base={"seed": 1})
     sentences = findings(summary)["Speed"]
     assert len(sentences) == 6
-    assert all(one.endswith(": not distinguishable.") for one in sentences)
+    assert all(sentence.endswith(": not distinguishable.") for sentence in sentences)
 
 
 def test_many_ways_are_compared_with_the_fastest_only(tmp_path):
@@ -215,7 +224,7 @@ def test_many_ways_are_compared_with_the_fastest_only(tmp_path):
     summary, _ = summary_of(tmp_path, grid={"num_replicas": [2]}, case=options, **NO_SKIP)
     (family,) = summary.families
     assert len(family.main_comparisons) == 4
-    pairs = [{one.upper.way, one.lower.way} for one in family.main_comparisons]
+    pairs = [{comparison.upper.way, comparison.lower.way} for comparison in family.main_comparisons]
     assert len(set.intersection(*pairs)) == 1
     # Which one is the fastest is seen only afterwards: all pairs count.
     assert summary.num_comparisons == len(family.comparisons) == 10
@@ -223,7 +232,7 @@ def test_many_ways_are_compared_with_the_fastest_only(tmp_path):
 
 def test_a_failed_trials_time_is_not_used(tmp_path):
     summary, trials = summary_of(tmp_path, noise=0.0)
-    planted = next(one for one in trials if one.id.startswith("horovod-2r-r1"))
+    planted = next(trial for trial in trials if trial.id.startswith("horovod-2r-r1"))
     write_trial(tmp_path, planted, images_per_second=1e6, checks={"weights": False})
     summary = summarise(read_sweep(tmp_path))
     cell = cells_of(summary.families[0])["horovod x2"]
@@ -272,7 +281,7 @@ def test_changed_code_is_pointed_out(tmp_path):
 
 def test_trials_on_other_samples_are_pointed_out(tmp_path):
     def other_samples(trials):
-        trial = next(one for one in trials if one.id.startswith("horovod-4r-r2"))
+        trial = next(trial for trial in trials if trial.id.startswith("horovod-4r-r2"))
         write_trial(tmp_path, trial, samples_hash="other")
 
     (doubt,) = doubts_after(tmp_path, other_samples)
@@ -295,7 +304,7 @@ def test_steps_that_wait_for_their_data_are_pointed_out(tmp_path):
 
 def test_a_run_that_changed_its_replicas_is_pointed_out(tmp_path):
     def change(trials):
-        trial = next(one for one in trials if one.id.startswith("horovod-2r-r1"))
+        trial = next(trial for trial in trials if trial.id.startswith("horovod-2r-r1"))
         write_trial(tmp_path, trial, replicas_from_step=[[1, 4], [11, 2]])
 
     (doubt,) = doubts_after(tmp_path, change)
@@ -308,9 +317,9 @@ def test_missing_trials_are_pointed_out(tmp_path):
         shutil.rmtree(tmp_path / trials[0].id)
         write_trial(tmp_path, trials[1], checks={})
 
-    found = doubts_after(tmp_path, lose)
-    assert found[0].startswith("2 of 21 trials have no numbers (1 failed)")
-    assert "only 2 good repeats" in found[1]
+    sentences = doubts_after(tmp_path, lose)
+    assert sentences[0].startswith("2 of 21 trials have no numbers (1 failed)")
+    assert "only 2 good repeats" in sentences[1]
 
 
 @pytest.mark.parametrize(
@@ -326,8 +335,8 @@ def test_a_noisy_machine_is_pointed_out(tmp_path, measurements, words):
         rows = [{"median_seconds": median, "spread": spread} for median, spread in measurements]
         (tmp_path / "noise.json").write_text(str({"measurements": rows}).replace("'", '"'))
 
-    found = doubts_after(tmp_path, measure)
-    assert (words in found[0]) if words else found == []
+    sentences = doubts_after(tmp_path, measure)
+    assert (words in sentences[0]) if words else sentences == []
 
 
 def test_unequal_cores_are_pointed_out(tmp_path):
@@ -356,7 +365,9 @@ def test_scores_are_judged_against_the_single_device(tmp_path):
 
 def test_one_repeat_allows_no_verdict(tmp_path):
     summary, _ = summary_of(tmp_path, repeats=1)
-    found = findings(summary)
-    assert found["Speed"][0].endswith("(1 repeat: no interval): more repeats are needed to tell.")
-    assert found["Scores"][0].startswith("Too few repeats to tell from the mean Dice")
-    assert "different numbers of optimizer steps (15 to 60)" in found["Scores"][1]
+    sentences = findings(summary)
+    assert sentences["Speed"][0].endswith(
+        "(1 repeat: no interval): more repeats are needed to tell."
+    )
+    assert sentences["Scores"][0].startswith("Too few repeats to tell from the mean Dice")
+    assert "different numbers of optimizer steps (15 to 60)" in sentences["Scores"][1]

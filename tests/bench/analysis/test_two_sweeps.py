@@ -129,7 +129,11 @@ def test_sweep_that_counts_its_warm_up_is_pointed_out(tmp_path):
     _, warm_up = compare_sweeps(tmp_path / "a", tmp_path / "b").doubts
     assert "are older records" in warm_up
     assert len(compare_sweeps(tmp_path / "b", tmp_path / "b").doubts) == 1
-    (doubt,) = (one for one in doubts(summarise(read_sweep(tmp_path / "b"))) if "warm-up" in one)
+    (doubt,) = (
+        sentence
+        for sentence in doubts(summarise(read_sweep(tmp_path / "b")))
+        if "warm-up" in sentence
+    )
     assert doubt.startswith("18 of 18 trials were recorded before")
 
 

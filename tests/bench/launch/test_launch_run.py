@@ -65,21 +65,21 @@ def mark(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     yield value
     left = marked(value)
-    for one in left:
-        one.kill()
+    for process in left:
+        process.kill()
     assert left == []
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    found = []
-    for one in psutil.process_iter():
+    collected = []
+    for process in psutil.process_iter():
         try:
-            mine = one.pid != os.getpid() and one.environ().get(MARK) == mark
-            if mine and one.status() != psutil.STATUS_ZOMBIE:
-                found.append(one)
+            mine = process.pid != os.getpid() and process.environ().get(MARK) == mark
+            if mine and process.status() != psutil.STATUS_ZOMBIE:
+                collected.append(process)
         except psutil.Error:
             continue
-    return found
+    return collected
 
 
 def until(condition):
@@ -131,7 +131,7 @@ def test_processes_use_onednn_unless_the_user_turned_it_off(inherited, onednn):
 def test_run_is_over_when_all_have_ended_well(mark):
     assert run("time.sleep(0.2 * index)") == Outcome(0)
     assert RunFolder(Path("run")).read_failure() is None
-    assert sorted(one.name for one in Path("run").iterdir()) == [
+    assert sorted(path.name for path in Path("run").iterdir()) == [
         "config.json",
         "log-0.txt",
         "log-1.txt",
@@ -169,7 +169,7 @@ def test_process_killed_from_outside_ends_the_run(mark):
     thread = threading.Thread(target=lambda: outcomes.append(run(BUSY)))
     thread.start()
     until(all_ready)
-    victim = next(one for one in marked(mark) if '"process_index": 1' in place_of(one))
+    victim = next(process for process in marked(mark) if '"process_index": 1' in place_of(process))
     victim.kill()
     thread.join(MOST_SECONDS)
     reason = "process 1 of 2 was killed by SIGKILL, see log-1.txt"
@@ -297,7 +297,7 @@ with replacing(Path("run/checkpoint.npz")) as partial:
     os.kill(os.getpid(), 9)
 """
     assert run(program, num_replicas=1).exit_code == 3
-    names = sorted(one.name for one in Path("run").iterdir())
+    names = sorted(path.name for path in Path("run").iterdir())
     assert names == ["config.json", "failure.json", "log-0.txt"]
 
 
@@ -381,9 +381,15 @@ def test_ctrl_c_of_a_terminal_reaches_only_the_supervisor(mark):
 
 
 def test_handlers_are_put_back(mark):
-    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    before = [
+        signal.getsignal(signal_number)
+        for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ]
     run("pass")
-    after = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    after = [
+        signal.getsignal(signal_number)
+        for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ]
     assert before == after
 
 
@@ -448,9 +454,12 @@ def test_number_of_processes(options, count):
 
 def test_replicas_of_one_process_share_its_cores():
     config = RunConfig(backend="horovod", num_replicas=4, processes=2)
-    assert [one.cores for one in plan_processes(config, range(9))] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [number.cores for number in plan_processes(config, range(9))] == [
+        (0, 1, 2, 3),
+        (4, 5, 6, 7),
+    ]
     config = RunConfig(backend="mirrored", num_replicas=2)
-    assert [one.cores for one in plan_processes(config, [3, 5])] == [(3, 5)]
+    assert [plan.cores for plan in plan_processes(config, [3, 5])] == [(3, 5)]
 
 
 @pytest.mark.parametrize(

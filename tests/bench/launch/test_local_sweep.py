@@ -52,7 +52,7 @@ class Harness:
         return {trial.id: trial.state for trial in read_sweep(self.folder).trials}
 
     def trial(self, name):
-        return next(one for one in read_sweep(self.folder).trials if one.id == name)
+        return next(trial for trial in read_sweep(self.folder).trials if trial.id == name)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def harness(tmp_path):
 def test_trials_run_once_in_the_order_of_the_plan(harness):
     assert harness.run() == 0
     plan = json.loads((harness.folder / "plan.json").read_text())
-    assert harness.started == [one["id"] for one in plan["trials"]]
+    assert harness.started == [trial["id"] for trial in plan["trials"]]
     assert set(harness.states().values()) == {"done"}
     assert not (harness.folder / "running.json").exists()
 
@@ -108,7 +108,7 @@ def test_a_failed_trial_runs_again_from_its_start_and_its_record_is_kept(harness
     assert harness.run() == 0
     assert harness.started == [second]
     earlier = harness.folder / "earlier"
-    assert sorted(one.name for one in earlier.iterdir()) == sorted(
+    assert sorted(path.name for path in earlier.iterdir()) == sorted(
         [f"{first}-1", f"{second}-1", f"{second}-2"]
     )
     assert (earlier / f"{second}-2" / "failure.json").is_file()
@@ -181,16 +181,16 @@ def test_noise_is_measured_before_and_after_every_session(harness):
     harness.run()
     harness.run()
     table = json.loads((harness.folder / "noise.json").read_text())
-    assert [one["when"] for one in table["measurements"]] == ["before", "after"] * 2
+    assert [measurement["when"] for measurement in table["measurements"]] == ["before", "after"] * 2
     assert len(read_sweep(harness.folder).noise) == 4
 
 
 def test_the_spread_of_the_machine_is_that_of_the_clock():
     # Two calls a round: rounds of 10, 11, ..., 19 ms.
     ticks = [value for start in range(10) for value in (start, start + 0.010 + start / 1000)]
-    found = measure_noise(rounds=10, clock=iter(ticks).__next__)
-    assert found["median_seconds"] == pytest.approx(0.0145)
-    assert found["spread"] == pytest.approx((0.0181 - 0.0109) / 0.0145, rel=1e-3)
+    noise = measure_noise(rounds=10, clock=iter(ticks).__next__)
+    assert noise["median_seconds"] == pytest.approx(0.0145)
+    assert noise["spread"] == pytest.approx((0.0181 - 0.0109) / 0.0145, rel=1e-3)
 
 
 def when_it_runs(folder, action):

@@ -66,9 +66,9 @@ def sweep(tmp_path):
         return running[-1]
 
     yield tmp_path, start
-    for one in running:
-        one.kill()
-        one.communicate()
+    for process in running:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_nothing_runs_twice_nothing_is_lost_and_failures_are_rows(sweep):
     failed_before = sum(number < max(HANGING) for number in FAILING)
     assert f"{200 - max(HANGING) + failed_before} of 200 trials to run" in output
 
-    rows = {one["trial"]: one for one in status(folder)["trials"]}
+    rows = {trial["trial"]: trial for trial in status(folder)["trials"]}
     assert list(rows) == names
     started = starts(folder)
     for number, name in enumerate(names):

@@ -48,7 +48,7 @@ def sweep(tmp_path, monkeypatch):
 
 def test_resume_runs_what_is_not_done_and_retry_what_failed(sweep):
     assert sweep(sweep.first, "well", "usage", "disk full") == (exit_codes.BAD_INPUT, 3)
-    ended = next(one for one in read_sweep(sweep.folder).trials if one.state == "done")
+    ended = next(trial for trial in read_sweep(sweep.folder).trials if trial.state == "done")
     (ended.folder / "result.json").unlink()  # As if it had been interrupted.
 
     retry = functools.partial(resume_and_cancel.resume_sweep, sweep.folder, states=("failed",))
@@ -104,7 +104,7 @@ def test_cancel_ends_a_running_sweep_as_a_whole(sweep, tmp_path):
     while not list(sweep.folder.glob("*/started")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    (name,) = [one.id for one in read_sweep(sweep.folder).trials if one.state == "running"]
+    (name,) = [trial.id for trial in read_sweep(sweep.folder).trials if trial.state == "running"]
     with pytest.raises(ValueError, match="single trials cannot be cancelled"):
         resume_and_cancel.cancel_sweep(sweep.folder, [name])
     assert resume_and_cancel.cancel_sweep(sweep.folder) == [name]

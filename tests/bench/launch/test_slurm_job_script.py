@@ -194,9 +194,9 @@ def test_the_queue_is_read_as_squeue_22_05_writes_it():
     ],
 )
 def test_the_process_to_blame_is_the_first_that_srun_names(messages, process, host, code):
-    found = first_failure(messages)
-    assert found is not None
-    assert (found.process, found.host, found.exit_code) == (process, host, code)
+    failure = first_failure(messages)
+    assert failure is not None
+    assert (failure.process, failure.host, failure.exit_code) == (process, host, code)
 
 
 def test_srun_that_started_nothing_names_nobody():

@@ -74,7 +74,7 @@ def test_the_worst_and_the_best_case_of_a_run(sweep, dice, ends):
 def test_a_run_without_scores_of_cases_says_to_name_them(sweep):
     run = next(sweep.glob("single-*"))
     (run / "cases.csv").unlink()
-    with pytest.raises(ValueError, match="name the cases to show, as `cases`"):
+    with pytest.raises(ValueError, match="set `cases` to the names of those to show"):
         worst_and_best(run)
 
 
@@ -100,7 +100,7 @@ def test_a_run_is_found_by_name_pattern_or_path(sweep):
     ("name", "words"),
     [
         ("mirrored-*", r"no run 'mirrored-\*' in .* Runs there: .*single-1r.* Set `run`"),
-        ("single-1r-*", r"has no model\.keras.* Train it again \(tfunet train --config "),
+        ("single-1r-*", r"has no model\.keras.* train the run again .*: tfunet train --config "),
     ],
 )
 def test_a_run_that_cannot_predict_says_what_to_do(sweep, name, words):
@@ -139,7 +139,7 @@ def test_data_is_read_from_where_the_notebook_says(tmp_path):
     assert case.image.shape == (20, 24, 1)
     assert case.pixel_size == (0.1, 0.1)
     assert case.labels == {1: "1 cell"}
-    with pytest.raises(ValueError, match=r"has no case 'c'\. Its cases: a, b"):
+    with pytest.raises(ValueError, match=r"has no case 'c'\. Known: a, b"):
         read_case(source, "c", tmp_path)
 
 
@@ -188,12 +188,12 @@ def test_a_picture_shows_image_mask_prediction_and_differences(tmp_path):
     for words in ("image", "manual mask", "prediction", "where they differ", "1 one"):
         assert words in page
     ids = re.findall(r'\bid="([^"]+)"', drawing.svg)
-    assert all(one.startswith("case-a-b-") for one in ids)
+    assert all(identifier.startswith("case-a-b-") for identifier in ids)
 
 
 def test_a_prediction_of_another_image_is_refused(tmp_path):
     Image.fromarray(PREDICTED[:, :3]).save(tmp_path / "a.png")
-    with pytest.raises(ValueError, match="it is a prediction of another image"):
+    with pytest.raises(ValueError, match="it belongs to another image"):
         picture(CASE, tmp_path / "a.png")
 
 

@@ -77,18 +77,18 @@ def test_the_growth_is_said_with_its_cost(growth):
 
 def test_a_size_that_trains_only_sometimes_does_not(tmp_path):
     write_growth_sweep(tmp_path, killed={(48, None, 2)})
-    found = read_growth(read_sweep(tmp_path))
-    assert found.largest("without").label == "32 x 32 x 32"
-    assert size_rows(found)[1]["without, in 200MiB"] == "1 of 2: killed by SIGSEGV"
+    growth = read_growth(read_sweep(tmp_path))
+    assert growth.largest("without").label == "32 x 32 x 32"
+    assert size_rows(growth)[1]["without, in 200MiB"] == "1 of 2: killed by SIGSEGV"
 
 
 def test_without_runs_with_everything_kept_there_is_no_cost(tmp_path):
     write_growth_sweep(tmp_path, kept=None, repeats=1)
-    found = read_growth(read_sweep(tmp_path))
-    assert found.largest("swap 0.5").label == "80 x 80 x 80"
-    assert {row["times as long"] for row in cost_rows(found)} == {"-"}
-    assert growth_sentences(found)[-1].endswith("4.63 times the voxels.")
-    assert "<svg" in drawn("growth", *GROWTH, lambda: growth_figure(found)).svg
+    growth = read_growth(read_sweep(tmp_path))
+    assert growth.largest("swap 0.5").label == "80 x 80 x 80"
+    assert {row["times as long"] for row in cost_rows(growth)} == {"-"}
+    assert growth_sentences(growth)[-1].endswith("4.63 times the voxels.")
+    assert "<svg" in drawn("growth", *GROWTH, lambda: growth_figure(growth)).svg
 
 
 def test_a_sweep_without_support_is_refused_with_what_to_do(tmp_path):
@@ -104,13 +104,13 @@ def test_caps_of_a_study_are_no_different_machines(tmp_path):
     sweep = read_sweep(tmp_path)
     limits = {"200MiB": "200", "8GiB": "8192"}
     trials = [
-        replace(one, environment={**one.environment, f"switches.{LIMIT}": limits[cap]})
-        for one in sweep.trials
-        if one.result is not None and (cap := one.config.cpu_memory)
+        replace(trial, environment={**trial.environment, f"switches.{LIMIT}": limits[cap]})
+        for trial in sweep.trials
+        if trial.result is not None and (cap := trial.config.cpu_memory)
     ]
     assert shared_environment(trials)[1] == {}
     # Of a cap that somebody set beside the study, nothing but the environment tells.
-    by_hand = [replace(one, config=replace(one.config, cpu_memory=None)) for one in trials]
+    by_hand = [replace(trial, config=replace(trial.config, cpu_memory=None)) for trial in trials]
     assert list(shared_environment(by_hand)[1]) == [f"switches.{LIMIT}"]
 
 
@@ -118,7 +118,7 @@ def test_records_that_tell_no_size_are_refused(tmp_path):
     write_growth_sweep(tmp_path, repeats=1)
     for trial in read_sweep(tmp_path).trials:
         (trial.folder / "data.json").unlink()
-    with pytest.raises(ValueError, match="does not tell the size of its samples"):
+    with pytest.raises(ValueError, match="The size of samples is not recorded"):
         read_growth(read_sweep(tmp_path))
 
 

@@ -35,9 +35,9 @@ def runs(tmp_path_factory):
 
 def lines(axes):
     """The labelled lines: those of a way, without its dots."""
-    found = {one.get_label(): one.lines[0] for one in axes.containers}
-    found |= {one.get_label(): one for one in axes.lines}
-    return {label: one for label, one in found.items() if not label.startswith("_")}
+    by_name = {container.get_label(): container.lines[0] for container in axes.containers}
+    by_name |= {line.get_label(): line for line in axes.lines}
+    return {label: value for label, value in by_name.items() if not label.startswith("_")}
 
 
 def test_the_deviation_is_what_is_lost_of_the_ideal(summary):
@@ -52,7 +52,7 @@ def test_the_deviation_is_what_is_lost_of_the_ideal(summary):
 
 def test_one_replica_has_no_deviation(summary):
     family = summary.families[0]
-    alone = replace(family, cells=tuple(one for one in family.cells if one.num_replicas == 1))
+    alone = replace(family, cells=tuple(cell for cell in family.cells if cell.num_replicas == 1))
     assert deviation(alone, styles_of(summary)) is None
 
 
@@ -66,10 +66,10 @@ def test_the_campaign_stands_beside_the_sweep_on_the_same_scale(summary, runs):
     drawn = [value for line in published.values() for value in line.get_ydata()]
     assert low < min(drawn) < max(drawn) < high
     assert published["horovod"].get_ydata()[1:] == pytest.approx(
-        [100 * (one - 1) for one in PUBLISHED["hvd_"]], abs=0.05
+        [100 * (value - 1) for value in PUBLISHED["hvd_"]], abs=0.05
     )
     assert published["multiworker"].get_ydata() == pytest.approx(
-        [100 * (one - 1) for one in PUBLISHED[""][1:]], abs=0.05
+        [100 * (value - 1) for value in PUBLISHED[""][1:]], abs=0.05
     )
     assert len(published["mirrored"].get_ydata()) == 1
     assert list(lines(their_iou)["horovod"].get_ydata()) == [0.96] * 8
@@ -86,7 +86,7 @@ def test_runs_without_iou_leave_their_panel_empty(summary, runs):
 def test_chosen_figures_are_drawn_in_their_order(summary, runs):
     figures = [campaign_figure(runs, "mine"), DEVIATION_FIGURE, *named("scaling")]
     drawings = draw_all(summary, figures)
-    assert [one.name for one in drawings] == ["campaign", "deviation", "scaling"]
+    assert [drawing.name for drawing in drawings] == ["campaign", "deviation", "scaling"]
     page = drawings[0]._repr_html_()
     assert drawings[0].svg in page
     assert drawings[0].caption in page

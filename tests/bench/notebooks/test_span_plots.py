@@ -53,11 +53,11 @@ def test_timeline_has_the_bars_of_the_steps_that_were_asked_for(run):
     # Of each process and step: input, two averages, the step, its callbacks.
     assert len(axes.patches) == 2 * 2 * 5
     (legend,) = axes.figure.legends
-    assert {one.get_text() for one in legend.get_texts()} == {
+    assert {text.get_text() for text in legend.get_texts()} == {
         "step",
         "other",
         "input",
         "all-reduce",
     }
-    with pytest.raises(ValueError, match="steps 1 to 4, and 9 was asked for"):
+    with pytest.raises(ValueError, match="one of the steps 1 to 4 of .*, got 9"):
         step_timeline(run, 9, 1)

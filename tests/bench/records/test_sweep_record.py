@@ -38,7 +38,7 @@ def rewrite(folder, **changes):
     path = folder / "result.json"
     table = json.loads(path.read_text())
     table.update(changes)
-    path.write_text(json.dumps({key: one for key, one in table.items() if one != "left out"}))
+    path.write_text(json.dumps({key: value for key, value in table.items() if value != "left out"}))
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,11 @@ def test_a_folder_of_runs_is_read_without_a_plan(tmp_path):
     torn = RunFolder(runs / "torn")
     torn.create()
     (torn.path / "config.json").write_text("{")
-    found = {trial.id: trial for trial in read_sweep(runs).trials}
-    assert [found[trial.id].repeat for trial in trials] == [1, 2]
-    assert len({found[trial.id].cell for trial in trials}) == 1
-    assert found["torn"].state == "failed"
-    assert "config.json cannot be read" in found["torn"].reason
+    by_name = {trial.id: trial for trial in read_sweep(runs).trials}
+    assert [by_name[trial.id].repeat for trial in trials] == [1, 2]
+    assert len({by_name[trial.id].cell for trial in trials}) == 1
+    assert by_name["torn"].state == "failed"
+    assert "config.json cannot be read" in by_name["torn"].reason
     # One run alone is a sweep of one.
     assert len(read_sweep(runs / trials[0].id).trials) == 1
 
@@ -179,11 +179,11 @@ def test_status_counts_states_and_shows_every_trial(tmp_path):
     trials = write_sweep(tmp_path)
     shutil.rmtree(tmp_path / trials[0].id)
     write_trial(tmp_path, trials[1], checks={"weights": False})
-    found = status(tmp_path)
+    answer = status(tmp_path)
     none = dict.fromkeys(("hopeless", "interrupted", "profiled", "running"), 0)
     counts = {"done": 19, "failed": 1, "waiting": 1, **none}
-    assert found["counts"] == counts
-    assert json.loads(json.dumps(found)) == found
+    assert answer["counts"] == counts
+    assert json.loads(json.dumps(answer)) == answer
     text = status_table(tmp_path)
     assert "21 trials: 19 done, 1 failed, 1 waiting." in text
     assert "correctness checks failed: weights" in text

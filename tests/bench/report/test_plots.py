@@ -71,7 +71,7 @@ def test_every_backend_has_a_colour_and_a_marker_of_its_own():
 
 
 def test_backends_that_nobody_foresaw_get_different_styles(tmp_path):
-    cases = [{"backend": "horovod", "backend_options.cycle": one} for one in range(20)]
+    cases = [{"backend": "horovod", "backend_options.cycle": number} for number in range(20)]
     study = make_study(repeats=1, grid={"num_replicas": [2]}, case=cases, skip=[])
     write_sweep(tmp_path, study)
     styles = styles_of(summarise(read_sweep(tmp_path)))

@@ -27,11 +27,11 @@ def logs(tmp_path):
 
 def test_the_published_efficiencies_come_out_to_three_digits(logs):
     rows = campaign_rows(read_campaign(logs))
-    found = {(row["backend"] == "horovod", row["GPUs"]): row["efficiency"] for row in rows}
+    by_name = {(row["backend"] == "horovod", row["GPUs"]): row["efficiency"] for row in rows}
     for kind, efficiencies in PUBLISHED.items():
-        assert found[kind == "hvd_", "1"] == "1.000"
+        assert by_name[kind == "hvd_", "1"] == "1.000"
         for count, value in zip(GPUS, efficiencies, strict=True):
-            assert found[kind == "hvd_", str(count)] == f"{value:.3f}"
+            assert by_name[kind == "hvd_", str(count)] == f"{value:.3f}"
 
 
 def test_the_two_native_strategies_are_told_apart(logs):
@@ -40,20 +40,26 @@ def test_the_two_native_strategies_are_told_apart(logs):
 
 
 def test_the_first_epoch_does_not_count_and_a_stalled_one_shows(logs):
-    run = next(one for one in read_campaign(logs) if (one.way, one.num_gpus) == ("horovod", 14))
+    run = next(
+        trial for trial in read_campaign(logs) if (trial.way, trial.num_gpus) == ("horovod", 14)
+    )
     assert len(run.epoch_seconds) == 199
     assert run.iou == 0.96
     lines = (logs / "log_hvd_14.csv").read_text().splitlines()
     lines[50] = lines[50].replace(lines[50].split(",")[1], "30.0")
     (logs / "log_hvd_14.csv").write_text("\n".join(lines))
-    stalled = next(one for one in read_campaign(logs) if (one.way, one.num_gpus) == ("horovod", 14))
+    stalled = next(
+        trial for trial in read_campaign(logs) if (trial.way, trial.num_gpus) == ("horovod", 14)
+    )
     assert stalled.efficiency < 0.96 * run.efficiency
     assert stalled.median_efficiency == pytest.approx(run.median_efficiency, rel=1e-3)
 
 
 def test_without_its_own_baseline_horovod_has_the_native_one(logs):
     (logs / "log_hvd_1.csv").unlink()
-    run = next(one for one in read_campaign(logs) if (one.way, one.num_gpus) == ("horovod", 14))
+    run = next(
+        trial for trial in read_campaign(logs) if (trial.way, trial.num_gpus) == ("horovod", 14)
+    )
     assert run.efficiency == pytest.approx(0.962 * ONE_GPU[""] / ONE_GPU["hvd_"], abs=1e-4)
     (logs / "log_1.csv").unlink()
     with pytest.raises(ValueError, match="no log of one GPU as the baseline: add log_1"):
@@ -87,7 +93,7 @@ def test_the_report_has_all_warnings(logs):
     written = write_campaign_report(logs)
     assert written == logs / "report" / "report.md"
     page, shown = written.read_text(), campaign_text(read_campaign(logs))
-    assert all(one in page and one in shown for one in WARNINGS)
+    assert all(sentence in page and sentence in shown for sentence in WARNINGS)
     assert page.index(WARNINGS[0]) < page.index("0.962")
     cells = list(csv.DictReader((logs / "report" / "cells.csv").open()))
     assert len(cells) == 16

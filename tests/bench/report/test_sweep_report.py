@@ -25,10 +25,10 @@ REASON = 'killed by SIGKILL | <script>alert("x")</script>'
 def sweep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("logs") / "a sweep"
     trials = write_sweep(folder, make_study(repeats=3, grid=GRID))
-    failed = next(one for one in trials if one.id.startswith("horovod-2r-r2"))
+    failed = next(trial for trial in trials if trial.id.startswith("horovod-2r-r2"))
     (folder / failed.id / "result.json").unlink()
     RunFolder(folder / failed.id).write_failure(REASON, 3)
-    unlike = next(one for one in trials if one.id.startswith("mirrored-2r-r2"))
+    unlike = next(trial for trial in trials if trial.id.startswith("mirrored-2r-r2"))
     write_trial(folder, unlike, images_per_second=987654.0, checks={"weights": False})
     return folder, failed.id, unlike.id
 
@@ -86,7 +86,7 @@ def test_every_mark_of_a_figure_leads_to_the_row_of_its_trial(sweep, report):
     page = report.html.read_text()
     folder, failed, unlike = sweep
     figures = dict(re.findall(r'<figure id="(\w+)">(.*?)</figure>', page, re.DOTALL))
-    done = {one.id for one in read_sweep(folder).trials} - {failed, unlike}
+    done = {trial.id for trial in read_sweep(folder).trials} - {failed, unlike}
     for name in ("scaling", "throughput", "scores", "memory"):
         assert set(re.findall(r'xlink:href="#trial-([^"]+)"', figures[name])) == done, name
     assert all(f'<tr id="trial-{one}"' in page for one in (*done, failed, unlike))
@@ -125,7 +125,7 @@ def test_skipped_cells_are_rows(report):
 
 def test_the_markdown_shows_its_figures(report):
     figures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", report.markdown.read_text())
-    assert [report.markdown.parent / one for one in figures] == list(report.figures)
+    assert [report.markdown.parent / drawing for drawing in figures] == list(report.figures)
     assert all(path.is_file() for path in report.figures)
 
 
@@ -206,19 +206,19 @@ def test_verdicts_and_the_number_of_comparisons_stand_in_the_page(tmp_path):
 
 
 def test_a_report_can_be_written_elsewhere(sweep, tmp_path):
-    found = write_report(sweep[0], tmp_path / "out")
-    assert found.html == tmp_path / "out" / "report.html"
-    links = [link for link in Page(found.html.read_text()).links if link.startswith("..")]
-    assert all((found.html.parent / link / "config.json").is_file() for link in links)
+    report = write_report(sweep[0], tmp_path / "out")
+    assert report.html == tmp_path / "out" / "report.html"
+    links = [link for link in Page(report.html.read_text()).links if link.startswith("..")]
+    assert all((report.html.parent / link / "config.json").is_file() for link in links)
 
 
 def test_a_sweep_without_any_result_has_a_report(tmp_path):
     trials = write_sweep(tmp_path, make_study(repeats=1, grid=GRID))
     for trial in trials:
         shutil.rmtree(tmp_path / trial.id)
-    found = write_report(tmp_path)
-    assert found.figures == ()
-    page = found.html.read_text()
+    report = write_report(tmp_path)
+    assert report.figures == ()
+    page = report.html.read_text()
     assert Page(page).open == []
     assert "3 of 3 trials have no numbers" in page
     assert "No trial has numbers to draw" in page
@@ -227,9 +227,9 @@ def test_a_sweep_without_any_result_has_a_report(tmp_path):
 
 def test_one_run_alone_has_a_report(tmp_path):
     (trial,) = write_sweep(tmp_path, make_study(repeats=1, grid={"backend": ["single"]}, skip=[]))
-    found = write_report(tmp_path / trial.id)
-    assert "throughput" in {path.stem for path in found.figures}
-    assert "scaling" not in {path.stem for path in found.figures}
+    report = write_report(tmp_path / trial.id)
+    assert "throughput" in {path.stem for path in report.figures}
+    assert "scaling" not in {path.stem for path in report.figures}
 
 
 def test_what_is_not_installed_is_named(sweep, monkeypatch):

@@ -104,11 +104,11 @@ def test_the_studies_that_come_along_are_right(path):
 def test_the_study_in_the_docs_is_right(tmp_path):
     text = (STUDIES.parent / "docs" / "studies.md").read_text()
     (tmp_path / "docs.toml").write_text(text.split("```toml")[1].split("```")[0])
-    found = plan_trials(read_study(tmp_path / "docs.toml"), num_cores=2)
+    plan = plan_trials(read_study(tmp_path / "docs.toml"), num_cores=2)
     # 3 cases of 4 cells, less one of each of both Horovod cases, 3 times.
-    assert len(found.trials) == 30
-    assert [one.reason for one in found.skipped] == ["too little work for two"] * 2
-    assert found.notes == ()
+    assert len(plan.trials) == 30
+    assert [cell.reason for cell in plan.skipped] == ["too little work for two"] * 2
+    assert plan.notes == ()
     example = text.split("```python")[1].split("```")[0]
     names: dict = {}
     exec(compile(example.split("exit_code")[0], "docs/studies.md", "exec"), names)

@@ -17,20 +17,20 @@ def planned(num_cores=8, **table):
 
 
 def test_every_case_meets_every_combination_of_the_grid():
-    found = planned(
+    plan = planned(
         case=[{"backend": "mirrored"}, {"backend": "horovod"}],
         grid={"num_replicas": [1, 2], "model_options.filters": [8, 16]},
     )
     cells = {
-        (one.config.backend, one.config.num_replicas, one.config.model_options["filters"])
-        for one in found.trials
+        (trial.config.backend, trial.config.num_replicas, trial.config.model_options["filters"])
+        for trial in plan.trials
     }
-    assert len(found.trials) == len(cells) == 8
+    assert len(plan.trials) == len(cells) == 8
 
 
 def test_each_repeat_is_one_shuffled_block_of_all_cells():
-    found = planned(repeats=3, grid={"epochs": [1, 2, 3, 4, 5, 6]})
-    blocks = [found.trials[start : start + 6] for start in (0, 6, 12)]
+    plan = planned(repeats=3, grid={"epochs": [1, 2, 3, 4, 5, 6]})
+    blocks = [plan.trials[start : start + 6] for start in (0, 6, 12)]
     orders = [[trial.cell for trial in block] for block in blocks]
     assert all(sorted(order) == list(range(6)) for order in orders)
     assert [{trial.repeat for trial in block} for block in blocks] == [{1}, {2}, {3}]
@@ -44,18 +44,21 @@ def test_the_order_depends_on_the_studys_seed_only():
 
 
 def test_repeat_k_has_the_base_seed_plus_k_less_one():
-    found = planned(repeats=3, base={"seed": 40})
-    assert [trial.config.seed for trial in found.trials] == [40, 41, 42]
+    plan = planned(repeats=3, base={"seed": 40})
+    assert [trial.config.seed for trial in plan.trials] == [40, 41, 42]
 
 
 def test_ids_tell_what_varies_and_are_stable():
-    found = planned(
+    plan = planned(
         grid={"num_replicas": [1, 2], "model_options.filters": [8], "xla": [True, False]},
         base={"backend": "horovod"},
     )
-    ids = [trial.id for trial in found.trials]
+    ids = [trial.id for trial in plan.trials]
     assert len(set(ids)) == 4
-    assert sum(bool(re.fullmatch(r"horovod-2r-xla-r1-[0-9a-f]{6}", one)) for one in ids) == 1
+    assert (
+        sum(bool(re.fullmatch(r"horovod-2r-xla-r1-[0-9a-f]{6}", identifier)) for identifier in ids)
+        == 1
+    )
     # A cell keeps its name when repeats are added.
     more = planned(
         repeats=2,
@@ -67,10 +70,10 @@ def test_ids_tell_what_varies_and_are_stable():
 
 def test_ids_of_cells_that_read_alike_differ():
     texts = [f"{'x' * 100}{number}" for number in range(200)]
-    found = planned(base={"backend": "single"}, grid={"data_options.root": texts})
-    ids = [trial.id for trial in found.trials]
+    plan = planned(base={"backend": "single"}, grid={"data_options.root": texts})
+    ids = [trial.id for trial in plan.trials]
     assert len(set(ids)) == 200
-    assert all(len(one.rpartition("-")[2]) == 12 for one in ids)
+    assert all(len(identifier.rpartition("-")[2]) == 12 for identifier in ids)
     assert max(map(len, ids)) < 120
 
 
@@ -95,14 +98,15 @@ def test_what_a_machine_cannot_run_has_a_reason(settings, reason):
 
 
 def test_impossible_cells_are_skipped_with_their_reason():
-    found = planned(
+    plan = planned(
         num_cores=4,
         grid={"backend": ["single", "horovod"], "num_replicas": [1, 2, 3, 8], "global_batch": [8]},
         skip=[{"when": {"backend": "horovod", "num_replicas": 1}, "reason": "not of interest"}],
     )
-    assert {trial.id[:-10] for trial in found.trials} == {"single-1r", "horovod-2r"}
+    assert {trial.id[:-10] for trial in plan.trials} == {"single-1r", "horovod-2r"}
     reasons = {
-        (one.settings["backend"], one.settings["num_replicas"]): one.reason for one in found.skipped
+        (cell.settings["backend"], cell.settings["num_replicas"]): cell.reason
+        for cell in plan.skipped
     }
     assert reasons["single", 3] == "single trains one replica, not 3"
     assert "global_batch=8 cannot be divided by num_replicas=3" in reasons["horovod", 3]
@@ -136,15 +140,15 @@ def test_skip_rules_match_settings_lists_and_defaults(when, left):
         with pytest.raises(ValueError, match=r"has no trial to run: asked for"):
             planned(**table)
     else:
-        found = planned(**table)
-        assert len(found.trials) == left
-        assert bool(found.notes) == (left == 8)
+        plan = planned(**table)
+        assert len(plan.trials) == left
+        assert bool(plan.notes) == (left == 8)
 
 
 def test_equal_cells_are_run_once():
-    found = planned(case=[{"epochs": 5}, {"epochs": 5, "xla": False}])
-    assert len(found.trials) == 1
-    assert found.skipped[0].reason == "the same settings as another cell"
+    plan = planned(case=[{"epochs": 5}, {"epochs": 5, "xla": False}])
+    assert len(plan.trials) == 1
+    assert plan.skipped[0].reason == "the same settings as another cell"
 
 
 def test_a_given_global_batch_means_strong_scaling():
@@ -154,15 +158,15 @@ def test_a_given_global_batch_means_strong_scaling():
 
 
 def test_the_plans_json_gives_back_every_configuration():
-    found = planned(
+    plan = planned(
         repeats=2,
         base={"patch": [64, 64], "callbacks": [{"name": "EarlyStopping"}]},
         case=[{"backend": "single"}, {"backend": "horovod", "backend_options": {"a": [1, 2]}}],
         grid={"decay_epochs": [[1, 2], []]},
     )
-    table = json.loads(json.dumps(plan_json(found)))
-    configs = [planned_config(table["base"], one["changes"]) for one in table["trials"]]
-    assert configs == [trial.config for trial in found.trials]
+    table = json.loads(json.dumps(plan_json(plan)))
+    configs = [planned_config(table["base"], trial["changes"]) for trial in table["trials"]]
+    assert configs == [trial.config for trial in plan.trials]
 
 
 def test_the_table_shows_every_trial_its_shape_and_what_is_skipped():
@@ -196,9 +200,9 @@ def test_ten_thousand_trials_are_planned_in_time_that_grows_with_their_number():
         }
     )
     since = time.process_time()
-    found = plan_trials(study, num_cores=4)
-    text = json.dumps(plan_json(found))
-    assert len(found.trials) == 10_000
-    assert len({trial.id for trial in found.trials}) == 10_000
+    plan = plan_trials(study, num_cores=4)
+    text = json.dumps(plan_json(plan))
+    assert len(plan.trials) == 10_000
+    assert len({trial.id for trial in plan.trials}) == 10_000
     assert len(text) < 5_000_000
     assert time.process_time() - since < 60  # If it grew with their square, it would be hours.

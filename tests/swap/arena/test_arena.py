@@ -89,7 +89,7 @@ def test_it_hands_out_what_tensorflow_hands_out(joined):
         played.append(arena.used_bytes)
         lost.append(arena.used_bytes - start - sum(asked.values()))
     # A scalar that TensorFlow keeps may come and go.
-    apart = [abs(one - other) for one, other in zip(played, used, strict=True)]
+    apart = [abs(simulated - real) for simulated, real in zip(played, used, strict=True)]
     assert max(apart) <= 2 * ALIGNMENT
     # What it hands out is more than was asked for: that is what there is to play.
     assert max(lost) > MIB
@@ -97,15 +97,15 @@ def test_it_hands_out_what_tensorflow_hands_out(joined):
 
 def test_a_block_is_split_only_where_as_much_again_is_left():
     arena = Arena(2 * MIB)
-    whole = arena.allocate(MIB + 256)
+    block = arena.allocate(MIB + 256)
     assert arena.used_bytes == 2 * MIB
     assert arena.allocate(256) is None
-    arena.free(whole)
+    arena.free(block)
     assert arena.used_bytes == 0
-    one, two = arena.allocate(MIB), arena.allocate(MIB)
-    assert (one, two, arena.allocate(1)) == (0, MIB, None)
-    arena.free(one)
-    arena.free(two)
+    first, second = arena.allocate(MIB), arena.allocate(MIB)
+    assert (first, second, arena.allocate(1)) == (0, MIB, None)
+    arena.free(first)
+    arena.free(second)
     # What is free beside each other is one block again.
     assert arena.allocate(2 * MIB) == 0
 
@@ -129,13 +129,13 @@ def test_a_scalar_may_have_taken_a_little_of_what_is_free():
     for cut_bytes, expected in ((0, [True, True, False]), (1024, [True, False, True])):
         made = Arena(4 * MIB, cut_bytes=cut_bytes)
         made.extend(4 * MIB, at_once=True)
-        assert [made.allocate(one) is not None for one in sizes] == expected
+        assert [made.allocate(size) is not None for size in sizes] == expected
 
 
 def test_what_else_lies_in_a_device_takes_room():
     kept = planned(64 * MIB)
     sizes = range(16, 64)
-    least = next(one for one in sizes if room(kept, limit_bytes=one * MIB) == 1)
+    least = next(mib for mib in sizes if room(kept, limit_bytes=mib * MIB) == 1)
     assert room(kept, limit_bytes=kept.peak_bytes) < 1
     assert kept.peak_bytes < least * MIB
     assert room(kept, {4: 8 * MIB}, limit_bytes=least * MIB) < 1  # scratch
@@ -145,9 +145,9 @@ def test_what_else_lies_in_a_device_takes_room():
 
 def test_more_in_memory_never_leaves_more_room():
     kept = planned(64 * MIB)
-    found = [room(kept, limit_bytes=48 * MIB, more_bytes=one * MIB) for one in range(0, 64, 4)]
-    assert found == sorted(found, reverse=True)
-    assert (found[0], found[-1]) == (1, 0)
+    rooms = [room(kept, limit_bytes=48 * MIB, more_bytes=mib * MIB) for mib in range(0, 64, 4)]
+    assert rooms == sorted(rooms, reverse=True)
+    assert (rooms[0], rooms[-1]) == (1, 0)
     # Nor do variables that are larger than all of it.
     assert room(kept, limit_bytes=48 * MIB, resident=[64 * MIB]) == 0
 
@@ -162,10 +162,10 @@ def test_a_plan_with_room_is_within_the_budget_of_the_step():
         return dataclasses.replace(plan, budget_bytes=asked, obstacles={"a": 1})
 
     assert room(make(limit), limit_bytes=limit) < 1
-    found = fitted(STEP, Memory(limit_bytes=limit), make, {}, COSTS)
-    assert found.finds_room == 1
-    assert found.peak_bytes <= found.budget_bytes == limit
-    assert not found.obstacles
+    plan = fitted(STEP, Memory(limit_bytes=limit), make, {}, COSTS)
+    assert plan.finds_room == 1
+    assert plan.peak_bytes <= plan.budget_bytes == limit
+    assert not plan.obstacles
 
 
 def room(plan, scratch=None, **memory):
@@ -180,17 +180,17 @@ def test_the_plan_with_the_largest_budget_that_has_room_is_taken():
         tried.append(planned(budget_bytes))
         return tried[-1]
 
-    found = fitted(STEP, memory, make, {}, COSTS)
+    plan = fitted(STEP, memory, make, {}, COSTS)
     *others, last = tried
     assert others
-    assert found == dataclasses.replace(last, finds_room=1.0, is_placed=True)
-    assert all(finds_room(STEP, memory, one, {}) < 1 for one in others)
-    assert [one.budget_bytes for one in tried] == sorted(
-        (one.budget_bytes for one in tried), reverse=True
+    assert plan == dataclasses.replace(last, finds_room=1.0, is_placed=True)
+    assert all(finds_room(STEP, memory, other, {}) < 1 for other in others)
+    assert [plan.budget_bytes for plan in tried] == sorted(
+        (plan.budget_bytes for plan in tried), reverse=True
     )
-    # What was found before slabs were timed is where the search goes on.
+    # What was plan before slabs were timed is where the search goes on.
     again = fitted(STEP, memory, planned, {}, COSTS, most_bytes=last.budget_bytes)
-    assert again == found
+    assert again == plan
 
 
 def test_without_room_for_any_it_is_the_lowest_peak_and_the_user_is_told():
@@ -200,15 +200,15 @@ def test_without_room_for_any_it_is_the_lowest_peak_and_the_user_is_told():
         tried.append(planned(budget_bytes))
         return tried[-1]
 
-    found = fitted(STEP, Memory(limit_bytes=14 * MIB), make, {}, COSTS)
-    assert found.finds_room < 1
-    assert found.peak_bytes == min(one.peak_bytes for one in tried)
+    plan = fitted(STEP, Memory(limit_bytes=14 * MIB), make, {}, COSTS)
+    assert plan.finds_room < 1
+    assert plan.peak_bytes == min(trial.peak_bytes for trial in tried)
     # Where there is nothing less, the search ends.
-    assert [one.peak_bytes > one.budget_bytes for one in tried] == [False, True]
+    assert [trial.peak_bytes > trial.budget_bytes for trial in tried] == [False, True]
     # It is within the budget, and what is in the way is the allocator.
-    assert found.budget_bytes == 14 * MIB
-    assert not found.obstacles
-    assert f"{found.finds_room:.0%} of the cases" in begin_line(found, "all")
+    assert plan.budget_bytes == 14 * MIB
+    assert not plan.obstacles
+    assert f"{plan.finds_room:.0%} of the cases" in begin_line(plan, "all")
 
 
 # In a capped arena; prints the losses, and how much was given up.

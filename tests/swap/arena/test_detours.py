@@ -42,7 +42,7 @@ def arenas(mib):
 
 
 def kinds(trace, actions):
-    return [(one.kind, name_of(trace, one)) for one in actions]
+    return [(action.kind, name_of(trace, action)) for action in actions]
 
 
 def test_a_detour_ends_one_copy_and_begins_another():
@@ -67,9 +67,9 @@ def test_a_tensor_that_left_twice_comes_back_twice():
     a = names.index("a")
     detours = [Detour(a, "op2", "op4"), Detour(a, "op5", "op5")]
     actions = with_detours(trace, actions_of(trace), detours)
-    back = [one.outputs for one in actions if one.kind == "return"]
+    back = [action.outputs for action in actions if action.kind == "return"]
     assert back == [((a, 1),), ((a, 2),)]
-    left = [one.inputs for one in actions if one.kind == "leave"]
+    left = [action.inputs for action in actions if action.kind == "leave"]
     assert left == [((a, 0),), ((a, 1),)]
     assert actions[-2].inputs == ((names.index("B"), 0), (a, 2))
 
@@ -79,9 +79,11 @@ def test_a_tensor_of_which_a_view_is_read_too_stays():
     rows[2:3] = [("Reshape", "b", "v", 100), ("Conv3D", "vb", "c", 100)]
     rows[-1] = ("ConvGrad", "Av", "X", 10)
     trace, names = make_trace(*rows)
-    place = next(at for at, one in enumerate(actions_of(trace)) if name_of(trace, one) == "op4")
+    place = next(
+        at for at, action in enumerate(actions_of(trace)) if name_of(trace, action) == "op4"
+    )
     unread, _ = movable(trace, actions_of(trace), [], place, least_bytes=1)
-    assert [names[one.tensor] for one in unread] == ["a"]
+    assert [names[detour.tensor] for detour in unread] == ["a"]
 
 
 def test_what_leaves_to_make_room_is_waited_for_unless_it_is_on_the_host():
@@ -90,13 +92,13 @@ def test_what_leaves_to_make_room_is_waited_for_unless_it_is_on_the_host():
     detours = [Detour(b, "op3", "op3")]
     for decisions, copies in (({}, 2), ({b: "swap"}, 3)):
         actions = actions_of(trace, decisions)
-        these = costs(trace, overlaps=False)
-        found = timeline(trace, with_detours(trace, actions, detours), these)
-        assert found.copy_seconds == copies
+        link = costs(trace, overlaps=False)
+        times = timeline(trace, with_detours(trace, actions, detours), link)
+        assert times.copy_seconds == copies
         # A tensor that is swapped has left already, and is only copied back once more.
         expected = 2 if not decisions else 1
-        without = timeline(trace, actions, these)
-        assert found.step_seconds - without.step_seconds == expected
+        without = timeline(trace, actions, link)
+        assert times.step_seconds - without.step_seconds == expected
 
 
 def test_what_lies_in_the_way_of_a_large_tensor_is_moved():
@@ -104,17 +106,21 @@ def test_what_lies_in_the_way_of_a_large_tensor_is_moved():
     actions = actions_of(trace)
     (make,) = arenas(8)
     assert failing(make(), requests(trace, actions, {})) == 2  # c has no room
-    found = find(trace, actions, {}, [make], limit_bytes=8 * MIB)
-    assert [(names[one.tensor], one.leaves, one.returns) for one in found] == [("b", "op2", "op2")]
-    assert failing(make(), requests(trace, with_detours(trace, actions, found), {})) is None
+    detours = find(trace, actions, {}, [make], limit_bytes=8 * MIB)
+    assert [(names[detour.tensor], detour.leaves, detour.returns) for detour in detours] == [
+        ("b", "op2", "op2")
+    ]
+    assert failing(make(), requests(trace, with_detours(trace, actions, detours), {})) is None
 
 
 def test_what_nobody_reads_leaves_until_it_is_read():
     after = ("Conv3D", "c", "d", 100), ("Loss", "bd", "L", 100)
     rows = [*APART[:2], ("Conv3D", "x", "c", 7 * MIB), *after]
     trace, names = make_trace(*rows)
-    found = find(trace, actions_of(trace), {}, arenas(8), limit_bytes=8 * MIB)
-    assert [(names[one.tensor], one.leaves, one.returns) for one in found] == [("b", "op2", "op4")]
+    detours = find(trace, actions_of(trace), {}, arenas(8), limit_bytes=8 * MIB)
+    assert [(names[detour.tensor], detour.leaves, detour.returns) for detour in detours] == [
+        ("b", "op2", "op4")
+    ]
 
 
 def test_nothing_moves_where_it_would_not_help():
@@ -128,29 +134,29 @@ def _tight():
     trace, _ = make_trace(*APART)
     plan = Plan(budget_bytes=8 * MIB, peak_bytes=8 * MIB, step_seconds=4.0)
     device = Memory(limit_bytes=8 * MIB, first_bytes=0)
-    these = costs(trace, overlaps=False)
-    these = dataclasses.replace(these, out_bytes_per_second=MIB, in_bytes_per_second=MIB)
-    return trace, device, plan, these
+    link = costs(trace, overlaps=False)
+    link = dataclasses.replace(link, out_bytes_per_second=MIB, in_bytes_per_second=MIB)
+    return trace, device, plan, link
 
 
 def test_a_plan_without_room_gets_detours(tight):
-    trace, device, plan, these = tight
-    found = fitted(trace, device, lambda _: plan, {}, these)
-    assert found.detours == (("b", "op2", "op2"),)
-    assert found.finds_room > 0
-    assert (found.out_bytes, found.in_bytes, found.host_bytes) == (MIB, MIB, MIB)
-    assert found.step_seconds == 6
-    assert found.gives_up
-    actions = applied.scheduled(trace, Plan.from_json(found.to_json()))
-    assert [one.kind for one in actions].count("leave") == 1
-    assert "1 moved to make room" in begin_line(found, "all")
-    assert "b, before op2" in text(found)
-    assert difference(plan, found).moved["detours"] == 1
+    trace, device, plan, link = tight
+    detoured = fitted(trace, device, lambda _: plan, {}, link)
+    assert detoured.detours == (("b", "op2", "op2"),)
+    assert detoured.finds_room > 0
+    assert (detoured.out_bytes, detoured.in_bytes, detoured.host_bytes) == (MIB, MIB, MIB)
+    assert detoured.step_seconds == 6
+    assert detoured.gives_up
+    actions = applied.scheduled(trace, Plan.from_json(detoured.to_json()))
+    assert [action.kind for action in actions].count("leave") == 1
+    assert "1 moved to make room" in begin_line(detoured, "all")
+    assert "b, before op2" in text(detoured)
+    assert difference(plan, detoured).moved["detours"] == 1
 
 
 def test_detours_need_room_on_the_host(tight):
-    trace, device, plan, these = tight
-    full = dataclasses.replace(these, tiers=dataclasses.replace(these.tiers, host_bytes=MIB - 1))
+    trace, device, plan, link = tight
+    full = dataclasses.replace(link, tiers=dataclasses.replace(link.tiers, host_bytes=MIB - 1))
     assert fitted(trace, device, lambda _: plan, {}, full).detours == ()
 
 

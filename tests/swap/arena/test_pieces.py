@@ -30,11 +30,11 @@ held = [tf.raw_ops.Empty(shape=[int(size * 2**20)], dtype=tf.uint8) for size in 
 del held[1], held[2]
 device.forget_peak()
 before, peak = device.used_bytes()
-found = [free_pieces(), free_pieces()]
+pieces = [free_pieces(), free_pieces()]
 assert device.used_bytes() == (before, peak), (before, peak, device.used_bytes())
 free = device.free_bytes()
-largest = tf.raw_ops.Empty(shape=[found[0][-1]], dtype=tf.uint8)
-print(json.dumps([*found, free]))
+largest = tf.raw_ops.Empty(shape=[pieces[0][-1]], dtype=tf.uint8)
+print(json.dumps([*pieces, free]))
 """
 
 
@@ -55,7 +55,7 @@ def test_pieces_are_those_that_are_free():
     pieces, again, free = json.loads(done.stdout.splitlines()[-1])
     assert pieces == again
     # That of the first region, beside the scalars, and the two holes.
-    assert [round(one / MIB, 1) for one in pieces[:-1]] == [1.0, 1.5, 2.0]
+    assert [round(num_bytes / MIB, 1) for num_bytes in pieces[:-1]] == [1.0, 1.5, 2.0]
     assert 0 < free - sum(pieces) < MIB
 
 
@@ -95,6 +95,6 @@ def test_a_plan_is_made_for_the_pieces_that_are_there():
     kept = planned(64 * MIB)
     memory = Memory(limit_bytes=64 * MIB, pieces=(16 * MIB,))
     assert kept.peak_bytes > 16 * MIB
-    found = fitted(STEP, memory, planned, {}, COSTS)
-    assert found.gives_up
-    assert found.finds_room == 1
+    plan = fitted(STEP, memory, planned, {}, COSTS)
+    assert plan.gives_up
+    assert plan.finds_room == 1

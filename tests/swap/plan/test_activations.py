@@ -76,20 +76,20 @@ def test_activation_takes_over_the_memory_of_an_input_that_need_not_stay():
         ((), {"b": {"producer": -1}}, 1, ["op10"]),
     ],
 )
-def test_input_that_stays_is_read(more, changed, threshold_bytes, found):
+def test_input_that_stays_is_read(more, changed, threshold_bytes, expected):
     without = changed.pop("without", None)
     rows = [row for row in STEP if row[2] != without]
     made, _ = step(*rows, *more, **changed)
-    assert from_outputs(made, threshold_bytes) == found
+    assert from_outputs(made, threshold_bytes) == expected
 
 
 def test_plan_reads_outputs_where_not_all_can_be_kept_and_says_of_which():
     made, _ = step(*STEP)
     plans = [
-        make_plan(made, budget_bytes=one, costs=costs(made), threshold_bytes=50)
-        for one in (420, 330)
+        make_plan(made, budget_bytes=budget, costs=costs(made), threshold_bytes=50)
+        for budget in (420, 330)
     ]
-    assert [list(one.from_outputs) for one in plans] == [[], GRADIENTS]
+    assert [list(plan.from_outputs) for plan in plans] == [[], GRADIENTS]
     # Nothing else has to be given up, and what was needed without is told.
     assert plans[1].decisions == {}
     assert (plans[1].peak_bytes, plans[1].unlimited_peak_bytes) == (310, 420)
@@ -105,7 +105,7 @@ def test_input_that_was_freed_is_computed_again_for_an_output_that_is():
     made, names = step(*STEP)
     freed = reading_outputs(made, GRADIENTS)
     actions = schedule(freed, {names.index("g"): "recompute"})
-    again = [freed.ops[one.index].name for one in actions if one.kind == "again"]
+    again = [freed.ops[action.index].name for action in actions if action.kind == "again"]
     # The convolution, its bias and the activation: f is kept for nobody.
     assert again == ["op3", "op4", "op5"]
 
@@ -137,7 +137,7 @@ def test_output_will_do_where_it_has_the_signs_of_the_input(slope, will_do):
 
     graph = gradient.get_concrete_function(tf.TensorSpec((1, 8, 8, 1))).graph
     made, handles = reader.read(reader.in_order(graph.get_operations(), graph.outputs))
-    (op,) = (one for one in made.ops if one.kind == "LeakyReluGrad")
+    (op,) = (op for op in made.ops if op.kind == "LeakyReluGrad")
     assert (op.instead >= 0) == will_do
     if will_do:
         assert handles[op.instead].op.type == "LeakyRelu"
@@ -150,8 +150,8 @@ def test_gradients_that_read_outputs_have_the_same_bits():
     upstream = tf.constant([3.0, -0.0, 1e-45, 2.0, float("inf"), 5.0, 7.0, 1.5, 2.5, 0.1, 0.3])
     for slope in (0.0, 0.01, 0.2, 1.0):
         read = [numbers, tf.nn.leaky_relu(numbers, slope)]
-        one, other = (
+        from_input, from_output = (
             tf.raw_ops.LeakyReluGrad(gradients=upstream, features=features, alpha=slope)
             for features in read
         )
-        assert one.numpy().tobytes() == other.numpy().tobytes()
+        assert from_input.numpy().tobytes() == from_output.numpy().tobytes()

@@ -44,17 +44,17 @@ def compressed(*rows, letters=None):
     trace, names = make_trace(*rows)
     tensors = [
         dataclasses.replace(
-            one,
+            tensor,
             name=name,
-            compressed_bytes=one.num_bytes // 2 if name in (letters or name.lower()) else 0,
+            compressed_bytes=tensor.num_bytes // 2 if name in (letters or name.lower()) else 0,
         )
-        for one, name in zip(trace.tensors, names, strict=True)
+        for tensor, name in zip(trace.tensors, names, strict=True)
     ]
     return dataclasses.replace(trace, tensors=tuple(tensors), compression="bfloat16"), names
 
 
 def decided(names, decisions):
-    return {names.index(one): what for one, what in decisions.items()}
+    return {names.index(name): decision for name, decision in decisions.items()}
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def decided(names, decisions):
 )
 def test_what_is_looked_for_is_found(rows, decisions, expected):
     trace, names = compressed(*rows)
-    found = compared(trace, split.cut(trace, ()), decided(names, decisions))
-    assert "".join(sorted(names[one] for one in found)) == expected
+    tensors = compared(trace, split.cut(trace, ()), decided(names, decisions))
+    assert "".join(sorted(names[tensor] for tensor in tensors)) == expected
 
 
 def test_a_gradient_that_is_handed_on_is_not_looked_for():
@@ -90,9 +90,9 @@ def test_a_gradient_that_is_handed_on_is_not_looked_for():
 
 def test_what_is_looked_for_directly_is_known_before_anything_is_planned():
     trace, names = compressed(*POOLED)
-    found = without_compared(trace)
-    sizes = dict(zip(names, (one.compressed_bytes for one in found.tensors), strict=True))
-    assert {one for one, size in sizes.items() if size} == {"c", "b", "r"}
+    without = without_compared(trace)
+    sizes = dict(zip(names, (tensor.compressed_bytes for tensor in without.tensors), strict=True))
+    assert {name for name, size in sizes.items() if size} == {"c", "b", "r"}
     plain, _ = make_trace(*POOLED)
     assert without_compared(plain) is plain
 
@@ -123,7 +123,8 @@ def test_what_is_looked_for_is_not_computed_again_from_what_was_rounded(link_rat
 def test_a_plan_compresses_what_it_names():
     trace, names = compressed(*CHAIN)
     step = as_planned(trace, Plan(compressed_bytes={"b": 50}))
-    assert [one.compressed_bytes for one in step.tensors] == [50 * (one == "b") for one in names]
+    sizes = [tensor.compressed_bytes for tensor in step.tensors]
+    assert sizes == [50 * (name == "b") for name in names]
 
 
 def test_both_forms_take_memory_while_one_becomes_the_other():
@@ -138,7 +139,7 @@ def test_compressed_form_waits_for_its_copy_and_for_its_reader():
     a = names.index("a")
     moves = Moves(awaited={a: 2}, fetched={a: 3})
     actions = moved(schedule(trace, {a: "swap"}), moves)
-    shown = [f"{one.kind} {one.index}" for one in actions]
+    shown = [f"{action.kind} {action.index}" for action in actions]
     assert shown[:6] == ["op 0", "op 1", "op 2", f"out {a}", "op 3", f"in {a}"]
     # a goes when b is there, its half after c; when it is back, both are there until A is made.
     assert memory(trace, actions).tolist() == [100, 250, 250, 250, 300, 350, 450, 300, 110]
@@ -157,7 +158,7 @@ def test_moving_compressed_copies_needs_no_memory_beyond_the_budget(budget, lett
     before = memory(trace, actions).max()
     later = moved(actions, overlap(trace, actions, costs, budget_bytes=budget))
     assert memory(trace, later).max() <= max(budget, before)
-    times = [timeline(trace, one, costs).step_seconds for one in (actions, later)]
+    times = [timeline(trace, order, costs).step_seconds for order in (actions, later)]
     assert times[1] <= times[0]
 
 
@@ -166,19 +167,19 @@ def test_copies_take_half_and_casts_their_time(overlaps):
     trace, names = compressed(*CHAIN, letters="a")
     costs = costs_of(trace, link_rate=10.0, copies_overlap=overlaps)
     costs = dataclasses.replace(costs, cast_bytes_per_second=50.0)
-    found = {
+    times = {
         letter: timeline(trace, schedule(trace, decided(names, {letter: "swap"})), costs)
         for letter in "ab"
     }
-    assert found["b"].copy_seconds == 2 * 100 / 10
-    assert found["a"].copy_seconds == 2 * (50 / 10 + 100 / 50)
+    assert times["b"].copy_seconds == 2 * 100 / 10
+    assert times["a"].copy_seconds == 2 * (50 / 10 + 100 / 50)
     for letter, seconds in (("a", 14.0), ("b", 20.0)):
         assert costs.swap_seconds(trace, names.index(letter), {}) == pytest.approx(seconds)
 
 
 def test_tiers_have_room_for_twice_as_many():
     trace, names = compressed(*CHAIN)
-    swapped = [names.index(one) for one in "abc"]
+    swapped = [names.index(name) for name in "abc"]
     assert not Tiers(host_bytes=150).on_disk(trace, swapped)
     assert Tiers(host_bytes=149).on_disk(trace, swapped) == {names.index("a")}
     assert Tiers(host_bytes=0, disk_bytes=150).has_room(trace, swapped)
@@ -190,18 +191,18 @@ def test_tiers_have_room_for_twice_as_many():
 def test_plan_says_what_is_compressed_and_counts_it_so(tiers, budget):
     plain, _ = make_trace(*UNET)
     trace, _ = compressed(*UNET, letters="smnuv")
-    found = []
-    for one in (plain, trace):
-        costs = dataclasses.replace(costs_of(one), tiers=tiers)
+    plans = []
+    for step in (plain, trace):
+        costs = dataclasses.replace(costs_of(step), tiers=tiers)
         options = {"threshold_bytes": 1, "allowed": ["swap"]}
-        found.append(make_plan(one, budget_bytes=budget, costs=costs, **options))
-    without, plan = found
+        plans.append(make_plan(step, budget_bytes=budget, costs=costs, **options))
+    without, plan = plans
     assert Plan.from_json(plan.to_json()) == plan
     assert (plan.compression, without.compression) == ("bfloat16", None)
     assert set(plan.compressed_bytes) == set(plan.decisions) & set("smnuv") != set()
     away = plan.host_bytes + plan.disk_bytes
     assert away == sum(
-        plan.compressed_bytes.get(one, plan.tensor_bytes[one]) for one in plan.decisions
+        plan.compressed_bytes.get(name, plan.tensor_bytes[name]) for name in plan.decisions
     )
     assert away < without.host_bytes + without.disk_bytes
     assert plan.copy_seconds < without.copy_seconds
@@ -212,9 +213,9 @@ def test_plan_says_what_is_compressed_and_counts_it_so(tiers, budget):
 def test_a_step_without_small_ops_and_a_cut_one_know_it_too():
     trace, _ = compressed(*CHAIN)
     large, _ = without_small(trace, 100)
-    assert [one.compressed_bytes for one in large.tensors] == [
-        one.compressed_bytes for one in trace.tensors
+    assert [tensor.compressed_bytes for tensor in large.tensors] == [
+        tensor.compressed_bytes for tensor in trace.tensors
     ]
-    found = split.cut(trace, ())
-    assert found.trace.tensors == trace.tensors
-    assert found.trace.compression == "bfloat16"
+    cut = split.cut(trace, ())
+    assert cut.trace.tensors == trace.tensors
+    assert cut.trace.compression == "bfloat16"

@@ -52,7 +52,7 @@ def test_ops_that_alone_need_more_than_the_budget_are_named():
 )
 def test_what_would_help_is_what_was_not_done(kind, item_bytes, allowed, expected):
     trace, _ = make_trace(*CHAIN[:4], (kind, "Lb", "B", 100), *CHAIN[5:])
-    ops = tuple(dataclasses.replace(one, item_bytes=item_bytes) for one in trace.ops)
+    ops = tuple(dataclasses.replace(op, item_bytes=item_bytes) for op in trace.ops)
     _, advice = in_the_way(
         dataclasses.replace(trace, ops=ops),
         budget_bytes=250,
@@ -61,13 +61,13 @@ def test_what_would_help_is_what_was_not_done(kind, item_bytes, allowed, expecte
         allowed=allowed,
     )
     assert advice[:2] == ("a smaller batch or patch", "fewer filters")
-    assert [one.partition(" (")[0] for one in advice[2:]] == expected
+    assert [line.partition(" (")[0] for line in advice[2:]] == expected
 
 
 def test_normalisation_far_from_the_peak_is_not_blamed():
     trace, _ = make_trace(("FusedBatchNormV3", "x", "a", 10), *CHAIN[1:])
     _, advice = in_the_way(trace, budget_bytes=250, scratch={}, held=("L", "C"), allowed=("split",))
-    assert not any("normalisation" in one for one in advice)
+    assert not any("normalisation" in line for line in advice)
 
 
 def test_the_line_names_the_few_largest_and_what_would_help():
@@ -112,12 +112,12 @@ def test_a_device_without_memory_ends_a_step_with_what_is_in_the_way(plan, words
         text = "OOM when allocating tensor with shape[1,72,32] and type float"
         raise tf.errors.ResourceExhaustedError(None, None, text)
 
-    with pytest.raises(tf.errors.ResourceExhaustedError) as found, noting("auto"):
+    with pytest.raises(tf.errors.ResourceExhaustedError) as error, noting("auto"):
         support.guarding(run)()
-    assert out_of_memory(found.value) == (
+    assert out_of_memory(error.value) == (
         f"out of memory: no room for a tensor of [1,72,32], float. {out_of_memory_line(plan)}"
     )
-    last = "".join(traceback.format_exception(found.value)).splitlines()[-1]
+    last = "".join(traceback.format_exception(error.value)).splitlines()[-1]
     assert last == out_of_memory_line(plan)
     assert words in last
     assert "skip:0 (30 MiB)" in last
@@ -133,9 +133,9 @@ def test_splitting_is_advised_where_it_was_not_allowed(allowed, splits):
     def run():
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
 
-    with pytest.raises(tf.errors.ResourceExhaustedError) as found:
+    with pytest.raises(tf.errors.ResourceExhaustedError) as error:
         support.guarding(run)()
-    (note,) = found.value.__notes__
+    (note,) = error.value.__notes__
     assert (SPLITTING in note) == splits
     assert "would help, and so would " in note
     assert "a smaller batch or patch or fewer filters. At the peak" in note

@@ -20,7 +20,8 @@ SIZES = (("Conv3D", "x", "a", 30), ("Conv3D", "a", "b", 50), ("Conv3D", "b", "c"
 def named(rows):
     trace, names = make_trace(*rows)
     tensors = [
-        dataclasses.replace(one, name=name) for one, name in zip(trace.tensors, names, strict=True)
+        dataclasses.replace(tensor, name=name)
+        for tensor, name in zip(trace.tensors, names, strict=True)
     ]
     return dataclasses.replace(trace, tensors=tuple(tensors)), names
 
@@ -51,8 +52,8 @@ def plan_for(rows, budget, tiers, *, allowed=("swap", "recompute"), **costs):
 def test_what_stays_away_longest_goes_to_the_disk(host_bytes, expected):
     trace, names = named(SIZES)
     tiers = Tiers(host_bytes=host_bytes, disk_bytes=None)
-    found = tiers.on_disk(trace, [names.index(one) for one in "abc"])
-    assert "".join(names[one] for one in sorted(found)) == expected
+    on_disk = tiers.on_disk(trace, [names.index(name) for name in "abc"])
+    assert "".join(names[tensor] for tensor in sorted(on_disk)) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_swapping_one_more_costs_what_has_to_go_to_the_disk(
         disk_in_bytes_per_second=10,
     )
     costs = dataclasses.replace(costs_of(trace), tiers=tiers)
-    decisions = {names.index(one): "swap" for one in swapped}
+    decisions = {names.index(name): "swap" for name in swapped}
     assert costs.swap_seconds(trace, names.index(tensor), decisions) == expected
 
 
@@ -89,7 +90,7 @@ def test_tensor_of_unknown_size_is_no_candidate_under_any_threshold():
     trace, names = named((("Conv3D", "x", "a", 0), *CHAIN[1:]))
     for threshold_bytes in (0, 1):
         search = Search(trace, costs_of(trace), ("swap",), threshold_bytes)
-        idle = {names[one] for one in search.idle(schedule(trace, {}), {})}
+        idle = {names[tensor] for tensor in search.idle(schedule(trace, {}), {})}
         assert "a" not in idle
         assert "b" in idle
 
@@ -107,13 +108,13 @@ def test_no_plan_takes_more_of_host_and_disk_than_it_may(overlaps, allowed, host
     )
     for rows, budget in itertools.product((CHAIN, UNET), (0, 300, 320, 350)):
         plan = plan_for(rows, budget, tiers, allowed=allowed, copies_overlap=overlaps)
-        swapped = {one for one, what in plan.decisions.items() if what == "swap"}
+        swapped = {name for name, decision in plan.decisions.items() if decision == "swap"}
         assert (plan.host_budget_bytes, plan.disk_budget_bytes) == (host_bytes, disk_bytes)
         assert plan.host_bytes <= host_bytes
         assert disk_bytes is None or plan.disk_bytes <= disk_bytes
         assert set(plan.on_disk) <= swapped
-        assert plan.disk_bytes == sum(plan.tensor_bytes[one] for one in plan.on_disk)
-        assert plan.host_bytes + plan.disk_bytes == sum(plan.tensor_bytes[one] for one in swapped)
+        assert plan.disk_bytes == sum(plan.tensor_bytes[name] for name in plan.on_disk)
+        assert plan.host_bytes + plan.disk_bytes == sum(plan.tensor_bytes[name] for name in swapped)
         assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -155,8 +156,8 @@ def test_copies_to_the_disk_are_begun_as_early_as_they_take():
     places = {op.name: at for at, op in enumerate(trace.ops)}
     both = on_host.fetched.keys() & on_disk.fetched.keys()
     assert both
-    assert all(places[on_disk.fetched[one]] <= places[on_host.fetched[one]] for one in both)
-    assert any(places[on_disk.fetched[one]] < places[on_host.fetched[one]] for one in both)
+    assert all(places[on_disk.fetched[name]] <= places[on_host.fetched[name]] for name in both)
+    assert any(places[on_disk.fetched[name]] < places[on_host.fetched[name]] for name in both)
 
 
 def test_words_say_what_is_on_disk_and_what_stands_in_the_way():

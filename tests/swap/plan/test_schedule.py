@@ -20,7 +20,7 @@ def words(trace, names, actions):
 
 def test_without_decisions_the_ops_run_as_traced():
     trace, names = make_trace(*CHAIN)
-    assert words(trace, names, schedule(trace, {})) == [f"op {one}" for one in "abcLBAX"]
+    assert words(trace, names, schedule(trace, {})) == [f"op {name}" for name in "abcLBAX"]
 
 
 def test_swapped_tensor_leaves_after_its_op_and_returns_before_it_is_read():
@@ -124,8 +124,8 @@ def test_several_views_made_by_one_op_take_no_memory():
         for place, (kind, inputs, outputs) in enumerate(rows)
     ]
     tensors = [
-        Tensor(name=one, num_bytes=size, producer=producer)
-        for one, (size, producer) in sizes.items()
+        Tensor(name=name, num_bytes=size, producer=producer)
+        for name, (size, producer) in sizes.items()
     ]
     trace = Trace(ops=tuple(ops), tensors=tuple(tensors))
     assert memory(trace, schedule(trace, {})).tolist() == [100, 130, 130, 31]
@@ -140,7 +140,9 @@ def test_an_op_on_small_tensors_stays_for_its_scratch():
 def test_an_action_says_which_copy_it_reads():
     trace, names = make_trace(*CHAIN)
     (again,) = [
-        one for one in schedule(trace, {names.index("c"): "recompute"}) if one.kind == "again"
+        action
+        for action in schedule(trace, {names.index("c"): "recompute"})
+        if action.kind == "again"
     ]
     assert again == Action(
         kind="again",

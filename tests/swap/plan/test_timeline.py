@@ -9,7 +9,7 @@ from tfunet.swap.plan.timeline import Moves, moved, overlap, timeline
 
 def swapped(*letters):
     trace, names = make_trace(*CHAIN)
-    return trace, names, schedule(trace, {names.index(one): "swap" for one in letters})
+    return trace, names, schedule(trace, {names.index(name): "swap" for name in letters})
 
 
 @pytest.mark.parametrize(
@@ -26,25 +26,25 @@ def test_copies_that_are_awaited_at_once_are_exposed(
     letters, overlaps, copy_seconds, step, exposed
 ):
     trace, _, actions = swapped(*letters)
-    found = timeline(trace, actions, costs(trace, overlaps=overlaps, copy_seconds=copy_seconds))
-    assert (found.step_seconds, found.exposed_seconds) == (step, exposed)
+    times = timeline(trace, actions, costs(trace, overlaps=overlaps, copy_seconds=copy_seconds))
+    assert (times.step_seconds, times.exposed_seconds) == (step, exposed)
 
 
 def test_repeated_ops_take_their_time():
     trace, names = make_trace(*CHAIN)
     actions = schedule(trace, {names.index("b"): "recompute"})
-    found = timeline(trace, actions, costs(trace))
-    assert (found.step_seconds, found.repeat_seconds) == (8.0, 1.0)
+    times = timeline(trace, actions, costs(trace))
+    assert (times.step_seconds, times.repeat_seconds) == (8.0, 1.0)
 
 
 def test_with_room_all_copies_are_hidden():
     trace, names, actions = swapped("a")
     moves = overlap(trace, actions, costs(trace), budget_bytes=1000)
     # Copied while b is computed, and back while B is.
-    assert {names[one]: op for one, op in moves.awaited.items()} == {"a": 1}
-    assert {names[one]: op for one, op in moves.fetched.items()} == {"a": 3}
-    found = timeline(trace, moved(actions, moves), costs(trace))
-    assert (found.step_seconds, found.exposed_seconds, found.copy_seconds) == (7.0, 0.0, 2.0)
+    assert {names[tensor]: op for tensor, op in moves.awaited.items()} == {"a": 1}
+    assert {names[tensor]: op for tensor, op in moves.fetched.items()} == {"a": 3}
+    times = timeline(trace, moved(actions, moves), costs(trace))
+    assert (times.step_seconds, times.exposed_seconds, times.copy_seconds) == (7.0, 0.0, 2.0)
 
 
 def test_slow_copies_of_several_tensors_follow_each_other():
@@ -62,14 +62,12 @@ def test_slow_copies_of_several_tensors_follow_each_other():
 @pytest.mark.parametrize("copy_seconds", [0.5, 1.0, 2.0, 5.0])
 def test_moving_copies_needs_no_memory_beyond_the_budget(budget, letters, copy_seconds):
     trace, _, actions = swapped(*letters)
-    these = costs(trace, copy_seconds=copy_seconds)
+    link = costs(trace, copy_seconds=copy_seconds)
     before = memory(trace, actions).max()
-    later = moved(actions, overlap(trace, actions, these, budget_bytes=budget))
+    later = moved(actions, overlap(trace, actions, link, budget_bytes=budget))
     assert memory(trace, later).max() <= max(budget, before)
     assert sorted(map(repr, later)) == sorted(map(repr, actions))
-    assert (
-        timeline(trace, later, these).step_seconds <= timeline(trace, actions, these).step_seconds
-    )
+    assert timeline(trace, later, link).step_seconds <= timeline(trace, actions, link).step_seconds
 
 
 def test_without_room_nothing_moves():
@@ -79,8 +77,8 @@ def test_without_room_nothing_moves():
 
 def test_copies_that_take_a_core_are_not_moved():
     trace, _, actions = swapped("a")
-    these = costs(trace, overlaps=False)
-    assert overlap(trace, actions, these, budget_bytes=1000) == Moves(awaited={}, fetched={})
+    link = costs(trace, overlaps=False)
+    assert overlap(trace, actions, link, budget_bytes=1000) == Moves(awaited={}, fetched={})
 
 
 def test_a_copy_back_begins_after_the_one_out_also_where_the_reader_is_near():
@@ -90,5 +88,5 @@ def test_a_copy_back_begins_after_the_one_out_also_where_the_reader_is_near():
     actions = schedule(trace, {names.index("b"): "swap"})
     slow = costs(trace, copy_seconds=50.0)
     moves = overlap(trace, actions, slow, budget_bytes=10**6)
-    order = [one.kind for one in moved(actions, moves) if one.kind in ("out", "in")]
+    order = [action.kind for action in moved(actions, moves) if action.kind in ("out", "in")]
     assert order == ["out", "in"]

@@ -51,8 +51,8 @@ def window_after_rows():
 def test_swapped_tensors_go_and_come_once_and_others_not_at_all():
     trace, names = make_trace(*CHAIN)
     decisions = {names.index("a"): "swap", names.index("b"): "recompute", names.index("c"): "swap"}
-    found = traffic(trace, split.cut(trace, ()), decisions, COSTS)
-    assert (found.out_bytes, found.in_bytes, found.slab_seconds) == (200, 200, 0)
+    copied = traffic(trace, split.cut(trace, ()), decisions, COSTS)
+    assert (copied.out_bytes, copied.in_bytes, copied.slab_seconds) == (200, 200, 0)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_rows_that_two_slabs_reach_are_copied_twice(decisions, in_bytes):
     trace = window_after_rows()
     cut = split.cut(trace, {1}, heights={0: 4, 1: 4})
     assert [chain.slabs for chain in cut.chains.values()] == [[(0, 4), (4, 8)]] * 2
-    found = traffic(trace, cut, decisions, COSTS)
+    copied = traffic(trace, cut, decisions, COSTS)
     # a and b, a slab after the other; of a the rows 0 to 5 and 3 to 8; b as a whole.
-    assert (found.out_bytes, found.in_bytes) == (2 * 80, in_bytes)
+    assert (copied.out_bytes, copied.in_bytes) == (2 * 80, in_bytes)
     out = 2 * (80 / 10 + 2 * 0.5)
     back = 2 * (50 / 20 + 0.5) + 80 / 20 + 0.5
-    assert found.slab_seconds == pytest.approx(out + back)
+    assert copied.slab_seconds == pytest.approx(out + back)

@@ -35,7 +35,7 @@ def test_what_is_repeated_waits_for_the_backward_pass_also_where_it_reads_the_ba
     with support.on(model):
         model.train_on_batch(image, mask)
     of_the_batch = [
-        inputs for op, inputs in repeated if all(one.op.type in READS for one in op.inputs)
+        inputs for op, inputs in repeated if all(tensor.op.type in READS for tensor in op.inputs)
     ]
     assert of_the_batch
     for inputs in of_the_batch:
@@ -50,12 +50,12 @@ def test_what_is_repeated_has_the_name_of_its_op_in_front_in_any_scope():
 
 
 def test_gradients_of_two_convolutions_that_are_added_up_are_not_taken_together():
-    one = (("Conv2DBackpropFilter", "xwG", "W", 1), ("BiasAddGrad", "G", "B", 1))
+    gradients = (("Conv2DBackpropFilter", "xwG", "W", 1), ("BiasAddGrad", "G", "B", 1))
     of_both = (("Conv2DBackpropFilter", "ywG", "V", 1), ("BiasAddGrad", "G", "C", 1))
-    assert rewrite._of_bias(make_trace(*one)[0]) == {0: 1}
-    # The one would wait for the other, which waits for the one.
-    assert rewrite._of_bias(make_trace(*one, *of_both)[0]) == {}
-    assert rewrite._of_bias(make_trace(*one, *of_both[:1])[0]) == {}
+    assert rewrite._of_bias(make_trace(*gradients)[0]) == {0: 1}
+    # The gradients would wait for the other, which waits for the gradients.
+    assert rewrite._of_bias(make_trace(*gradients, *of_both)[0]) == {}
+    assert rewrite._of_bias(make_trace(*gradients, *of_both[:1])[0]) == {}
 
 
 def test_what_a_loss_makes_of_the_mask_waits_for_the_network(monkeypatch):
@@ -68,8 +68,8 @@ def test_what_a_loss_makes_of_the_mask_waits_for_the_network(monkeypatch):
     monkeypatch.setattr(planner, "make_plan", placed)
     follow = rewrite.follow
 
-    def spied(found, whole, ops, *rest, **more):
-        follow(found, whole, ops, *rest, **more)
+    def spied(cut, trace, ops, *rest, **more):
+        follow(cut, trace, ops, *rest, **more)
         casts = [op for op in ops if op.type == "Cast" and op.outputs[0].shape.rank == 3]
         seen["waits"] = [casts[0].inputs[0].op.control_inputs, casts[0].control_inputs]
 

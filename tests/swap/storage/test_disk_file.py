@@ -17,9 +17,9 @@ from tfunet.swap.storage.disk import BLOCK_BYTES, CHUNK_BYTES, PREFIX, DiskFile
 
 @pytest.fixture
 def file(tmp_path):
-    one = DiskFile(tmp_path)
-    yield one
-    one.close()
+    file = DiskFile(tmp_path)
+    yield file
+    file.close()
 
 
 @pytest.mark.parametrize(
@@ -28,14 +28,14 @@ def file(tmp_path):
 )
 def test_what_is_read_is_what_was_written(file, num_bytes):
     dice = np.random.default_rng(0)
-    one, other = (dice.integers(0, 256, num_bytes, np.uint8) for _ in range(2))
+    first, second = (dice.integers(0, 256, num_bytes, np.uint8) for _ in range(2))
     file.reserve({"one": num_bytes, "other": num_bytes})
-    file.write("one", one)
-    file.write("other", other)
-    np.testing.assert_array_equal(file.read("one", num_bytes), one)
-    np.testing.assert_array_equal(file.read("other", num_bytes), other)
-    file.write("one", other)
-    np.testing.assert_array_equal(file.read("one", num_bytes), other)
+    file.write("one", first)
+    file.write("other", second)
+    np.testing.assert_array_equal(file.read("one", num_bytes), first)
+    np.testing.assert_array_equal(file.read("other", num_bytes), second)
+    file.write("one", second)
+    np.testing.assert_array_equal(file.read("one", num_bytes), second)
 
 
 def test_room_grows_and_what_is_there_stays(file):
@@ -73,7 +73,7 @@ def test_file_that_nobody_has_any_more_is_closed(tmp_path):
     def open_here():
         # By name: a number is given again at once, to whichever thread opens something next.
         files = Path("/proc/self/fd").iterdir()
-        return [one for one in files if os.path.realpath(one).startswith(str(tmp_path))]
+        return [path for path in files if os.path.realpath(path).startswith(str(tmp_path))]
 
     file = DiskFile(tmp_path)
     assert len(open_here()) == 1
@@ -115,10 +115,10 @@ def test_folder_that_has_gone_is_not_asked(tmp_path, monkeypatch):
 
 
 def test_speed_is_measured_once_and_gives_its_space_back(file, tmp_path):
-    found = file.speed()
-    assert min(found) > 0
+    speed = file.speed()
+    assert min(speed) > 0
     other = DiskFile(tmp_path)
-    assert other.speed() == found
+    assert other.speed() == speed
     other.close()
     file.reserve({"one": 1})
     assert os.fstat(file._descriptor).st_size == BLOCK_BYTES
@@ -137,7 +137,7 @@ def test_where_files_need_names_it_is_unlinked_and_those_of_the_dead_are(tmp_pat
     (tmp_path / f"{PREFIX}dead").write_bytes(b"0")
     (tmp_path / "other").write_bytes(b"1")
     file = DiskFile(tmp_path)
-    assert [one.name for one in tmp_path.iterdir()] == ["other"]
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
     file.reserve({"one": 100})
     file.write("one", np.full(100, 3, np.uint8))
     assert set(file.read("one", 100)) == {3}
@@ -149,7 +149,7 @@ def test_file_of_another_user_that_cannot_be_deleted_is_left(tmp_path, monkeypat
     # No more can a folder be unlinked, by anybody.
     (tmp_path / f"{PREFIX}theirs").mkdir()
     DiskFile(tmp_path).close()
-    assert [one.name for one in tmp_path.iterdir()] == [f"{PREFIX}theirs"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{PREFIX}theirs"]
 
 
 def test_name_of_a_folder_may_hold_variables(tmp_path, monkeypatch):
@@ -162,10 +162,10 @@ def test_name_of_a_folder_may_hold_variables(tmp_path, monkeypatch):
 
 
 def test_file_that_is_larger_than_it_may_be_is_refused_before_training(file, tmp_path):
-    with no_file_beyond(2**20), pytest.raises(WriteError) as found:
+    with no_file_beyond(2**20), pytest.raises(WriteError) as error:
         file.reserve({"one": 2**21})
-    assert f"2.0 MiB for swapped tensors do not fit in {tmp_path}" in str(found.value)
-    assert "a limit on file sizes stands in the way" in str(found.value)
+    assert f"2.0 MiB for swapped tensors do not fit in {tmp_path}" in str(error.value)
+    assert "a limit on file sizes stands in the way" in str(error.value)
     assert file.explained() is None
     # And what fits is still taken.
     file.reserve({"other": 2**19})
@@ -214,14 +214,14 @@ def test_closing_waits_for_what_has_begun(file):
             failures.append(str(error))
 
     writers = [threading.Thread(target=write) for _ in range(2)]
-    for one in writers:
-        one.start()
+    for writer in writers:
+        writer.start()
     time.sleep(0.05)
     file.close()
-    for one in writers:
-        one.join(20)
+    for writer in writers:
+        writer.join(20)
     assert len(failures) == 2
-    assert all("closed" in one for one in failures)
+    assert all("closed" in failure for failure in failures)
     assert file.error is None
 
 

@@ -84,8 +84,10 @@ def test_run_with_a_disk_has_the_weights_of_one_without(tmp_path, cache, on_disk
     assert plan.on_disk
     assert plan.host_bytes == 0
     assert Plan.from_json(plan.to_json()) == plan
-    for one, other in zip(weights(folder), weights(tmp_path / "plain"), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for on_disk_weights, plain_weights in zip(
+        weights(folder), weights(tmp_path / "plain"), strict=True
+    ):
+        np.testing.assert_array_equal(on_disk_weights, plain_weights)
     assert not list(disk.iterdir())
 
 
@@ -107,9 +109,9 @@ def test_disk_that_holds_the_share_of_one_process_is_too_small_for_two(tmp_path,
         num_replicas=2,
     )
     assert code == exit_codes.NOT_WRITTEN, output
-    log = "".join(one.read_text() for one in (tmp_path / "run").glob("log-*.txt"))
-    found, *_ = re.findall(rf"([\d.]+) MiB for swapped .* in {disk}, where ([\d.]+) MiB are", log)
-    wanted, free = (float(one) * 2**20 for one in found)
+    log = "".join(path.read_text() for path in (tmp_path / "run").glob("log-*.txt"))
+    sizes, *_ = re.findall(rf"([\d.]+) MiB for swapped .* in {disk}, where ([\d.]+) MiB are", log)
+    wanted, free = (float(size) * 2**20 for size in sizes)
     assert wanted == pytest.approx(wanted_bytes, abs=2**20 / 10)
     # What the other one has is taken off.
     assert free == pytest.approx(wanted_bytes / 2, abs=2**20 / 10)

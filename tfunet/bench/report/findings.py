@@ -184,8 +184,8 @@ def _warm_up(summary: Summary) -> Iterator[str]:
     older = sum(result.warm_up_steps is None for result in results)
     if older:
         yield (
-            f"{older} of {len(results)} trials are older records, whose speeds include the first, "
-            "slower steps of a run."
+            f"{older} of {len(results)} trials are older records, whose speeds include the "
+            "warm-up (the first, slower steps)."
         )
 
 
