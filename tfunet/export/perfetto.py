@@ -11,11 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.timing.recorded import (
-    INSIDE,
-    OpSpan,
-    read_spans,
-)
+from tfunet.timing.recorded import INSIDE, OpSpan, read_spans
 from tfunet.timing.spans import Span
 
 # Horovod's rows are processes with numbers from here on.
@@ -33,13 +29,13 @@ def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) ->
     zero = min(span.begin_seconds for spans in processes.values() for span in spans)
     events: list[dict[str, Any]] = []
     for process, spans in processes.items():
-        events += _process_name(process, f"process {process}", process)
+        events += _named("process", f"process {process}", process, pid=process)
         rows = {"run": [span for span in spans if span.name not in INSIDE]}
         for name in INSIDE:
             lanes = _lanes([span for span in spans if span.name == name])
             rows |= {name if at == 1 else f"{name} {at}": lane for at, lane in enumerate(lanes, 1)}
         for number, (name, spans_of_row) in enumerate(rows.items()):
-            events += _row(process, number, name)
+            events += _named("thread", name, number, pid=process, tid=number)
             events += [
                 {**_event(span, process, number, zero), "args": {"step": span.step}}
                 for span in spans_of_row
@@ -48,7 +44,7 @@ def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) ->
         for op in (ops or {}).get(process, ()):
             threads.setdefault(op.thread, []).append(op)
         for number, (name, ops_of_row) in enumerate(threads.items(), len(rows)):
-            events += _row(process, number, f"TensorFlow: {name}")
+            events += _named("thread", f"TensorFlow: {name}", number, pid=process, tid=number)
             events += [{**_event(op, process, number, zero), "cat": "op"} for op in ops_of_row]
     for path in sorted(Path(run).glob("profile/process-*/horovod.json")):
         events += _horovod_events(path, zero)
@@ -83,19 +79,12 @@ def _event(span: Span | OpSpan, process: int, row: int, zero: float) -> dict[str
     }
 
 
-def _process_name(process: int, name: str, place: int) -> list[dict[str, Any]]:
-    head = {"ph": "M", "pid": process}
+def _named(kind: str, name: str, place: int, **ids: int) -> list[dict[str, Any]]:
+    """Return the events that name a process or a thread, and put it into its place."""
+    head = {"ph": "M", **ids}
     return [
-        {**head, "name": "process_name", "args": {"name": name}},
-        {**head, "name": "process_sort_index", "args": {"sort_index": place}},
-    ]
-
-
-def _row(process: int, row: int, name: str) -> list[dict[str, Any]]:
-    head = {"ph": "M", "pid": process, "tid": row}
-    return [
-        {**head, "name": "thread_name", "args": {"name": name}},
-        {**head, "name": "thread_sort_index", "args": {"sort_index": row}},
+        {**head, "name": f"{kind}_name", "args": {"name": name}},
+        {**head, "name": f"{kind}_sort_index", "args": {"sort_index": place}},
     ]
 
 

@@ -59,5 +59,5 @@ def test_timeline_has_the_bars_of_the_steps_that_were_asked_for(run):
         "input",
         "all-reduce",
     }
-    with pytest.raises(ValueError, match="one of the steps 1 to 4 of .*, got 9"):
+    with pytest.raises(ValueError, match=r"one of the steps 1 to 4 of .*, got 9"):
         step_timeline(run, 9, 1)

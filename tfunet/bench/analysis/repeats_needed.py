@@ -12,7 +12,7 @@ from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL,
 from tfunet.bench.analysis.sweep_summary import Summary, families_of, groups_of, summarise
 from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
 from tfunet.bench.study.machine_noise import measure_noise
-from tfunet.bench.study.trial_plan import Plan
+from tfunet.bench.study.trial_plan import StudyPlan
 
 # Distance of the 10th and 90th percentile of a normal distribution, in standard deviations.
 DECILES = 2.5631
@@ -158,7 +158,9 @@ def assumed_noise(trial_deviation: float) -> Noise:
     )
 
 
-def need_of(planned: Plan, folder: Path, precision: float, assumed: float | None = None) -> Need:
+def need_of(
+    planned: StudyPlan, folder: Path, precision: float, assumed: float | None = None
+) -> Need:
     """Return the repeats that a plan needs for a precision.
 
     The noise is the `assumed` standard deviation of a trial, or that of the records in the sweep's
@@ -172,7 +174,7 @@ def need_of(planned: Plan, folder: Path, precision: float, assumed: float | None
     return repeats_needed(noise, precision, num_comparisons(planned))
 
 
-def num_comparisons(planned: Plan) -> int:
+def num_comparisons(planned: StudyPlan) -> int:
     """Return how many comparisons of speed the trials of a plan will give."""
     trials = [
         TrialRecord(

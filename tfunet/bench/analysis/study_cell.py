@@ -14,7 +14,7 @@ from tfunet.bench.analysis.confidence_intervals import (
 from tfunet.bench.analysis.lost_efficiency import Lost, bus_bytes_per_second, lost
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.records.trial_result import Result
-from tfunet.bench.records.ways_of_training import speed_by_repeat
+from tfunet.bench.records.ways_of_training import by_repeat, speed_by_repeat
 
 PHASES = ("start", "first step", "steady steps", "evaluation", "saving")
 
@@ -180,7 +180,7 @@ def speed_ratios(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> 
 
 def dice_difference(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:
     """Return the difference of mean Dice; None if a side has none."""
-    top, bottom = _dice_by_repeat(upper), _dice_by_repeat(lower)
+    top, bottom = (by_repeat(side, lambda result: result.mean_dice) for side in (upper, lower))
     return difference(top, bottom) if top and bottom else None
 
 
@@ -188,27 +188,11 @@ def lost_by_repeat(
     trials: Iterable[TrialRecord], baseline: Iterable[TrialRecord], scaling: str
 ) -> tuple[Lost, ...]:
     """Return the lost efficiency of each repeat that was measured, as was the baseline's."""
-    baseline_results = {
-        trial.repeat: trial.result for trial in baseline if trial.result is not None
-    }
-    pairs = [
-        (trial.result, baseline_results.get(trial.repeat))
-        for trial in trials
-        if trial.result is not None
-    ]
+    runs, singles = (by_repeat(side, lambda result: result) for side in (trials, baseline))
     losses = [
-        lost(run, baseline_result, scaling)
-        for run, baseline_result in pairs
-        if baseline_result is not None
+        lost(run, singles[repeat], scaling) for repeat, run in runs.items() if repeat in singles
     ]
-    return tuple(lost_parts for lost_parts in losses if lost_parts is not None)
-
-
-def _dice_by_repeat(trials: Iterable[TrialRecord]) -> dict[int, float]:
-    dice_by_repeat = {
-        trial.repeat: trial.result.mean_dice for trial in trials if trial.result is not None
-    }
-    return {repeat: dice for repeat, dice in dice_by_repeat.items() if dice is not None}
+    return tuple(parts for parts in losses if parts is not None)
 
 
 def _spread(values: Iterable[float | None]) -> Spread | None:

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,9 @@ def run_sweep(
             return exit_codes.INTERRUPTED if noted[0] == signal.SIGINT else exit_codes.TERMINATED
         if todo:
             _note_noise(root, "after", noise)
-        return _exit_code(read_sweep(root))
+        return first_exit_code(
+            trial for trial in read_sweep(root).trials if trial.state == "failed"
+        )
 
 
 def remaining_seconds(
@@ -261,8 +263,6 @@ def _note_noise(root: Path, when: str, noise: Callable[[], Mapping[str, Any]]) -
     write_atomic(path, json.dumps(table, indent=1))
 
 
-def _exit_code(sweep: SweepRecord) -> int:
-    for trial in sweep.trials:
-        if trial.state == "failed":
-            return trial.exit_code or exit_codes.PROCESS_DIED
-    return exit_codes.OK
+def first_exit_code(trials: Iterable[TrialRecord]) -> int:
+    """Return the exit code of the first of these trials, which failed; 0 if there are none."""
+    return next((trial.exit_code or exit_codes.PROCESS_DIED for trial in trials), exit_codes.OK)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.bench.launch.local_sweep import NOT_DONE, say_now
+from tfunet.bench.launch.local_sweep import NOT_DONE, first_exit_code, say_now
 from tfunet.bench.launch.slurm_job_script import Job, job_script, jobs_of
 from tfunet.bench.launch.slurm_queue import SCRIPTS, NoAnswerError, queued_trials, submit
 from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
@@ -115,10 +115,11 @@ def wait_for(
             quiet_since = None
         elif quiet_since is None:
             quiet_since = time.monotonic()
-        if all(trial.state in ENDED for trial in sweep.trials):
+        missing = [trial for trial in sweep.trials if trial.state not in ENDED]
+        if not missing:
             return exit_codes.OK
         if quiet_since is not None and time.monotonic() - quiet_since >= late_seconds:
-            return _exit_code(sweep.trials)
+            return first_exit_code(missing)
         time.sleep(poll_seconds)
 
 
@@ -156,10 +157,3 @@ def _known_by_then(trials: Iterable[TrialRecord], states: Collection[str]) -> li
 
 def _is_due(trial: TrialRecord, states: Collection[str]) -> bool:
     return trial.state in states and not trial.job
-
-
-def _exit_code(trials: Iterable[TrialRecord]) -> int:
-    codes = [
-        trial.exit_code or exit_codes.PROCESS_DIED for trial in trials if trial.state not in ENDED
-    ]
-    return codes[0] if codes else exit_codes.OK

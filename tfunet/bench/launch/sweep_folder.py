@@ -10,7 +10,7 @@ from tfunet.bench.records.sweep_record import HOPELESS, TrialRecord, planned_con
 from tfunet.bench.study.hopeless import HopelessRule, why_hopeless
 from tfunet.bench.study.plan_text import plan_json
 from tfunet.bench.study.toml_writer import study_toml
-from tfunet.bench.study.trial_plan import Plan
+from tfunet.bench.study.trial_plan import StudyPlan
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.record import RunFolder
@@ -50,7 +50,7 @@ def set_aside(folder: Path, root: Path) -> None:
             (target / name).unlink(missing_ok=True)
 
 
-def adopted(planned: Plan, root: Path) -> Plan:
+def adopted(planned: StudyPlan, root: Path) -> StudyPlan:
     """Return the plan with the names that the trials already have in the folder.
 
     Raises ValueError if the folder holds trials that are not in the plan.
@@ -70,7 +70,7 @@ def adopted(planned: Plan, root: Path) -> Plan:
     return replace(planned, trials=tuple(trials))
 
 
-def write_plan(planned: Plan, root: Path) -> None:
+def write_plan(planned: StudyPlan, root: Path) -> None:
     """Write study.toml and plan.json, with the folder that its paths are relative to."""
     study = planned.study
     write_atomic(root / "study.toml", study.text or study_toml(study))

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from tfunet.bench.analysis.confidence_intervals import Spread, spread
-from tfunet.bench.analysis.swapping import budget_text, device_bytes
+from tfunet.bench.analysis.swapping import budget_text, device_bytes, step_seconds
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
+from tfunet.bench.records.ways_of_training import by_repeat
 from tfunet.bench.report.number_text import NONE, spread_text
 from tfunet.config.amount import MIB, whole_mib
 from tfunet.record import RunFolder
@@ -54,7 +55,10 @@ class Size:
 
     def over_kept(self, way: str) -> Spread | None:
         """Return step time divided by that of `kept`, by repeat; None without both."""
-        upper, lower = _step_seconds(self.ways.get(way, ())), _step_seconds(self.kept)
+        upper, lower = (
+            by_repeat(trials, lambda result: result.median_step_seconds)
+            for trials in (self.ways.get(way, ()), self.kept)
+        )
         common = sorted(upper.keys() & lower.keys())
         return spread([upper[repeat] / lower[repeat] for repeat in common]) if common else None
 
@@ -230,17 +234,8 @@ def _shape(trial: TrialRecord) -> tuple[int, ...]:
     return tuple(patch)
 
 
-def _step_seconds(trials: Sequence[TrialRecord]) -> dict[int, float]:
-    """Return the median step time of each trial that trained, by repeat."""
-    return {
-        trial.repeat: trial.result.median_step_seconds
-        for trial in trials
-        if trial.result is not None and trial.result.median_step_seconds is not None
-    }
-
-
 def _milliseconds(trials: Sequence[TrialRecord]) -> str:
-    milliseconds = [1000 * seconds for seconds in _step_seconds(trials).values()]
+    milliseconds = [1000 * seconds for seconds in step_seconds(trials)]
     return spread_text(spread(milliseconds) if milliseconds else None, 0)
 
 

@@ -21,6 +21,7 @@ from tfunet.bench.analysis.confidence_intervals import (
 )
 from tfunet.bench.notebooks.growth import ended
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
+from tfunet.bench.records.ways_of_training import by_repeat
 from tfunet.bench.report.number_text import p_text
 from tfunet.config.keys import flat
 from tfunet.record import RunFolder
@@ -61,11 +62,7 @@ class Resolution:
 
     def mean_dice(self, region: str) -> dict[int, float]:
         """Return the mean Dice over the cases, by repeat."""
-        return {
-            trial.repeat: trial.result.dice[region]
-            for trial in self.trained
-            if trial.result is not None and region in trial.result.dice
-        }
+        return by_repeat(self.trained, lambda result: result.dice.get(region))
 
 
 @dataclass(frozen=True, kw_only=True)

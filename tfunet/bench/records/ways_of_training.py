@@ -1,11 +1,14 @@
 """Ways of training: a backend with its options. They are what a sweep compares. No NumPy."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from tfunet.backend import ONE_PROCESS
 from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.bench.records.trial_result import Result
 from tfunet.config.keys import show
 
+T = TypeVar("T")
 # The settings that make a way, and the way that is the baseline of the others.
 WAY = ("backend", "backend_options", "processes")
 BASELINE = "single"
@@ -25,6 +28,13 @@ def way_of(trial: TrialRecord) -> str:
 
 def speed_by_repeat(trials: Iterable[TrialRecord]) -> dict[int, float]:
     """Return images per second of the trials with numbers, by repeat."""
+    return by_repeat(trials, lambda result: result.images_per_second)
+
+
+def by_repeat(trials: Iterable[TrialRecord], number: Callable[[Result], T | None]) -> dict[int, T]:
+    """Return a number of each trial's result, by repeat; trials without it are left out."""
     return {
-        trial.repeat: trial.result.images_per_second for trial in trials if trial.result is not None
+        trial.repeat: value
+        for trial in trials
+        if trial.result is not None and (value := number(trial.result)) is not None
     }

@@ -6,9 +6,9 @@ from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL
 from tfunet.bench.analysis.lost_efficiency import mean_lost
 from tfunet.bench.analysis.scaling_laws import fit
 from tfunet.bench.analysis.study_cell import Cell
-from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
+from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.records.sweep_record import TrialRecord
-from tfunet.bench.report.number_text import interval_text, p_text
+from tfunet.bench.report.number_text import interval_text, p_text, verdict_text
 from tfunet.bench.study.machine_noise import NOISY
 from tfunet.config.keys import describe
 from tfunet.process.terminal import counted
@@ -53,17 +53,11 @@ def doubts(summary: Summary) -> list[str]:
 
 def _comparisons(family: Family) -> Iterator[str]:
     for comparison in family.main_comparisons:
-        yield _comparison(comparison)
-
-
-def _comparison(comparison: Comparison) -> str:
-    verdict = comparison.verdict.replace("unknown", "more repeats are needed to tell")
-    upper, ratio = comparison.upper, comparison.ratio
-    return (
-        f"{upper.way} at {counted(upper.num_replicas, 'replica')} is {ratio.value:.2f} times as "
-        f"fast as {comparison.lower.way} ({interval_text(ratio)}{p_text(comparison.adjusted_p)}): "
-        f"{verdict}."
-    )
+        upper, ratio = comparison.upper, comparison.ratio
+        yield (
+            f"{upper.way} at {counted(upper.num_replicas, 'replica')} is {ratio.value:.2f} times "
+            f"as fast as {comparison.lower.way} {verdict_text(ratio, comparison.adjusted_p)}."
+        )
 
 
 def _speed_ups(family: Family) -> Iterator[str]:
@@ -241,7 +235,7 @@ def _input(summary: Summary) -> Iterator[str]:
 
 
 def _changed_replicas(summary: Summary) -> Iterator[str]:
-    for trial in _done(summary):
+    for trial in summary.sweep.trials:
         parts = trial.result.replicas_from_step if trial.result is not None else ()
         if len(parts) > 1:
             shown = ", then ".join(f"{count} from step {step}" for step, count in parts)

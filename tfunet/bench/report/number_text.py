@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tfunet.bench.analysis.confidence_intervals import Estimate, Spread
+from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, speed_verdict
 from tfunet.process.terminal import columns, counted
 
 NONE = "-"
@@ -89,6 +89,13 @@ def interval_text(estimate: Estimate, digits: int = 2) -> str:
     unpaired = "" if estimate.paired else " on each side, not paired"
     low, high = f"{estimate.low:.{digits}f}", f"{estimate.high:.{digits}f}"
     return f"95 % interval {low} to {high}, {estimate.repeats} repeats{unpaired}"
+
+
+def verdict_text(ratio: Estimate, adjusted_p: float | None) -> str:
+    """Return "(95 % interval 0.99 to 1.07, 3 repeats; adjusted p 0.3): not distinguishable"."""
+    verdict = speed_verdict(ratio, adjusted_p)
+    words = "more repeats are needed to tell" if verdict == "unknown" else verdict
+    return f"({interval_text(ratio)}{p_text(adjusted_p)}): {words}"
 
 
 def p_text(adjusted_p: float | None) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tfunet.bench.analysis.repeats_needed import POWER, Need
-from tfunet.bench.study.trial_plan import Plan
+from tfunet.bench.study.trial_plan import StudyPlan
 from tfunet.process.terminal import counted
 
 
@@ -21,7 +21,7 @@ def need_json(need: Need) -> dict[str, Any]:
     }
 
 
-def need_text(need: Need, planned: Plan) -> str:
+def need_text(need: Need, planned: StudyPlan) -> str:
     """Return it in sentences, with what to do in the study."""
     have = planned.study.repeats
     cells = len({trial.cell for trial in planned.trials})

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tfunet.bench.analysis.confidence_intervals import Estimate, speed_verdict, spread
+from tfunet.bench.analysis.confidence_intervals import spread
 from tfunet.bench.analysis.swapping import (
     BudgetComparison,
     device_bytes,
@@ -12,7 +12,7 @@ from tfunet.bench.analysis.swapping import (
     step_seconds,
 )
 from tfunet.bench.records.sweep_record import TrialRecord
-from tfunet.bench.report.number_text import NONE, estimate_text, interval_text, p_text, spread_text
+from tfunet.bench.report.number_text import NONE, estimate_text, spread_text, verdict_text
 from tfunet.config.amount import MIB
 from tfunet.swap.plan.plan import Plan, of_one_replica
 
@@ -135,19 +135,11 @@ def tensor_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]
 def verdicts(comparisons: Sequence[BudgetComparison]) -> list[str]:
     """Return a sentence on the time that large-model support costs, for each comparison."""
     return [
-        _verdict(comparison, comparison.ratio)
+        f"{comparison.label}: {ratio.value:.2f} times as fast as without "
+        f"{verdict_text(ratio, comparison.adjusted_p)}."
         for comparison in comparisons
-        if comparison.ratio is not None
+        if (ratio := comparison.ratio) is not None
     ]
-
-
-def _verdict(comparison: BudgetComparison, ratio: Estimate) -> str:
-    verdict = speed_verdict(ratio, comparison.adjusted_p)
-    text = verdict.replace("unknown", "more repeats are needed to tell")
-    return (
-        f"{comparison.label}: {ratio.value:.2f} times as fast as without ({interval_text(ratio)}"
-        f"{p_text(comparison.adjusted_p)}): {text}."
-    )
 
 
 def _names(comparison: BudgetComparison) -> dict[str, str]:

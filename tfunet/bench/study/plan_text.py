@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfunet.backend import num_processes
-from tfunet.bench.study.trial_plan import Plan, Skipped
+from tfunet.bench.study.trial_plan import Skipped, StudyPlan
 from tfunet.config.keys import describe, show
 from tfunet.process.terminal import columns, counted
 
 PLAN_VERSION = 1
 
 
-def plan_json(planned: Plan) -> dict[str, Any]:
+def plan_json(planned: StudyPlan) -> dict[str, Any]:
     """Return the plan for plan.json; `base` with a trial's `changes` is its configuration."""
     base = vars(planned.trials[0].config)
     return {
@@ -41,7 +41,7 @@ def plan_json(planned: Plan) -> dict[str, Any]:
     }
 
 
-def plan_table(planned: Plan) -> str:
+def plan_table(planned: StudyPlan) -> str:
     """Return a line for each trial in the order in which they run, then skipped cells and notes."""
     study = planned.study
     keys = [key for key in planned.trials[0].settings if key not in ("backend", "num_replicas")]

@@ -46,7 +46,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class StudyPlan:
     """The trials of a study in the order in which they run, and the cells that are not run."""
 
     study: Study
@@ -61,7 +61,7 @@ class _Cell:
     config: RunConfig
 
 
-def plan_trials(study: Study, num_cores: float | None = None) -> Plan:
+def plan_trials(study: Study, num_cores: float | None = None) -> StudyPlan:
     """Return the trials of `study` on a machine with `num_cores`, by default this one.
 
     math.inf stands for a cluster, where each run gets the cores that it asks for. Each repeat is a
@@ -73,7 +73,7 @@ def plan_trials(study: Study, num_cores: float | None = None) -> Plan:
         reasons = "; ".join(sorted({cell.reason for cell in skipped}))
         raise ValueError(f"Study {study.name!r} has no trial to run: {reasons}.")
     settings = _varying(study, [cell.config for cell in cells])
-    return Plan(
+    return StudyPlan(
         study=study,
         trials=tuple(_trials(study, cells, settings)),
         skipped=tuple(skipped),
