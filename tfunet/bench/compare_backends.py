@@ -34,7 +34,7 @@ def compare(
         backends: Names of backends.
         num_replicas: Numbers of replicas; impossible combinations are skipped with the reason.
         repeats: Runs of every combination, with different seeds.
-        folder: Of the sweep and its report.
+        folder: Folder of the sweep and its report.
         **settings: Other keys of RunConfig.
 
     Returns the paths of the report. Raises ValueError for a wrong setting, and RuntimeError if the

@@ -1,4 +1,4 @@
-"""Compares runs of a sweep under large-model support with the same runs without it. Pure."""
+"""Compares runs under large-model support with the same runs without it. Pure but for reading."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ from tfunet.swap.report.measured import Measured
 from tfunet.swap.report.text import read_measured, read_plans
 from tfunet.timing.recorded import copied_seconds
 
-# Of the plans, what programs get the medians of.
+# Numbers of a plan whose medians `budget_facts` returns.
 MEDIANS = (
     *("unlimited_peak_bytes", "peak_bytes", "budget_bytes", "host_bytes", "disk_bytes"),
     *("out_bytes", "in_bytes", "step_seconds", "unlimited_step_seconds", "repeat_seconds"),
@@ -32,20 +32,19 @@ MEDIANS = (
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetComparison:
-    """The repeats of one combination of settings with a budget, and of the same without one.
+    """The repeats of one combination of settings with a budget and without one.
 
     Args:
         way: Backend with its options.
-        budget: What `swap` was, such as "24MiB", with the limits of host and disk, and with what
-            swapped tensors are compressed to.
-        upper: The finished runs with the budget.
-        lower: Those without; empty where the sweep has none.
-        plans: A plan for each of `upper`: of the replica and step that need most.
-        measured: What a step took, for each of `upper`.
-        copied_seconds: Time of the copies of a step, of those of `upper` that were traced.
-        ratio: How many times as fast as without; None without runs on both sides.
-        ratio_repeats: The same of every repeat.
-        adjusted_p: p-value of `ratio`, adjusted for all those of the sweep.
+        budget: Settings of the budget: "24MiB", with limits of host and disk, and compression.
+        upper: Finished runs with the budget.
+        lower: Finished runs without a budget; may be empty.
+        plans: The plan of each run of `upper`: of the replica and step that need most memory.
+        measured: Measured memory of a step, for each run of `upper` that has it.
+        copied_seconds: Time of the copies of a step, for each traced run of `upper`.
+        ratio: Speed with the budget divided by speed without; None if a side has no runs.
+        ratio_repeats: `ratio` of every repeat.
+        adjusted_p: p-value of `ratio`, adjusted for all ratios of the sweep.
     """
 
     way: str
@@ -68,8 +67,8 @@ class BudgetComparison:
 
     @property
     def predicted_ratio(self) -> Spread:
-        """How many times as fast as without, as the plans predict it."""
-        # A plan that changes nothing was made without measured times.
+        """The ratio that the plans predict."""
+        # A plan that changes nothing is made without measured times.
         return spread(
             [
                 plan.unlimited_step_seconds / plan.step_seconds if plan.step_seconds else 1.0
@@ -84,9 +83,9 @@ class BudgetComparison:
 
 
 def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
-    """Return every combination of settings that was run with a budget, by replicas and batch.
+    """Return every combination of settings that ran with a budget, by replicas and batch.
 
-    Raises ValueError where no finished run has a plan.
+    Raises ValueError if no finished run has a plan.
     """
     groups: dict[str, dict[str | None, list[TrialRecord]]] = {}
     for trial in sweep.trials:
@@ -105,7 +104,7 @@ def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
             f"{sweep.folder} holds no finished run with large-model support. Give the study "
             'swap = ["none", "24MiB"] in its [grid], and run it again.'
         )
-    # As in the study, where these are the same.
+    # If these are equal, the order is that of the study.
     comparisons.sort(
         key=lambda comparison: (
             comparison.num_replicas,
@@ -122,7 +121,7 @@ def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
 
 
 def budget_facts(comparison: BudgetComparison) -> dict[str, Any]:
-    """Return the same for programs: medians over the runs, unrounded; None where nothing is."""
+    """Return a comparison as unrounded medians over the runs, for programs."""
     ratio = comparison.ratio
     return {
         "backend": comparison.way,
@@ -149,13 +148,13 @@ def budget_facts(comparison: BudgetComparison) -> dict[str, Any]:
 
 
 def device_bytes(trials: Iterable[TrialRecord]) -> list[int]:
-    """Return peak device memory of the fullest process, of the runs that count it."""
+    """Return peak device memory of the fullest process, for runs that count it."""
     results = [trial.result for trial in trials if trial.result is not None]
     return [max(result.peak_device_bytes) for result in results if result.peak_device_bytes]
 
 
 def resident_bytes(trials: Iterable[TrialRecord]) -> list[int]:
-    """Return peak host memory of all processes of each run together."""
+    """Return peak host memory of all processes together, for each run."""
     return [sum(trial.result.peak_resident_bytes) for trial in trials if trial.result is not None]
 
 
@@ -182,13 +181,14 @@ def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) ->
 
 
 def budget_text(config: RunConfig) -> str | None:
+    """Return the settings of a run's budget in words; None without a budget."""
     if config.swap is None:
         return None
     limits = [config.swap]
     if config.swap_host is not None:
         limits.append(f"host {config.swap_host}")
     if config.swap_disk is not None:
-        # Which folder it was is no setting: each machine has its own.
+        # The folder is not part of the budget: it differs from machine to machine.
         size = config.swap_disk_size
         limits.append("on disk" if size is None else f"disk up to {size}")
     if config.swap_compression is not None:
@@ -197,12 +197,13 @@ def budget_text(config: RunConfig) -> str | None:
 
 
 def step_seconds(trials: Iterable[TrialRecord]) -> list[float]:
+    """Return the median step time of each run that has one."""
     seconds = [trial.result.median_step_seconds for trial in trials if trial.result is not None]
     return [run_seconds for run_seconds in seconds if run_seconds is not None]
 
 
 def peak_bytes(comparison: BudgetComparison) -> list[int]:
-    """Return the measured memory of a replica's step, of runs that could tell it from others'."""
+    """Return the measured memory of a replica's step, for runs that measured a single replica."""
     alone = [measured.peak_bytes for measured in comparison.measured if measured.num_replicas == 1]
     return [peak_bytes for peak_bytes in alone if peak_bytes is not None]
 

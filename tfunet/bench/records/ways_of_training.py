@@ -1,4 +1,4 @@
-"""Ways of training: a backend with its options. They are what a sweep compares. No NumPy."""
+"""Ways of training: backends with their options, which a sweep compares. No NumPy."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar

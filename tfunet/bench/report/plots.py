@@ -36,7 +36,7 @@ MAX_FAMILIES = 8
 
 # Name, title, caption, and the function that draws the figure for a family.
 FigureKind = tuple[str, str, str, Callable[[Family, Styles], Figure | None]]
-# From a speed-up of a cell to what is drawn.
+# Turns a speed-up of a cell into what is drawn.
 Scale = Callable[[float, Cell], float]
 
 
