@@ -14,7 +14,7 @@ from pathlib import Path
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import signals_noted
 from tfunet.bench.launch.local_sweep import execute
-from tfunet.bench.launch.process_output import last_words
+from tfunet.bench.launch.process_output import TAIL_LINES, last_words
 from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again
 from tfunet.bench.launch.sweep_folder import give_up, set_aside
 from tfunet.bench.records.sweep_record import (
@@ -120,7 +120,8 @@ def _explain(code: int, trial: TrialRecord, folder: RunFolder, messages: str) ->
         folder.write_failure(reason, exit_codes.PROCESS_DIED)
         return exit_codes.PROCESS_DIED
     log = folder.log_path(failed.process)
-    said = last_words(log)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    said = last_words(lines[-TAIL_LINES:])
     reason = f"process {failed.process} on {failed.host}: {failed.words}, see {log.name}"
     folder.write_failure(f"{reason}: {said}" if said else reason, failed.exit_code, failed.process)
     return failed.exit_code

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tfunet.bench.launch.process_output import TAIL_LINES, Log, Screen, Stream
+from tfunet.bench.launch.process_output import TAIL_LINES, Log, Screen, Stream, last_words
 from tfunet.files.atomic import WriteError
 
 NATIVE = "2024-05-01 12:00:00.123456: E external/local_xla/cuda_dnn.cc:9] Unable to register\n"
@@ -135,14 +135,14 @@ def test_long_progress_does_not_grow_in_memory(tmp_path):
 
 def test_tail_and_last_words(tmp_path):
     parts = Parts(tmp_path)
-    assert parts.log.last_words() == ""
+    assert last_words(parts.log.tail) == ""
     for line in range(100):
         parts.stream.feed(f"{line}\n".encode())
     # TensorFlow may still say something after Python's traceback.
     parts.stream.feed(f"ValueError: no\n\n{NATIVE}".encode())
     parts.log.close()
     assert len(parts.log.tail) == TAIL_LINES
-    assert parts.log.last_words() == "ValueError: no"
+    assert last_words(parts.log.tail) == "ValueError: no"
 
 
 def test_terminal_that_cannot_show_a_character_shows_the_rest(tmp_path):

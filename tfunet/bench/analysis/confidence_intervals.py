@@ -106,9 +106,7 @@ def efficiency(speed_up: float, num_replicas: int) -> float:
     return speed_up / num_replicas
 
 
-def ratio(
-    top: Mapping[int, float], bottom: Mapping[int, float], confidence: float = CONFIDENCE
-) -> Estimate:
+def ratio(top: Mapping[int, float], bottom: Mapping[int, float]) -> Estimate:
     """Return the ratio of `top` to `bottom`; both are positive and given by repeat.
 
     It is the `difference` of logarithms, and so a geometric mean of ratios, whose inverse is the
@@ -117,14 +115,12 @@ def ratio(
     if any(value <= 0 for value in (*top.values(), *bottom.values())):
         raise ValueError("A ratio needs positive values.")
     logs = [{key: math.log(value) for key, value in side.items()} for side in (top, bottom)]
-    log_ratio = difference(logs[0], logs[1], confidence)
+    log_ratio = difference(*logs)
     value, low, high = map(math.exp, (log_ratio.value, log_ratio.low, log_ratio.high))
     return replace(log_ratio, value=value, low=low, high=high)
 
 
-def difference(
-    top: Mapping[int, float], bottom: Mapping[int, float], confidence: float = CONFIDENCE
-) -> Estimate:
+def difference(top: Mapping[int, float], bottom: Mapping[int, float]) -> Estimate:
     """Return the difference of `top` and `bottom`, which are given by repeat.
 
     A repeat is a block of trials that ran close in time and with the same seed. With two or more
@@ -142,7 +138,7 @@ def difference(
     count = min(len(sample) for sample in samples)
     effect = fmean(samples[0]) - sum(fmean(sample) for sample in samples[1:])
     error, freedom = _error(samples) if count >= MIN_INTERVAL else (math.nan, 0)
-    half = t_quantile((1 + confidence) / 2, freedom) * error if freedom else math.nan
+    half = t_quantile((1 + CONFIDENCE) / 2, freedom) * error if freedom else math.nan
     return Estimate(
         value=effect,
         low=effect - half,

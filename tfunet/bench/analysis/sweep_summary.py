@@ -1,6 +1,7 @@
 """Sorts the trials of a sweep into families of cells, and compares the cells. Pure."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,22 +82,17 @@ class Family:
     @property
     def main_comparisons(self) -> list[Comparison]:
         """The comparisons to show: of many ways, only those with the fastest one."""
-        comparisons = []
-        for _, group in itertools.groupby(
-            self.comparisons, lambda comparison: comparison.upper.num_replicas
-        ):
+        shown = []
+        for _, group in itertools.groupby(self.comparisons, lambda pair: pair.upper.num_replicas):
             pairs = list(group)
-            labels = {
-                cell.label for comparison in pairs for cell in (comparison.upper, comparison.lower)
-            }
-            fastest = max((comparison.upper for comparison in pairs), key=_median_speed).label
-            comparisons += [
-                comparison
-                for comparison in pairs
-                if len(labels) <= MAX_PAIRWISE
-                or fastest in (comparison.upper.label, comparison.lower.label)
+            labels = {cell.label for pair in pairs for cell in (pair.upper, pair.lower)}
+            fastest = max((pair.upper for pair in pairs), key=_median_speed).label
+            shown += [
+                pair
+                for pair in pairs
+                if len(labels) <= MAX_PAIRWISE or fastest in (pair.upper.label, pair.lower.label)
             ]
-        return comparisons
+        return shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +116,8 @@ class Summary:
     @property
     def num_comparisons(self) -> int:
         """Number of ratios of speeds with a verdict; p-values are adjusted for it."""
-        return sum(
-            comparison.adjusted_p is not None for f in self.families for comparison in f.comparisons
-        )
+        pairs = [pair for family in self.families for pair in family.comparisons]
+        return sum(pair.adjusted_p is not None for pair in pairs)
 
     @property
     def not_done(self) -> list[TrialRecord]:
@@ -237,9 +232,9 @@ def _family(trials: Sequence[TrialRecord], scaling: str, settings: Mapping[str, 
         cells=tuple(cells),
         baseline=baseline,
         comparisons=tuple(
-            comparison
+            pair
             for group in groups_of(cells)
-            for comparison in _compare([cell for cell in group if cell.results])
+            for pair in _compare([cell for cell in group if cell.results])
         ),
     )
 
@@ -267,11 +262,8 @@ def _judged(families: Sequence[Family]) -> tuple[Family, ...]:
     Pairs that are not shown count too, because the fastest way is only known afterwards. Speeds and
     scores answer different questions, so they are adjusted apart.
     """
-    speeds = iter(
-        adjusted_p_values(
-            [comparison.ratio for family in families for comparison in family.comparisons]
-        )
-    )
+    pairs = [pair for family in families for pair in family.comparisons]
+    speeds = iter(adjusted_p_values([pair.ratio for pair in pairs]))
     scores = iter(
         adjusted_p_values(
             [_score_difference(family, cell) for family in families for cell in family.cells]
@@ -281,7 +273,7 @@ def _judged(families: Sequence[Family]) -> tuple[Family, ...]:
         replace(
             family,
             comparisons=tuple(
-                replace(comparison, adjusted_p=next(speeds)) for comparison in family.comparisons
+                replace(pair, adjusted_p=next(speeds)) for pair in family.comparisons
             ),
             cells=tuple(replace(cell, dice_p=next(scores)) for cell in family.cells),
         )
@@ -306,10 +298,7 @@ def shared_environment(
     same: dict[str, Any] = {}
     different: dict[str, dict[str, int]] = {}
     for key in dict.fromkeys(key for environment in known for key in environment):
-        counts: dict[str, int] = {}
-        for environment in known:
-            text = str(environment.get(key, "-"))
-            counts[text] = counts.get(text, 0) + 1
+        counts = Counter(str(environment.get(key, "-")) for environment in known)
         if len(counts) > 1:
             different[key] = counts
         else:

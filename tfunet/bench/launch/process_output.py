@@ -77,22 +77,9 @@ class Log:
             self._file.close()
             raise
 
-    def last_words(self) -> str:
-        """Return the last line that is not TensorFlow's: the error, after a traceback."""
-        return _last_words(self.tail)
-
     def close(self) -> None:
         """Close the file; `tail` can still be read."""
         self._file.close()
-
-
-def last_words(path: Path) -> str:
-    """Return the same for the log file of another process; empty if there is none."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return _last_words(lines[-TAIL_LINES:])
 
 
 @final
@@ -155,6 +142,7 @@ def _last_state(line: bytes) -> bytes:
     return next(states, b"")
 
 
-def _last_words(lines: Sequence[str]) -> str:
+def last_words(lines: Sequence[str]) -> str:
+    """Return the last line that is not TensorFlow's: the error, after a traceback."""
     words = (line.strip() for line in reversed(lines) if not NATIVE_MESSAGE.match(line))
     return next((line for line in words if line), "")

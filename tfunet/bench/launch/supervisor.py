@@ -20,7 +20,7 @@ from typing import final
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import Guard, Process, start
 from tfunet.bench.launch.failed_process import Outcome, blame, describe_end, follows_another
-from tfunet.bench.launch.process_output import Log, Screen, Stream
+from tfunet.bench.launch.process_output import Log, Screen, Stream, last_words
 from tfunet.bench.launch.processes_to_start import ProcessPlan, child_environment, prefix
 from tfunet.files.atomic import WriteError
 from tfunet.process.watchdog import Beats, Watch
@@ -200,7 +200,7 @@ class Supervisor:
         if not failures:
             return Outcome(exit_codes.OK)
         index, code = blame(failures)
-        reason = describe_end(index, len(self.processes), code, self.logs[index].last_words())
+        reason = describe_end(index, len(self.processes), code, last_words(self.logs[index].tail))
         on_purpose = code in exit_codes.ON_PURPOSE
         exit_code = code if on_purpose else exit_codes.PROCESS_DIED
         return Outcome(exit_code, reason, index, is_lost=code < 0 and code != -signal.SIGABRT)

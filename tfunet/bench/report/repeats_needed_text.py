@@ -8,7 +8,7 @@ from tfunet.process.terminal import counted
 
 
 def need_json(need: Need) -> dict[str, Any]:
-    """Return it for programs."""
+    """Return the repeats that a precision needs, for JSON."""
     return {
         "precision": need.precision,
         "repeats": need.repeats,
@@ -22,7 +22,7 @@ def need_json(need: Need) -> dict[str, Any]:
 
 
 def need_text(need: Need, planned: StudyPlan) -> str:
-    """Return it in sentences, with what to do in the study."""
+    """Return the repeats that a precision needs in sentences, with advice for the study."""
     have = planned.study.repeats
     cells = len({trial.cell for trial in planned.trials})
     if have >= need.repeats:

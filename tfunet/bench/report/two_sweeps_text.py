@@ -28,7 +28,7 @@ def change_text(change: SweepChange) -> str:
 
 
 def change_json(change: SweepChange) -> dict[str, Any]:
-    """Return it for programs, unrounded; JSON can hold it."""
+    """Return the comparison with unrounded numbers, for JSON."""
     return {
         "schema_version": COMPARISON_VERSION,
         "first": change.folders[0],

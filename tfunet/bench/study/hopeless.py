@@ -47,8 +47,7 @@ def read_rule(table: Any) -> HopelessRule | None:
         return None
     if not isinstance(table, Mapping):
         raise ValueError(f"[hopeless] must be a table, got {table!r}.")
-    rule: HopelessRule = read_settings(HopelessRule, table, "[hopeless]")
-    return rule
+    return read_settings(HopelessRule, table, "[hopeless]")
 
 
 def why_hopeless(

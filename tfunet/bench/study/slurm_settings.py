@@ -62,5 +62,4 @@ class Slurm:
 def read_slurm(table: Mapping[str, Any]) -> Slurm:
     """Return the table [slurm] of a study, checked."""
     advice = ' Any other option goes into sbatch = ["--option=value"].'
-    slurm: Slurm = read_settings(Slurm, table, "[slurm]", advice)
-    return slurm
+    return read_settings(Slurm, table, "[slurm]", advice)
