@@ -26,6 +26,16 @@ class Shape:
     gpus_per_node: int
 
     @property
+    def options(self) -> list[str]:
+        """Options of sbatch and of srun."""
+        return [
+            f"--nodes={self.nodes}",
+            f"--ntasks={self.tasks}",
+            f"--ntasks-per-node={self.tasks_per_node}",
+            f"--cpus-per-task={self.cpus_per_task}",
+        ]
+
+    @property
     def name(self) -> str:
         """Short form for names of job scripts: "2n2t1c", with GPUs "2n8t8c4g"."""
         gpus = f"{self.gpus_per_node}g" if self.gpus_per_node else ""
@@ -94,10 +104,7 @@ def job_script(
         f"--job-name=tfunet-{job_name}",
         f"--array=0-{len(job.trials) - 1}{throttle}",
         *(f"--{key}={getattr(slurm, key)}" for key in CHOICES if getattr(slurm, key)),
-        f"--nodes={shape.nodes}",
-        f"--ntasks={shape.tasks}",
-        f"--ntasks-per-node={shape.tasks_per_node}",
-        f"--cpus-per-task={shape.cpus_per_task}",
+        *shape.options,
         *([f"--gpus-per-node={shape.gpus_per_node}"] if shape.gpus_per_node else []),
         "--requeue",
         "--open-mode=append",
@@ -108,11 +115,8 @@ def job_script(
     ]
     srun = [
         "srun",
-        f"--nodes={shape.nodes}",
-        f"--ntasks={shape.tasks}",
-        f"--ntasks-per-node={shape.tasks_per_node}",
-        # Since SLURM 22.05, srun does not inherit it from sbatch.
-        f"--cpus-per-task={shape.cpus_per_task}",
+        # Since SLURM 22.05, srun does not inherit --cpus-per-task from sbatch.
+        *shape.options,
         "--distribution=block",
         "--kill-on-bad-exit=1",
         "--export=ALL",
