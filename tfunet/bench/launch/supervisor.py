@@ -28,22 +28,12 @@ from tfunet.record import RunFolder
 
 # For all processes to write their stacks before they are ended.
 STACKS_SECONDS = 1.0
-
-
 STOPPED = "stopped, as by SIGSTOP"
-
-
 # Within this time, processes follow another one whose death broke their collective.
 SETTLE_SECONDS = 0.2
-
-
 TICK_SECONDS = 0.05
-
-
 # Only a process that hangs in a driver or on a network disk survives SIGKILL for longer.
 KILLED_SECONDS = 10.0
-
-
 # Only a daemon still holds a pipe open after all processes have ended.
 DRAIN_SECONDS = 10.0
 

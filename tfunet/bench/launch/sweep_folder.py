@@ -16,8 +16,6 @@ from tfunet.files.atomic import write_atomic, writing
 from tfunet.record import RunFolder
 
 EARLIER = "earlier"
-
-
 # Large files of a failed attempt; no new attempt may go on from them.
 LARGE = ("checkpoint.npz", "model.keras")
 

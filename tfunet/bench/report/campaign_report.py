@@ -12,8 +12,6 @@ from tfunet.files.atomic import write_atomic
 from tfunet.record import RunFolder
 
 CAMPAIGN_VERSION = 1
-
-
 WARNINGS = (
     "Each number of GPUs is one run, so there is no interval and no verdict. Its epochs differ "
     "little, but another run could differ more.",
