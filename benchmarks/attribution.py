@@ -15,9 +15,9 @@ from pathlib import Path
 
 import measure
 
-from tfunet.bench.analysis.lost import lost
-from tfunet.bench.launch.launch import launch
-from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.analysis.lost_efficiency import lost
+from tfunet.bench.launch.launch_run import launch
+from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.config.run import RunConfig
 
 ROUNDS = 3
@@ -44,11 +44,11 @@ TOLERANCE = 0.1
 
 def runs():
     """Return (backend, parts with a delay) of every run of a round but that of one replica."""
-    found = []
+    rows = []
     for backend in BACKENDS:
         parts = tuple(part for part in PARTS if backend != "mirrored" or part != "stragglers")
-        found += [(backend, ()), (backend, parts)]
-    return found
+        rows += [(backend, ()), (backend, parts)]
+    return rows
 
 
 def train(backend, delayed, folder, cache):
@@ -72,31 +72,31 @@ def train(backend, delayed, folder, cache):
 
 def main():
     quick = measure.quick_option(__doc__)
-    found, samples = {}, []
+    by_way, samples = {}, []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(1 if quick else ROUNDS):
             root = Path(folder) / str(number)
             cache = str(Path(folder) / "cache")
-            one = train("single", (), root / "single", cache)
+            single = train("single", (), root / "single", cache)
             order = runs()
             random.Random(number).shuffle(order)
             results = {way: train(*way, root / "-".join((way[0], *way[1])), cache) for way in order}
             for (backend, delayed), result in results.items():
-                parts = lost(result, one, "weak")
+                parts = lost(result, single, "weak")
                 step = result.median_step_seconds
                 undelayed = results[backend, ()]
-                plain = lost(undelayed, one, "weak")
+                plain = lost(undelayed, single, "weak")
                 row = {"backend": backend, "delayed": delayed, "step_seconds": step}
                 for part in delayed:
                     seconds = getattr(parts, part) * step
                     seconds -= getattr(plain, part) * undelayed.median_step_seconds
                     share = seconds / SECONDS[part]
                     row[part] = share
-                    found.setdefault((backend, part), []).append(share)
+                    by_way.setdefault((backend, part), []).append(share)
                 samples.append(row)
                 print(row, flush=True)
     claims = []
-    for (backend, part), shares in found.items():
+    for (backend, part), shares in by_way.items():
         claims.append(
             measure.verdict(
                 f"{part}, {backend}: what was found differs from what was planted by the share",

@@ -85,7 +85,7 @@ class Memory:
         self.thread.join()
 
 
-def child(work, arguments, found):
+def child(work, arguments, record):
     """Run a piece of work in this fresh process, and send the peaks of its memory and its time."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
@@ -93,7 +93,7 @@ def child(work, arguments, found):
         since = time.perf_counter()
         work(*arguments)
         seconds = time.perf_counter() - since
-    found.send({**memory.peaks, "seconds": seconds})
+    record.send({**memory.peaks, "seconds": seconds})
 
 
 def measured(work, *arguments):
@@ -161,8 +161,8 @@ def compare_windows(run, image_path, prediction_path, report):
         deviation[channel] = image[..., channel].std(dtype=np.float64)
     step, margin = 8, 128
     rng = np.random.default_rng(0)
-    found = {"compared": 0, "differ": 0, "worst_margin": 0.0}
-    found["foreground_share"] = float(np.mean(labels > 0))
+    counts = {"compared": 0, "differ": 0, "worst_margin": 0.0}
+    counts["foreground_share"] = float(np.mean(labels > 0))
     last = (len(image) - COMPARED_SIZE) // step
     for row, column in [(0, 0), (last, last), *rng.integers(0, last, (COMPARED_WINDOWS, 2))]:
         start = np.array([row, column]) * step
@@ -177,10 +177,10 @@ def compare_windows(run, image_path, prediction_path, report):
         ours = labels[tuple(slice(a, a + COMPARED_SIZE) for a in start)]
         differ = ours != logits.argmax(-1)
         margins = np.abs(logits[..., 0] - logits[..., 1])[differ]
-        found["compared"] += differ.size
-        found["differ"] += int(differ.sum())
-        found["worst_margin"] = max(found["worst_margin"], float(margins.max(initial=0)))
-    report.write_text(json.dumps(found))
+        counts["compared"] += differ.size
+        counts["differ"] += int(differ.sum())
+        counts["worst_margin"] = max(counts["worst_margin"], float(margins.max(initial=0)))
+    report.write_text(json.dumps(counts))
 
 
 def compare_whole(run, image_path, prediction_path, report):
@@ -191,9 +191,9 @@ def compare_whole(run, image_path, prediction_path, report):
     logits = logits_of(run, normalise(read_image(image_path), "zscore"))
     differ = tifffile.imread(prediction_path) != logits.argmax(-1)
     margins = np.abs(logits[..., 0] - logits[..., 1])[differ]
-    found = {"compared": differ.size, "differ": int(differ.sum())}
-    found["worst_margin"] = float(margins.max(initial=0))
-    report.write_text(json.dumps(found))
+    counts = {"compared": differ.size, "differ": int(differ.sum())}
+    counts["worst_margin"] = float(margins.max(initial=0))
+    report.write_text(json.dumps(counts))
 
 
 def compared(work, folder, name, run):
@@ -204,18 +204,18 @@ def compared(work, folder, name, run):
 
 def images(folder, size):
     folder.mkdir()
-    for name, one in (("scene", size), ("validation", SMALL)):
-        write_image(folder / f"{name}_image.tif", one, 0)
-        write_image(folder / f"{name}_mask.tif", one, 1)
+    for name, side in (("scene", size), ("validation", SMALL)):
+        write_image(folder / f"{name}_image.tif", side, 0)
+        write_image(folder / f"{name}_mask.tif", side, 1)
 
 
 def main():
     size = 3000 if measure.quick_option(__doc__) else 10_000
     with tempfile.TemporaryDirectory() as place:
         peaks = {}
-        for name, one in (("small", SMALL), ("large", size)):
+        for name, side in (("small", SMALL), ("large", size)):
             folder = Path(place) / name
-            images(folder, one)
+            images(folder, side)
             run, scene = folder / "run", folder / "scene_image.tif"
             peaks[name] = {"train": measured(train, folder)}
             for tiles in ("halo", "gaussian"):
@@ -225,8 +225,8 @@ def main():
         print("random windows:", json.dumps(windows), flush=True)
         write_image(folder / "whole_image.tif", WHOLE_SIZE, 0)
         measured(predict, run, folder / "whole_image.tif", folder / "halo", "halo")
-        whole = compared(compare_whole, folder, "whole", run)
-        print("a whole image:", json.dumps(whole), flush=True)
+        whole_image = compared(compare_whole, folder, "whole", run)
+        print("a whole image:", json.dumps(whole_image), flush=True)
     claims = []
     for work in ("train", "halo", "gaussian"):
         beyond = {
@@ -246,14 +246,14 @@ def main():
                 peers=["tensorflow", "tifffile"],
             )
         )
-    for name, found in (("random windows", windows), ("a whole image", whole)):
+    for name, results in (("random windows", windows), ("a whole image", whole_image)):
         claims.append(
             measure.verdict(
                 f"labels that differ from those computed from memory, beyond ties, {name}",
-                [found["differ"] if found["worst_margin"] > LOGIT_TOLERANCE else 0.0],
+                [results["differ"] if results["worst_margin"] > LOGIT_TOLERANCE else 0.0],
                 bound=0.0,
                 most=True,
-                samples=found,
+                samples=results,
                 peers=["tensorflow", "tifffile"],
             )
         )

@@ -65,9 +65,9 @@ def show(claims: Sequence[Mapping[str, Any]]) -> None:
 
 def machine() -> dict[str, Any]:
     """Return the processor, its cores that may be used, and the Python."""
-    found = environment()
+    facts = environment()
     return {
-        "cpu": found.get("cpu_model", platform.processor()),
-        "cores": found.get("cores"),
+        "cpu": facts.get("cpu_model", platform.processor()),
+        "cores": facts.get("cores"),
         "python": platform.python_version(),
     }

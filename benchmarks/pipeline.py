@@ -164,8 +164,8 @@ def drawn(pipeline, count):
             "matrix": rotation_matrix(tf.unstack(angles), turned, rank),
         }
 
-    found = list(pipeline.samples(range(1)).take(count).map(of).as_numpy_iterator())
-    return {key: np.stack([one[key] for one in found]) for key in found[0]}
+    samples = list(pipeline.samples(range(1)).take(count).map(of).as_numpy_iterator())
+    return {key: np.stack([sample[key] for sample in samples]) for key in samples[0]}
 
 
 def same_pixels(ways, task, folder):
@@ -177,9 +177,9 @@ def same_pixels(ways, task, folder):
         delivered[way.name] = np.load(path)
     ours = delivered["ours"]
     inside = places_inside(pipeline_ways.Task(task), len(ours["mask"]))
-    for name, found in delivered.items():
-        image = np.abs(found["image"] - ours["image"])[..., 0][inside].mean()
-        mask = (found["mask"] != ours["mask"])[inside].mean()
+    for name, pixels in delivered.items():
+        image = np.abs(pixels["image"] - ours["image"])[..., 0][inside].mean()
+        mask = (pixels["mask"] != ours["mask"])[inside].mean()
         print(f"  {name}: image differs by {image:.4f}, mask by {mask:.2%}", flush=True)
         if not (image < IMAGE_TOLERANCE and mask < MASK_TOLERANCE):
             raise SystemExit(f"{name} does not deliver our pixels; nothing is timed.")
@@ -228,7 +228,7 @@ def compare(name, data, folder, started, *, quick, order):
     for way in WAYS:
         ways.append(Way(way, task, cache))
         started.callback(ways[-1].end)
-    for way in [one for one in ways if one.missing]:
+    for way in [way for way in ways if way.missing]:
         print(f"!!! {way.name} IS LEFT OUT: {', '.join(way.missing)} is not installed.", flush=True)
         ways.remove(way)
         way.end()
@@ -253,11 +253,11 @@ def claims(name, cached, cold, memory):
     """Return what the rounds of one task support or refute."""
     peers = [way for way in cached if way != "ours"]
     packages = [PACKAGES[way] for way in cached]
-    found = []
+    verdicts = []
     for peer in peers:
         ratios = [theirs / ours for theirs, ours in zip(cached[peer], cached["ours"], strict=True)]
         samples = {"ours_seconds": cached["ours"], f"{peer}_seconds": cached[peer]}
-        found.append(
+        verdicts.append(
             measure.verdict(
                 f"{name}, samples/s of ours cached / of {peer}",
                 ratios,
@@ -269,7 +269,7 @@ def claims(name, cached, cold, memory):
         )
     if peers:
         best = [min(pair) for pair in zip(*(cold[peer] for peer in peers), strict=True)]
-        found.append(
+        verdicts.append(
             measure.verdict(
                 f"{name}, first epoch of ours cold / of the best peer",
                 [ours / theirs for ours, theirs in zip(cold["ours"], best, strict=True)],
@@ -279,7 +279,7 @@ def claims(name, cached, cold, memory):
                 peers=packages,
             )
         )
-    return found
+    return verdicts
 
 
 def main():
@@ -291,15 +291,15 @@ def main():
     # So that the processes of the ways end with this one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     order = random.Random(0)
-    found = []
+    results = []
     for name in options.task or TASKS:
         print(name, flush=True)
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as started:
             data = options.data.resolve()
-            found += compare(name, data, Path(folder), started, quick=options.quick, order=order)
-    if not found:
+            results += compare(name, data, Path(folder), started, quick=options.quick, order=order)
+    if not results:
         raise SystemExit("No peer is installed: there is nothing to compare with.")
-    measure.show(found)
+    measure.show(results)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def padded(array, patch):
     missing = [max(size - length, 0) for length, size in zip(array.shape, patch, strict=True)]
     if not any(missing):
         return array
-    return np.pad(array, [(one // 2, one - one // 2) for one in missing])
+    return np.pad(array, [(pixels // 2, pixels - pixels // 2) for pixels in missing])
 
 
 def cut(task, row, *arrays):
@@ -191,7 +191,7 @@ def keras_batches(task, workers):
             return 10**6
 
         def __getitem__(self, index):
-            rows = [(index * BATCH + one) % len(task) for one in range(BATCH)]
+            rows = [(index * BATCH + offset) % len(task) for offset in range(BATCH)]
             images, masks = zip(*(sample(task, row) for row in rows), strict=True)
             return np.stack(images), np.stack(masks)
 
@@ -208,15 +208,17 @@ def dali_batches(task, workers):
     def parameters(batch):
         rows = (np.arange(BATCH) + batch * BATCH) % len(task)
         centre = (np.array(task.patch, np.float32) - 1) / 2
-        found = [[], [], []]
+        drawn_values = [[], [], []]
         for row in rows:
             # DALI's maps count x first, from the corner of the first pixel.
             matrix = task.matrix[row]
             offset = (centre + 0.5) - matrix @ (centre + 0.5)
-            found[0].append(np.hstack([matrix[::-1, ::-1], offset[::-1, None]]).astype(np.float32))
-            found[1].append(task.flips[row][::-1].astype(np.int32))
-            found[2].append(task.start[row].astype(np.int32))
-        return found
+            drawn_values[0].append(
+                np.hstack([matrix[::-1, ::-1], offset[::-1, None]]).astype(np.float32)
+            )
+            drawn_values[1].append(task.flips[row][::-1].astype(np.int32))
+            drawn_values[2].append(task.start[row].astype(np.int32))
+        return drawn_values
 
     def volume(info):
         row = info.idx_in_epoch % len(task)
@@ -314,7 +316,7 @@ def our_batches(task, workers):
     """Ours, from its cache."""
     limit_tensorflow(max(workers, 1))
     pipeline = our_pipeline(task, task.cache)
-    return ((one["image"][0], one["mask"][0]) for one in pipeline(range(1)))
+    return ((sample["image"][0], sample["mask"][0]) for sample in pipeline(range(1)))
 
 
 def limit_tensorflow(threads):
@@ -379,8 +381,8 @@ def answer(line, state):
     batches = state["batches"]
     if word == "check":
         count, path = int(arguments[0]), arguments[1]
-        found = [next(batches) for _ in range(count)]
-        images, masks = (np.concatenate([np.asarray(b[i]) for b in found]) for i in (0, 1))
+        answers = [next(batches) for _ in range(count)]
+        images, masks = (np.concatenate([np.asarray(b[i]) for b in answers]) for i in (0, 1))
         np.savez(path, image=images, mask=masks)
         return {}
     if word == "window":

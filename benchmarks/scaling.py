@@ -22,8 +22,8 @@ from pathlib import Path
 
 import measure
 
-from tfunet.bench.launch.launch import launch
-from tfunet.bench.records.series import read_steps
+from tfunet.bench.launch.launch_run import launch
+from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.study.toml_writer import config_toml
 from tfunet.config.run import RunConfig
 
@@ -66,7 +66,7 @@ def run_peer(kind, folder, parameters):
         raise SystemExit(f"tf_keras {kind}: the processes end with different weights.")
     if facts[0]["parameters"] != parameters:
         raise SystemExit(f"tf_keras {kind}: {facts[0]['parameters']} parameters, not {parameters}.")
-    both = zip(*(one["seconds"] for one in facts), strict=True)
+    both = zip(*(fact["seconds"] for fact in facts), strict=True)
     return [max(pair) for pair in both][WARM_UP_STEPS:]
 
 
@@ -85,7 +85,7 @@ def run_independent(folder, cache):
         )
         for core in cores
     ]
-    exit_codes = [one.wait() for one in started]
+    exit_codes = [process.wait() for process in started]
     if any(exit_codes):
         raise SystemExit("An independent run failed.")
     both = zip(*(ours_times(folder / str(core)) for core in cores), strict=True)
@@ -142,26 +142,30 @@ def main():
 
 def claims(rounds):
     """Return the claims that the rounds support or refute."""
-    samples = {way: [one[way] for one in rounds] for way in rounds[0]}
+    samples = {way: [row[way] for row in rounds] for way in rounds[0]}
     peers = ["tensorflow", "keras", "tf_keras", "horovod"]
-    found = []
+    verdicts = []
     pairs = (("multiworker", PEERS[0]), ("horovod", PEERS[1]))
     for ours, peer in [pair for pair in pairs if set(pair) <= set(samples)]:
-        ratios = [one[ours] / one[peer] for one in rounds]
+        ratios = [row[ours] / row[peer] for row in rounds]
         name = f"step of our {ours} / step of {peer}"
-        found.append(
+        verdicts.append(
             measure.verdict(name, ratios, bound=1.0, most=True, samples=samples, peers=peers)
         )
-    for way in [one for one in samples if one != "single"]:
-        ratios = [one["single"] / one[way] for one in rounds]
+    for way in [name for name in samples if name != "single"]:
+        ratios = [row["single"] / row[way] for row in rounds]
         name = f"weak-scaling efficiency of {way}, 2 replicas"
-        found.append(measure.verdict(name, ratios, bound=0.9, most=False, samples={}, peers=peers))
-    bounded = [one for one in samples if one not in ("single", "independent")]
+        verdicts.append(
+            measure.verdict(name, ratios, bound=0.9, most=False, samples={}, peers=peers)
+        )
+    bounded = [name for name in samples if name not in ("single", "independent")]
     for way in bounded if "independent" in samples else ():
-        ratios = [one["independent"] / one[way] for one in rounds]
+        ratios = [row["independent"] / row[way] for row in rounds]
         name = f"step of two independent runs / step of {way}"
-        found.append(measure.verdict(name, ratios, bound=0.9, most=False, samples={}, peers=peers))
-    return found
+        verdicts.append(
+            measure.verdict(name, ratios, bound=0.9, most=False, samples={}, peers=peers)
+        )
+    return verdicts
 
 
 if __name__ == "__main__":

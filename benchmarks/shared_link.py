@@ -115,7 +115,7 @@ class Model:
         """End the benchmark where a way computes something else than the one that swaps nothing."""
         for way in WAYS[1:]:
             pairs = zip(self.losses["kept"], self.losses[way], strict=True)
-            apart = max(abs(one - other) for one, other in pairs)
+            apart = max(abs(first - second) for first, second in pairs)
             if apart > LOSS_APART:
                 raise SystemExit(f"Losses of {way} are {apart} away from those without support.")
 
@@ -128,7 +128,7 @@ class Model:
 
 def one_round(models, drawn, steps):
     """Return, by way, the step at once over the step alone, and both times of each process."""
-    found = {}
+    results = {}
     for way in drawn.sample(WAYS, len(WAYS)):
         alone = []
         for model in models:
@@ -138,8 +138,8 @@ def one_round(models, drawn, steps):
             model.ask(way, steps)
         together = [model.taken(way) for model in models]
         ratio = statistics.fmean(b / a for a, b in zip(alone, together, strict=True))
-        found[way] = {"ratio": ratio, "alone": alone, "at_once": together}
-    return found
+        results[way] = {"ratio": ratio, "alone": alone, "at_once": together}
+    return results
 
 
 def main():
@@ -174,7 +174,7 @@ def main():
                 model.process.stdin.close()
                 model.process.wait()
     for way, plan in plans.items():
-        moved = sum(plan["tensor_bytes"][one] for one in plan["decisions"]) / 2**20
+        moved = sum(plan["tensor_bytes"][tensor] for tensor in plan["decisions"]) / 2**20
         print(f"{way}: {len(plan['decisions'])} tensors, {moved:.0f} MiB a step each way")
     measure.show([claim(way, rounds) for way in WAYS[1:]])
 
@@ -183,13 +183,13 @@ def claim(way, rounds):
     """Return what sharing the link costs in a way, against IBM's figure."""
     names = ("ratio", "alone", "at_once")
     samples = {
-        f"{which} {name}": [one[which][name] for one in rounds]
+        f"{which} {name}": [row[which][name] for row in rounds]
         for which in ("kept", way)
         for name in names
     }
     return measure.verdict(
         f"two models at once / alone, swapping to {way} / keeping all",
-        [one[way]["ratio"] / one["kept"]["ratio"] for one in rounds],
+        [row[way]["ratio"] / row["kept"]["ratio"] for row in rounds],
         bound=IBM_RATIO,
         most=True,
         samples=samples,

@@ -149,13 +149,13 @@ def main():
             raise SystemExit(f"{name}: our loop and fit do not compute the same; nothing is timed.")
         # The first block traces.
         pairs = [
-            (statistics.median(one), statistics.median(other))
-            for one, other in zip(ours.blocks[1:], theirs.blocks[1:], strict=True)
+            (statistics.median(our_block), statistics.median(their_block))
+            for our_block, their_block in zip(ours.blocks[1:], theirs.blocks[1:], strict=True)
         ]
         claims.append(
             measure.verdict(
                 f"step of our loop / step of fit, {name}",
-                [one / other for one, other in pairs],
+                [our_seconds / their_seconds for our_seconds, their_seconds in pairs],
                 bound=BOUND,
                 most=True,
                 samples={

@@ -88,8 +88,8 @@ def predictions(models, quick):
     for model, precision, sizes in COMBINATIONS:
         for size in sizes if model in models else ():
             settings = {"model": model, "size": size, "precision": precision}
-            planned = [{"name": str(one), "way": "planner", "share": one} for one in SHARES]
-            found = train(
+            planned = [{"name": str(share), "way": "planner", "share": share} for share in SHARES]
+            results = train(
                 **settings,
                 runs=[
                     {"way": "keep"},
@@ -99,10 +99,10 @@ def predictions(models, quick):
                 ],
                 rounds=2 if quick else 5,
             )
-            runs = found["runs"]
+            runs = results["runs"]
             kept = runs["keep"]
             check_same(kept, runs["fits"])  # which is the graph as it was
-            apart = check_same(runs["reference"], *(runs[str(one)] for one in SHARES))
+            apart = check_same(runs["reference"], *(runs[str(share)] for share in SHARES))
             overheads.append(runs["fits"]["step_seconds"] / kept["step_seconds"])
             for share in SHARES:
                 run = runs[str(share)]
@@ -145,11 +145,11 @@ def predictions(models, quick):
 def claim(name, rows, key, bound):
     """Return the claim that a ratio is within a bound of 1 in every row."""
     ratios = [row[key] for row in rows]
-    worst = max(ratios, key=lambda one: abs(one - 1))
-    found = measure.verdict(name, [worst], bound=bound, most=True, samples={}, peers=PEERS)
-    inside = sum(abs(one - 1) <= bound for one in ratios)
+    worst = max(ratios, key=lambda ratio: abs(ratio - 1))
+    made = measure.verdict(name, [worst], bound=bound, most=True, samples={}, peers=PEERS)
+    inside = sum(abs(ratio - 1) <= bound for ratio in ratios)
     return {
-        **found,
+        **made,
         "low": round(min(ratios), 4),
         "high": round(max(ratios), 4),
         "holds": inside == len(ratios),
@@ -161,7 +161,7 @@ def claim(name, rows, key, bound):
 
 def cost(models, quick):
     """Return claims on the step time of larger volumes under the need of a smaller one."""
-    found = []
+    rows = []
     rounds = 2 if quick else 7
     for model in models:
         size, bases = CURVES[model]
@@ -171,9 +171,9 @@ def cost(models, quick):
             runs = [{"way": "keep"}, {"way": "reference"}, *runs]
             result = train(model=model, size=size, rounds=rounds, runs=runs)["runs"]
             keep, reference = result.pop("keep"), result.pop("reference")
-            found += curve_claims(model, size, base, keep, reference, result, rounds)
-        found += peer_claims(model, size, rounds)
-    return found
+            rows += curve_claims(model, size, base, keep, reference, result, rounds)
+        rows += peer_claims(model, size, rounds)
+    return rows
 
 
 def curve_claims(model, size, base, keep, reference, runs, rounds):
@@ -189,7 +189,7 @@ def curve_claims(model, size, base, keep, reference, runs, rounds):
     if max(apart.values()) > allowed:
         allowed = max(allowed, OF_NUDGED * apart_if_nudged(model, size, rounds))
     first = {way: abs(run["losses"][0] / reference["losses"][0] - 1) for way, run in runs.items()}
-    found = [
+    verdicts = [
         measure.verdict(
             f"{name}: {what}, furthest from those with all kept, sums in order",
             [max(values.values())],
@@ -220,20 +220,20 @@ def curve_claims(model, size, base, keep, reference, runs, rounds):
                 "kept_peak_mib": keep["peak_mib"],
                 "losses_apart": apart[way],
                 "losses_may_be_apart": allowed,
-                **{one: plan[one] for one in ("swap", "recompute", "split")},
+                **{decision: plan[decision] for decision in ("swap", "recompute", "split")},
             }
         )
     if apart["planner"] > allowed:
-        return found
+        return verdicts
     bound = 1.01 if times == 1 else 1.20 if times < 3 else 1.35
     # Beyond 5 times nothing is claimed of the cost: it is only shown.
     if times < 5:
-        found.append(step_claim(f"{name}: step of planner / all kept", planner, keep, bound))
+        verdicts.append(step_claim(f"{name}: step of planner / all kept", planner, keep, bound))
     for way, run in runs.items():
         fits = run["peak_mib"] <= budget_mib * NEAR
         if way != "planner" and fits and apart[way] <= allowed:
-            found.append(step_claim(f"{name}: step of planner / {way}", planner, run, SAME))
-    return found
+            verdicts.append(step_claim(f"{name}: step of planner / {way}", planner, run, SAME))
+    return verdicts
 
 
 def apart_if_nudged(model, size, rounds):
@@ -245,7 +245,7 @@ def apart_if_nudged(model, size, rounds):
 
 def peer_claims(model, size, rounds):
     """Return claims on the planner with the peak that a peer without a budget reaches."""
-    found = []
+    verdicts = []
     for way in PEER_WAYS:
         settings = {"model": model, "size": size}
         alone = train(**settings, rounds=1, runs=[{"way": way}])["runs"][way]
@@ -268,9 +268,9 @@ def peer_claims(model, size, rounds):
             f"{model} {size}, {way} ({peer['peak_mib'] / keep['peak_mib']:.2f} of the peak and "
             f"{over:.2f} of the step with all kept): step of planner in its peak / its step"
         )
-        found.append(step_claim(name, planner, peer, SAME))
-        show({"name": name, "ratio": found[-1]["ratio"], "peak_mib": planner["peak_mib"]})
-    return found
+        verdicts.append(step_claim(name, planner, peer, SAME))
+        show({"name": name, "ratio": verdicts[-1]["ratio"], "peak_mib": planner["peak_mib"]})
+    return verdicts
 
 
 def ratios(run, other):
@@ -297,8 +297,8 @@ def main():
     parser.add_argument("--only", help="one of the models")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a look")
     options = parser.parse_args()
-    models = [one for one, *_ in COMBINATIONS] if options.what == "predictions" else list(BASE)
-    models = [one for one in dict.fromkeys(models) if options.only in (None, one)]
+    models = [model for model, *_ in COMBINATIONS] if options.what == "predictions" else list(BASE)
+    models = [model for model in dict.fromkeys(models) if options.only in (None, model)]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     measure.show(modes[options.what](models, options.quick))
 

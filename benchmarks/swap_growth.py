@@ -25,7 +25,7 @@ UNIT = {"unet3d": 8, "isensee": 16, "unet2d": 16}
 
 def growth(models, quick):
     """Return claims on the largest volume and batch that train in a capped arena."""
-    found = []
+    rows = []
     for model in models:
         base = BASE[model]
         cap_mib = least_cap(model, base)
@@ -49,7 +49,7 @@ def growth(models, quick):
             name = f"{model}: {times:.2f} times the {what}: {largest} in {cap_mib} MiB"
             if way == "whole":
                 name += f", over the {bound:.2f} that the largest op lets it be"
-            found.append(
+            rows.append(
                 measure.verdict(
                     name,
                     [times / bound if way == "whole" else times],
@@ -60,7 +60,7 @@ def growth(models, quick):
                 )
             )
             print(name, flush=True)
-    return found
+    return rows
 
 
 def largest_that_fits(model, cap_mib, way, key, sizes, most_tries):
@@ -72,12 +72,12 @@ def largest_that_fits(model, cap_mib, way, key, sizes, most_tries):
     low, high = 0, len(settings)
     while high - low > 1 and len(tried) != most_tries:
         middle = (low + high) // 2
-        one = settings[middle]
-        found = in_arena(cap_mib, way, model=model, **given, **{key: one})
-        room = found.get("finds_room")
-        tried[str(one)] = {"fits": found["fits"], "foretold": room}
-        show({"model": model, "way": way, key: one, **tried[str(one)]})
-        low, high = (middle, high) if found["fits"] else (low, middle)
+        value = settings[middle]
+        record = in_arena(cap_mib, way, model=model, **given, **{key: value})
+        room = record.get("finds_room")
+        tried[str(value)] = {"fits": record["fits"], "foretold": room}
+        show({"model": model, "way": way, key: value, **tried[str(value)]})
+        low, high = (middle, high) if record["fits"] else (low, middle)
     return settings[low], tried
 
 
@@ -96,13 +96,13 @@ def all_sizes(model, base, bound):
     """Return sizes up to a bound on their voxels over n^3, the one with the least sides of those
     with as many voxels, no side more than twice another."""
     sides = range(UNIT[model], 4 * base, UNIT[model])
-    found = {}
+    by_size = {}
     for size in itertools.combinations_with_replacement(sides, rank(model)):
         is_even = size[-1] <= 2 * size[0]
         if is_even and 1 <= voxels(size) / base ** rank(model) <= bound:
-            same = found.setdefault(voxels(size), size)
-            found[voxels(size)] = min(same, size, key=sum)
-    return [list(found[one])[::-1] for one in sorted(found)]
+            same = by_size.setdefault(voxels(size), size)
+            by_size[voxels(size)] = min(same, size, key=sum)
+    return [list(by_size[size])[::-1] for size in sorted(by_size)]
 
 
 def voxels(size):

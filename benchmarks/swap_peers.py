@@ -25,9 +25,9 @@ def made(way, make):
     mode, names = way.removeprefix("remat_"), []
     if mode == "list_of_layers":
         names = [
-            one.name
-            for one in make().layers
-            if not any(word in type(one).__name__ for word in DEAR)
+            layer.name
+            for layer in make().layers
+            if not any(word in type(layer).__name__ for word in DEAR)
         ]
         keras.backend.clear_session()
         keras.utils.set_random_seed(0)

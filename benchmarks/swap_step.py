@@ -109,10 +109,10 @@ def need(settings, size):
 def nudge(model):
     """Move each weight to the next number of its kind, up or down as drawn."""
     drawn = np.random.default_rng(0)
-    for one in model.trainable_variables:
-        value = one.numpy()
+    for variable in model.trainable_variables:
+        value = variable.numpy()
         towards = np.where(drawn.random(value.shape) < 0.5, -np.inf, np.inf)
-        one.assign(np.nextafter(value, towards.astype(value.dtype)))
+        variable.assign(np.nextafter(value, towards.astype(value.dtype)))
 
 
 def requested_peak(run):
@@ -129,13 +129,13 @@ def requested_peak(run):
 
 def _peak(allocations):
     live, total, peak = {}, 0, 0
-    for one in allocations:
-        if one.begins:
-            live[one.address] = one.num_bytes
-            total += one.num_bytes
+    for allocation in allocations:
+        if allocation.begins:
+            live[allocation.address] = allocation.num_bytes
+            total += allocation.num_bytes
             peak = max(peak, total)
         else:
-            total -= live.pop(one.address, 0)
+            total -= live.pop(allocation.address, 0)
     return peak
 
 
@@ -195,7 +195,7 @@ class Run:
 
     def found(self):
         """Return what is known after the steps; the first of them traced."""
-        weights = b"".join(one.numpy().tobytes() for one in self.model.variables)
+        weights = b"".join(variable.numpy().tobytes() for variable in self.model.variables)
         plans = self.support.plans if self.support else []
         return {
             "way": self.way,
@@ -228,7 +228,7 @@ def main(settings):
     needs = {size: need(settings, size) for size in sorted(sizes)}
     drawn = random.Random(0)
     runs = {run.get("name", run["way"]): run for run in settings["runs"]}
-    found = {"fits": True, "runs": {}}
+    result = {"fits": True, "runs": {}}
     with contextlib.ExitStack() as stack:
         made = {name: Run(settings, run, needs) for name, run in runs.items()}
         for run in made.values():
@@ -242,18 +242,18 @@ def main(settings):
                     run.timed_step()
             if not settings["capped"]:
                 for name, run in made.items():
-                    found["runs"][name] = run.found()
-                    found["runs"][name]["peak_mib"] = requested_peak(run.step) / MIB
+                    result["runs"][name] = run.found()
+                    result["runs"][name]["peak_mib"] = requested_peak(run.step) / MIB
             else:
-                found["runs"] = {name: run.found() for name, run in made.items()}
+                result["runs"] = {name: run.found() for name, run in made.items()}
         except tf.errors.ResourceExhaustedError:
-            found["fits"] = False
-        plans = [one.support.plans[-1] for one in made.values() if one.support]
-        found["finds_room"] = [one.finds_room for one in plans]
+            result["fits"] = False
+        plans = [built.support.plans[-1] for built in made.values() if built.support]
+        result["finds_room"] = [plan.finds_room for plan in plans]
     used = used_bytes()
     if used:
-        found["arena_peak_mib"] = used[1] / MIB
-    print(json.dumps(found))
+        result["arena_peak_mib"] = used[1] / MIB
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

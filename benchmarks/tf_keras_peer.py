@@ -71,7 +71,7 @@ def main(kind, folder):
     model.fit(
         dataset, epochs=1, steps_per_epoch=config.steps, verbose=0, callbacks=[clock, *callbacks]
     )
-    weights = np.concatenate([one.ravel() for one in model.get_weights()])
+    weights = np.concatenate([array.ravel() for array in model.get_weights()])
     facts = {
         "seconds": clock.seconds,
         "parameters": model.count_params(),

@@ -30,6 +30,7 @@ FLOORS = (
     ("bench.study",),
     ("bench.analysis",),
     ("bench.report",),
+    ("bench.notebooks",),
     ("bench.launch",),
     ("export",),
     ("bench",),

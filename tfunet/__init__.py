@@ -9,7 +9,7 @@ __all__ = ["RunConfig", "compare"]
 def __getattr__(name: str) -> Any:
     # On demand, so that `import tfunet` costs nothing.
     if name == "compare":
-        from tfunet.bench.compare import compare
+        from tfunet.bench.compare_backends import compare
 
         return compare
     if name == "RunConfig":

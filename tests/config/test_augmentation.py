@@ -3,8 +3,8 @@
 import pytest
 
 from tfunet import arguments
-from tfunet.bench.study.plan import plan
-from tfunet.bench.study.study import study_from_dict
+from tfunet.bench.study.study_file import study_from_dict
+from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.config.augmentation import KINDS, Amount, Augmentation, read_augmentation
 from tfunet.config.run import RunConfig, from_json
 
@@ -136,7 +136,7 @@ def test_a_study_varies_one_augmentation_and_checks_its_values():
             "grid": {"augmentation.rotation": [0, 15], "augmentation.scale": [[0.9, 1.1]]},
         }
     )
-    tables = [trial.config.augmentation for trial in plan(study, num_cores=1).trials]
+    tables = [trial.config.augmentation for trial in plan_trials(study, num_cores=1).trials]
     assert len(tables) == 2
     assert {"flips": False, "rotation": 15, "scale": [0.9, 1.1]} in tables
     for base in ({"augmentation": {"rotaton": 3}}, {"augmentation.rotation": 200}):

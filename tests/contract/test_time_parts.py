@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import runs
 
-from tfunet.bench.analysis.lost import lost
-from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.analysis.lost_efficiency import lost
+from tfunet.bench.records.sweep_record import read_sweep
 
 DELAYS = {"input_seconds": 0.1, "average_seconds": 0.15, "straggler_seconds": 0.2}
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]

@@ -23,7 +23,7 @@ from paths import ROOT
 from PIL import Image
 from synthetic_sweep import write_swap_sweep  # of a folder that is not a package
 
-from tfunet.bench.analysis.campaign import WARNINGS
+from tfunet.bench.report.campaign_report import WARNINGS
 
 NOTEBOOKS = ROOT / "notebooks"
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
@@ -76,12 +76,12 @@ def outputs(notebook):
 
 
 def printed(notebook):
-    return "".join(one.text for one in outputs(notebook) if one.output_type == "stream")
+    return "".join(output.text for output in outputs(notebook) if output.output_type == "stream")
 
 
 def shown(notebook, kind):
     """What was displayed in a MIME type."""
-    return [one.data[kind] for one in outputs(notebook) if kind in one.get("data", {})]
+    return [output.data[kind] for output in outputs(notebook) if kind in output.get("data", {})]
 
 
 def titles(notebook):
@@ -149,11 +149,11 @@ def test_scaling_prints_the_published_efficiencies_and_what_they_are_worth(tmp_p
     notebook = executed("scaling", tmp_path, campaign=str(tmp_path))
     text = printed(notebook)
     rows = [line.split() for line in text.splitlines()]
-    found = {(row[0], row[1]): row[4] for row in rows if len(row) == 7 and row[1].isdigit()}
+    by_name = {(row[0], row[1]): row[4] for row in rows if len(row) == 7 and row[1].isdigit()}
     for kind, efficiencies in PUBLISHED.items():
         for count, value in zip(GPUS, efficiencies, strict=True):
             native = "mirrored" if count == 2 else "multiworker"
-            assert found["horovod" if kind else native, str(count)] == f"{value:.3f}"
+            assert by_name["horovod" if kind else native, str(count)] == f"{value:.3f}"
     assert all(warning in text for warning in WARNINGS)
     assert titles(notebook)[-1] == "Beside the published campaign"
     page = shown(notebook, "text/html")[-1]
@@ -258,13 +258,13 @@ def test_segmentation_predicts_the_worst_and_the_best_case(trained, tmp_path):
     first, *pictures = titles(notebook)
     assert first == "Dice of every case"
     assert len(pictures) == 2
-    assert all(re.match(r"[abcd]: Dice square 0\.\d+", one) for one in pictures)
+    assert all(re.match(r"[abcd]: Dice square 0\.\d+", drawing) for drawing in pictures)
     assert "40 x 56" not in printed(notebook)  # predicted at the pixels of the training
     assert "32 x 45 in " in printed(notebook)
     # The worst case first, in the table too.
     (table,) = shown(notebook, "text/markdown")
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
-    assert [row[0].strip("| ") for row in rows] == [one[0] for one in pictures]
+    assert [row[0].strip("| ") for row in rows] == [drawing[0] for drawing in pictures]
 
 
 @pytest.mark.multiprocess
@@ -291,9 +291,9 @@ def test_segmentation_as_it_is_kept(tmp_path):
     first, *pictures = titles(executed("segmentation", tmp_path))
     assert first == "Dice of every case"
     # As good as its records say, on the images as they are stored.
-    assert [one.split(":")[0] for one in pictures] == ["rat8_V915", "rat6_data15"]
-    for one in pictures:
-        assert fmean(map(float, re.findall(r"\d\.\d{3}", one))) > 0.8
+    assert [drawing.split(":")[0] for drawing in pictures] == ["rat8_V915", "rat6_data15"]
+    for drawing in pictures:
+        assert fmean(map(float, re.findall(r"\d\.\d{3}", drawing))) > 0.8
 
 
 @pytest.mark.multiprocess

@@ -107,7 +107,7 @@ def test_parameters_of_tflms_are_taken(place):
 @pytest.mark.parametrize("page", PAGES)
 def test_toml_is_what_tfunet_reads(page):
     from tfunet.arguments import from_dict
-    from tfunet.bench.study.study import study_from_dict
+    from tfunet.bench.study.study_file import study_from_dict
 
     for block in blocks(page, "toml"):
         table = tomllib.loads(block)

@@ -9,8 +9,8 @@ import tensorflow as tf
 from paths import ROOT
 from synthetic_sweep import MIB, write_swap_sweep
 
-from tfunet.bench.records.collect import read_sweep
-from tfunet.bench.records.series import read_steps
+from tfunet.bench.records.run_tables import read_steps
+from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.cli import main
 from tfunet.export.mlperf import PREFIX, mlperf_lines
 from tfunet.export.tensorboard import write_events
@@ -22,7 +22,7 @@ SWEEP = ROOT / "logs/reference/sem"
 
 @pytest.fixture(scope="module")
 def trial():
-    return next(one for one in read_sweep(SWEEP).trials if one.config.backend == "horovod")
+    return next(trial for trial in read_sweep(SWEEP).trials if trial.config.backend == "horovod")
 
 
 def entries(trial):
@@ -32,18 +32,18 @@ def entries(trial):
 
 
 def test_mlperf_lines_tell_the_run_in_order(trial):
-    found = entries(trial)
-    assert [one["time_ms"] for one in found] == sorted(one["time_ms"] for one in found)
-    values = {one["key"]: one["value"] for one in found}
+    lines = entries(trial)
+    assert [one["time_ms"] for one in lines] == sorted(one["time_ms"] for one in lines)
+    values = {one["key"]: one["value"] for one in lines}
     assert values["global_batch_size"] == trial.config.global_samples
     assert values["eval_samples"] == len(RunFolder(trial.folder).read_split()["validation"])
     assert values["eval_accuracy"] == pytest.approx(trial.result.mean_dice)
     epochs = read_rows(trial.folder / "epochs.csv")
-    spent = [one["time_ms"] for one in found if one["key"] in ("epoch_start", "epoch_stop")]
+    spent = [one["time_ms"] for one in lines if one["key"] in ("epoch_start", "epoch_stop")]
     assert spent[1] - spent[0] == pytest.approx(1000 * float(epochs[0]["training_seconds"]), abs=1)
     assert len(spent) == 2 * len(epochs)
-    assert found[-1]["key"] == "run_stop"
-    assert found[-1]["metadata"] == {"status": "success"}
+    assert lines[-1]["key"] == "run_stop"
+    assert lines[-1]["metadata"] == {"status": "success"}
 
 
 def test_mlperf_lines_of_a_run_that_failed_end_as_aborted(trial, tmp_path):
@@ -57,10 +57,12 @@ def test_mlperf_lines_of_a_run_that_failed_end_as_aborted(trial, tmp_path):
 def test_every_trial_of_a_sweep_is_exported_for_tensorboard(trial, tmp_path, capsys):
     assert main(["export", str(SWEEP), "--to", "tensorboard", "--out", str(tmp_path)]) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == sorted(one.id for one in read_sweep(SWEEP).trials)
+    assert written == sorted(trial.id for trial in read_sweep(SWEEP).trials)
     (path,) = (tmp_path / trial.id).iterdir()
     assert str(path) in capsys.readouterr().out
-    events = [one for one in tf.compat.v1.train.summary_iterator(str(path)) if one.summary.value]
+    events = [
+        event for event in tf.compat.v1.train.summary_iterator(str(path)) if event.summary.value
+    ]
     scalars = {}
     for event in events:
         for value in event.summary.value:
@@ -73,17 +75,17 @@ def test_every_trial_of_a_sweep_is_exported_for_tensorboard(trial, tmp_path, cap
     regions = ("axon", "myelin")
     dice = fmean(scalars[f"validation/dice_{region}"][-1][1] for region in regions)
     assert dice == pytest.approx(trial.result.mean_dice)
-    assert [one.wall_time for one in events] == sorted(one.wall_time for one in events)
+    assert [event.wall_time for event in events] == sorted(event.wall_time for event in events)
 
 
 def swap_scalars(path):
     """Return (step, value) of what an event file tells of large-model support."""
-    found = {}
+    collected = {}
     for event in tf.compat.v1.train.summary_iterator(str(path)):
         for value in event.summary.value:
             if value.tag.startswith("swap/"):
-                found.setdefault(value.tag, []).append((event.step, value.simple_value))
-    return found
+                collected.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return collected
 
 
 def test_swap_traffic_is_exported_for_tensorboard(tmp_path):
@@ -94,7 +96,7 @@ def test_swap_traffic_is_exported_for_tensorboard(tmp_path):
     (traced / "spans-0.csv").write_text("".join(f"{line}\n" for line in lines))
     out = tmp_path / "out"
     assert main(["export", str(tmp_path / "sweep"), "--to", "tensorboard", "--out", str(out)]) == 0
-    found = {path.parent.name: swap_scalars(path) for path in out.glob("*/events*")}
+    by_name = {path.parent.name: swap_scalars(path) for path in out.glob("*/events*")}
     # Of the larger of two plans, at the end of each epoch.
     ends = [int(row["steps"]) for row in read_rows(traced / "epochs.csv")]
     planned = {
@@ -105,14 +107,14 @@ def test_swap_traffic_is_exported_for_tensorboard(tmp_path):
         "swap/planned_peak_bytes": 20 * MIB,
     }
     measured = {"swap/measured_peak_bytes": 21 * MIB}
-    one = found.pop(traced.name)
+    one = by_name.pop(traced.name)
     # The step that traces is left out.
     assert one.pop("swap/measured_out_seconds") == [(2, 0.75)]
     assert one.pop("swap/measured_in_seconds") == [(2, 0.125)]
     for name, value in (planned | measured).items():
         assert one.pop(name) == [(end, pytest.approx(value)) for end in ends]
     assert one == {}
-    for name, others in found.items():  # Of runs that were not traced.
+    for name, others in by_name.items():  # Of runs that were not traced.
         has_support, is_measured = "24mib" in name, name.startswith("single")
         told = planned | (measured if is_measured else {}) if has_support else {}
         assert sorted(others) == sorted(told)
@@ -124,9 +126,9 @@ def test_a_step_of_several_passes_copies_as_many_times(tmp_path):
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**config, "accumulation": 2}))
     write_events(run, tmp_path / "out")
-    found = swap_scalars(next((tmp_path / "out").iterdir()))
-    assert {value for _, value in found["swap/copied_out_bytes"]} == {40 * MIB}
-    assert {value for _, value in found["swap/planned_peak_bytes"]} == {20 * MIB}
+    scalars = swap_scalars(next((tmp_path / "out").iterdir()))
+    assert {value for _, value in scalars["swap/copied_out_bytes"]} == {40 * MIB}
+    assert {value for _, value in scalars["swap/planned_peak_bytes"]} == {20 * MIB}
 
 
 @pytest.mark.parametrize(
@@ -149,4 +151,4 @@ def test_perfetto_file_is_written_beside_the_run(tmp_path, capsys):
     path = run / "perfetto" / "one.json"
     assert str(path) in capsys.readouterr().out
     events = json.loads(path.read_text())["traceEvents"]
-    assert [one["dur"] for one in events if one["ph"] == "X"] == [250_000.0]
+    assert [event["dur"] for event in events if event["ph"] == "X"] == [250_000.0]

@@ -31,23 +31,23 @@ def run(tmp_path):
 
 def rows(found):
     return {
-        (one["pid"], one["tid"]): one["args"]["name"]
-        for one in found["traceEvents"]
-        if one["name"] == "thread_name"
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in found["traceEvents"]
+        if event["name"] == "thread_name"
     }
 
 
 def shown(found):
     return [
-        (one["pid"], one["name"], one["ts"], one["dur"])
-        for one in found["traceEvents"]
-        if one["ph"] == "X"
+        (event["pid"], event["name"], event["ts"], event["dur"])
+        for event in found["traceEvents"]
+        if event["ph"] == "X"
     ]
 
 
 def test_every_process_has_its_rows_and_time_begins_with_the_first(run):
-    found = json.loads(json.dumps(trace(run)))
-    assert shown(found) == [
+    traced = json.loads(json.dumps(trace(run)))
+    assert shown(traced) == [
         (0, "start", 0.0, 500_000.0),
         (0, "first step", 1_000_000.0, 250_000.0),
         (0, "step", 2_000_000.0, 250_000.0),
@@ -57,12 +57,16 @@ def test_every_process_has_its_rows_and_time_begins_with_the_first(run):
         (1, "first step", 2_000_000.0, 250_000.0),
         (1, "input", 2_000_000.0, 100_000.0),
     ]
-    assert found["otherData"]["begin_unix_seconds"] == BEGIN
-    named = rows(found)
-    at = {(one["pid"], one["tid"]) for one in found["traceEvents"] if one["name"] == "input"}
-    assert {named[one] for one in at} == {"input"}
-    at = {(one["pid"], one["tid"]) for one in found["traceEvents"] if one["name"] == "step"}
-    assert {named[one] for one in at} == {"run"}
+    assert traced["otherData"]["begin_unix_seconds"] == BEGIN
+    named = rows(traced)
+    at = {
+        (event["pid"], event["tid"]) for event in traced["traceEvents"] if event["name"] == "input"
+    }
+    assert {named[event] for event in at} == {"input"}
+    at = {
+        (event["pid"], event["tid"]) for event in traced["traceEvents"] if event["name"] == "step"
+    }
+    assert {named[event] for event in at} == {"run"}
 
 
 def test_replicas_of_one_process_that_overlap_are_in_rows_of_their_own(tmp_path):
@@ -70,9 +74,9 @@ def test_replicas_of_one_process_that_overlap_are_in_rows_of_their_own(tmp_path)
         for begin, seconds in ((1.0, 0.5), (1.2, 0.5), (2.0, 0.1), (1.8, 0.1)):
             row = {"step": 1, "name": "all-reduce", "begin_seconds": begin, "seconds": seconds}
             table.append(row)
-    found = trace(tmp_path)
-    at = [one["tid"] for one in found["traceEvents"] if one["name"] == "all-reduce"]
-    named = [rows(found)[0, tid] for tid in at]
+    traced = trace(tmp_path)
+    at = [event["tid"] for event in traced["traceEvents"] if event["name"] == "all-reduce"]
+    named = [rows(traced)[0, tid] for tid in at]
     assert named == ["all-reduce", "all-reduce", "all-reduce", "all-reduce 2"]
 
 
@@ -80,16 +84,16 @@ def test_first_step_of_each_attempt_is_named(tmp_path):
     with RunFolder(tmp_path).spans_table(0) as table:
         for at, name in enumerate(("start", "step", "step", "start", "saving", "step", "step")):
             table.append({"step": at, "name": name, "begin_seconds": at, "seconds": 1.0})
-    names = [one["name"] for one in trace(tmp_path)["traceEvents"] if one["ph"] == "X"]
+    names = [event["name"] for event in trace(tmp_path)["traceEvents"] if event["ph"] == "X"]
     assert names == ["start", "first step", "step", "start", "saving", "first step", "step"]
 
 
 def test_ops_are_below_their_process(run):
     op = OpSpan(thread="/host:CPU worker", name="Conv2D", begin_seconds=BEGIN + 1.5, seconds=0.01)
-    found = trace(run, {1: [op]})
-    (event,) = [one for one in found["traceEvents"] if one["name"] == "Conv2D"]
+    traced = trace(run, {1: [op]})
+    (event,) = [event for event in traced["traceEvents"] if event["name"] == "Conv2D"]
     assert (event["pid"], event["ts"], event["dur"]) == (1, 1_500_000.0, 10_000.0)
-    assert rows(found)[1, event["tid"]] == "TensorFlow: /host:CPU worker"
+    assert rows(traced)[1, event["tid"]] == "TensorFlow: /host:CPU worker"
 
 
 @pytest.mark.parametrize(
@@ -101,10 +105,10 @@ def test_timeline_of_horovod_is_moved_to_the_time_of_the_run(run, end):
     path.parent.mkdir(parents=True)
     path.write_text(TIMELINE % ((BEGIN + 1) * 1e6) + end)
     events = trace(run)["traceEvents"]
-    (event,) = [one for one in events if one.get("name") == "ALLREDUCE"]
+    (event,) = [event for event in events if event.get("name") == "ALLREDUCE"]
     assert event["ts"] == 1_001_000.0
     assert event["pid"] not in (0, 1)
-    names = [one["args"]["name"] for one in events if one.get("name") == "process_name"]
+    names = [event["args"]["name"] for event in events if event.get("name") == "process_name"]
     assert names == ["process 0", "process 1", "Horovod: timeline", "Horovod: gradients"]
 
 

@@ -95,7 +95,7 @@ def test_commit_of_the_tree_that_holds_the_file(tmp_path):
 
 def test_facts_and_supervisor_import_no_tensorflow():
     code = (
-        "import sys, tfunet.bench.launch.launch, tfunet.machine.environment, tfunet.exit_codes;"
+        "import sys, tfunet.bench.launch.launch_run, tfunet.machine.environment, tfunet.exit_codes;"
         "tfunet.machine.environment.environment();"
         "print([one for one in ('tensorflow', 'keras', 'horovod', 'numpy') if one in sys.modules])"
     )

@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 import tfunet
-from tfunet.bench.launch.launch import fewer, launch
+from tfunet.bench.launch.launch_run import launch
+from tfunet.bench.launch.processes_to_start import fewer
 from tfunet.config.run import RunConfig
 from tfunet.process.watchdog import Beat, Watch
 from tfunet.record import RunFolder

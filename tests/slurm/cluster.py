@@ -17,7 +17,7 @@ from pathlib import Path
 
 from paths import ROOT
 
-CHILD = ROOT / "tfunet/bench/launch/child.py"
+CHILD = ROOT / "tfunet/bench/launch/exec_on_cores.py"
 PACKAGES = {"slurmctld": "slurm-wlm", "munged": "munge"}
 INSTALL_SECONDS = 300
 START_SECONDS = 120

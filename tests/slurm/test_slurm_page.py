@@ -9,8 +9,8 @@ import pytest
 from paths import ROOT
 
 from tfunet import exit_codes
-from tfunet.bench.launch.submit import dry_run
-from tfunet.bench.study.study import read_study
+from tfunet.bench.launch.slurm_submit import dry_run
+from tfunet.bench.study.study_file import read_study
 from tfunet.cli import main
 from tfunet.machine.code_version import code_hash
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tfunet import exit_codes
-from tfunet.bench.launch.status import status
+from tfunet.bench.launch.sweep_status import status
 from tfunet.cli import main
 
 pytestmark = [pytest.mark.slurm, pytest.mark.multiprocess, pytest.mark.timeout(2400)]

@@ -58,15 +58,15 @@ def shows_all(report, folder):
         timeout=400,
     )
     assert "<title>" in done.stdout, done.stderr
-    found = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
-    assert (found["errors"], found["requests"]) == ([], [])
-    assert not found["wide"]  # Nothing but tables needs to be scrolled sideways.
+    traced = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
+    assert (traced["errors"], traced["requests"]) == ([], [])
+    assert not traced["wide"]  # Nothing but tables needs to be scrolled sideways.
     upwards, downwards = (
-        [float(one) for one in column if re.match(r"\d", one)] for column in found["sorted"]
+        [float(one) for one in column if re.match(r"\d", one)] for column in traced["sorted"]
     )
     assert upwards == sorted(upwards) == downwards[::-1]
     assert len(upwards) > 1
-    assert found["left"]
-    assert all("single" in row and "done" in row for row in found["left"])
-    assert len(found["sizes"]) == len(report.figures)
-    assert all(width > 500 and height > 200 for width, height in found["sizes"])
+    assert traced["left"]
+    assert all("single" in row and "done" in row for row in traced["left"])
+    assert len(traced["sizes"]) == len(report.figures)
+    assert all(width > 500 and height > 200 for width, height in traced["sizes"])

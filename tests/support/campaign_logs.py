@@ -27,7 +27,7 @@ def write_log(path, seconds, epochs=200):
     times = [seconds * (1 + 0.002 * (-1) ** at) for at in range(epochs)]
     times[105] *= 1.8
     scale = seconds * (epochs - 1) / sum(times[1:])
-    times = [FIRST, *(one * scale for one in times[1:])]
+    times = [FIRST, *(value * scale for value in times[1:])]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(HEADER)

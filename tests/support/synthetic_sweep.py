@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tfunet.bench.study.plan import Trial, plan, plan_json
-from tfunet.bench.study.study import Study, study_from_dict
+from tfunet.bench.study.plan_text import plan_json
+from tfunet.bench.study.study_file import Study, study_from_dict
 from tfunet.bench.study.toml_writer import study_toml
+from tfunet.bench.study.trial_plan import Trial, plan_trials
 from tfunet.files.atomic import write_atomic
 from tfunet.record import CASE_COLUMNS, RunFolder
 from tfunet.swap.plan.plan import Plan
@@ -69,7 +70,7 @@ def write_sweep(
     Images per second are 10 for each replica, times `speed` of the backend for more than one,
     times what all trials of a repeat share, times (1 + noise * a normal number).
     """
-    planned = plan(study or make_study(), num_cores=64)
+    planned = plan_trials(study or make_study(), num_cores=64)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "study.toml", study_toml(planned.study))
     write_atomic(folder / "plan.json", json.dumps(plan_json(planned)))

@@ -1,7 +1,6 @@
 """Runs one trial inside its SLURM job: `python -m tfunet.bench.trial --code HASH FOLDER srun ...`.
 
-What a job script ends with. It writes down how srun ended; what the run itself has to say, its
-processes write.
+The last line of a job script. It records how srun ended; the processes of the run write the rest.
 """
 
 import argparse
@@ -13,16 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.bench.launch.output import last_words
-from tfunet.bench.launch.process import signals_noted
+from tfunet.bench.launch.child_process import signals_noted
+from tfunet.bench.launch.local_sweep import execute
+from tfunet.bench.launch.process_output import TAIL_LINES, last_words
 from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again
-from tfunet.bench.launch.sweep import execute, give_up, set_aside
-from tfunet.bench.records.collect import FINISHED, TrialRecord, planned_trial, read_plan, read_sweep
+from tfunet.bench.launch.sweep_folder import give_up, set_aside
+from tfunet.bench.records.sweep_record import (
+    FINISHED,
+    TrialRecord,
+    planned_trial,
+    read_plan,
+    read_sweep,
+)
 from tfunet.bench.study.hopeless import read_rule
 from tfunet.machine.code_version import code_hash
 from tfunet.record import RunFolder
 
-# As srun 22.05 writes: "srun: error: n10: task 1: Killed", "srun: error: n2: tasks 0-1: Exited
+# As srun 22.05 prints it: "srun: error: n10: task 1: Killed", "srun: error: n2: tasks 0-1: Exited
 # with exit code 2".
 ENDED = re.compile(r"^srun: error: (\S+): tasks? (\d+)[^:]*: (.+)$", re.MULTILINE)
 EXITED = re.compile(r"Exited with exit code (\d+)")
@@ -30,7 +36,7 @@ EXITED = re.compile(r"Exited with exit code (\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A process that srun says failed: the first, since the others are ended because of it."""
+    """The first process that srun reports as failed; it ends the others because of it."""
 
     host: str
     process: int
@@ -38,36 +44,36 @@ class Ended:
 
     @property
     def exit_code(self) -> int:
-        """What the trial ends with for it."""
-        found = EXITED.search(self.words)
-        code = int(found[1]) if found else exit_codes.PROCESS_DIED
+        """The exit code of the trial."""
+        match = EXITED.search(self.words)
+        code = int(match[1]) if match else exit_codes.PROCESS_DIED
         return code if code in exit_codes.ON_PURPOSE else exit_codes.PROCESS_DIED
 
 
 def first_failure(messages: str) -> Ended | None:
-    """Return the process that srun's messages name first; None if they name none."""
-    found = ENDED.search(messages)
-    if not found:
+    """Return the process that srun's messages name first, or None."""
+    match = ENDED.search(messages)
+    if not match:
         return None
-    return Ended(host=found[1], process=int(found[2]), words=found[3].strip())
+    return Ended(host=match[1], process=int(match[2]), words=match[3].strip())
 
 
 def run_trial(
     trial: TrialRecord, command: Sequence[str], code: str, environment: Mapping[str, str]
 ) -> int:
-    """Run `command`, which runs the trial, and return an exit code; its folder tells the rest.
+    """Run `command`, which runs the trial, and return an exit code.
 
-    A job that SLURM, or we, queued again goes on from its checkpoint; any other starts anew. After
-    exit code 75 of the command the job is queued again.
+    A job that was queued again goes on from its checkpoint; any other job starts anew. After exit
+    code 75 of the command, the job is queued again.
     """
     folder = RunFolder(trial.folder)
     if trial.folder.is_dir() and folder.is_locked():
         raise ValueError(f"{trial.folder} is in use by another job.")
     root = trial.folder.parent
-    # The study may have changed since the job was submitted: the plan is the newest.
+    # The plan is newer than the job script if the study has changed since.
     rule = read_rule(read_plan(root).get("hopeless"))
     is_again = int(environment.get("SLURM_RESTART_COUNT") or 0) > 0
-    # One that has begun goes on, whatever its cell looks like now.
+    # A trial that has begun goes on, even if its cell is hopeless now.
     if not (is_again and (trial.folder / "checkpoint.npz").is_file()):
         if reason := give_up(trial, read_sweep(root).trials if rule else (), rule):
             print(f"{trial.id} is not run, hopeless: {reason}")
@@ -77,8 +83,8 @@ def run_trial(
     with signals_noted() as noted, folder.locked():
         if (now := code_hash()) != code:
             folder.write_failure(
-                f"the code has changed since the job was submitted (it was {code}, is {now}): "
-                "submit it anew with tfunet sweep resume, or go back to that code",
+                f"the code has changed since the job was submitted (from {code} to {now}): submit "
+                "it again with tfunet sweep resume, or go back to the earlier code",
                 exit_codes.BAD_INPUT,
             )
             return exit_codes.BAD_INPUT
@@ -89,7 +95,7 @@ def run_trial(
         if folder.is_done():
             return exit_codes.OK
         if noted:
-            # SLURM ends the job, and knows whether it will run again.
+            # SLURM ends the job, and decides whether it runs again.
             folder.write_failure("ended by SLURM: cancelled, preempted or out of time", 143)
             return exit_codes.TERMINATED
         if ended == exit_codes.STOPPED:
@@ -98,11 +104,11 @@ def run_trial(
 
 
 def _again(folder: RunFolder, job: str) -> int:
-    folder.write_failure("stopped by a signal of SLURM's, to be run again", exit_codes.TERMINATED)
+    folder.write_failure("stopped by a signal of SLURM, to run again", exit_codes.TERMINATED)
     try:
         queue_again(job)
     except NoAnswerError as error:
-        print(f"tfunet: {error}. Run it again with: tfunet sweep resume", file=sys.stderr)
+        print(f"tfunet: {error}. To run it again: tfunet sweep resume", file=sys.stderr)
     return exit_codes.STOPPED
 
 
@@ -110,11 +116,12 @@ def _explain(code: int, trial: TrialRecord, folder: RunFolder, messages: str) ->
     failed = first_failure(messages)
     if failed is None:
         errors = [line for line in messages.splitlines() if "error" in line]
-        reason = errors[-1] if errors else f"srun ended with {code}, without a result"
+        reason = errors[-1] if errors else f"srun ended with exit code {code} and without a result"
         folder.write_failure(reason, exit_codes.PROCESS_DIED)
         return exit_codes.PROCESS_DIED
     log = folder.log_path(failed.process)
-    said = last_words(log)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    said = last_words(lines[-TAIL_LINES:])
     reason = f"process {failed.process} on {failed.host}: {failed.words}, see {log.name}"
     folder.write_failure(f"{reason}: {said}" if said else reason, failed.exit_code, failed.process)
     return failed.exit_code
@@ -123,9 +130,11 @@ def _explain(code: int, trial: TrialRecord, folder: RunFolder, messages: str) ->
 def main() -> int:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(prog="python -m tfunet.bench.trial", description=__doc__)
-    parser.add_argument("folder", type=Path, help="folder of a trial in that of its sweep")
-    parser.add_argument("--code", required=True, help="hash of the code that was planned")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="what runs it")
+    parser.add_argument(
+        "folder", type=Path, help="folder of the trial, inside the folder of its sweep"
+    )
+    parser.add_argument("--code", required=True, help="hash of the planned code")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="command that runs the trial")
     options = parser.parse_args()
     try:
         trial = planned_trial(options.folder.parent, options.folder.name)

@@ -11,7 +11,7 @@ from tfunet import exit_codes
 from tfunet.commands.parsers import add_command
 
 if TYPE_CHECKING:
-    from tfunet.bench.records.collect import TrialRecord
+    from tfunet.bench.records.sweep_record import TrialRecord
 
 FORMATS = {
     "perfetto": "what each process did when (runs with trace = true), for ui.perfetto.dev",
@@ -36,7 +36,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from tfunet.bench.records.collect import read_sweep
+    from tfunet.bench.records.sweep_record import read_sweep
 
     trials = [
         trial for trial in read_sweep(options.folder).trials if _can_be_exported(trial, options.to)

@@ -33,12 +33,12 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from tfunet.bench.analysis.campaign import is_campaign
+    from tfunet.bench.records.published_campaign import is_campaign
 
     if is_campaign(options.folder):
         return _report_campaign(options)
     if options.json:
-        from tfunet.bench.report.report import summary_json
+        from tfunet.bench.report.sweep_report import summary_json
 
         print(json.dumps(summary_json(options.folder, options.target_dice), indent=1))
         return exit_codes.OK
@@ -48,17 +48,17 @@ def _report(options: argparse.Namespace) -> int:
 
 def print_report(folder: Path, out: Path | None, target_dice: float | None = None) -> None:
     """Print the summary of a sweep and write its report, by default beside its records."""
-    from tfunet.bench.report.report import summary_table, write_report
+    from tfunet.bench.report.sweep_report import summary_table, write_report
 
     print(summary_table(folder, target_dice))
     print(f"Report: {write_report(folder, out, target_dice).html}")
 
 
 def _report_campaign(options: argparse.Namespace) -> int:
-    from tfunet.bench.analysis.campaign import (
+    from tfunet.bench.records.published_campaign import read_campaign
+    from tfunet.bench.report.campaign_report import (
         campaign_json,
         campaign_text,
-        read_campaign,
         write_campaign_report,
     )
 
@@ -72,7 +72,8 @@ def _report_campaign(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from tfunet.bench.analysis.compare_sweeps import change_json, change_text, compare_sweeps
+    from tfunet.bench.analysis.two_sweeps import compare_sweeps
+    from tfunet.bench.report.two_sweeps_text import change_json, change_text
 
     change = compare_sweeps(options.first, options.second, options.tolerance)
     print(json.dumps(change_json(change), indent=1) if options.json else change_text(change))

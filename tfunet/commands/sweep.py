@@ -63,15 +63,17 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from tfunet.bench.study.plan import plan, plan_json, plan_table
-    from tfunet.bench.study.study import read_study
+    from tfunet.bench.study.plan_text import plan_json, plan_table
+    from tfunet.bench.study.study_file import read_study
+    from tfunet.bench.study.trial_plan import plan_trials
 
-    planned = plan(read_study(options.study))
+    planned = plan_trials(read_study(options.study))
     if options.precision is None and (options.noise is not None or options.out is not None):
         raise ValueError("--noise and --out need --precision. Give it too, such as --precision 2%.")
     table, text = plan_json(planned), plan_table(planned)
     if options.precision is not None:
-        from tfunet.bench.analysis.precision import need_json, need_of, need_text
+        from tfunet.bench.analysis.repeats_needed import need_of
+        from tfunet.bench.report.repeats_needed_text import need_json, need_text
 
         folder = options.out or LOGS / planned.study.name
         try:
@@ -87,17 +89,17 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from tfunet.bench.study.study import read_study
+    from tfunet.bench.study.study_file import read_study
 
     study = read_study(options.study)
     folder = options.out or LOGS / study.name
     if options.dry_run and not options.slurm:
         raise ValueError("--dry-run prints job scripts: give --slurm too, or use sweep plan.")
     if not options.slurm:
-        from tfunet.bench.launch.sweep import run_sweep
+        from tfunet.bench.launch.local_sweep import run_sweep
 
         return _ended(folder, run_sweep(study, folder))
-    from tfunet.bench.launch.submit import dry_run, submit_sweep
+    from tfunet.bench.launch.slurm_submit import dry_run, submit_sweep
 
     if options.dry_run:
         print(dry_run(study, folder))
@@ -107,20 +109,20 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _wait(options: argparse.Namespace) -> int:
-    from tfunet.bench.launch.submit import wait_for
+    from tfunet.bench.launch.slurm_submit import wait_for
 
     return _ended(options.folder, wait_for(options.folder))
 
 
 def _resume(options: argparse.Namespace) -> int:
-    from tfunet.bench.launch.control import resume_sweep
+    from tfunet.bench.launch.resume_and_cancel import resume_sweep
 
     code = resume_sweep(options.folder, options.states)
     return _submitted(options.folder) if code is None else _ended(options.folder, code)
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    from tfunet.bench.launch.control import cancel_sweep
+    from tfunet.bench.launch.resume_and_cancel import cancel_sweep
 
     names = cancel_sweep(options.folder, options.trials)
     print("\n".join(f"cancelled: {name}" for name in names) or "No trial runs or is queued.")
@@ -139,7 +141,7 @@ def _ended(folder: Path, code: int) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from tfunet.bench.launch.status import status, status_table
+    from tfunet.bench.launch.sweep_status import status, status_table
 
     folder = options.folder
     print(json.dumps(status(folder), indent=1) if options.json else status_table(folder))

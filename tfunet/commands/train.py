@@ -29,7 +29,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 def _train(options: argparse.Namespace) -> int:
     from tfunet.arguments import check_names, parse, run_parser
     from tfunet.backend import num_processes
-    from tfunet.bench.launch.launch import launch
+    from tfunet.bench.launch.launch_run import launch
     from tfunet.record import RunFolder
     from tfunet.worker import own_place, take_part
 

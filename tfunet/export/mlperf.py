@@ -1,22 +1,22 @@
-"""A run as log lines of MLPerf's form, for programs that read those."""
+"""Writes a run as log lines in the format of MLPerf."""
 
 import json
 import math
 from collections.abc import Iterator
 from typing import Any
 
-from tfunet.bench.records.collect import FINISHED, TrialRecord
 from tfunet.bench.records.epoch_times import epoch_times
+from tfunet.bench.records.sweep_record import FINISHED, TrialRecord
 from tfunet.record import RunFolder
 
 PREFIX = ":::MLLOG "
 
 
 def mlperf_lines(trial: TrialRecord) -> Iterator[str]:
-    """Yield a run's log lines (https://github.com/mlcommons/logging), `eval_accuracy` being Dice.
+    """Yield the log lines of a run (https://github.com/mlcommons/logging); `eval_accuracy` is Dice.
 
-    Keys and events are MLPerf's own; that makes a run no submission. Times are Unix times in ms,
-    or count from 0 where the record has none (`epoch_times`). A run that is not done ends as
+    Keys and events are those of MLPerf, but a run is no valid submission. Times are Unix times in
+    ms, or count from 0 if the record has none (`epoch_times`). A run that is not done ends as
     aborted.
     """
     config, folder = trial.config, RunFolder(trial.folder)
@@ -52,16 +52,16 @@ def mlperf_lines(trial: TrialRecord) -> Iterator[str]:
     first = times[0].training_begin if times else began
     yield line("init_stop", None, first, "INTERVAL_END")
     yield line("run_start", None, first, "INTERVAL_START")
-    for one in times:
-        about = {"epoch_num": one.epoch}
-        yield line("epoch_start", None, one.training_begin, "INTERVAL_START", **about)
-        yield line("epoch_stop", None, one.training_end, "INTERVAL_END", **about)
-        if one.mean_dice is not None:
-            yield line("eval_start", None, one.evaluation_begin, "INTERVAL_START", **about)
+    for epoch in times:
+        about = {"epoch_num": epoch.epoch}
+        yield line("epoch_start", None, epoch.training_begin, "INTERVAL_START", **about)
+        yield line("epoch_stop", None, epoch.training_end, "INTERVAL_END", **about)
+        if epoch.mean_dice is not None:
+            yield line("eval_start", None, epoch.evaluation_begin, "INTERVAL_START", **about)
             # JSON has no NaN.
-            dice = one.mean_dice if math.isfinite(one.mean_dice) else None
-            yield point("eval_accuracy", dice, one.end, **about)
-            yield line("eval_stop", None, one.end, "INTERVAL_END", **about)
+            dice = epoch.mean_dice if math.isfinite(epoch.mean_dice) else None
+            yield point("eval_accuracy", dice, epoch.end, **about)
+            yield line("eval_stop", None, epoch.end, "INTERVAL_END", **about)
     status = "success" if trial.state in FINISHED else "aborted"
     last = times[-1].end if times else began
     yield line("run_stop", None, last, "INTERVAL_END", status=status)

@@ -1,8 +1,8 @@
-"""Merges what the processes of a run did into one trace, which ui.perfetto.dev opens.
+"""Merges the traces of a run's processes into one, which ui.perfetto.dev opens.
 
 It is JSON in the Trace Event Format of Chromium
-(https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): a row a process,
-and below it rows for what happens inside of its steps.
+(https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): a row for each
+process, and below it rows for what happens inside its steps.
 """
 
 import contextlib
@@ -11,45 +11,41 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.timing.recorded import (
-    INSIDE,
-    OpSpan,
-    read_spans,
-)
+from tfunet.timing.recorded import INSIDE, OpSpan, read_spans
 from tfunet.timing.spans import Span
 
-# Horovod's rows are processes of their own, numbered from here.
+# Horovod's rows are processes with numbers from here on.
 HOROVOD = 1_000_000
 
 
 def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) -> dict[str, Any]:
-    """Return a run's trace as JSON takes it.
+    """Return the trace of a run, for JSON.
 
     Args:
         run: Folder of a run that was trained with `trace` or `profile`.
-        ops: Of the steps that were profiled, by process (`tfunet.timing.xplane.read_ops`).
+        ops: Ops of the profiled steps, by process (`tfunet.timing.xplane.read_ops`).
     """
     processes = read_spans(run)
     zero = min(span.begin_seconds for spans in processes.values() for span in spans)
     events: list[dict[str, Any]] = []
     for process, spans in processes.items():
-        events += _process_name(process, f"process {process}", process)
-        rows = {"run": [one for one in spans if one.name not in INSIDE]}
+        events += _named("process", f"process {process}", process, pid=process)
+        rows = {"run": [span for span in spans if span.name not in INSIDE]}
         for name in INSIDE:
-            lanes = _lanes([one for one in spans if one.name == name])
-            rows |= {name if at == 1 else f"{name} {at}": one for at, one in enumerate(lanes, 1)}
+            lanes = _lanes([span for span in spans if span.name == name])
+            rows |= {name if at == 1 else f"{name} {at}": lane for at, lane in enumerate(lanes, 1)}
         for number, (name, spans_of_row) in enumerate(rows.items()):
-            events += _row(process, number, name)
+            events += _named("thread", name, number, pid=process, tid=number)
             events += [
-                {**_event(one, process, number, zero), "args": {"step": one.step}}
-                for one in spans_of_row
+                {**_event(span, process, number, zero), "args": {"step": span.step}}
+                for span in spans_of_row
             ]
         threads: dict[str, list[OpSpan]] = {}
         for op in (ops or {}).get(process, ()):
             threads.setdefault(op.thread, []).append(op)
         for number, (name, ops_of_row) in enumerate(threads.items(), len(rows)):
-            events += _row(process, number, f"TensorFlow: {name}")
-            events += [{**_event(one, process, number, zero), "cat": "op"} for one in ops_of_row]
+            events += _named("thread", f"TensorFlow: {name}", number, pid=process, tid=number)
+            events += [{**_event(op, process, number, zero), "cat": "op"} for op in ops_of_row]
     for path in sorted(Path(run).glob("profile/process-*/horovod.json")):
         events += _horovod_events(path, zero)
     return {
@@ -60,9 +56,9 @@ def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) ->
 
 
 def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
-    """Return the spans in as few rows as hold them side by side: of one row none may overlap."""
+    """Return the spans in as few rows as possible; the spans of a row do not overlap."""
     lanes: list[list[Span]] = []
-    for span in sorted(spans, key=lambda one: one.begin_seconds):
+    for span in sorted(spans, key=lambda span: span.begin_seconds):
         for lane in lanes:
             if lane[-1].begin_seconds + lane[-1].seconds <= span.begin_seconds:
                 lane.append(span)
@@ -83,28 +79,21 @@ def _event(span: Span | OpSpan, process: int, row: int, zero: float) -> dict[str
     }
 
 
-def _process_name(process: int, name: str, place: int) -> list[dict[str, Any]]:
-    head = {"ph": "M", "pid": process}
+def _named(kind: str, name: str, place: int, **ids: int) -> list[dict[str, Any]]:
+    """Return the events that name a process or a thread, and put it into its place."""
+    head = {"ph": "M", **ids}
     return [
-        {**head, "name": "process_name", "args": {"name": name}},
-        {**head, "name": "process_sort_index", "args": {"sort_index": place}},
-    ]
-
-
-def _row(process: int, row: int, name: str) -> list[dict[str, Any]]:
-    head = {"ph": "M", "pid": process, "tid": row}
-    return [
-        {**head, "name": "thread_name", "args": {"name": name}},
-        {**head, "name": "thread_sort_index", "args": {"sort_index": row}},
+        {**head, "name": f"{kind}_name", "args": {"name": name}},
+        {**head, "name": f"{kind}_sort_index", "args": {"sort_index": place}},
     ]
 
 
 def _horovod_events(path: Path, zero: float) -> Iterator[dict[str, Any]]:
-    """Yield Horovod's own timeline, a row a tensor, moved to where the run's time begins."""
+    """Yield Horovod's timeline, a row for each tensor, relative to the begin of the run."""
     begin = 0.0
     for event in _whole_events(path.read_text(encoding="utf-8", errors="replace")):
         arguments = event.get("args", {})
-        # Its first event: Unix time of its own zero, in us.
+        # The first event has the Unix time of its zero, in us.
         begin = arguments.get("start_time_since_epoch_in_micros", begin)
         moved = {**event, "pid": HOROVOD + event["pid"]}
         if event.get("name") == "process_name":
@@ -115,8 +104,7 @@ def _horovod_events(path: Path, zero: float) -> Iterator[dict[str, Any]]:
 
 
 def _whole_events(text: str) -> list[dict[str, Any]]:
-    """Return the events of a list that has no end, and perhaps a torn event, where Horovod was
-    killed."""
+    """Return the complete events of a list, which has no end if Horovod was killed."""
     end = len(text)
     while end > 0:
         with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Writes a run's record as TensorBoard reads it. Imports TensorFlow."""
+"""Writes the record of a run for TensorBoard. Imports TensorFlow."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from tfunet.bench.records.epoch_times import epoch_times
-from tfunet.bench.records.series import read_steps
+from tfunet.bench.records.run_tables import read_steps
 from tfunet.files.atomic import replacing
 from tfunet.record import RunFolder
 from tfunet.swap.report.scalars import scalars
@@ -20,14 +20,14 @@ MEASURED_COPIES = {
 
 
 def write_events(run: Path, out: Path) -> Path:
-    """Write one event file with the steps' losses and times and the epochs' scores; return it.
+    """Write an event file with losses and times of steps and scores of epochs; return its path.
 
-    With large-model support it also has what `_swap_scalars` tells, and the time of each step's
-    copies where that was traced.
+    With large-model support it also has the scalars of the plan, and the time of each step's copies
+    if that was traced.
 
     Args:
         run: Folder of a run, done or not.
-        out: Folder of the event file: TensorBoard shows it as a run.
+        out: Folder of the event file; TensorBoard shows it as a run.
     """
     path = out / "events.out.tfevents.tfunet"
     RunFolder(out).create()
@@ -45,7 +45,7 @@ def write_events(run: Path, out: Path) -> Path:
             for step, seconds, loss, traced in rows[first:last]:
                 now += seconds
                 values = {"train/loss": loss}
-                # The step that traces would hide all others.
+                # A step that traces takes so long that it would hide all others.
                 if not traced:
                     values["train/step_seconds"] = seconds
                 for name, of_step in copied.items():
@@ -59,23 +59,25 @@ def write_events(run: Path, out: Path) -> Path:
             named = {f"validation/{name}": value for name, value in epoch.scores.items()}
             writer.write(_event(epoch.end, epoch.steps, {**named, **planned}))
             now, first = epoch.end, epoch.steps
-        write_steps(now, first, None)  # Of an epoch that is not over.
+        write_steps(now, first, None)  # Steps of an epoch that is not over.
     return path
 
 
 def _swap_scalars(run: Path) -> Mapping[str, float]:
-    """Return what the largest plan of a run tells; nothing where no swap.json is (yet).
+    """Return the scalars of a run's largest plan; none without swap.json.
 
-    Raises ValueError where there is one that cannot be read.
+    Raises ValueError if swap.json cannot be read.
     """
     config = RunFolder(run).read_config()
     if config is None or not (run / "swap.json").exists():
         return {}
-    plan = max(read_plans(run), key=lambda one: one.unlimited_peak_bytes)
+    plan = max(read_plans(run), key=lambda plan: plan.unlimited_peak_bytes)
     return scalars(plan, read_measured(run), num_passes=config.accumulation)
 
 
 def _event(seconds: float, step: int, values: Mapping[str, float]) -> bytes:
-    shown = [tf.compat.v1.Summary.Value(tag=tag, simple_value=one) for tag, one in values.items()]
+    shown = [
+        tf.compat.v1.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()
+    ]
     summary = tf.compat.v1.Summary(value=shown)
     return tf.compat.v1.Event(wall_time=seconds, step=step, summary=summary).SerializeToString()

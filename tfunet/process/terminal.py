@@ -36,3 +36,8 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 trial" or "3 trials"."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")

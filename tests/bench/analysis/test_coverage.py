@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from simulated import sweeps
 
-from tfunet.bench.analysis.precision import Noise, assumed_noise, block_noise, repeats_needed
-from tfunet.bench.analysis.stats import adjusted_p_values, ratio, speed_verdict
+from tfunet.bench.analysis.confidence_intervals import adjusted_p_values, ratio, speed_verdict
+from tfunet.bench.analysis.repeats_needed import Noise, assumed_noise, block_noise, repeats_needed
 
 SWEEPS = 2000
 REPEATS = (3, 5, 10)
@@ -17,15 +17,15 @@ def verdicts(sweep):
     """The verdict on each pair of a sweep's cells, by their numbers."""
     pairs = list(itertools.combinations(range(len(sweep)), 2))
     ratios = [ratio(sweep[upper], sweep[lower]) for upper, lower in pairs]
-    found = map(speed_verdict, ratios, adjusted_p_values(ratios))
-    return dict(zip(pairs, found, strict=True))
+    verdict_list = map(speed_verdict, ratios, adjusted_p_values(ratios))
+    return dict(zip(pairs, verdict_list, strict=True))
 
 
 @pytest.mark.parametrize("repeats", REPEATS)
 def test_a_95_percent_interval_covers_the_truth_in_95_percent_of_the_sweeps(repeats):
     dice = np.random.default_rng(repeats)
-    found = [ratio(*sweep) for sweep in sweeps(dice, SWEEPS, (1.1, 1.0), repeats)]
-    assert 0.93 <= np.mean([one.low <= 1.1 <= one.high for one in found]) <= 0.97
+    estimates = [ratio(*sweep) for sweep in sweeps(dice, SWEEPS, (1.1, 1.0), repeats)]
+    assert 0.93 <= np.mean([one.low <= 1.1 <= one.high for one in estimates]) <= 0.97
 
 
 @pytest.mark.parametrize("repeats", REPEATS)
@@ -40,14 +40,14 @@ def test_without_the_correction_it_would_be_more():
     dice = np.random.default_rng(5)
     equal = sweeps(dice, 500, (1.0, 1.0, 1.0, 1.0), 5)
     pairs = list(itertools.combinations(range(4), 2))
-    wrong = [min(ratio(one[i], one[j]).p_value() for i, j in pairs) < 0.05 for one in equal]
+    wrong = [min(ratio(cell[i], cell[j]).p_value() for i, j in pairs) < 0.05 for cell in equal]
     assert np.mean(wrong) > 0.10
 
 
 def is_found(sweep):
     """Whether the first cell, planted slower, is found so against all others."""
-    found = verdicts(sweep)
-    return all(found[0, other] == "slower" for other in range(1, len(sweep)))
+    verdict_list = verdicts(sweep)
+    return all(verdict_list[0, number] == "slower" for number in range(1, len(sweep)))
 
 
 @pytest.mark.parametrize("deviation", [0.02, 0.05])
@@ -62,7 +62,7 @@ def asked_until_enough(sweep, repeats):
     """What is on record when the records ask for no more repeats than they hold."""
     most = len(sweep[0])
     while True:
-        records = [{one: cell[one] for one in range(1, repeats + 1)} for cell in sweep]
+        records = [{number: cell[number] for number in range(1, repeats + 1)} for cell in sweep]
         variance, freedom = block_noise(records)
         noise = Noise(deviation=variance**0.5, freedom=freedom, source="records")
         try:
@@ -78,5 +78,5 @@ def asked_until_enough(sweep, repeats):
 def test_a_planted_5_percent_is_found_by_the_repeats_that_records_ask_for(repeats):
     dice = np.random.default_rng(2)
     planted = sweeps(dice, 100, (0.95, 1.0, 1.0), 1000)
-    found = [is_found(asked_until_enough(sweep, repeats)) for sweep in planted]
-    assert np.mean(found) >= 0.95
+    detected = [is_found(asked_until_enough(sweep, repeats)) for sweep in planted]
+    assert np.mean(detected) >= 0.95

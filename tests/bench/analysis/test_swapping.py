@@ -4,12 +4,11 @@ from dataclasses import replace
 import pytest
 from synthetic_sweep import make_study, write_swap_sweep, write_sweep
 
-from tfunet.bench.analysis.comparison import summarise
-from tfunet.bench.analysis.swapping import read_swapped, swapped_facts
-from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.analysis.swapping import budget_facts, compare_budgets
+from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.notebooks.swap_plots import memory_curves, predicted_and_measured
+from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.plot_style import styles_of
-from tfunet.bench.report.report import summary_json, summary_table, write_report
-from tfunet.bench.report.swap_plots import memory_curves, predicted_and_measured
 from tfunet.bench.report.swapping_tables import (
     memory_rows,
     plan_rows,
@@ -18,6 +17,7 @@ from tfunet.bench.report.swapping_tables import (
     traffic_rows,
     verdicts,
 )
+from tfunet.bench.report.sweep_report import summary_json, summary_table, write_report
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.measured import Measured
 
@@ -32,8 +32,8 @@ def sweep(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(sweep):
-    return read_swapped(sweep)
+def comparisons(sweep):
+    return compare_budgets(sweep)
 
 
 @pytest.fixture(scope="module")
@@ -41,39 +41,39 @@ def styles(sweep):
     return styles_of(summarise(sweep))
 
 
-def test_every_cell_with_a_budget_meets_the_same_cell_without(found):
-    assert [one.label for one in found] == [
+def test_every_cell_with_a_budget_meets_the_same_cell_without(comparisons):
+    assert [comparison.label for comparison in comparisons] == [
         "single x1, batch 4, 24MiB",
         "horovod x2, batch 4, 24MiB",
     ]
-    for one in found:
-        assert {trial.config.swap for trial in one.upper} == {"24MiB"}
-        assert {trial.config.swap for trial in one.lower} == {None}
-        assert (len(one.upper), len(one.lower), len(one.plans)) == (3, 3, 3)
+    for comparison in comparisons:
+        assert {trial.config.swap for trial in comparison.upper} == {"24MiB"}
+        assert {trial.config.swap for trial in comparison.lower} == {None}
+        assert (len(comparison.upper), len(comparison.lower), len(comparison.plans)) == (3, 3, 3)
 
 
-def test_the_planted_cost_comes_out_with_its_verdict(found):
-    for one in found:
-        assert one.ratio.value == pytest.approx(0.8)
-        assert one.ratio_repeats == pytest.approx([0.8] * 3)
-    for line in verdicts(found):
+def test_the_planted_cost_comes_out_with_its_verdict(comparisons):
+    for comparison in comparisons:
+        assert comparison.ratio.value == pytest.approx(0.8)
+        assert comparison.ratio_repeats == pytest.approx([0.8] * 3)
+    for line in verdicts(comparisons):
         assert "0.80 times as fast as without (95 % interval 0.80 to 0.80, 3 repeats" in line
         assert line.endswith(": slower.")
-    assert [row["times as fast as without"] for row in time_rows(found)] == (
+    assert [row["times as fast as without"] for row in time_rows(comparisons)] == (
         ["0.80 (0.80 to 0.80)"] * 2
     )
-    assert {row["predicted"] for row in time_rows(found)} == {"0.90 [0.90, 0.90]"}
+    assert {row["predicted"] for row in time_rows(comparisons)} == {"0.90 [0.90, 0.90]"}
 
 
-def test_of_several_plans_the_one_that_needs_most_is_told(found):
-    for row in plan_rows(found):
+def test_of_several_plans_the_one_that_needs_most_is_told(comparisons):
+    for row in plan_rows(comparisons):
         assert row["all kept (MiB)"] == "50.0 [50.0, 50.0]"
         assert row["under the plan"] == "20.0 [20.0, 20.0]"
         assert (row["tensors swapped"], row["recomputed"]) == ("1", "1")
 
 
-def test_memory_is_told_where_it_was_counted(found):
-    single, horovod = memory_rows(found)
+def test_memory_is_told_where_it_was_counted(comparisons):
+    single, horovod = memory_rows(comparisons)
     assert single["less on the device, predicted"] == "30.0 [30.0, 30.0]"
     assert single["device"].startswith("160.0")
     assert single["device without"].startswith("200.0")
@@ -82,19 +82,19 @@ def test_memory_is_told_where_it_was_counted(found):
     assert horovod["processes without"].startswith("900.0")
 
 
-def test_measured_memory_of_a_step_stands_beside_the_planned(found):
-    single, horovod = plan_rows(found)
+def test_measured_memory_of_a_step_stands_beside_the_planned(comparisons):
+    single, horovod = plan_rows(comparisons)
     assert single["measured"] == "21.0 [21.0, 21.0]"
     assert horovod["measured"] == "-"
-    assert all("measured" not in row for row in plan_rows([found[1]]))
+    assert all("measured" not in row for row in plan_rows([comparisons[1]]))
     # Of replicas that share an allocator nobody knows how much is of which.
     together = Measured(peak_bytes=42 * MIB, num_replicas=2)
-    (row,) = plan_rows([replace(found[1], measured=(together,))])
+    (row,) = plan_rows([replace(comparisons[1], measured=(together,))])
     assert "measured" not in row
 
 
-def test_what_a_step_copies_is_told_and_whether_it_waits_for_it(found):
-    for row in traffic_rows(found):
+def test_what_a_step_copies_is_told_and_whether_it_waits_for_it(comparisons):
+    for row in traffic_rows(comparisons):
         assert row["to the host (MiB a step)"] == "20.0 [20.0, 20.0]"
         assert row["and back"] == "25.0 [25.0, 25.0]"
         assert row["copies (ms a step)"] == "50.0 [50.0, 50.0]"
@@ -113,13 +113,16 @@ def test_copies_of_traced_runs_were_measured(tmp_path):
         lines += [f"{step},swap out,{begin + 2},0.01", f"{step},swap in,{begin + 3},0.02"]
     lines += ["3,timing steps,130,5", "3,swap in,131,4"]
     (run / "spans-0.csv").write_text("".join(f"{line}\n" for line in lines))
-    single, horovod = traffic_rows(read_swapped(read_sweep(tmp_path)))
+    single, horovod = traffic_rows(compare_budgets(read_sweep(tmp_path)))
     assert single["copies, measured (ms)"] == "60.0"
     assert horovod["copies, measured (ms)"] == "-"
 
 
-def test_programs_get_the_numbers_unrounded(found):
-    single, horovod = (json.loads(json.dumps(swapped_facts(one), allow_nan=False)) for one in found)
+def test_programs_get_the_numbers_unrounded(comparisons):
+    single, horovod = (
+        json.loads(json.dumps(budget_facts(comparison), allow_nan=False))
+        for comparison in comparisons
+    )
     assert (single["out_bytes"], single["in_bytes"]) == (20 * MIB, 25 * MIB)
     assert single["hidden_seconds"] == pytest.approx(0.03)
     assert (single["tensors_swapped"], single["tensors_recomputed"]) == (1, 1)
@@ -156,29 +159,34 @@ def test_a_sweep_without_support_has_no_section(tmp_path):
     assert "Large-model support" not in summary_table(tmp_path)
 
 
-def test_replicas_of_one_process_count_as_one_and_the_largest_tensor_comes_first(found):
-    assert tensor_rows(found) == [
+def test_replicas_of_one_process_count_as_one_and_the_largest_tensor_comes_first(comparisons):
+    assert tensor_rows(comparisons) == [
         {"tensor": "unet/large:0", "MiB": "20.00", "batch 4, 24MiB": "swap 6"},
         {"tensor": "unet/small:0", "MiB": "10.00", "batch 4, 24MiB": "recompute 6"},
     ]
 
 
-def test_a_tensor_that_another_plan_gives_up_is_kept(found):
-    kept = replace(found[0].plans[0], decisions={"unet/large:0": "swap"})
-    other = replace(found[0], budget="40MiB", plans=(kept,))
-    rows = tensor_rows([*found, other])
+def test_a_tensor_that_another_plan_gives_up_is_kept(comparisons):
+    kept = replace(comparisons[0].plans[0], decisions={"unet/large:0": "swap"})
+    other = replace(comparisons[0], budget="40MiB", plans=(kept,))
+    rows = tensor_rows([*comparisons, other])
     assert [row["batch 4, 40MiB"] for row in rows] == ["swap 1", "keep 1"]
 
 
 def test_limits_of_host_and_disk_are_part_of_the_budget(sweep):
     limits = {"swap_host": "1GiB", "swap_disk": "/nvme", "swap_disk_size": "9GiB"}
     trials = [
-        one if one.config.swap is None else replace(one, config=replace(one.config, **limits))
-        for one in sweep.trials
+        trial
+        if trial.config.swap is None
+        else replace(trial, config=replace(trial.config, **limits))
+        for trial in sweep.trials
     ]
-    found = read_swapped(replace(sweep, trials=tuple(trials)))
-    assert found[0].label == "single x1, batch 4, 24MiB, host 1GiB, disk up to 9GiB"
-    assert [(len(one.upper), len(one.lower)) for one in found] == [(3, 3), (3, 3)]
+    comparisons = compare_budgets(replace(sweep, trials=tuple(trials)))
+    assert comparisons[0].label == "single x1, batch 4, 24MiB, host 1GiB, disk up to 9GiB"
+    assert [(len(comparison.upper), len(comparison.lower)) for comparison in comparisons] == [
+        (3, 3),
+        (3, 3),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -191,41 +199,44 @@ def test_limits_of_host_and_disk_are_part_of_the_budget(sweep):
     ],
 )
 def test_limits_of_nothing_are_limits_and_folders_are_none(limits, expected, sweep):
-    swapped = [one for one in sweep.trials if one.config.swap is not None]
-    others = [replace(one, config=replace(one.config, **limits)) for one in swapped]
-    found = read_swapped(replace(sweep, trials=tuple(others)))
-    assert {one.budget for one in found} == {expected}
+    swapped = [trial for trial in sweep.trials if trial.config.swap is not None]
+    others = [replace(trial, config=replace(trial.config, **limits)) for trial in swapped]
+    comparisons = compare_budgets(replace(sweep, trials=tuple(others)))
+    assert {comparison.budget for comparison in comparisons} == {expected}
 
 
-def test_the_disk_has_a_column_where_a_plan_uses_one(found):
-    assert all("on disk" not in row for row in plan_rows(found))
-    plan = replace(found[0].plans[0], on_disk=("unet/large:0",), disk_bytes=20 * 2**20)
-    rows = plan_rows([replace(found[0], plans=(plan,)), found[1]])
+def test_the_disk_has_a_column_where_a_plan_uses_one(comparisons):
+    assert all("on disk" not in row for row in plan_rows(comparisons))
+    plan = replace(comparisons[0].plans[0], on_disk=("unet/large:0",), disk_bytes=20 * 2**20)
+    rows = plan_rows([replace(comparisons[0], plans=(plan,)), comparisons[1]])
     assert [row["on disk"] for row in rows] == ["20.0", "0.0 [0.0, 0.0]"]
 
 
-def test_rounded_tensors_are_another_budget_with_a_column_of_their_own(sweep, found):
-    assert all("compressed" not in row for row in plan_rows(found))
+def test_rounded_tensors_are_another_budget_with_a_column_of_their_own(sweep, comparisons):
+    assert all("compressed" not in row for row in plan_rows(comparisons))
     one, *others = (trial for trial in sweep.trials if trial.config.swap is not None)
     rounded = replace(one, config=replace(one.config, swap_compression="bfloat16"))
     without = [trial for trial in sweep.trials if trial.config.swap is None]
-    swapped = read_swapped(replace(sweep, trials=(*without, rounded, *others)))
-    assert [(one.budget, len(one.upper), len(one.lower)) for one in swapped] == [
+    swapped = compare_budgets(replace(sweep, trials=(*without, rounded, *others)))
+    assert [(item.budget, len(item.upper), len(item.lower)) for item in swapped] == [
         ("24MiB", 2, 3),
         ("24MiB, compressed to bfloat16", 1, 3),
         ("24MiB", 3, 3),
     ]
     plan = replace(
-        found[0].plans[0], compression="bfloat16", compressed_bytes={"unet/large:0": 10 * 2**20}
+        comparisons[0].plans[0],
+        compression="bfloat16",
+        compressed_bytes={"unet/large:0": 10 * 2**20},
     )
-    rows = plan_rows([replace(found[0], plans=(plan,)), found[1]])
+    rows = plan_rows([replace(comparisons[0], plans=(plan,)), comparisons[1]])
     assert [row["compressed"] for row in rows] == ["1", "0"]
 
 
 def test_rounded_runs_are_compared_with_none_that_are_not(sweep):
-    trials = [one for one in sweep.trials if one.config.swap is not None]
+    trials = [trial for trial in sweep.trials if trial.config.swap is not None]
     rounded = [
-        replace(one, config=replace(one.config, swap_compression="bfloat16")) for one in trials
+        replace(trial, config=replace(trial.config, swap_compression="bfloat16"))
+        for trial in trials
     ]
     families = summarise(replace(sweep, trials=(*trials, *rounded))).families
     assert len(families) == 2 * len(summarise(replace(sweep, trials=tuple(trials))).families)
@@ -238,10 +249,10 @@ def test_rounded_runs_are_compared_with_none_that_are_not(sweep):
 def test_without_the_same_runs_without_a_budget_nothing_is_compared(tmp_path):
     write_swap_sweep(tmp_path, swaps=("24MiB",))
     sweep = read_sweep(tmp_path)
-    found = read_swapped(sweep)
-    assert verdicts(found) == []
-    assert {row["times as fast as without"] for row in time_rows(found)} == {"-"}
-    left, right = predicted_and_measured(found, styles_of(summarise(sweep))).axes
+    comparisons = compare_budgets(sweep)
+    assert verdicts(comparisons) == []
+    assert {row["times as fast as without"] for row in time_rows(comparisons)} == {"-"}
+    left, right = predicted_and_measured(comparisons, styles_of(summarise(sweep))).axes
     marks = {line.get_marker() for axes in (left, right) for line in axes.lines}
     assert marks == {"None", "|"}  # the lines of no change, and what is predicted
 
@@ -249,11 +260,11 @@ def test_without_the_same_runs_without_a_budget_nothing_is_compared(tmp_path):
 def test_a_sweep_without_budgets_is_refused_with_what_to_do(tmp_path):
     write_sweep(tmp_path, make_study(repeats=1))
     with pytest.raises(ValueError, match=r"no finished run with large-model .* swap = \[\"none\""):
-        read_swapped(read_sweep(tmp_path))
+        compare_budgets(read_sweep(tmp_path))
 
 
-def test_curves_have_a_panel_for_each_batch_and_budget_and_a_line_for_each_way(found, styles):
-    (axes,) = memory_curves(found, styles).axes
+def test_curves_have_a_panel_for_each_batch_and_budget_and_a_line_for_each_way(comparisons, styles):
+    (axes,) = memory_curves(comparisons, styles).axes
     assert axes.get_title(loc="left") + axes.get_title() == "batch 4 a replica, 24MiB"
     lines = {line.get_label(): line for line in axes.lines}
     assert {"everything kept", "planned, single", "planned, horovod"} <= lines.keys()
@@ -265,9 +276,11 @@ def test_curves_have_a_panel_for_each_batch_and_budget_and_a_line_for_each_way(f
         assert line.get_xdata()[-1] == pytest.approx(100)
 
 
-def test_predicted_stands_beside_measured(found, styles):
-    left, right = predicted_and_measured(found, styles).axes
-    assert [one.get_text() for one in left.get_yticklabels()] == [one.label for one in found]
+def test_predicted_stands_beside_measured(comparisons, styles):
+    left, right = predicted_and_measured(comparisons, styles).axes
+    assert [text.get_text() for text in left.get_yticklabels()] == [
+        comparison.label for comparison in comparisons
+    ]
     places = [line.get_xdata()[0] for line in left.lines if line.get_marker() == "|"]
     assert 0.9 in [pytest.approx(one) for one in places]
     labels = {line.get_label(): line.get_xdata()[0] for line in right.lines}

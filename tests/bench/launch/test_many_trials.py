@@ -11,10 +11,10 @@ import pytest
 from paths import SUPPORT
 
 from tfunet import exit_codes
-from tfunet.bench.launch.status import status
-from tfunet.bench.launch.sweep import run_sweep
-from tfunet.bench.study.plan import plan
-from tfunet.bench.study.study import study_from_dict
+from tfunet.bench.launch.local_sweep import run_sweep
+from tfunet.bench.launch.sweep_status import status
+from tfunet.bench.study.study_file import study_from_dict
+from tfunet.bench.study.trial_plan import plan_trials
 
 STUDY = {"name": "many", "repeats": 5, "grid": {"epochs": list(range(1, 41))}}
 FAILURES = {
@@ -38,7 +38,7 @@ def starts(folder):
 def session(folder):
     """Do what `tfunet sweep run` does, with a program that ends at once for each trial."""
     study = study_from_dict(STUDY)
-    number_of = {trial.id: number for number, trial in enumerate(plan(study).trials)}
+    number_of = {trial.id: number for number, trial in enumerate(plan_trials(study).trials)}
 
     def command(trial):
         number = number_of[trial.name]
@@ -66,15 +66,15 @@ def sweep(tmp_path):
         return running[-1]
 
     yield tmp_path, start
-    for one in running:
-        one.kill()
-        one.communicate()
+    for process in running:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.slow
 def test_nothing_runs_twice_nothing_is_lost_and_failures_are_rows(sweep):
     folder, start = sweep
-    names = [trial.id for trial in plan(study_from_dict(STUDY)).trials]
+    names = [trial.id for trial in plan_trials(study_from_dict(STUDY)).trials]
     assert len(names) == 200
     for number, how in HANGING.items():
         process = start()
@@ -94,7 +94,7 @@ def test_nothing_runs_twice_nothing_is_lost_and_failures_are_rows(sweep):
     failed_before = sum(number < max(HANGING) for number in FAILING)
     assert f"{200 - max(HANGING) + failed_before} of 200 trials to run" in output
 
-    rows = {one["trial"]: one for one in status(folder)["trials"]}
+    rows = {trial["trial"]: trial for trial in status(folder)["trials"]}
     assert list(rows) == names
     started = starts(folder)
     for number, name in enumerate(names):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tfunet import exit_codes
-from tfunet.bench.launch.sweep import write_plan
-from tfunet.bench.records.collect import planned_trial
-from tfunet.bench.study.plan import plan
-from tfunet.bench.study.study import study_from_dict
+from tfunet.bench.launch.sweep_folder import write_plan
+from tfunet.bench.records.sweep_record import planned_trial
+from tfunet.bench.study.study_file import study_from_dict
+from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.bench.trial import main
 from tfunet.machine.code_version import code_hash
 
@@ -28,7 +28,7 @@ class Job:
 
     def __init__(self, root, monkeypatch):
         self.monkeypatch = monkeypatch
-        planned = plan(study_from_dict({"base": {"cores_per_replica": 1}}), 1)
+        planned = plan_trials(study_from_dict({"base": {"cores_per_replica": 1}}), 1)
         write_plan(planned, root)
         self.root, self.name = root, planned.trials[0].id
         self.folder = root / self.name
@@ -75,7 +75,7 @@ def test_other_code_than_was_planned_does_not_run(job):
     assert not (job.folder / "ran").exists()
     state, reason = job.state
     assert state == "failed"
-    assert f"it was 000000000000, is {code_hash()}" in reason
+    assert f"from 000000000000 to {code_hash()}" in reason
     assert "tfunet sweep resume" in reason
 
 
@@ -98,7 +98,7 @@ def test_a_step_that_could_not_start_says_why(job):
 def test_a_trial_that_cannot_be_queued_again_waits_for_resume(job, capsys):
     job.monkeypatch.setenv("PATH", str(job.root))  # Without scontrol.
     assert job.run("exit 75") == exit_codes.STOPPED
-    assert job.state == ("interrupted", "stopped by a signal of SLURM's, to be run again")
+    assert job.state == ("interrupted", "stopped by a signal of SLURM, to run again")
     assert "tfunet sweep resume" in capsys.readouterr().err
 
 

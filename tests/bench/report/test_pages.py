@@ -12,7 +12,7 @@ from paths import ROOT, SUPPORT
 from synthetic_sweep import make_study, write_sweep
 
 from tfunet import exit_codes
-from tfunet.bench.launch import sweep
+from tfunet.bench.launch import local_sweep
 from tfunet.cli import main
 
 DOCS = ROOT / "docs"
@@ -32,9 +32,11 @@ def fake_command(folder):
 def place(tmp_path, monkeypatch):
     """A folder with what the pages name: sweeps in logs/, the published logs, the study."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tfunet.bench.analysis.precision.measure_noise", lambda: {"spread": 0.05})
     monkeypatch.setattr(
-        sweep, "run_sweep", functools.partial(sweep.run_sweep, command=fake_command)
+        "tfunet.bench.analysis.repeats_needed.measure_noise", lambda: {"spread": 0.05}
+    )
+    monkeypatch.setattr(
+        local_sweep, "run_sweep", functools.partial(local_sweep.run_sweep, command=fake_command)
     )
     for name in ("mystudy", "before", "after"):
         write_sweep(tmp_path / "logs" / name, make_study())

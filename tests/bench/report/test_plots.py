@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from synthetic_sweep import make_study, write_sweep
 
-from tfunet.bench.analysis.comparison import summarise
-from tfunet.bench.records.collect import read_sweep
+from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.plot_style import STYLES, inline, styles_of
 from tfunet.bench.report.plots import FIGURES, draw_all
 from tfunet.bench.report.score_plots import MAX_POINTS, case_dice, smooth
@@ -71,7 +71,7 @@ def test_every_backend_has_a_colour_and_a_marker_of_its_own():
 
 
 def test_backends_that_nobody_foresaw_get_different_styles(tmp_path):
-    cases = [{"backend": "horovod", "backend_options.cycle": one} for one in range(20)]
+    cases = [{"backend": "horovod", "backend_options.cycle": number} for number in range(20)]
     study = make_study(repeats=1, grid={"num_replicas": [2]}, case=cases, skip=[])
     write_sweep(tmp_path, study)
     styles = styles_of(summarise(read_sweep(tmp_path)))

@@ -8,10 +8,10 @@ import browser
 import pytest
 from paths import ROOT
 
-from tfunet.bench.analysis.growth import ended, read_growth
-from tfunet.bench.analysis.resolution import read_resolutions
-from tfunet.bench.records.collect import read_sweep
-from tfunet.bench.report.report import write_report
+from tfunet.bench.notebooks.growth import ended, read_growth
+from tfunet.bench.notebooks.resolution import read_resolutions
+from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.sweep_report import write_report
 from tfunet.swap.report.text import read_plans
 
 REFERENCE = ROOT / "logs/reference"
@@ -24,25 +24,25 @@ LEAST_DICE = {
 
 def results(study):
     """Each backend's results, one a repeat."""
-    found = {}
+    collected = {}
     for path in sorted((REFERENCE / study).glob("*/result.json")):
         result = json.loads(path.read_text())
-        found.setdefault(result["backend"], []).append(result)
-    return found
+        collected.setdefault(result["backend"], []).append(result)
+    return collected
 
 
 @pytest.mark.parametrize("study", LEAST_DICE)
 def test_every_backend_reached_the_dice_of_the_single_device(study):
-    found = results(study)
-    assert sorted(found) == ["horovod", "mirrored", "multiworker", "single"]
-    single = [fmean(one["dice"].values()) for one in found["single"]]
-    for backend, runs in found.items():
+    results_by_way = results(study)
+    assert sorted(results_by_way) == ["horovod", "mirrored", "multiworker", "single"]
+    single = [fmean(trial["dice"].values()) for trial in results_by_way["single"]]
+    for backend, runs in results_by_way.items():
         assert len(runs) == 3
-        assert all(all(one["checks"].values()) for one in runs)
-        mean = fmean(fmean(one["dice"].values()) for one in runs)
+        assert all(all(trial["checks"].values()) for trial in runs)
+        mean = fmean(fmean(trial["dice"].values()) for trial in runs)
         assert min(single) <= mean <= max(single), backend
         for region, least in LEAST_DICE[study].items():
-            assert fmean(one["dice"][region] for one in runs) >= least, (backend, region)
+            assert fmean(trial["dice"][region] for trial in runs) >= least, (backend, region)
 
 
 WAYS = ("ways-sem", "ways-hippocampus")
@@ -72,8 +72,8 @@ def test_every_way_trained_on_the_same_samples_to_the_same_scores(study):
     for trial in read_sweep(REFERENCE / study).trials:
         groups.setdefault((trial.repeat, trial.config.global_samples), []).append(trial.result)
     for results in groups.values():
-        assert len({one.samples_hash for one in results}) == 1
-        dice = [one.mean_dice for one in results]
+        assert len({trial.samples_hash for trial in results}) == 1
+        dice = [trial.mean_dice for trial in results]
         assert max(dice) - min(dice) < 0.005
 
 
@@ -92,13 +92,13 @@ def test_large_model_support_gave_tensors_up_and_changed_no_bit(study):
 def test_volumes_that_do_not_fit_train_with_support_to_the_same_weights():
     sweep = read_sweep(REFERENCE / "large-models-sizes")
     # What is there to fail did so for want of memory, and nothing else did.
-    failed = [one for one in sweep.trials if one.result is None]
-    assert {one.state for one in failed} == {"failed"}
-    assert {ended([one]) for one in failed} <= {
+    failed = [trial for trial in sweep.trials if trial.result is None]
+    assert {trial.state for trial in failed} == {"failed"}
+    assert {ended([trial]) for trial in failed} <= {
         "out of memory",
         *(f"killed by {name}" for name in ("SIGABRT", "SIGSEGV")),
     }
-    assert {one.config.cpu_memory for one in failed} == {"200MiB"}
+    assert {trial.config.cpu_memory for trial in failed} == {"200MiB"}
     growth = read_growth(sweep)
     assert growth.largest("without").shape == (48,) * 3
     assert growth.largest("swap 0.5").shape == (64,) * 3
@@ -109,7 +109,7 @@ def test_volumes_that_do_not_fit_train_with_support_to_the_same_weights():
         if trial.result is not None:
             plans = read_plans(trial.folder) if trial.config.swap else []
             # What is split is summed in another order.
-            if not any(one.split for one in plans):
+            if not any(plan.split for plan in plans):
                 key = trial.config.data_options["size"], trial.config.seed
                 weights.setdefault(key, set()).add(trial.result.weights_hash)
     assert {len(found) for found in weights.values()} == {1}
@@ -118,9 +118,9 @@ def test_volumes_that_do_not_fit_train_with_support_to_the_same_weights():
 def test_both_data_sets_were_trained_on_at_both_resolutions():
     sweep = read_sweep(REFERENCE / "large-models-resolution")
     compared = read_resolutions(sweep)
-    assert [one.data for one in compared] == ["msd_hippocampus", "tumours"]
-    for one in compared:
-        full, half = one.resolutions
+    assert [data_set.data for data_set in compared] == ["msd_hippocampus", "tumours"]
+    for data_set in compared:
+        full, half = data_set.resolutions
         assert [size // 2 for size in full.shape] == list(half.shape)
         assert (len(full.trained), len(half.trained)) == (3, 3)
         assert all(trial.config.swap for trial in full.trained)
@@ -137,15 +137,15 @@ def test_the_page_on_choosing_has_the_scores_of_the_records():
         page,
         re.MULTILINE,
     )
-    found = []
-    for one in read_resolutions(read_sweep(REFERENCE / "large-models-resolution")):
-        for region in one.regions:
-            full, half = (size.case_dice(region) for size in one.resolutions)
+    collected = []
+    for data_set in read_resolutions(read_sweep(REFERENCE / "large-models-resolution")):
+        for region in data_set.regions:
+            full, half = (size.case_dice(region) for size in data_set.resolutions)
             means = [f"{fmean(dice.values()):.3f}" for dice in (full, half)]
             better = sum(full[case] > half[case] for case in full)
-            name = one.data.removeprefix("msd_")
-            found.append((name, region, str(len(full)), *means, str(better)))
-    assert rows == found
+            name = data_set.data.removeprefix("msd_")
+            collected.append((name, region, str(len(full)), *means, str(better)))
+    assert rows == collected
 
 
 def _but_swap(trial):

@@ -14,19 +14,21 @@ from paths import ROOT
 from synthetic_sweep import make_study, write_trial
 
 from tfunet import exit_codes
-from tfunet.bench.analysis.comparison import summarise
-from tfunet.bench.analysis.precision import noise_of_records
-from tfunet.bench.launch import control, submit
-from tfunet.bench.launch.status import status
-from tfunet.bench.launch.submit import dry_run, submit_sweep, wait_for
-from tfunet.bench.launch.sweep import run_sweep, write_plan
-from tfunet.bench.records.collect import TrialRecord, read_sweep
-from tfunet.bench.report.report import summary_table, write_report
-from tfunet.bench.report.verdict import doubts
+from tfunet.bench.analysis.repeats_needed import noise_of_records
+from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.launch import resume_and_cancel, slurm_submit
+from tfunet.bench.launch.local_sweep import run_sweep
+from tfunet.bench.launch.slurm_submit import dry_run, submit_sweep, wait_for
+from tfunet.bench.launch.sweep_folder import write_plan
+from tfunet.bench.launch.sweep_status import status
+from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
+from tfunet.bench.report.findings import doubts
+from tfunet.bench.report.sweep_report import summary_table, write_report
 from tfunet.bench.study.hopeless import HopelessRule, read_rule, why_hopeless
-from tfunet.bench.study.plan import plan, plan_json, plan_table
-from tfunet.bench.study.study import study_from_dict
+from tfunet.bench.study.plan_text import plan_json, plan_table
+from tfunet.bench.study.study_file import study_from_dict
 from tfunet.bench.study.toml_writer import study_toml
+from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.bench.trial import main
 from tfunet.machine.code_version import code_hash
 
@@ -57,8 +59,14 @@ class Sweeps:
 
         def command(folder):
             self.started.append(folder.name)
-            speed = next((one for name, one in dict(speeds).items() if name in folder.name), 12.5)
-            way = "worker died" if any(one in folder.name for one in failing) else f"speed {speed}"
+            speed = next(
+                (value for name, value in dict(speeds).items() if name in folder.name), 12.5
+            )
+            way = (
+                "worker died"
+                if any(trial in folder.name for trial in failing)
+                else f"speed {speed}"
+            )
             return [sys.executable, "-I", "-S", str(FAKE), way, str(folder)]
 
         common = {"command": command, "num_cores": 2, "say": self.lines.append, "noise": quiet}
@@ -68,7 +76,9 @@ class Sweeps:
 
     @property
     def trials(self):
-        return {re.sub(r"-[0-9a-f]+$", "", one.id): one for one in read_sweep(self.folder).trials}
+        return {
+            re.sub(r"-[0-9a-f]+$", "", trial.id): trial for trial in read_sweep(self.folder).trials
+        }
 
     def states(self, name):
         return [self.trials[f"{name}-r{repeat}"].state for repeat in (1, 2, 3, 4)]
@@ -122,11 +132,11 @@ def test_a_cell_that_only_fails_is_given_up_and_comes_back(sweeps):
 @pytest.mark.parametrize("command", ["retry", "resume"])
 def test_retry_and_resume_ask_the_same_question(sweeps, command, monkeypatch):
     sweeps.run(failing=["horovod"])
-    states = ("failed",) if command == "retry" else control.NOT_DONE
+    states = ("failed",) if command == "retry" else resume_and_cancel.NOT_DONE
 
     def act(run):
-        monkeypatch.setattr(control, "run_sweep", run)
-        return control.resume_sweep(sweeps.folder, states=states)
+        monkeypatch.setattr(resume_and_cancel, "run_sweep", run)
+        return resume_and_cancel.resume_sweep(sweeps.folder, states=states)
 
     sweeps.run(failing=["horovod"], act=act)
     assert len(sweeps.started) == 2
@@ -139,7 +149,7 @@ def test_retry_and_resume_ask_the_same_question(sweeps, command, monkeypatch):
 
 def test_without_the_rule_everything_runs(sweeps):
     sweeps.run(SLOW)
-    table = {key: one for key, one in TABLE.items() if key != "hopeless"}
+    table = {key: value for key, value in TABLE.items() if key != "hopeless"}
     assert sweeps.run(SLOW, table=table) == exit_codes.OK
     assert [name[:13] for name in sorted(sweeps.started)] == ["horovod-2r-r3", "horovod-2r-r4"]
     assert not list(sweeps.folder.glob("*/hopeless.json"))
@@ -155,10 +165,14 @@ def test_repeats_that_never_ran_are_none_that_a_study_loses(sweeps):
 
 def test_every_record_says_what_was_given_up(sweeps):
     sweeps.run(SLOW)
-    found = status(sweeps.folder)
-    assert found["counts"]["hopeless"] == 2
-    assert found["counts"]["failed"] == 0
-    (doubt,) = [one for one in doubts(summarise(read_sweep(sweeps.folder))) if "given up" in one]
+    answer = status(sweeps.folder)
+    assert answer["counts"]["hopeless"] == 2
+    assert answer["counts"]["failed"] == 0
+    (doubt,) = [
+        sentence
+        for sentence in doubts(summarise(read_sweep(sweeps.folder)))
+        if "given up" in sentence
+    ]
     assert doubt == (
         "The cell backend=horovod num_replicas=2 was given up as hopeless, and 2 of its 4 repeats "
         "were not run: mirrored x2 was 3.1 and 4.2 times as fast in repeats 1 and 2."
@@ -185,15 +199,15 @@ def test_a_given_up_cell_does_not_shorten_what_noise_is_read_from(sweeps):
 def records(*speeds, table=TABLE):
     """The trials of a plan; `speeds` of a trial by a part of its name: a number or a state."""
     known = dict(speeds)
-    found = []
-    for one in plan(study_from_dict(table), 8).trials:
+    collected = []
+    for one in plan_trials(study_from_dict(table), 8).trials:
         what = next((value for name, value in known.items() if name in one.id), "waiting")
         trial = unread(one)
         if isinstance(what, str):
-            found.append(replace(trial, state=what, reason="why"))
+            collected.append(replace(trial, state=what, reason="why"))
         else:
-            found.append(replace(trial, state="done", result=Speed(what)))
-    return found
+            collected.append(replace(trial, state="done", result=Speed(what)))
+    return collected
 
 
 class Speed:
@@ -261,7 +275,7 @@ def test_the_rule(known, asked, reason):
     ways = ("mirrored", "multiworker", "horovod")
     case += [{"backend": name, "num_replicas": 2} for name in ways]
     trials = records(*known, table={**TABLE, "case": case})
-    trial = next(one for one in trials if asked in one.id)
+    trial = next(trial for trial in trials if asked in trial.id)
     found = why_hopeless(trial, trials, RULE)
     assert reason in found if reason else found == ""
 
@@ -270,9 +284,9 @@ def test_cells_of_other_settings_are_not_compared():
     grid = {"model_options.filters": [8, 64]}
     known = [("2r-f8-r", 10.0), ("2r-f64-r1", 1.0), ("2r-f64-r2", 1.0)]
     trials = records(*known, table={**TABLE, "grid": grid})
-    asked = [one for one in trials if "-f64-r3" in one.id]
+    asked = [trial for trial in trials if "-f64-r3" in trial.id]
     assert len(asked) == 3
-    assert [why_hopeless(one, trials, RULE) for one in asked] == [""] * 3
+    assert [why_hopeless(trial, trials, RULE) for trial in asked] == [""] * 3
 
 
 def test_options_of_a_backend_are_compared():
@@ -282,7 +296,7 @@ def test_options_of_a_backend_are_compared():
     ]
     known = [("fp16-r1", 1.0), ("fp16-r2", 1.0), ("fp16", "waiting"), ("horovod", 10.0)]
     trials = records(*known, table={**TABLE, "case": case})
-    (asked,) = [one for one in trials if "fp16-r4" in one.id]
+    (asked,) = [trial for trial in trials if "fp16-r4" in trial.id]
     assert why_hopeless(asked, trials, RULE).startswith("horovod x2 was 10.0 and 10.0 times")
 
 
@@ -290,7 +304,7 @@ def test_without_single_each_ways_own_replica_is_its_baseline():
     case = [{"backend": "mirrored"}, {"backend": "horovod"}]
     known = [("mirrored", 10.0), ("horovod-1r-r1", 1.0), ("horovod-1r-r2", 1.0)]
     trials = records(*known, table={**TABLE, "case": case})
-    (asked,) = [one for one in trials if "horovod-1r-r3" in one.id]
+    (asked,) = [trial for trial in trials if "horovod-1r-r3" in trial.id]
     assert why_hopeless(asked, trials, RULE) == ""
 
 
@@ -317,7 +331,7 @@ def test_the_rule_has_defaults_and_is_written_and_read():
     assert study_from_dict({"hopeless": {}}).hopeless == RULE
     study = study_from_dict({**TABLE, "hopeless": {"after": 3, "slower_than": 10}})
     assert study_from_dict(tomllib.loads(study_toml(study))) == study
-    assert read_rule(plan_json(plan(study, 2))["hopeless"]) == study.hopeless
+    assert read_rule(plan_json(plan_trials(study, 2))["hopeless"]) == study.hopeless
 
 
 def test_the_rule_of_the_page_is_the_default():
@@ -327,13 +341,13 @@ def test_the_rule_of_the_page_is_the_default():
 
 
 def test_the_plan_says_the_rule_in_a_line():
-    text = plan_table(plan(study_from_dict(TABLE), 2))
-    (line,) = [one for one in text.splitlines() if one.startswith("Hopeless")]
+    text = plan_table(plan_trials(study_from_dict(TABLE), 2))
+    (line,) = [text for text in text.splitlines() if text.startswith("Hopeless")]
     assert "first 2 repeats failed" in line
     assert "more than 3 times as fast in every repeat that both have, 2 at the least." in line
-    short = plan_table(plan(study_from_dict({**TABLE, "repeats": 2}), 2))
-    assert "[hopeless] has nothing to leave out: it waits for 2 repeats of 2." in short
-    assert "opeless" not in plan_table(plan(study_from_dict({}), 2))
+    short = plan_table(plan_trials(study_from_dict({**TABLE, "repeats": 2}), 2))
+    assert "[hopeless] has no effect: it waits for 2 repeats of 2." in short
+    assert "opeless" not in plan_table(plan_trials(study_from_dict({}), 2))
 
 
 @pytest.fixture
@@ -342,15 +356,15 @@ def cluster(tmp_path, monkeypatch):
     study = make_study(
         repeats=4, grid={"backend": ["mirrored", "horovod"], "num_replicas": [2]}, hopeless={}
     )
-    planned = plan(study, 64)
+    planned = plan_trials(study, 64)
     write_plan(planned, tmp_path)
     for trial in planned.trials:
         if trial.repeat < 3:
             write_trial(tmp_path, trial, speed={"mirrored": 1.0, "horovod": 0.1}, noise=0)
-    monkeypatch.setattr(submit, "queued_trials", lambda root: {})
+    monkeypatch.setattr(slurm_submit, "queued_trials", lambda root: {})
 
     def job(name):
-        (trial,) = [one for one in planned.trials if one.id.startswith(name)]
+        (trial,) = [trial for trial in planned.trials if trial.id.startswith(name)]
         command = ["trial", "--code", code_hash(), str(tmp_path / trial.id), "/bin/sh", "-c"]
         monkeypatch.setattr(sys, "argv", [*command, f"touch {tmp_path}/ran-{name}; exit 1"])
         main()
@@ -371,22 +385,24 @@ def test_a_job_asks_right_before_srun(cluster, capsys):
 
 def test_what_is_given_up_is_not_submitted(cluster, monkeypatch):
     submitted = []
-    monkeypatch.setattr(submit, "submit", lambda path: submitted.append(path.read_text()) or "7")
+    monkeypatch.setattr(
+        slurm_submit, "submit", lambda path: submitted.append(path.read_text()) or "7"
+    )
     assert "horovod-2r-r3" not in dry_run(cluster.study, cluster.root)
     submit_sweep(cluster.study, cluster.root, say=str)
     (script,) = submitted
     assert "mirrored-2r-r3" in script
     assert "horovod" not in script
-    states = {one.id[:13]: one.state for one in read_sweep(cluster.root).trials}
+    states = {trial.id[:13]: trial.state for trial in read_sweep(cluster.root).trials}
     assert states["horovod-2r-r4"] == "hopeless"
 
 
 def test_repeats_wait_with_the_failures_that_are_submitted_again(cluster, monkeypatch):
-    for one in read_sweep(cluster.root).trials:
-        if one.result is not None and one.config.backend == "horovod":
-            (one.folder / "result.json").unlink()
-            (one.folder / "failure.json").write_text(json.dumps({"reason": "x", "exit_code": 3}))
-    monkeypatch.setattr(submit, "submit", lambda path: "7")
+    for trial in read_sweep(cluster.root).trials:
+        if trial.result is not None and trial.config.backend == "horovod":
+            (trial.folder / "result.json").unlink()
+            (trial.folder / "failure.json").write_text(json.dumps({"reason": "x", "exit_code": 3}))
+    monkeypatch.setattr(slurm_submit, "submit", lambda path: "7")
     said = []
     submit_sweep(cluster.study, cluster.root, say=said.append, states=("waiting",))
     assert "2 of 8 trials to submit" in said[0]
@@ -394,5 +410,5 @@ def test_repeats_wait_with_the_failures_that_are_submitted_again(cluster, monkey
     submit_sweep(cluster.study, cluster.root, say=said.append)
     assert "6 of 8 trials to submit" in said[0]
     # Nor do the jobs that begin before them judge by what they replace.
-    states = [one.state for one in read_sweep(cluster.root).trials if "horovod" in one.id]
+    states = [trial.state for trial in read_sweep(cluster.root).trials if "horovod" in trial.id]
     assert set(states) == {"waiting"}

@@ -1,4 +1,4 @@
-"""Compares runs of a sweep under large-model support with the same runs without it. Pure."""
+"""Compares runs under large-model support with the same runs without it. Pure but for reading."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,18 +6,23 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from tfunet.bench.analysis.cells import speed_ratio, speed_ratios
-from tfunet.bench.analysis.stats import Estimate, Spread, adjusted_p_values, speed_verdict, spread
-from tfunet.bench.records.collect import SweepRecord, TrialRecord
-from tfunet.bench.records.ways import way_of
-from tfunet.config.amount import MIB
+from tfunet.bench.analysis.confidence_intervals import (
+    Estimate,
+    Spread,
+    adjusted_p_values,
+    speed_verdict,
+    spread,
+)
+from tfunet.bench.analysis.study_cell import speed_ratio, speed_ratios
+from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
+from tfunet.bench.records.ways_of_training import way_of
 from tfunet.config.memory import SWAP_KEYS, MemoryKeys
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.measured import Measured
 from tfunet.swap.report.text import read_measured, read_plans
 from tfunet.timing.recorded import copied_seconds
 
-# Of the plans, what programs get the medians of.
+# Numbers of a plan whose medians `budget_facts` returns.
 MEDIANS = (
     *("unlimited_peak_bytes", "peak_bytes", "budget_bytes", "host_bytes", "disk_bytes"),
     *("out_bytes", "in_bytes", "step_seconds", "unlimited_step_seconds", "repeat_seconds"),
@@ -26,21 +31,20 @@ MEDIANS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swapped:
-    """The repeats of one combination of settings with a budget, and of the same without one.
+class BudgetComparison:
+    """The repeats of one combination of settings with a budget and without one.
 
     Args:
         way: Backend with its options.
-        budget: What `swap` was, such as "24MiB", with the limits of host and disk, and with what
-            swapped tensors are compressed to.
-        upper: The finished runs with the budget.
-        lower: Those without; empty where the sweep has none.
-        plans: A plan for each of `upper`: of the replica and step that need most.
-        measured: What a step took, for each of `upper`.
-        copied_seconds: Time of the copies of a step, of those of `upper` that were traced.
-        ratio: How many times as fast as without; None without runs on both sides.
-        ratio_repeats: The same of every repeat.
-        adjusted_p: p-value of `ratio`, adjusted for all those of the sweep.
+        budget: Settings of the budget: "24MiB", with limits of host and disk, and compression.
+        upper: Finished runs with the budget.
+        lower: Finished runs without a budget; may be empty.
+        plans: The plan of each run of `upper`: of the replica and step that need most memory.
+        measured: Measured memory of a step, for each run of `upper` that has it.
+        copied_seconds: Time of the copies of a step, for each traced run of `upper`.
+        ratio: Speed with the budget divided by speed without; None if a side has no runs.
+        ratio_repeats: `ratio` of every repeat.
+        adjusted_p: p-value of `ratio`, adjusted for all ratios of the sweep.
     """
 
     way: str
@@ -63,25 +67,25 @@ class Swapped:
 
     @property
     def predicted_ratio(self) -> Spread:
-        """How many times as fast as without, as the plans predict it."""
-        # A plan that changes nothing was made without measured times.
+        """The ratio that the plans predict."""
+        # A plan that changes nothing is made without measured times.
         return spread(
             [
-                one.unlimited_step_seconds / one.step_seconds if one.step_seconds else 1.0
-                for one in self.plans
+                plan.unlimited_step_seconds / plan.step_seconds if plan.step_seconds else 1.0
+                for plan in self.plans
             ]
         )
 
     @property
     def saved_bytes(self) -> Spread:
         """Device memory of a step that the plans save."""
-        return spread([one.unlimited_peak_bytes - one.peak_bytes for one in self.plans])
+        return spread([plan.unlimited_peak_bytes - plan.peak_bytes for plan in self.plans])
 
 
-def read_swapped(sweep: SweepRecord) -> tuple[Swapped, ...]:
-    """Return every combination of settings that was run with a budget, by replicas and batch.
+def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
+    """Return every combination of settings that ran with a budget, by replicas and batch.
 
-    Raises ValueError where no finished run has a plan.
+    Raises ValueError if no finished run has a plan.
     """
     groups: dict[str, dict[str | None, list[TrialRecord]]] = {}
     for trial in sweep.trials:
@@ -89,66 +93,76 @@ def read_swapped(sweep: SweepRecord) -> tuple[Swapped, ...]:
             settings = {**vars(trial.config), "seed": None, **dict.fromkeys(SWAP_KEYS)}
             budgets = groups.setdefault(repr((trial.scaling, settings)), {})
             budgets.setdefault(budget_text(trial.config), []).append(trial)
-    found = [
+    comparisons = [
         _swapped(budget, upper, budgets.get(None, []))
         for budgets in groups.values()
         for budget, upper in budgets.items()
         if budget is not None
     ]
-    if not found:
+    if not comparisons:
         raise ValueError(
             f"{sweep.folder} holds no finished run with large-model support. Give the study "
             'swap = ["none", "24MiB"] in its [grid], and run it again.'
         )
-    # As in the study, where these are the same.
-    found.sort(key=lambda one: (one.num_replicas, one.replica_batch, one.budget, one.upper[0].cell))
-    adjusted = adjusted_p_values([one.ratio for one in found])
-    return tuple(replace(one, adjusted_p=p) for one, p in zip(found, adjusted, strict=True))
+    # If these are equal, the order is that of the study.
+    comparisons.sort(
+        key=lambda comparison: (
+            comparison.num_replicas,
+            comparison.replica_batch,
+            comparison.budget,
+            comparison.upper[0].cell,
+        )
+    )
+    adjusted = adjusted_p_values([comparison.ratio for comparison in comparisons])
+    return tuple(
+        replace(comparison, adjusted_p=p)
+        for comparison, p in zip(comparisons, adjusted, strict=True)
+    )
 
 
-def swapped_facts(one: Swapped) -> dict[str, Any]:
-    """Return the same for programs: medians over the runs, unrounded; None where nothing is."""
-    ratio = one.ratio
+def budget_facts(comparison: BudgetComparison) -> dict[str, Any]:
+    """Return a comparison as unrounded medians over the runs, for programs."""
+    ratio = comparison.ratio
     return {
-        "backend": one.way,
-        "num_replicas": one.num_replicas,
-        "replica_batch": one.replica_batch,
-        "budget": one.budget,
-        "runs": len(one.upper),
-        "runs_without": len(one.lower),
-        **{name: median(vars(plan)[name] for plan in one.plans) for name in MEDIANS},
-        "hidden_seconds": median(plan.hidden_seconds for plan in one.plans),
-        "tensors_swapped": median(plan.count("swap") for plan in one.plans),
-        "tensors_recomputed": median(plan.count("recompute") for plan in one.plans),
-        "tensors_split": median(len(plan.split) for plan in one.plans),
-        "measured_peak_bytes": _median(peak_bytes(one)),
-        "measured_step_seconds": _median(step_seconds(one.upper)),
-        "measured_step_seconds_without": _median(step_seconds(one.lower)),
-        "measured_copy_seconds": _median(one.copied_seconds),
+        "backend": comparison.way,
+        "num_replicas": comparison.num_replicas,
+        "replica_batch": comparison.replica_batch,
+        "budget": comparison.budget,
+        "runs": len(comparison.upper),
+        "runs_without": len(comparison.lower),
+        **{name: median(vars(plan)[name] for plan in comparison.plans) for name in MEDIANS},
+        "hidden_seconds": median(plan.hidden_seconds for plan in comparison.plans),
+        "tensors_swapped": median(plan.count("swap") for plan in comparison.plans),
+        "tensors_recomputed": median(plan.count("recompute") for plan in comparison.plans),
+        "tensors_split": median(len(plan.split) for plan in comparison.plans),
+        "measured_peak_bytes": _median(peak_bytes(comparison)),
+        "measured_step_seconds": _median(step_seconds(comparison.upper)),
+        "measured_step_seconds_without": _median(step_seconds(comparison.lower)),
+        "measured_copy_seconds": _median(comparison.copied_seconds),
         "ratio": None if ratio is None else ratio.value,
         "ratio_low": None if ratio is None else _finite(ratio.low),
         "ratio_high": None if ratio is None else _finite(ratio.high),
-        "adjusted_p": one.adjusted_p,
-        "verdict": None if ratio is None else speed_verdict(ratio, one.adjusted_p),
+        "adjusted_p": comparison.adjusted_p,
+        "verdict": None if ratio is None else speed_verdict(ratio, comparison.adjusted_p),
     }
 
 
 def device_bytes(trials: Iterable[TrialRecord]) -> list[int]:
-    """Return peak device memory of the fullest process, of the runs that count it."""
-    results = [one.result for one in trials if one.result is not None]
-    return [max(one.peak_device_bytes) for one in results if one.peak_device_bytes]
+    """Return peak device memory of the fullest process, for runs that count it."""
+    results = [trial.result for trial in trials if trial.result is not None]
+    return [max(result.peak_device_bytes) for result in results if result.peak_device_bytes]
 
 
 def resident_bytes(trials: Iterable[TrialRecord]) -> list[int]:
-    """Return peak host memory of all processes of each run together."""
-    return [sum(one.result.peak_resident_bytes) for one in trials if one.result is not None]
+    """Return peak host memory of all processes together, for each run."""
+    return [sum(trial.result.peak_resident_bytes) for trial in trials if trial.result is not None]
 
 
-def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) -> Swapped:
+def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) -> BudgetComparison:
     config = upper[0].config
     measured = [read_measured(trial.folder) for trial in upper]
     copied = [copied_seconds(trial.folder) for trial in upper]
-    return Swapped(
+    return BudgetComparison(
         way=way_of(upper[0]),
         num_replicas=config.num_replicas,
         replica_batch=config.replica_samples,
@@ -159,21 +173,22 @@ def _swapped(budget: str, upper: list[TrialRecord], lower: list[TrialRecord]) ->
             max(read_plans(trial.folder), key=lambda plan: plan.unlimited_peak_bytes)
             for trial in upper
         ),
-        measured=tuple(one for one in measured if one is not None),
-        copied_seconds=tuple(one for one in copied if one is not None),
+        measured=tuple(step for step in measured if step is not None),
+        copied_seconds=tuple(seconds for seconds in copied if seconds is not None),
         ratio=speed_ratio(upper, lower),
         ratio_repeats=speed_ratios(upper, lower),
     )
 
 
 def budget_text(config: MemoryKeys) -> str | None:
+    """Return the settings of a run's budget in words; None without a budget."""
     if config.swap is None:
         return None
     limits = [config.swap]
     if config.swap_host is not None:
         limits.append(f"host {config.swap_host}")
     if config.swap_disk is not None:
-        # Which folder it was is no setting: each machine has its own.
+        # The folder is not part of the budget: it differs from machine to machine.
         size = config.swap_disk_size
         limits.append("on disk" if size is None else f"disk up to {size}")
     if config.swap_compression is not None:
@@ -181,18 +196,15 @@ def budget_text(config: MemoryKeys) -> str | None:
     return ", ".join(map(str, limits))
 
 
-def scaled(values: Spread) -> Spread:
-    return spread([one / MIB for one in values.values])
-
-
 def step_seconds(trials: Iterable[TrialRecord]) -> list[float]:
-    seconds = [one.result.median_step_seconds for one in trials if one.result is not None]
-    return [one for one in seconds if one is not None]
+    """Return the median step time of each run that has one."""
+    seconds = [trial.result.median_step_seconds for trial in trials if trial.result is not None]
+    return [run_seconds for run_seconds in seconds if run_seconds is not None]
 
 
-def peak_bytes(one: Swapped) -> list[int]:
-    """Return the measured memory of a replica's step, of runs that could tell it from others'."""
-    alone = [found.peak_bytes for found in one.measured if found.num_replicas == 1]
+def peak_bytes(comparison: BudgetComparison) -> list[int]:
+    """Return the measured memory of a replica's step, for runs that measured a single replica."""
+    alone = [measured.peak_bytes for measured in comparison.measured if measured.num_replicas == 1]
     return [peak_bytes for peak_bytes in alone if peak_bytes is not None]
 
 

@@ -1,6 +1,6 @@
-"""Asks SLURM: submits job scripts, says which trials of a sweep are queued, cancels them.
+"""Calls SLURM: submits job scripts, lists the queued trials of a sweep, cancels jobs.
 
-Through squeue alone: most small clusters keep no accounting.
+States come from squeue alone, because most small clusters keep no accounting.
 """
 
 import contextlib
@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfunet.bench.launch.slurm import trials_of
+from tfunet.bench.launch.slurm_job_script import trials_of
 
 SCRIPTS = "slurm"
 ANSWER_SECONDS = 60.0
-# The path last: it alone may hold the separator.
+# The path comes last because it may contain the separator.
 FORMAT = "%i|%T|%r|%o"
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 
 
 class NoAnswerError(ValueError):
-    """SLURM did not do what it was asked; the message has its words."""
+    """SLURM did not answer, or refused; the message has its words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,8 @@ class Entry:
 
     Args:
         job: "12_3", the fourth trial of the array 12.
-        state: In SLURM's words, such as PENDING.
-        reason: Why it waits, such as Priority or Resources.
+        state: As SLURM names it, such as PENDING.
+        reason: Why the job waits, such as Priority or Resources.
         script: Path of the job script.
     """
 
@@ -42,14 +42,14 @@ class Entry:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has not begun, or not begun again."""
+        """Whether it is not running, for the first time or again."""
         return self.state in WAITING
 
     @property
     def index(self) -> int | None:
-        """Its place in the array; None for a job that is none."""
-        found = re.fullmatch(r"\d+_(\d+)", self.job)
-        return int(found[1]) if found else None
+        """Its place in the array; None for a job that is no array."""
+        match = re.fullmatch(r"\d+_(\d+)", self.job)
+        return int(match[1]) if match else None
 
 
 def submit(script: Path) -> str:
@@ -58,9 +58,9 @@ def submit(script: Path) -> str:
 
 
 def own_job(environment: Mapping[str, str]) -> str:
-    """Return the number of the job that this process is in; in an array, of its task alone.
+    """Return the number of this process's job; in an array, that of its own task.
 
-    Not SLURM_JOB_ID: in one task of each array that is the number of the whole array.
+    SLURM_JOB_ID does not do: in one task of each array it is the number of the whole array.
     """
     array = environment.get("SLURM_ARRAY_JOB_ID", "")
     task = environment.get("SLURM_ARRAY_TASK_ID", "")
@@ -68,27 +68,27 @@ def own_job(environment: Mapping[str, str]) -> str:
 
 
 def queue_again(job: str) -> None:
-    """Have a running job end and wait in the queue; it starts from its script's first line."""
+    """Put a running job back into the queue; its script starts again from the first line."""
     _ask(["scontrol", "requeue", job])
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """Take jobs out of the queue, and end those that run."""
+    """Remove jobs from the queue, and end those that run."""
     if jobs:
         _ask(["scancel", *jobs])
 
 
 def queued_trials(folder: Path) -> dict[str, Entry]:
-    """Return the trials of a sweep that SLURM has in its queue, running or not.
+    """Return the trials of a sweep that are in SLURM's queue, running or waiting.
 
-    By the scripts in the sweep's folder, whoever submitted them and from wherever. Without such
-    scripts SLURM is not asked.
+    Jobs belong to the sweep if their scripts lie in its folder. Without scripts there, SLURM is not
+    asked.
     """
     scripts = (folder / SCRIPTS).resolve()
     if not any(scripts.glob("*.sh")):
         return {}
     trials: dict[Path, list[str]] = {}
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     listing = _ask(["squeue", "--me", "--array", "--noheader", f"--format={FORMAT}"])
     for entry in parse_queue(listing):
         if entry.script.parent != scripts or entry.index is None:
@@ -98,12 +98,12 @@ def queued_trials(folder: Path) -> dict[str, Entry]:
                 trials[entry.script] = trials_of(entry.script.read_text(encoding="utf-8"))
         names = trials.get(entry.script, [])
         if entry.index < len(names):
-            found[names[entry.index]] = entry
-    return found
+            entries[names[entry.index]] = entry
+    return entries
 
 
 def parse_queue(listing: str) -> Iterable[Entry]:
-    """Yield the entries of squeue's output in the format of this module."""
+    """Yield the entries of squeue's output in the format FORMAT."""
     for line in listing.splitlines():
         parts = line.split("|", 3)
         if len(parts) == 4:
@@ -112,9 +112,11 @@ def parse_queue(listing: str) -> Iterable[Entry]:
 
 
 def _ask(command: list[str]) -> str:
-    # A user's own defaults (SQUEUE_FORMAT, SBATCH_ARRAY_INX) are not for our questions.
+    # A user's defaults (SQUEUE_FORMAT, SCANCEL_STATE) would change the answers.
     skipped = ("SQUEUE_", "SCANCEL_")
-    environment = {name: one for name, one in os.environ.items() if not name.startswith(skipped)}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(skipped)
+    }
     try:
         done = subprocess.run(
             command,
@@ -127,8 +129,8 @@ def _ask(command: list[str]) -> str:
         )
     except FileNotFoundError as error:
         raise NoAnswerError(
-            f"There is no {command[0]} here: run this where SLURM's commands are, or leave out "
-            "--slurm."
+            f"There is no {command[0]} here. Run this on a machine with SLURM's commands, or leave "
+            "out --slurm."
         ) from error
     except subprocess.TimeoutExpired as error:
         raise NoAnswerError(

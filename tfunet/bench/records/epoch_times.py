@@ -1,4 +1,4 @@
-"""When each epoch of a run was, from its record."""
+"""When each epoch of a run began and ended, from its record."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,17 @@ from tfunet.record import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTimes:
-    """An epoch; times in seconds, Unix times if `began` is one.
+    """The times of an epoch in seconds, as Unix times if `began` is one.
 
     Args:
-        epoch: From 1.
-        steps: Made up to its end.
-        began: When the run was started.
-        training_begin: Before its first step.
-        training_end: After its last one.
-        evaluation_begin: Before its evaluation.
-        end: After that.
-        scores: val_loss, and Dice and IoU by the names of epochs.csv; empty without evaluation.
+        epoch: Number, from 1.
+        steps: Optimizer steps of the run up to its end.
+        began: Start of the run.
+        training_begin: Start of its first step.
+        training_end: End of its last step.
+        evaluation_begin: Start of its evaluation.
+        end: End of its evaluation.
+        scores: val_loss, Dice and IoU by the names of epochs.csv; empty without evaluation.
     """
 
     epoch: int
@@ -43,8 +43,7 @@ class EpochTimes:
 def epoch_times(folder: Path) -> list[EpochTimes]:
     """Return the epochs of the run in `folder`, each by the clock of the attempt that ended it.
 
-    Times count from 0 where the record has no Unix times: of a run that is not done, and of one
-    that was begun before they were recorded.
+    Times count from 0 if the record has no Unix times: if the run is not done, or older than they.
     """
     try:
         result = RunFolder(folder).read_result() or {}
@@ -59,7 +58,9 @@ def epoch_times(folder: Path) -> list[EpochTimes]:
 
 def _epoch(row: Mapping[str, str], attempts: Sequence[tuple[int, float]]) -> EpochTimes:
     scored = ("val_loss", "dice_", "iou_")
-    began = max((one for one in attempts if one[0] <= int(row["steps"])), default=(1, 0.0))[1]
+    began = max(
+        (attempt for attempt in attempts if attempt[0] <= int(row["steps"])), default=(1, 0.0)
+    )[1]
     end = began + float(row["elapsed_seconds"])
     evaluation_begin = end - float(row["evaluation_seconds"])
     return EpochTimes(
@@ -70,5 +71,7 @@ def _epoch(row: Mapping[str, str], attempts: Sequence[tuple[int, float]]) -> Epo
         training_end=evaluation_begin,
         evaluation_begin=evaluation_begin,
         end=end,
-        scores={name: float(one) for name, one in row.items() if name.startswith(scored) and one},
+        scores={
+            name: float(value) for name, value in row.items() if name.startswith(scored) and value
+        },
     )

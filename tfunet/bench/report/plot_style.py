@@ -1,4 +1,4 @@
-"""How the figures of a report look: colours, markers, panels, axes and SVG. Needs matplotlib."""
+"""The style of figures: colours, markers, panels, axes and SVG. Needs matplotlib."""
 
 import io
 import re
@@ -8,12 +8,12 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tfunet.bench.analysis.cells import Cell
-from tfunet.bench.analysis.comparison import Summary
-from tfunet.bench.records.collect import TrialRecord
+from tfunet.bench.analysis.study_cell import Cell
+from tfunet.bench.analysis.sweep_summary import Summary
+from tfunet.bench.records.sweep_record import TrialRecord
 
-# Okabe and Ito 2008, told apart by the colour-blind; yellow is left out, too pale on white. Each
-# has a marker of its own too. Names that come often keep theirs from report to report.
+# Okabe and Ito 2008: colour-blind people can tell these colours apart. Yellow is left out, because
+# it is too pale on white. Common ways have the same colour and marker in every report.
 STYLES = {
     "single": ("#4d4d4d", "o"),
     "mirrored": ("#0072B2", "s"),
@@ -22,9 +22,9 @@ STYLES = {
 }
 OTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#000000")
 OTHER_MARKERS = ("v", "P", "X", "*", "<", "p", ">")
-# How far to the right of its estimate the dot of a repeat stands.
+# Factor by which dots of repeats are shifted to the right of their estimate.
 BESIDE = 2**0.035
-WIDTH = 9.0  # inches, which a page of 900 pixels shows at its own size
+WIDTH = 9.0  # Inches: the size on a page of 900 pixels.
 RC = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
@@ -48,7 +48,7 @@ Styles = dict[str, tuple[str, str]]
 
 
 def styles_of(summary: Summary) -> Styles:
-    """Return colour and marker of every way of training; up to 32 are all different."""
+    """Return colour and marker of every way of training; up to 32 ways differ."""
     ways = list(dict.fromkeys(way for family in summary.families for way in family.ways))
     others = [way for way in ways if way not in STYLES]
     extra = {
@@ -59,14 +59,14 @@ def styles_of(summary: Summary) -> Styles:
 
 
 def shifts(cells: Sequence[Cell]) -> dict[str, float]:
-    """Return a factor near 1 for each way, so that equal values do not hide each other."""
+    """Return a factor near 1 for each way, to shift its points so that equal values are visible."""
     ways = list(dict.fromkeys(cell.way for cell in cells))
     middle = (len(ways) - 1) / 2
     return {way: 2 ** ((at - middle) * 0.09) for at, way in enumerate(ways)}
 
 
 def replica_axis(axes: Any, counts: Sequence[int], label: str) -> None:
-    """Show numbers of replicas at distances of their ratios, each with its number."""
+    """Show numbers of replicas on a logarithmic axis, with a tick for each."""
     axes.set_xscale("log", base=2)
     axes.set_xlim(counts[0] * 0.78, counts[-1] * 1.28)
     axes.set_xticks(counts, [str(count) for count in counts])
@@ -93,16 +93,16 @@ def repeat_dots(
 ) -> None:
     """Draw a small hollow mark for each repeat, `size` points wide.
 
-    With `trials`, those behind the marks, each leads to its row in the report's table of trials.
+    With `trials`, each mark links to the row of its trial in the report.
     """
     style = {"facecolors": face, "edgecolors": colour, "linewidths": 0.9, "zorder": 4}
     marks = axes.scatter(x, y, s=size**2, marker=marker, **style)
     if trials:
-        marks.set_urls([f"#trial-{one.id}" for one in trials])
+        marks.set_urls([f"#trial-{trial.id}" for trial in trials])
 
 
 def draw_boxes(axes: Any, rows: Sequence[Any], colours: Sequence[str]) -> None:
-    """Draw a box for the values of each row, from 0 on, in the colours as far as they reach."""
+    """Draw a box for the values of each row; without a colour, it keeps the default."""
     boxes = axes.boxplot(
         rows,
         positions=range(len(rows)),
@@ -117,12 +117,12 @@ def draw_boxes(axes: Any, rows: Sequence[Any], colours: Sequence[str]) -> None:
 
 
 def bars_height(num_cells: int) -> float:
-    """Return the inches that a figure with a bar for each cell needs."""
+    """Return the height in inches of a figure with a bar for each cell."""
     return 0.9 + 0.34 * num_cells
 
 
 def name_rows(axes: Any, cells: Sequence[Cell]) -> None:
-    """Give each cell a row, the first one on top."""
+    """Label a row for each cell, the first one on top."""
     axes.set_yticks(range(len(cells)), [cell.label for cell in cells])
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
@@ -130,18 +130,18 @@ def name_rows(axes: Any, cells: Sequence[Cell]) -> None:
 
 
 def legend_above(figure: Figure, *panels: Any) -> None:
-    """Put one legend for all panels above them."""
+    """Put a common legend above the panels."""
     handles: dict[str, Any] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    # So that the longest name fits into every column of the page's width.
+    # The longest name must fit into every column.
     columns = max(1, min(len(handles), 110 // (max(map(len, handles)) + 7)))
     figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=columns)
 
 
 def to_svg(figure: Figure, name: str, title: str) -> str:
-    """Return the figure as an SVG element; `name` makes its ids its own."""
+    """Return the figure as an SVG element; `name` makes its ids unique in a page."""
     file = io.StringIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(file, format="svg", metadata=no_metadata)
@@ -149,14 +149,14 @@ def to_svg(figure: Figure, name: str, title: str) -> str:
 
 
 def inline(svg: str, name: str, title: str) -> str:
-    """Return an SVG file as an element of a page: no prolog, own ids, and a name to read aloud."""
+    """Return an SVG file as an element of a page: no prolog, unique ids, a name for readers."""
     svg = svg[svg.index("<svg") :]
     ids = set(re.findall(r'\bid="([^"]+)"', svg))
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
 
-    def own(found: re.Match[str]) -> str:
-        return f"{found[1]}#{name}-{found[2]}" if found[2] in ids else found[0]
+    def renamed(match: re.Match[str]) -> str:
+        return f"{match[1]}#{name}-{match[2]}" if match[2] in ids else match[0]
 
-    svg = re.sub(r'(url\(|href=")#([^)"]+)', own, svg)
+    svg = re.sub(r'(url\(|href=")#([^)"]+)', renamed, svg)
     label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

@@ -1,4 +1,4 @@
-"""Draws the figures of a report as SVG. Needs matplotlib; nothing is shown or written."""
+"""The figures of a report, listed in FIGURES, as SVG. Needs matplotlib; writes no files."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from tfunet.bench.analysis.cells import PHASES, Cell
-from tfunet.bench.analysis.comparison import Family, Summary
+from tfunet.bench.analysis.study_cell import PHASES, Cell
+from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.report.plot_style import (
     BESIDE,
     RC,
@@ -31,16 +31,18 @@ from tfunet.config.amount import GIB
 
 PHASE_COLOURS = ("#999999", "#E69F00", "#0072B2", "#009E73", "#CC79A7")
 PHASE_HATCHES = ("", "//", "", "..", "xx")
-# A figure takes about half a second to draw, and nobody looks at hundreds.
+# Drawing a figure takes about half a second, and nobody looks at hundreds.
 MAX_FAMILIES = 8
 
-# Name, title, caption, and the function that draws it for a family.
+# Name, title, caption, and the function that draws the figure for a family.
 FigureKind = tuple[str, str, str, Callable[[Family, Styles], Figure | None]]
+# Turns a speed-up of a cell into what is drawn.
+Scale = Callable[[float, Cell], float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A figure for the report: `svg` has no prolog, so that it can stand inside HTML."""
+    """A figure of a report; `svg` has no prolog, so that it can be part of HTML."""
 
     name: str
     title: str
@@ -48,7 +50,7 @@ class Drawing:
     svg: str = field(repr=False)
 
     def _repr_html_(self) -> str:
-        # What a notebook shows of it.
+        # A notebook shows this.
         return f"<h4>{escape(self.title)}</h4>{self.svg}<p>{escape(self.caption)}</p>"
 
 
@@ -90,7 +92,7 @@ def _drawing(figure: Figure, name: str, title: str, caption: str) -> Drawing:
 
 def named(*names: str) -> list[FigureKind]:
     """Return figures of a report by their names."""
-    return [one for one in FIGURES if one[0] in names]
+    return [kind for kind in FIGURES if kind[0] in names]
 
 
 def _scaling(family: Family, styles: Styles) -> Figure | None:
@@ -100,7 +102,7 @@ def _scaling(family: Family, styles: Styles) -> Figure | None:
     figure, (left, right) = make_panels(1, 2, 3.7)
     counts = sorted({cell.num_replicas for cell in cells})
     left.plot(counts, counts, color="#888888", linestyle="--", linewidth=1, zorder=1)
-    # Between two numbers of replicas, where no interval crosses it.
+    # Between two numbers of replicas, where no interval crosses the text.
     middle = float(np.sqrt(counts[-1] * counts[max(len(counts) - 2, 0)]))
     left.annotate(
         "ideal",
@@ -111,8 +113,11 @@ def _scaling(family: Family, styles: Styles) -> Figure | None:
         color="#666666",
     )
     right.axhline(1, color="#888888", linestyle="--", linewidth=1, zorder=1)
-    _lines(left, cells, styles, lambda cell: 1.0)
-    _lines(right, cells, styles, lambda cell: 1.0 / cell.num_replicas)
+    for axes, scale in ((left, _unchanged), (right, _per_replica)):
+        shown = speed_up_lines(axes, cells, styles, scale)
+        # The ideal must be visible too.
+        shown += [1.0, *(scale(cell.num_replicas, cell) for cell in cells)]
+        axes.set_ylim(0.85 * min(shown), 1.12 * max(shown))
     baseline = f"{family.baseline} x1" if family.baseline else "one replica"
     left.set(ylabel=f"times as fast as {baseline}", title="Speed-up")
     right.set(ylabel="speed-up / replicas", title="Efficiency")
@@ -129,25 +134,47 @@ def _scaling(family: Family, styles: Styles) -> Figure | None:
     return figure
 
 
-def _lines(
-    axes: Any, cells: Sequence[Cell], styles: Styles, scale: Callable[[Cell], float]
-) -> None:
-    """Draw a line a way: ratios with their intervals, and a dot for every repeat beside."""
+def _unchanged(speed_up: float, cell: Cell) -> float:
+    return speed_up
+
+
+def _per_replica(speed_up: float, cell: Cell) -> float:
+    return speed_up / cell.num_replicas
+
+
+def speed_up_lines(
+    axes: Any,
+    cells: Sequence[Cell],
+    styles: Styles,
+    scale: Scale,
+    *,
+    with_links: bool = True,
+) -> list[float]:
+    """Draw a line for each way: speed-ups with intervals, and a dot beside it for every repeat.
+
+    Returns the values that the axes must show: intervals of two or three repeats can be so wide
+    that they would flatten everything else.
+    """
     shift = shifts(cells)
-    # The ideal shows too.
-    tops = [1.0, *(cell.num_replicas * scale(cell) for cell in cells)]
+    shown = []
     for way in dict.fromkeys(cell.way for cell in cells):
         colour, marker = styles[way]
-        own = [cell for cell in cells if cell.way == way]
-        x = np.array([cell.num_replicas * shift[way] for cell in own])
-        middle = np.array([cell.speed_up.value * scale(cell) for cell in own if cell.speed_up])
-        low = np.array([cell.speed_up.low * scale(cell) for cell in own if cell.speed_up])
-        high = np.array([cell.speed_up.high * scale(cell) for cell in own if cell.speed_up])
-        errors = np.nan_to_num([middle - low, high - middle])
+        points = []
+        for cell in cells:
+            if cell.way == way and cell.speed_up is not None:
+                estimate = cell.speed_up
+                x = cell.num_replicas * shift[way]
+                ends = (estimate.value, estimate.low, estimate.high)
+                points.append([x, *(scale(value, cell) for value in ends)])
+                repeats = [scale(value, cell) for value in cell.speed_up_repeats]
+                trials = cell.done if with_links else ()
+                repeat_dots(axes, [x * BESIDE] * len(repeats), repeats, colour, trials)
+                shown += repeats
+        x, middle, low, high = np.array(points).T
         axes.errorbar(
             x,
             middle,
-            yerr=errors,
+            yerr=np.nan_to_num([middle - low, high - middle]),
             color=colour,
             marker=marker,
             label=way,
@@ -157,13 +184,8 @@ def _lines(
             capsize=3,
             zorder=3,
         )
-        for at, cell in zip(x, own, strict=True):
-            values = [value * scale(cell) for value in cell.speed_up_repeats]
-            repeat_dots(axes, [at * BESIDE] * len(values), values, colour, cell.done)
-            tops += values
-        tops += list(middle)
-    # Intervals of two or three repeats are so wide that they would flatten everything else.
-    axes.set_ylim(0.85 * min(tops), 1.12 * max(tops))
+        shown += list(middle)
+    return shown
 
 
 def _throughput(family: Family, styles: Styles) -> Figure | None:
@@ -184,11 +206,11 @@ def _memory(family: Family, styles: Styles) -> Figure | None:
     on_device = [cell for cell in cells if cell.device_bytes is not None]
     figure, panels = make_panels(1, 2 if on_device else 1, bars_height(len(cells)))
     resident = [cell.resident_bytes.values if cell.resident_bytes else () for cell in cells]
-    _bars(panels[0], cells, [[one / GIB for one in row] for row in resident], styles, "{:.2f}")
+    _bars(panels[0], cells, [[value / GIB for value in row] for row in resident], styles, "{:.2f}")
     panels[0].set_xlabel("peak resident memory, all processes together (GiB)")
     if on_device:
         device = [cell.device_bytes.values if cell.device_bytes else () for cell in on_device]
-        rows = [[one / GIB for one in row] for row in device]
+        rows = [[value / GIB for value in row] for row in device]
         _bars(panels[1], on_device, rows, styles, "{:.2f}")
         panels[1].set_xlabel("peak device memory, fullest process (GiB)")
     return figure
@@ -207,7 +229,7 @@ def _bars(
         colour, _ = styles[cell.way]
         median = float(np.median(values))
         axes.barh(at, median, height=0.62, color=colour, alpha=0.55, zorder=2)
-        # One of each repeat, unless some did not tell.
+        # A trial for each value, unless some trials lack it.
         trials = cell.done if len(values) == len(cell.done) else ()
         repeat_dots(axes, values, [at] * len(values), "#222222", trials, size=4)
         said = text.format(median) if len(values) == 1 else f"median {text.format(median)}"
@@ -250,9 +272,8 @@ FIGURES: tuple[FigureKind, ...] = (
     (
         "scaling",
         "Speed-up and efficiency",
-        "Ratio with its 95 % interval, cut where it leaves the figure; a dot for every repeat "
-        "leads to its trial; "
-        "dashed: ideal. A line joins points of one backend only.",
+        "Ratio with its 95 % interval, cut at the edge of the figure. A dot for every repeat links "
+        "to its trial. Dashed: ideal. A line joins points of one backend.",
         _scaling,
     ),
     (
@@ -264,9 +285,9 @@ FIGURES: tuple[FigureKind, ...] = (
     (
         "loss",
         "Training loss over steps and over time",
-        "A line for every repeat, a running mean over a twentieth of the steps. Dotted: one "
+        "A line for every repeat: a running mean over a twentieth of the steps. Dotted: one "
         "replica, for comparison. Over steps, equal curves lie inside each other. Time is that of "
-        "training alone and contains the first step.",
+        "training, with the first step.",
         loss_curves,
     ),
     (
@@ -284,7 +305,7 @@ FIGURES: tuple[FigureKind, ...] = (
     (
         "phases",
         "Where the time goes",
-        "Wall clock of the phases of a run. The first step contains tracing and compilation.",
+        "Wall-clock time of the phases of a run. The first step includes tracing and compilation.",
         _phases,
     ),
     (

@@ -1,4 +1,4 @@
-"""Draws what was learned: loss, Dice and IoU. Needs matplotlib."""
+"""Draws loss, Dice and IoU. Needs matplotlib."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from tfunet.bench.analysis.cases import dice_by_case
-from tfunet.bench.analysis.cells import Cell
-from tfunet.bench.analysis.comparison import Family
-from tfunet.bench.records.series import read_steps
+from tfunet.bench.analysis.case_dice import dice_by_case
+from tfunet.bench.analysis.study_cell import Cell
+from tfunet.bench.analysis.sweep_summary import Family
+from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.report.plot_style import (
     Styles,
     bars_height,
@@ -30,18 +30,20 @@ MAX_POINTS = 300
 def loss_curves(family: Family, styles: Styles) -> Figure | None:
     """Draw the training loss over steps and over time, a column for each number of replicas."""
     curves = {(cell.way, cell.num_replicas): _curves(cell) for cell in family.cells if cell.results}
-    counts = _some(sorted({count for (_, count), found in curves.items() if found and count > 1}))
+    counts = _some(
+        sorted({count for (_, count), cell_curves in curves.items() if cell_curves and count > 1})
+    )
     counts = counts or [1]
     if not any(curves.values()):
         return None
     figure, panels = make_panels(2, len(counts), 5.6, sharey=True)
     grid = np.array(panels, dtype=object).reshape(2, len(counts))
     for column, count in enumerate(counts):
-        # One replica is in every column, as what the others are measured by.
-        shown = [key for key, found in curves.items() if found and key[1] in (1, count)]
+        # Every column also has the curves of one replica, the baseline.
+        shown = [key for key, cell_curves in curves.items() if cell_curves and key[1] in (1, count)]
         for at, (way, replicas) in enumerate(shown):
             is_reference = replicas < count
-            # Curves that are equal over steps, as they should be, lie inside each other.
+            # Curves should be equal over steps: different widths keep them all visible.
             widths = (1.1 if is_reference else 1.1 + 1.5 * (len(shown) - 1 - at), 1.1)
             label = f"{way} x1" if is_reference else way
             for row, width in enumerate(widths):
@@ -68,16 +70,16 @@ Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def _curves(cell: Cell) -> list[Curve]:
     """Return (step, seconds since the start of training, smoothed loss) of every repeat."""
-    found = []
+    curves = []
     for trial in cell.done:
         table = read_steps(trial.folder)
         if table["step"]:
-            found.append(smooth(table["step"], np.cumsum(table["seconds"]), table["loss"]))
-    return found
+            curves.append(smooth(table["step"], np.cumsum(table["seconds"]), table["loss"]))
+    return curves
 
 
 def smooth(step: ArrayLike, seconds: ArrayLike, loss: Sequence[float]) -> Curve:
-    """Return a running mean of the loss over a twentieth of the steps, at most 300 points."""
+    """Return a running mean of the loss over a twentieth of the steps, in at most 300 points."""
     width = max(1, len(loss) // 20)
     sums = np.cumsum(np.insert(np.asarray(loss, float), 0, 0.0))
     last = np.arange(1, len(loss) + 1)
@@ -87,8 +89,8 @@ def smooth(step: ArrayLike, seconds: ArrayLike, loss: Sequence[float]) -> Curve:
     return np.asarray(step)[keep], np.asarray(seconds)[keep], mean[keep]
 
 
-def _curve(axes: Any, found: Sequence[Curve], column: int, label: str, **line: Any) -> None:
-    for number, curve in enumerate(found):
+def _curve(axes: Any, curves: Sequence[Curve], column: int, label: str, **line: Any) -> None:
+    for number, curve in enumerate(curves):
         axes.plot(curve[column], curve[2], label=label if number == 0 else None, **line)
 
 
@@ -97,7 +99,7 @@ def scores_by_replicas(family: Family, styles: Styles) -> Figure | None:
     regions = _regions(family)
     if not regions:
         return None
-    # One region: its scores side by side. Several: a column for each.
+    # One region: its two scores side by side. Several regions: a column for each.
     rows, columns = (1, 2) if len(regions) == 1 else (2, len(regions))
     figure, panels = make_panels(rows, columns, 0.6 + 2.6 * rows)
     counts = sorted({cell.num_replicas for cell in family.cells if cell.results})
@@ -114,28 +116,30 @@ def _score_panel(axes: Any, family: Family, region: str, score: str, styles: Sty
     cells = [cell for cell in family.cells if cell.results]
     shift = shifts(cells)
     for cell in cells:
-        found = cell.dice(region) if score == "Dice" else cell.iou(region)
-        if found is None:
+        spread = cell.dice(region) if score == "Dice" else cell.iou(region)
+        if spread is None:
             continue
         colour, marker = styles[cell.way]
         x = cell.num_replicas * shift[cell.way]
         if cell.is_baseline:
-            axes.axhspan(found.low, found.high, color=colour, alpha=0.12, linewidth=0, zorder=0)
-        trials = cell.done if len(found.values) == len(cell.done) else ()
+            axes.axhspan(spread.low, spread.high, color=colour, alpha=0.12, linewidth=0, zorder=0)
+        trials = cell.done if len(spread.values) == len(cell.done) else ()
         repeat_dots(
             axes,
-            [x] * len(found.values),
-            found.values,
+            [x] * len(spread.values),
+            spread.values,
             colour,
             trials,
             face="none",
             marker=marker,
             size=5,
         )
-        first = cell.num_replicas == min(one.num_replicas for one in cells if one.way == cell.way)
+        first = cell.num_replicas == min(
+            other_cell.num_replicas for other_cell in cells if other_cell.way == cell.way
+        )
         axes.plot(
             x,
-            found.median,
+            spread.median,
             linestyle="none",
             marker=marker,
             markersize=7,
@@ -149,7 +153,7 @@ def case_boxes(family: Family, styles: Styles) -> Figure | None:
     regions = _regions(family)
     cells = [cell for cell in family.cells if cell.results]
     values = {region: [case_dice(cell, region) for cell in cells] for region in regions}
-    if not any(len(one) for rows in values.values() for one in rows):
+    if not any(len(dice) for rows in values.values() for dice in rows):
         return None
     figure, panels = make_panels(1, len(regions), bars_height(len(cells)) + 0.3, sharey=True)
     for axes, region in zip(panels, regions, strict=True):
@@ -160,7 +164,7 @@ def case_boxes(family: Family, styles: Styles) -> Figure | None:
 
 
 def case_dice(cell: Cell, region: str) -> np.ndarray:
-    """Return the Dice of every case of every repeat, from the counts."""
+    """Return the Dice of every case of every repeat."""
     runs = [dice_by_case(trial.folder) for trial in cell.done]
     return np.array([case[region] for run in runs for case in run.values() if region in case])
 
@@ -170,7 +174,7 @@ def _regions(family: Family) -> list[str]:
 
 
 def _some(counts: Sequence[int]) -> list[int]:
-    """Return at most four of the numbers of replicas, the smallest and the largest included."""
+    """Return at most four of the numbers of replicas, including the smallest and the largest."""
     if len(counts) <= MAX_COUNTS:
         return list(counts)
     places = np.linspace(0, len(counts) - 1, MAX_COUNTS).round().astype(int)

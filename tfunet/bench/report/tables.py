@@ -1,29 +1,29 @@
-"""The tables of a report, as rows of texts: the same ones in HTML, Markdown, CSV and a terminal."""
+"""The tables of a report on a sweep: rows of texts, and rows of unrounded numbers."""
 
 from typing import Any
 
-from tfunet.bench.analysis.cells import Cell
-from tfunet.bench.analysis.comparison import Comparison, Family, Summary
-from tfunet.bench.analysis.lost import mean_lost
-from tfunet.bench.analysis.scaling import serial_share
-from tfunet.bench.analysis.stats import Spread, spread
-from tfunet.bench.analysis.target import Reached, reached, target_of
-from tfunet.bench.analysis.wording import (
+from tfunet.bench.analysis.confidence_intervals import Spread
+from tfunet.bench.analysis.dice_target import DiceTarget, Reached
+from tfunet.bench.analysis.lost_efficiency import mean_lost
+from tfunet.bench.analysis.scaling_laws import serial_share
+from tfunet.bench.analysis.study_cell import Cell
+from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
+from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.bench.records.ways_of_training import way_of
+from tfunet.bench.report.number_text import (
     NONE,
-    _three,
     estimate_text,
     interval_facts,
     significant,
     spread_text,
+    three_digits,
 )
-from tfunet.bench.records.collect import TrialRecord
-from tfunet.bench.records.ways import way_of
 from tfunet.config.amount import GIB
 from tfunet.config.keys import describe
 
 
 def summary_rows(family: Family) -> list[dict[str, str]]:
-    """Return a row a cell: medians over the repeats, with the lowest and the highest."""
+    """Return a row for each cell: medians over the repeats, with the lowest and highest value."""
     regions = list(dict.fromkeys(region for cell in family.cells for region in cell.regions))
     has_device = any(cell.device_bytes for cell in family.cells)
     has_share = any(cell.synthetic_share for cell in family.cells)
@@ -47,13 +47,9 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
     return rows
 
 
-def cost_rows(family: Family, target_dice: float | None = None) -> list[dict[str, str]]:
-    """Return a row a cell: serial share, what it took to reach a Dice, and what a run costs.
-
-    The Dice is `target_dice`, or else the highest that every trial of the family reached.
-    """
+def cost_rows(family: Family, target: DiceTarget) -> list[dict[str, str]]:
+    """Return a row for each cell: serial share, cost of a run, and effort to reach a Dice."""
     has_energy = any(cell.energy_joules for cell in family.cells)
-    target = target_of(family.cells) if target_dice is None else target_dice
     rows = []
     for cell in family.cells:
         row = {
@@ -63,43 +59,47 @@ def cost_rows(family: Family, target_dice: float | None = None) -> list[dict[str
             "device-hours a run": significant(cell.device_hours),
         }
         if has_energy:
-            row["energy a run (Wh)"] = significant(_scaled(cell.energy_joules, 1 / 3600))
+            row["energy a run (Wh)"] = significant(
+                cell.energy_joules and cell.energy_joules.scaled(1 / 3600)
+            )
             row["J a sample"] = significant(cell.joules_per_sample)
-        if target is not None:
-            found = reached(cell, target)
+        if target.dice is not None:
+            effort = target.reached.get(cell.label)
             row |= {
-                f"samples to Dice {target:g}": significant(found.samples if found else None),
-                "seconds": significant(found.seconds if found else None),
-                "device-hours": significant(found.device_hours if found else None),
-                "reached": _reached_text(found, len(cell.results)),
+                f"samples to Dice {target.dice:g}": significant(effort.samples if effort else None),
+                "seconds": significant(effort.seconds if effort else None),
+                "device-hours": significant(effort.device_hours if effort else None),
+                "reached": _reached_text(effort, len(cell.results)),
             }
         rows.append(row)
     return rows
 
 
 def lost_rows(family: Family) -> list[dict[str, str]]:
-    """Return a row a cell that has measured where it loses efficiency: means over the repeats."""
+    """Return the parts of the lost efficiency, a row for each cell that measured it."""
     rows = []
     for cell in family.cells:
         if not cell.lost:
             continue
-        found = mean_lost(cell.lost)
+        parts = mean_lost(cell.lost)
         bandwidth = cell.bus_bytes_per_second
         rows.append(
             {
                 "backend": cell.way,
                 "replicas": str(cell.num_replicas),
-                "lost efficiency": f"{found.whole:.3f}",
-                **{name: f"{value:+.3f}" for name, value in vars(found).items()},
-                "average alone (ms)": significant(_scaled(cell.average_seconds, 1000)),
-                "bus GB/s": NONE if bandwidth is None else _three(bandwidth.median / 1e9),
+                "lost efficiency": f"{parts.total:.3f}",
+                **{name: f"{value:+.3f}" for name, value in vars(parts).items()},
+                "average alone (ms)": significant(
+                    cell.average_seconds and cell.average_seconds.scaled(1000)
+                ),
+                "bus GB/s": NONE if bandwidth is None else three_digits(bandwidth.median / 1e9),
             }
         )
     return rows
 
 
 def trial_row(trial: TrialRecord) -> dict[str, str]:
-    """Return one trial, done or not, for people."""
+    """Return a trial as texts."""
     result = trial.result
     row = {
         "trial": trial.id,
@@ -120,7 +120,7 @@ def trial_row(trial: TrialRecord) -> dict[str, str]:
 
 
 def trial_facts(trial: TrialRecord) -> dict[str, Any]:
-    """Return one trial for programs: every number unrounded, settings and reason."""
+    """Return a trial with settings, reason and unrounded numbers, for programs."""
     result = trial.result
     facts: dict[str, Any] = {
         "trial": trial.id,
@@ -139,15 +139,15 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
         for name in apart:
             numbers.pop(name)
         for score in ("dice", "iou"):
-            numbers.update({f"{score}_{key}": one for key, one in numbers.pop(score).items()})
+            numbers.update({f"{score}_{key}": value for key, value in numbers.pop(score).items()})
         for name in ("peak_resident_bytes", "peak_device_bytes"):
             numbers[name] = " ".join(map(str, numbers[name]))
         facts |= numbers
     return facts
 
 
-def cell_facts(family: Family, cell: Cell, target_dice: float | None = None) -> dict[str, Any]:
-    """Return one cell for programs: unrounded. `target_dice` as in `cost_rows`."""
+def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]:
+    """Return a cell with unrounded numbers, for programs."""
     facts: dict[str, Any] = {
         "scaling": family.scaling,
         **family.settings,
@@ -179,36 +179,35 @@ def cell_facts(family: Family, cell: Cell, target_dice: float | None = None) -> 
     facts |= _spread_facts("device_hours", cell.device_hours)
     facts |= _spread_facts("energy_joules", cell.energy_joules)
     facts |= _spread_facts("joules_per_sample", cell.joules_per_sample)
-    target = target_of(family.cells) if target_dice is None else target_dice
-    found = reached(cell, target)
-    if target is not None:
-        facts |= {"target_dice": target, "reached": found.num_reached if found else 0}
-    if found is not None:
-        facts |= _spread_facts("samples_to_target", found.samples)
-        facts |= _spread_facts("seconds_to_target", found.seconds)
-        facts |= _spread_facts("device_hours_to_target", found.device_hours)
+    effort = target.reached.get(cell.label)
+    if target.dice is not None:
+        facts |= {"target_dice": target.dice, "reached": effort.num_reached if effort else 0}
+    if effort is not None:
+        facts |= _spread_facts("samples_to_target", effort.samples)
+        facts |= _spread_facts("seconds_to_target", effort.seconds)
+        facts |= _spread_facts("device_hours_to_target", effort.device_hours)
     return facts
 
 
-def comparison_facts(family: Family, one: Comparison) -> dict[str, Any]:
-    """Return one comparison of speeds for programs: unrounded."""
+def comparison_facts(family: Family, comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison of speeds with unrounded numbers, for programs."""
     return {
         **family.settings,
-        "num_replicas": one.upper.num_replicas,
-        "upper": one.upper.way,
-        "lower": one.lower.way,
-        "ratio": one.ratio.value,
-        **interval_facts("ratio", one.ratio),
-        "repeats": one.ratio.repeats,
-        "paired": one.ratio.paired,
-        "p": one.ratio.p_value() if one.ratio.has_interval else None,
-        "adjusted_p": one.adjusted_p,
-        "verdict": one.verdict,
+        "num_replicas": comparison.upper.num_replicas,
+        "upper": comparison.upper.way,
+        "lower": comparison.lower.way,
+        "ratio": comparison.ratio.value,
+        **interval_facts("ratio", comparison.ratio),
+        "repeats": comparison.ratio.repeats,
+        "paired": comparison.ratio.paired,
+        "p": comparison.ratio.p_value() if comparison.ratio.has_interval else None,
+        "adjusted_p": comparison.adjusted_p,
+        "verdict": comparison.verdict,
     }
 
 
 def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
-    """Return a cell's serial share with its interval; empty where there is none."""
+    """Return a cell's serial share with its interval; empty without one."""
     speed_up = cell.speed_up
     if speed_up is None or cell.num_replicas < 2:
         return {}
@@ -216,7 +215,7 @@ def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
     def share(value: float) -> float:
         return serial_share(value, cell.num_replicas, family.scaling)
 
-    # The faster, the less of it is serial: the ends of the interval change places.
+    # A higher speed-up is a lower serial share: the ends of the interval change places.
     return {
         "serial_share": share(speed_up.value),
         "serial_share_low": share(speed_up.high) if speed_up.has_interval else None,
@@ -225,19 +224,19 @@ def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
 
 
 def family_heading(family: Family) -> str:
-    """Return what a family's table is headed by: its settings, scaling and baseline."""
-    settings = describe({key: one for key, one in family.settings.items() if key != "scaling"})
+    """Return the heading of a family's tables: its settings, scaling and baseline."""
+    settings = describe({key: value for key, value in family.settings.items() if key != "scaling"})
     fixed = "replica_batch" if family.scaling == "weak" else "global_batch"
     baseline = f"one replica of {family.baseline}" if family.baseline else "each its own replica"
-    what = f"{family.scaling} scaling (fixed {fixed}); speed-up against {baseline}"
-    return f"{settings}: {what}" if settings else what.capitalize()
+    terms = f"{family.scaling} scaling (fixed {fixed}); speed-up against {baseline}"
+    return f"{settings}: {terms}" if settings else terms.capitalize()
 
 
 def skipped_rows(summary: Summary) -> list[dict[str, str]]:
-    """Return a row for each cell that the plan left out."""
+    """Return a row for each cell that the plan skipped."""
     return [
-        {"cell": describe(one.get("settings", {})), "reason": str(one.get("reason", ""))}
-        for one in summary.sweep.skipped
+        {"cell": describe(cell.get("settings", {})), "reason": str(cell.get("reason", ""))}
+        for cell in summary.sweep.skipped
     ]
 
 
@@ -259,17 +258,13 @@ def _share_text(family: Family, cell: Cell) -> str:
     return text if low is None else f"{text} ({low:.3f} to {high:.3f})"
 
 
-def _reached_text(found: Reached | None, num_repeats: int) -> str:
-    return f"{found.num_reached} of {found.num_repeats}" if found else f"0 of {num_repeats}"
+def _reached_text(effort: Reached | None, num_repeats: int) -> str:
+    return f"{effort.num_reached} of {effort.num_repeats}" if effort else f"0 of {num_repeats}"
 
 
 def _gibibytes(spread: Spread | None) -> str:
-    # The median alone: repeats differ in the third digit.
+    # Only the median: repeats differ in the third digit.
     return NONE if spread is None else f"{spread.median / GIB:.2f}"
-
-
-def _scaled(values: Spread | None, factor: float) -> Spread | None:
-    return None if values is None else spread([factor * one for one in values.values])
 
 
 def _spread_facts(name: str, spread: Spread | None) -> dict[str, float]:

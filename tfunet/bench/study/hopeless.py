@@ -1,15 +1,15 @@
-"""Says which trials of a sweep need not run, since their cell is hopeless, and why. Pure."""
+"""Decides which trials of a sweep need not run because their cell is hopeless. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from tfunet.bench.records.collect import FINISHED, TrialRecord
-from tfunet.bench.records.ways import BASELINE, speed_by_repeat, way_of
+from tfunet.bench.records.sweep_record import FINISHED, TrialRecord
+from tfunet.bench.records.ways_of_training import BASELINE, speed_by_repeat, way_of
+from tfunet.bench.study.settings_table import read_settings
 from tfunet.config.keys import WAY
-from tfunet.config.refs import near_match
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +17,8 @@ class HopelessRule:
     """When a cell is given up: the table [hopeless] of a study.
 
     Args:
-        after: Repeats of a cell that must have ended first.
-        slower_than: Times as fast as the cell that the fastest one of its group must be.
+        after: So many repeats of a cell must have ended first.
+        slower_than: The fastest cell of its group must be more than so many times as fast.
     """
 
     after: int = 2
@@ -30,15 +30,15 @@ class HopelessRule:
         if not 1 < self.slower_than < math.inf:
             raise ValueError(
                 f"slower_than in [hopeless] must be more than 1, got {self.slower_than:g}. "
-                "3.0 gives up what takes more than three times as long."
+                "3.0 gives up cells that take more than three times as long."
             )
 
     def __str__(self) -> str:
         first = "repeat" if self.after == 1 else f"{self.after} repeats"
         return (
-            f"a cell is given up if its first {first} failed, or if the fastest cell that "
-            f"differs from it in the backend alone is more than {self.slower_than:g} times as fast "
-            f"in every repeat that both have, {self.after} at the least"
+            f"a cell is given up if its first {first} failed, or if another cell that differs only "
+            f"in the backend is more than {self.slower_than:g} times as fast in every repeat that "
+            f"both have, {self.after} at the least"
         )
 
 
@@ -48,70 +48,65 @@ def read_rule(table: Any) -> HopelessRule | None:
         return None
     if not isinstance(table, Mapping):
         raise ValueError(f"[hopeless] must be a table, got {table!r}.")
-    kinds: dict[str, Any] = {"after": int, "slower_than": (int, float)}
-    for key, value in table.items():
-        if key not in kinds:
-            known = [one.name for one in fields(HopelessRule)]
-            raise ValueError(
-                f"Unknown key {key!r} in [hopeless].{near_match(key, known)} "
-                f"Known: {', '.join(known)}."
-            )
-        if not isinstance(value, kinds[key]) or isinstance(value, bool):
-            words = "a whole number" if kinds[key] is int else "a number"
-            raise ValueError(f"{key} in [hopeless] must be {words}, got {value!r}.")
-    return HopelessRule(**table)
+    return read_settings(HopelessRule, table, "[hopeless]")
 
 
 def why_hopeless(
     trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRule | None
 ) -> str:
-    """Return why `trial` need not run, of which `trials` are the whole sweep; empty if it must.
+    """Return why `trial` need not run, given all `trials` of the sweep; empty if it must run.
 
-    A trial that failed is never hopeless: who runs a sweep again wants to see it run, and if it
-    then ends well, its cell is no longer given up for it. Nor is what others are measured by.
+    A failed trial is never hopeless: a sweep that is run again runs it again, and if it then ends
+    well, its cell is no longer given up. The baseline of other cells is never hopeless either.
     """
     if rule is None or trial.state in (*FINISHED, "failed"):
         return ""
     settings = _but_way(trial)
-    group = [one for one in trials if _but_way(one) == settings]
+    group = [other for other in trials if _but_way(other) == settings]
     if _is_baseline(trial, group):
         return ""
-    own = sorted((one for one in group if one.cell == trial.cell), key=lambda one: one.repeat)
-    return _all_failed(own, rule) or _far_slower(own, group, rule)
+    cell_trials = sorted(
+        (other for other in group if other.cell == trial.cell), key=lambda other: other.repeat
+    )
+    return _all_failed(cell_trials, rule) or _far_slower(cell_trials, group, rule)
 
 
 def _but_way(trial: TrialRecord) -> dict[str, Any]:
-    return {key: one for key, one in vars(trial.config).items() if key not in (*WAY, "seed")}
+    return {key: value for key, value in vars(trial.config).items() if key not in (*WAY, "seed")}
 
 
 def _is_baseline(trial: TrialRecord, group: Iterable[TrialRecord]) -> bool:
-    # Without `single`, each way is measured by its own one replica.
+    # Without `single`, the baseline of each way is its own single replica.
     is_measured_by_itself = BASELINE not in map(way_of, group)
     one_replica = trial.config.num_replicas == 1
     return one_replica and (is_measured_by_itself or way_of(trial) == BASELINE)
 
 
-def _all_failed(own: Sequence[TrialRecord], rule: HopelessRule) -> str:
-    first = [one for one in own if one.repeat <= rule.after]
-    if len(first) < rule.after or any(one.state != "failed" for one in first):
+def _all_failed(cell_trials: Sequence[TrialRecord], rule: HopelessRule) -> str:
+    first = [trial for trial in cell_trials if trial.repeat <= rule.after]
+    if len(first) < rule.after or any(trial.state != "failed" for trial in first):
         return ""
-    reasons = "; ".join(dict.fromkeys(one.reason for one in first))
-    return f"{_repeats(one.repeat for one in first)} failed: {reasons}"
+    reasons = "; ".join(dict.fromkeys(trial.reason for trial in first))
+    return f"{_repeats(trial.repeat for trial in first)} failed: {reasons}"
 
 
 def _far_slower(
-    own: Sequence[TrialRecord], group: Sequence[TrialRecord], rule: HopelessRule
+    cell_trials: Sequence[TrialRecord], group: Sequence[TrialRecord], rule: HopelessRule
 ) -> str:
     cells: dict[int, list[TrialRecord]] = {}
-    for one in group:
-        cells.setdefault(one.cell, []).append(one)
+    for trial in group:
+        cells.setdefault(trial.cell, []).append(trial)
     speeds = {cell: speed_by_repeat(members) for cell, members in cells.items()}
-    able = {cell: found for cell, found in speeds.items() if len(found) >= rule.after}
-    slow = able.get(own[0].cell)
+    able = {cell: by_repeat for cell, by_repeat in speeds.items() if len(by_repeat) >= rule.after}
+    slow = able.get(cell_trials[0].cell)
     if slow is None:
         return ""
     fastest = max(able, key=lambda cell: median(able[cell].values()))
-    ratios = {one: able[fastest][one] / slow[one] for one in sorted(slow) if one in able[fastest]}
+    ratios = {
+        repeat: able[fastest][repeat] / slow[repeat]
+        for repeat in sorted(slow)
+        if repeat in able[fastest]
+    }
     if len(ratios) < rule.after or min(ratios.values()) <= rule.slower_than:
         return ""
     best = cells[fastest][0]
@@ -121,7 +116,7 @@ def _far_slower(
 
 
 def _repeats(numbers: Iterable[int]) -> str:
-    texts = [str(one) for one in numbers]
+    texts = [str(number) for number in numbers]
     return f"repeat{'s' if len(texts) > 1 else ''} {_listed(texts)}"
 
 

@@ -1,34 +1,33 @@
-"""What a study says about SLURM, and the shape of its jobs. No TensorFlow."""
+"""The table [slurm] of a study: what its jobs ask for."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from tfunet.config.refs import near_match
+from tfunet.bench.study.settings_table import read_settings
 
+# Settings that become options of sbatch with the same names.
 CHOICES = ("partition", "account", "constraint", "time")
-
-
 TIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slurm:
-    """How trials run under SLURM: the table [slurm] of a study, no part of what is compared.
+    """How trials run under SLURM; not part of what a study compares.
 
     Args:
-        partition: Where; by default the cluster's own choice. The same for `account` and
-            `constraint`.
-        time: Limit of one trial, as sbatch writes it: "30" minutes, "2:00:00".
-        processes_per_node: Most processes of a run on one node; with one process a GPU, the
-            GPUs of a node.
-        gpus_per_replica: GPUs that each replica is allotted.
-        max_running: Trials of an array that run at once.
-        signal_seconds: Before its time limit a trial writes a checkpoint, and is queued again.
-        setup: Lines of the job script before the run: modules, variables.
-        sbatch: Further options of sbatch.
-        srun: Further options of srun.
+        partition: By default the choice of the cluster, as for `account` and `constraint`.
+        time: Limit of one trial, as sbatch takes it: "30" (minutes), "2:00:00".
+        processes_per_node: At most so many processes of a run on one node; with a process for each
+            GPU, the GPUs of a node.
+        gpus_per_replica: GPUs of each replica.
+        max_running: At most so many trials of an array run at once.
+        signal_seconds: So long before its time limit, a trial writes a checkpoint and is queued
+            again.
+        setup: Lines of the job script before the run, which load modules or set variables.
+        sbatch: More options of sbatch.
+        srun: More options of srun.
     """
 
     partition: str = ""
@@ -53,7 +52,7 @@ class Slurm:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} in [slurm] must be at least {least}, got {value}.")
-        # SLURM counts minutes, and may send the signal up to one early.
+        # SLURM counts in minutes, and may send the signal up to a minute early.
         if not 0 < self.signal_seconds <= 65535:
             raise ValueError(
                 f"signal_seconds in [slurm] must lie in 1..65535, got {self.signal_seconds}."
@@ -62,26 +61,5 @@ class Slurm:
 
 def read_slurm(table: Mapping[str, Any]) -> Slurm:
     """Return the table [slurm] of a study, checked."""
-    known = {one.name: one.default for one in fields(Slurm)}
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in known:
-            raise ValueError(
-                f"Unknown key {key!r} in [slurm].{near_match(key, known)} Known: "
-                f'{", ".join(known)}. Any other option goes into sbatch = ["--option=value"].'
-            )
-        if isinstance(known[key], tuple):
-            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-                raise ValueError(f"{key} in [slurm] must be a list of texts, got {value!r}.")
-            values[key] = tuple(value)
-            continue
-        kind = str if isinstance(known[key], str) else int
-        if not isinstance(value, kind) or isinstance(value, bool):
-            words = "a text" if kind is str else "a whole number"
-            raise ValueError(f"{key} in [slurm] must be {words}, got {value!r}.")
-        values[key] = value
-    return Slurm(**values)
-
-
-def _word(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
+    advice = ' Any other option goes into sbatch = ["--option=value"].'
+    return read_settings(Slurm, table, "[slurm]", advice)

@@ -1,4 +1,4 @@
-"""Writes tables as TOML, which Python only reads."""
+"""Writes configurations and studies as TOML; the standard library only reads it."""
 
 import json
 import re
@@ -7,17 +7,17 @@ from dataclasses import asdict
 from typing import Any
 
 from tfunet.bench.study.slurm_settings import Slurm
-from tfunet.bench.study.study import Study
+from tfunet.bench.study.study_file import Study
 from tfunet.config.run import RunConfig
 
 
 def config_toml(config: RunConfig) -> str:
-    """Return a run's configuration as `tfunet train --config` reads it."""
+    """Return the configuration of a run as a file for `tfunet train --config`."""
     return "".join(_line(key, value) for key, value in asdict(config).items())
 
 
 def study_toml(study: Study) -> str:
-    """Return a study as `read_study` reads it."""
+    """Return a study as a file for `read_study`."""
     lines = [_line(key, getattr(study, key)) for key in ("name", "repeats", "seed")]
     for title, table in (("base", study.base), ("grid", study.grid)):
         lines += [f"\n[{title}]\n", *(_line(key, value) for key, value in table.items())]
@@ -34,7 +34,7 @@ def study_toml(study: Study) -> str:
 
 
 def _line(key: str, value: Any) -> str:
-    # TOML has no null: what is left out has its default, which is None wherever None is allowed.
+    # TOML has no null. None is the default wherever it is allowed, so the key is left out.
     return "" if value is None else f"{_key(key)} = {_value(value)}\n"
 
 
@@ -44,19 +44,23 @@ def _key(key: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        entries = (f"{_key(key)} = {_value(one)}" for key, one in value.items() if one is not None)
+        entries = (
+            f"{_key(key)} = {_value(entry)}" for key, entry in value.items() if entry is not None
+        )
         return "{" + ", ".join(entries) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(one) for one in value) + "]"
+        return "[" + ", ".join(_value(entry) for entry in value) + "]"
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, (bool, int)):
         return json.dumps(value)
     if isinstance(value, float):
         return repr(value)
-    raise ValueError(f"A study's settings are text, numbers, lists and tables; got {value!r}.")
+    raise ValueError(
+        f"The settings of a study are texts, numbers, lists and tables, got {value!r}."
+    )
 
 
 def _text(value: str) -> str:
-    # JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.
+    # The escapes of JSON are those of TOML, except for DEL, which JSON does not escape.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

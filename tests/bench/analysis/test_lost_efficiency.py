@@ -1,0 +1,96 @@
+"""Where efficiency is lost: parts that are planted in records, and sum to the whole."""
+
+import csv
+
+import pytest
+from synthetic_sweep import make_study, write_sweep, write_trial
+
+from tfunet.bench.analysis.lost_efficiency import bus_bytes_per_second
+from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.sweep_report import summary_json, write_report
+from tfunet.bench.report.tables import lost_rows
+
+GRID = {"backend": ["single", "horovod", "mirrored"], "num_replicas": [1, 2]}
+# Milliseconds of a step that one replica makes in 100, 4 of them waiting for its data.
+ONE = {"computation": 95.0, "input": 4.0, "communication": 0.0, "stragglers": 0.0, "rest": 1.0}
+TWO = {"computation": 97.0, "input": 12.0, "communication": 30.0, "stragglers": 9.0, "rest": 2.0}
+
+
+def record(parts, num_replicas, scale=1.0):
+    """What result.json holds of a run whose step takes `parts` (ms)."""
+    alone = parts["computation"]
+    slowest = alone + parts["stragglers"]
+    synthetic = slowest + parts["communication"]
+    real = synthetic + parts["input"]
+    whole = real + parts["rest"]
+    table = {
+        "median_step_seconds": scale * whole / 1000,
+        "synthetic_pairs_seconds": [[scale * real / 1000, scale * synthetic / 1000]] * 3,
+    }
+    if num_replicas > 1:
+        table["alone_seconds"] = [[scale * one / 1000] * 3 for one in (alone, slowest)]
+        table |= {"average_seconds": [0.02, 0.02, 0.5], "gradient_bytes": 4_000_000}
+    return table
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Horovod has measured its parts, mirrored not; repeats differ in the machine's speed."""
+    trials = write_sweep(tmp_path, make_study(repeats=3, grid=GRID))
+    for trial in trials:
+        count, scale = trial.config.num_replicas, 1 + 0.1 * trial.repeat
+        if trial.config.backend != "mirrored":
+            parts = ONE if count == 1 else TWO
+            write_trial(tmp_path, trial, **record(parts, count, scale))
+    return tmp_path
+
+
+def test_parts_are_those_that_were_planted_and_sum_to_the_whole(sweep):
+    (family,) = summarise(read_sweep(sweep)).families
+    by_name = {cell.label: cell.lost for cell in family.cells}
+    assert by_name["mirrored x2"] == ()
+    assert len(by_name["horovod x2"]) == 3
+    whole = sum(TWO.values())
+    for parts in by_name["horovod x2"]:
+        for name, milliseconds in TWO.items():
+            assert getattr(parts, name) == pytest.approx((milliseconds - ONE[name]) / whole), name
+        assert parts.total == pytest.approx(1 - sum(ONE.values()) / whole)
+
+
+def test_of_strong_scaling_one_replica_counts_by_its_share(tmp_path):
+    study = make_study(repeats=1, grid=GRID, base={"global_batch": 8, "cores_per_replica": 1})
+    for trial in write_sweep(tmp_path, study):
+        parts = ONE if trial.config.num_replicas == 1 else TWO
+        write_trial(tmp_path, trial, **record(parts, trial.config.num_replicas))
+    (family,) = summarise(read_sweep(tmp_path)).families
+    (parts,) = next(cell for cell in family.cells if cell.label == "horovod x2").lost
+    assert parts.computation == pytest.approx((97 - 95 / 2) / 150)
+    assert parts.total == pytest.approx(1 - 100 / 2 / 150)
+
+
+def test_the_report_shows_them_with_the_bus_bandwidth(sweep):
+    (family,) = summarise(read_sweep(sweep)).families
+    (row,) = lost_rows(family)
+    assert row["lost efficiency"] == "0.333"
+    assert (row["communication"], row["input"], row["rest"]) == ("+0.200", "+0.053", "+0.007")
+    # The median average: 2 (n - 1) / n of 4 MB in 20 ms.
+    assert (row["average alone (ms)"], row["bus GB/s"]) == ("20 [20, 20]", "0.200")
+    cell = next(cell for cell in summary_json(sweep)["cells"] if cell["backend"] == "horovod")
+    assert cell["lost_stragglers"] == pytest.approx(0.06)
+    assert cell["bus_bytes_per_second"] == pytest.approx(2e8)
+    (sentence,) = summary_json(sweep)["findings"]["Lost efficiency"]
+    assert sentence == (
+        "horovod at 2 replicas loses 33.3% of its time: communication 20.0%, stragglers 6.0%, "
+        "input 5.3%, computation 1.3%, rest 0.7%."
+    )
+    report = write_report(sweep)
+    for path in (report.html, report.markdown):
+        assert "+0.200" in path.read_text()
+    rows = {row["trial"]: row for row in csv.DictReader(report.trials.open())}
+    assert float(next(row for name, row in rows.items() if "horovod" in name)["average_seconds"])
+
+
+@pytest.mark.parametrize(("num_replicas", "gigabytes"), [(2, 1.0), (4, 1.5), (8, 1.75)])
+def test_bus_bandwidth_is_that_of_nccl_tests(num_replicas, gigabytes):
+    assert bus_bytes_per_second(2e9, 2.0, num_replicas) == pytest.approx(gigabytes * 1e9)

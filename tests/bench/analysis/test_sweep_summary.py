@@ -1,0 +1,373 @@
+import re
+import shutil
+
+import pytest
+from synthetic_sweep import EFFICIENCY, ENVIRONMENT, drawn, make_study, write_sweep, write_trial
+
+from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.findings import doubts, findings
+from tfunet.bench.report.tables import summary_rows
+from tfunet.record import RunFolder
+
+NO_SKIP = {"skip": []}
+
+
+def summary_of(folder, **study):
+    options = {key: study.pop(key) for key in ("noise", "speed") if key in study}
+    trials = write_sweep(folder, make_study(**study), **options)
+    return summarise(read_sweep(folder)), trials
+
+
+def cells_of(family):
+    return {cell.label: cell for cell in family.cells}
+
+
+def test_speed_up_and_efficiency_are_those_that_were_planted(tmp_path):
+    summary, _ = summary_of(tmp_path, noise=0.0)
+    (family,) = summary.families
+    assert (family.baseline, family.scaling) == ("single", "weak")
+    cells = cells_of(family)
+    assert len(cells) == 7
+    for label, cell in cells.items():
+        if not cell.is_baseline:
+            assert cell.efficiency == pytest.approx(EFFICIENCY[cell.way]), label
+            # The 10 % by which the repeats differ are shared with the baseline.
+            assert cell.speed_up.high == pytest.approx(cell.speed_up.low)
+            assert cell.speed_up_repeats == pytest.approx([cell.speed_up.value] * 3)
+    assert [cell.label for cell in family.cells if cell.is_baseline] == ["single x1"]
+
+
+def test_strong_scaling_keeps_the_global_batch_fixed(tmp_path):
+    summary, _ = summary_of(tmp_path, noise=0.0, base={"global_batch": 8})
+    (family,) = summary.families
+    assert family.scaling == "strong"
+    cells = cells_of(family)
+    assert [(cell.replica_batch, cell.global_batch) for cell in cells.values()][-1] == (2, 8)
+    assert cells["horovod x4"].efficiency == pytest.approx(EFFICIENCY["horovod"])
+
+
+def test_cells_are_compared_only_with_cells_of_the_same_settings(tmp_path):
+    summary, _ = summary_of(
+        tmp_path,
+        base={},
+        grid={
+            "backend": ["single", "horovod"],
+            "num_replicas": [1, 2],
+            "replica_batch": [2, 4],
+            "model_options.filters": [8, 16],
+        },
+        **NO_SKIP,
+    )
+    assert len(summary.families) == 4
+    assert {family.title for family in summary.families} == {
+        f"model_options.filters={filters} replica_batch={batch}"
+        for filters in (8, 16)
+        for batch in (2, 4)
+    }
+    for family in summary.families:
+        assert len({cell.replica_batch for cell in family.cells}) == 1
+
+
+def test_options_of_a_backend_make_another_way(tmp_path):
+    summary, _ = summary_of(
+        tmp_path,
+        grid={"num_replicas": [1, 2]},
+        case=[
+            {"backend": "single"},
+            {"backend": "horovod"},
+            {"backend": "horovod", "backend_options.compression": "fp16"},
+            {"backend": "multiworker", "processes": 1},
+        ],
+        **NO_SKIP,
+    )
+    (family,) = summary.families
+    assert family.ways == [
+        "single",
+        "horovod",
+        "horovod compression=fp16",
+        "multiworker processes=1",
+    ]
+
+
+def test_without_single_each_way_has_its_own_baseline(tmp_path):
+    summary, _ = summary_of(
+        tmp_path,
+        noise=0.0,
+        grid={"backend": ["mirrored", "horovod"], "num_replicas": [1, 2]},
+        **NO_SKIP,
+    )
+    (family,) = summary.families
+    assert family.baseline is None
+    cells = cells_of(family)
+    assert {label for label, cell in cells.items() if cell.is_baseline} == {
+        "mirrored x1",
+        "horovod x1",
+    }
+    assert cells["mirrored x2"].efficiency == pytest.approx(EFFICIENCY["mirrored"])
+    assert "Scores" not in findings(summary)
+
+
+def test_without_one_replica_there_is_no_speed_up(tmp_path):
+    summary, _ = summary_of(tmp_path, grid={"backend": ["horovod"], "num_replicas": [2, 4]})
+    (family,) = summary.families
+    assert [cell.speed_up for cell in family.cells] == [None, None]
+    assert family.baseline is None
+
+
+def test_the_faster_way_comes_first_and_says_so(tmp_path):
+    summary, _ = summary_of(tmp_path, noise=0.001)
+    (family,) = summary.families
+    found = [
+        (comparison.upper.label, comparison.lower.way, comparison.verdict)
+        for comparison in family.comparisons
+    ]
+    assert found == [
+        (f"{upper} x{count}", lower, "faster")
+        for count in (2, 4)
+        for upper, lower in (
+            ("horovod", "mirrored"),
+            ("horovod", "multiworker"),
+            ("mirrored", "multiworker"),
+        )
+    ]
+    sentences = findings(summary)["Speed"]
+    assert sentences[0].startswith("horovod at 2 replicas is 1.06 times as fast as mirrored (95 %")
+    assert re.search(r"3 repeats; adjusted p .+\): faster\.$", sentences[0])
+
+
+def test_the_verdict_allows_for_all_comparisons_of_the_sweep(tmp_path):
+    grid = {"backend": ["mirrored", "horovod"], "num_replicas": [2]}
+    study = make_study(grid={**grid, "xla": [True, False]}, skip=[])
+    speeds = {"mirrored": (10.0, 10.0, 10.0), "horovod": (10.9, 11.3, 11.0)}
+    for trial in write_sweep(tmp_path, study):
+        value = speeds[trial.config.backend][trial.repeat - 1]
+        if not trial.config.xla:  # the same again, as another family
+            value += 0.001 * trial.repeat
+        write_trial(tmp_path, trial, images_per_second=value)
+    both = summarise(read_sweep(tmp_path))
+    assert (len(both.families), both.num_comparisons) == (2, 2)
+    p_values = sorted(family.comparisons[0].ratio.p_value() for family in both.families)
+    adjusted = sorted(family.comparisons[0].adjusted_p for family in both.families)
+    assert adjusted[0] == pytest.approx(2 * p_values[0])
+    assert adjusted[1] >= adjusted[0]
+
+
+def test_an_interval_can_exclude_1_where_the_verdict_does_not(tmp_path):
+    study = make_study(
+        grid={"backend": ["mirrored", "horovod", "multiworker"], "num_replicas": [2]}
+    )
+    speeds = {
+        "mirrored": (10.0, 10.0, 10.0),
+        "horovod": (10.7, 11.3, 11.0),
+        "multiworker": (9.0, 11.0, 10.0),
+    }
+    for trial in write_sweep(tmp_path, study):
+        write_trial(
+            tmp_path, trial, images_per_second=speeds[trial.config.backend][trial.repeat - 1]
+        )
+    (family,) = summarise(read_sweep(tmp_path)).families
+    found = next(
+        comparison for comparison in family.comparisons if comparison.lower.way == "mirrored"
+    )
+    assert found.ratio.low > 1
+    assert found.ratio.p_value() < 0.05 < found.adjusted_p
+    assert found.verdict == "not distinguishable"
+
+
+def test_one_backend_under_two_names_is_not_distinguishable(tmp_path):
+    names = ["horovod", "hvd.backend:HorovodBackend"]
+    grid = {"backend": names, "num_replicas": [2, 4]}
+    summary, _ = summary_of(tmp_path, grid=grid, repeats=10, speed={}, noise=0.05)
+    verdicts = [comparison.verdict for comparison in summary.families[0].comparisons]
+    assert verdicts == ["not distinguishable"] * 2
+
+
+def test_the_law_of_the_scaling_is_told(tmp_path):
+    summary, _ = summary_of(tmp_path, noise=0.0, speed={"horovod": 0.9})
+    sentences = findings(summary)["Scaling"]
+    # 2 replicas give 1.8, 4 give 3.6: shares 0.2 and 0.4 / 3, the second with 9 times the weight.
+    assert (
+        "horovod follows Gustafson's law with a serial share of 0.140; its speed-ups are up to "
+        "3.3% away from it."
+    ) in sentences
+    strong, _ = summary_of(tmp_path / "strong", noise=0.0, base={"global_batch": 8})
+    (limit,) = (
+        sentence
+        for sentence in findings(strong)["Scaling"]
+        if sentence.startswith("multiworker follows")
+    )
+    assert "follows Amdahl's law" in limit
+    assert "which allows at most" in limit
+
+
+def test_pairs_decide_which_is_faster_not_medians(tmp_path):
+    study = make_study(grid={"backend": ["mirrored", "horovod"], "num_replicas": [2]})
+    speeds = {"mirrored": (10.0, 20.0, 30.0), "horovod": (19.0, 19.0, 29.0)}
+    for trial in write_sweep(tmp_path, study):
+        value = speeds[trial.config.backend][trial.repeat - 1]
+        write_trial(tmp_path, trial, images_per_second=value)
+    (comparisons,) = summarise(read_sweep(tmp_path)).families[0].comparisons
+    assert (comparisons.upper.way, comparisons.lower.way) == ("horovod", "mirrored")
+    assert comparisons.ratio.value == pytest.approx((1.9 * 19 / 20 * 29 / 30) ** (1 / 3))
+
+
+def test_equal_backends_are_not_distinguishable(tmp_path):
+    summary, _ = summary_of(tmp_path, speed={}, base={"seed": 1})
+    sentences = findings(summary)["Speed"]
+    assert len(sentences) == 6
+    assert all(sentence.endswith(": not distinguishable.") for sentence in sentences)
+
+
+def test_many_ways_are_compared_with_the_fastest_only(tmp_path):
+    options = [{"backend": "horovod", "backend_options.cycle": number} for number in range(5)]
+    summary, _ = summary_of(tmp_path, grid={"num_replicas": [2]}, case=options, **NO_SKIP)
+    (family,) = summary.families
+    assert len(family.main_comparisons) == 4
+    pairs = [{comparison.upper.way, comparison.lower.way} for comparison in family.main_comparisons]
+    assert len(set.intersection(*pairs)) == 1
+    # Which one is the fastest is seen only afterwards: all pairs count.
+    assert summary.num_comparisons == len(family.comparisons) == 10
+
+
+def test_a_failed_trials_time_is_not_used(tmp_path):
+    summary, trials = summary_of(tmp_path, noise=0.0)
+    planted = next(trial for trial in trials if trial.id.startswith("horovod-2r-r1"))
+    write_trial(tmp_path, planted, images_per_second=1e6, checks={"weights": False})
+    summary = summarise(read_sweep(tmp_path))
+    cell = cells_of(summary.families[0])["horovod x2"]
+    assert len(cell.done) == 2
+    assert max(cell.images_per_second.values) < 1e3
+    assert cell.efficiency == pytest.approx(EFFICIENCY["horovod"])
+    assert [trial.id for trial in summary.not_done] == [planted.id]
+
+
+def test_settings_are_split_into_varying_and_fixed(tmp_path):
+    summary, _ = summary_of(tmp_path)
+    assert summary.varying["backend"] == ["single", "mirrored", "multiworker", "horovod"]
+    assert summary.varying["num_replicas"] == ["1", "2", "4"]
+    assert summary.fixed["model_options.filters"] == 8
+    assert not summary.varying.keys() & summary.fixed.keys()
+    assert "seed" not in {*summary.varying, *summary.fixed}
+
+
+def doubts_after(folder, change):
+    summary, trials = summary_of(folder)
+    assert doubts(summary) == []
+    change(trials)
+    return doubts(summarise(read_sweep(folder)))
+
+
+def test_different_environments_are_pointed_out(tmp_path):
+    def move(trials):
+        packages = {**ENVIRONMENT["packages"], "tensorflow": "2.21.0"}
+        environment = {**ENVIRONMENT, "host": "other", "packages": packages, "cores": [7]}
+        RunFolder(tmp_path / trials[0].id).write_env(environment)
+
+    (doubt,) = doubts_after(tmp_path, move)
+    assert "different environments: host, packages.tensorflow differ" in doubt
+
+
+def test_changed_code_is_pointed_out(tmp_path):
+    def change(trials):
+        for trial in trials:
+            environment = {**ENVIRONMENT, "git": {"commit": "a", "modified": True}}
+            RunFolder(tmp_path / trial.id).write_env(environment)
+
+    assert doubts_after(tmp_path, change) == [
+        "The code had changes that were not committed to git."
+    ]
+
+
+def test_trials_on_other_samples_are_pointed_out(tmp_path):
+    def other_samples(trials):
+        trial = next(trial for trial in trials if trial.id.startswith("horovod-4r-r2"))
+        write_trial(tmp_path, trial, samples_hash="other")
+
+    (doubt,) = doubts_after(tmp_path, other_samples)
+    assert doubt.startswith(
+        "In repeat 2 with global_batch=16, horovod x4 did not train on the same"
+    )
+
+
+def test_steps_that_wait_for_their_data_are_pointed_out(tmp_path):
+    def starve(trials):
+        for trial in trials:
+            share = 0.7 if trial.id.startswith("mirrored-2r") else 0.99
+            write_trial(tmp_path, trial, synthetic_share=share)
+
+    (doubt,) = doubts_after(tmp_path, starve)
+    assert doubt.startswith("mirrored x2 waits for its input: its steps reach 0.70")
+    (family,) = summarise(read_sweep(tmp_path)).families
+    assert {row["of bound"].split()[0] for row in summary_rows(family)} == {"0.70", "0.99"}
+
+
+def test_a_run_that_changed_its_replicas_is_pointed_out(tmp_path):
+    def change(trials):
+        trial = next(trial for trial in trials if trial.id.startswith("horovod-2r-r1"))
+        write_trial(tmp_path, trial, replicas_from_step=[[1, 4], [11, 2]])
+
+    (doubt,) = doubts_after(tmp_path, change)
+    assert "horovod-2r-r1" in doubt
+    assert "(4 from step 1, then 2 from step 11)" in doubt
+
+
+def test_missing_trials_are_pointed_out(tmp_path):
+    def lose(trials):
+        shutil.rmtree(tmp_path / trials[0].id)
+        write_trial(tmp_path, trials[1], checks={})
+
+    sentences = doubts_after(tmp_path, lose)
+    assert sentences[0].startswith("2 of 21 trials have no numbers (1 failed)")
+    assert "only 2 good repeats" in sentences[1]
+
+
+@pytest.mark.parametrize(
+    ("measurements", "words"),
+    [
+        ([(0.01, 0.2)], "varied by 20%"),
+        ([(0.01, 0.01), (0.0125, 0.01)], "speed changed by 25%"),
+        ([(0.01, 0.05), (0.0105, 0.05)], None),
+    ],
+)
+def test_a_noisy_machine_is_pointed_out(tmp_path, measurements, words):
+    def measure(trials):
+        rows = [{"median_seconds": median, "spread": spread} for median, spread in measurements]
+        (tmp_path / "noise.json").write_text(str({"measurements": rows}).replace("'", '"'))
+
+    sentences = doubts_after(tmp_path, measure)
+    assert (words in sentences[0]) if words else sentences == []
+
+
+def test_unequal_cores_are_pointed_out(tmp_path):
+    summary, trials = summary_of(tmp_path, base={})
+    assert "cores_per_replica is not set" in doubts(summary)[0]
+    # A capped CPU allocator plays the device, and is none.
+    for trial in trials:
+        write_trial(tmp_path, trial, peak_device_bytes=[2**20] * trial.config.num_replicas)
+    assert "cores_per_replica is not set" in doubts(summarise(read_sweep(tmp_path)))[0]
+
+
+def test_scores_are_judged_against_the_single_device(tmp_path):
+    study = {"grid": {"backend": ["single", "horovod", "mirrored"], "num_replicas": [1, 2]}}
+    trials = write_sweep(tmp_path, make_study(**study))
+    dice = {"single": 0.80, "horovod": 0.70, "mirrored": 0.8001}
+    for trial in trials:
+        value = dice[trial.config.backend] + 0.001 * trial.repeat
+        noise = 0.001 * drawn(trial).gauss(0, 1)
+        write_trial(tmp_path, trial, dice={"cell": value + noise}, steps=40)
+    first, second = findings(summarise(read_sweep(tmp_path)))["Scores"]
+    assert first.startswith("Different from the mean Dice of single x1 (0.80")
+    assert re.search(r"horovod x2 -0\.(099|100|101) \(95 % interval", first)
+    assert second.startswith("Not distinguishable from the mean Dice")
+    assert "mirrored x2" in second
+
+
+def test_one_repeat_allows_no_verdict(tmp_path):
+    summary, _ = summary_of(tmp_path, repeats=1)
+    sentences = findings(summary)
+    assert sentences["Speed"][0].endswith(
+        "(1 repeat: no interval): more repeats are needed to tell."
+    )
+    assert sentences["Scores"][0].startswith("Too few repeats to tell from the mean Dice")
+    assert "different numbers of optimizer steps (15 to 60)" in sentences["Scores"][1]

@@ -1,0 +1,190 @@
+import json
+import shutil
+
+import pytest
+from synthetic_sweep import make_study, write_sweep, write_trial
+
+from tfunet.bench.launch.sweep_status import status, status_table
+from tfunet.bench.records.run_tables import read_cases, read_steps, read_table
+from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.config.run import RunConfig
+from tfunet.record import RunFolder
+
+ONE = {"grid": {"backend": ["single"]}, "skip": [], "repeats": 1}
+
+
+@pytest.fixture
+def one_trial(tmp_path):
+    (trial,) = write_sweep(tmp_path, make_study(**ONE))
+    return tmp_path, trial
+
+
+def read_one(folder):
+    (trial,) = read_sweep(folder).trials
+    return trial
+
+
+def test_a_finished_trial_has_its_numbers(one_trial):
+    folder, planned = one_trial
+    trial = read_one(folder)
+    assert (trial.state, trial.reason, trial.config) == ("done", "", planned.config)
+    assert trial.result.images_per_second > 0
+    assert trial.result.mean_dice == pytest.approx(trial.result.dice["cell"])
+    assert trial.result.peak_device_bytes == ()
+    assert trial.environment["packages.tensorflow"] == "2.16.2"
+
+
+def rewrite(folder, **changes):
+    path = folder / "result.json"
+    table = json.loads(path.read_text())
+    table.update(changes)
+    path.write_text(json.dumps({key: value for key, value in table.items() if value != "left out"}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"checks": {"samples": True, "weights": False}}, "correctness checks failed: weights"),
+        ({"checks": {"weights": None}}, "correctness checks failed: weights"),
+        ({"checks": {}}, "correctness checks are missing"),
+        ({"checks": "left out"}, "correctness checks are missing"),
+        ({"images_per_second": None}, "no steady step was measured"),
+        ({"images_per_second": 0}, "images_per_second must be a positive number, got 0"),
+        ({"images_per_second": "fast"}, "must be a positive number, got 'fast'"),
+        ({"images_per_second": float("nan")}, "must be a positive number, got nan"),
+        ({"num_replicas": 2}, "a run with num_replicas=2, but the plan has 1"),
+        ({"schema_version": 7}, "schema_version is 7, and this tfunet reads 1"),
+        ({"dice": {"cell": "high"}}, "could not convert"),
+        ({"dice": [1]}, "result.json cannot be used"),
+    ],
+)
+def test_a_result_that_cannot_be_trusted_is_a_failed_row(one_trial, changes, reason):
+    folder, planned = one_trial
+    rewrite(folder / planned.id, **changes)
+    trial = read_one(folder)
+    assert trial.state == "failed"
+    assert reason in trial.reason
+    assert trial.result is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "{}"])
+def test_a_torn_result_is_a_failed_row(one_trial, text):
+    folder, planned = one_trial
+    (folder / planned.id / "result.json").write_text(text)
+    trial = read_one(folder)
+    assert trial.state == "failed"
+    assert "result.json cannot be used" in trial.reason
+
+
+def test_trials_without_a_result_say_why(one_trial):
+    folder, planned = one_trial
+    run = RunFolder(folder / planned.id)
+    (run.path / "result.json").unlink()
+    trial = read_one(folder)
+    assert (trial.state, trial.reason) == ("interrupted", "never finished")
+
+    run.write_failure("process 1 of 2 was killed by SIGKILL", 3, 1)
+    trial = read_one(folder)
+    assert (trial.state, trial.reason) == ("failed", "process 1 of 2 was killed by SIGKILL")
+
+    run.write_failure("ended by a signal", 130)
+    assert read_one(folder).state == "interrupted"
+
+    (run.path / "failure.json").write_text("{ torn")
+    trial = read_one(folder)
+    assert (trial.state, trial.reason) == ("failed", "failure.json cannot be read")
+
+    shutil.rmtree(run.path)
+    assert read_one(folder).state == "waiting"
+
+
+def test_a_running_trial_is_one_that_a_living_sweep_names(one_trial):
+    folder, planned = one_trial
+    (folder / planned.id / "result.json").unlink()
+    (folder / "running.json").write_text(json.dumps({"trial": planned.id}))
+    assert read_one(folder).state == "interrupted"
+    with RunFolder(folder).locked():
+        assert read_one(folder).state == "running"
+
+
+def test_tables_are_read_up_to_the_first_torn_row(tmp_path):
+    path = tmp_path / "steps.csv"
+    path.write_text(
+        "step,seconds,loss,traced\n1,0.5,2.0,1\n2,0.4,1.5,0\n3,0.\x00,\n4,0.4,1.0,0\n5,0."
+    )
+    table = read_steps(tmp_path)
+    assert table == {"step": [1, 2], "seconds": [0.5, 0.4], "loss": [2.0, 1.5], "traced": [1, 0]}
+    assert read_table(path, {"step": int, "other": int}) == {"step": [], "other": []}
+    assert read_steps(tmp_path / "nowhere")["step"] == []
+
+
+def test_cases_are_those_of_the_last_evaluation(tmp_path):
+    columns = "epoch,case,region,true_positive,false_positive,false_negative\n"
+    (tmp_path / "cases.csv").write_text(
+        f"{columns}1,a,cell,1,2,3\n2,a,cell,4,5,6\n2,b,cell,7,8,9\n"
+    )
+    table = read_cases(tmp_path)
+    assert table["case"] == ["a", "b"]
+    assert table["true_positive"] == [4, 7]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"trials": [{}], "base": {}}'])
+def test_a_torn_plan_is_named_with_what_to_do(tmp_path, text):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(ValueError, match=r"plan.json cannot be read .*Run the sweep again"):
+        read_sweep(tmp_path)
+
+
+def test_a_plan_of_another_version_is_named(one_trial):
+    folder, _ = one_trial
+    path = folder / "plan.json"
+    path.write_text(path.read_text().replace('"precision"', '"accuracy"'))
+    with pytest.raises(ValueError, match=r"written by another version .*accuracy"):
+        read_sweep(folder)
+
+
+def test_folders_without_records_are_named(tmp_path):
+    with pytest.raises(ValueError, match="There is no folder"):
+        read_sweep(tmp_path / "none")
+    with pytest.raises(ValueError, match="holds no runs"):
+        read_sweep(tmp_path)
+
+
+def test_a_folder_of_runs_is_read_without_a_plan(tmp_path):
+    trials = write_sweep(tmp_path / "sweep", make_study(repeats=2, grid={"backend": ["single"]}))
+    runs = tmp_path / "runs"
+    for trial in trials:
+        shutil.copytree(tmp_path / "sweep" / trial.id, runs / trial.id)
+    torn = RunFolder(runs / "torn")
+    torn.create()
+    (torn.path / "config.json").write_text("{")
+    by_name = {trial.id: trial for trial in read_sweep(runs).trials}
+    assert [by_name[trial.id].repeat for trial in trials] == [1, 2]
+    assert len({by_name[trial.id].cell for trial in trials}) == 1
+    assert by_name["torn"].state == "failed"
+    assert "config.json cannot be read" in by_name["torn"].reason
+    # One run alone is a sweep of one.
+    assert len(read_sweep(runs / trials[0].id).trials) == 1
+
+
+def test_runs_with_one_global_batch_are_strong_scaling(tmp_path):
+    for count in (1, 2):
+        run = RunFolder(tmp_path / f"run{count}")
+        run.create()
+        run.write_config(RunConfig(backend="horovod", num_replicas=count, global_batch=8))
+    assert {trial.scaling for trial in read_sweep(tmp_path).trials} == {"strong"}
+
+
+def test_status_counts_states_and_shows_every_trial(tmp_path):
+    trials = write_sweep(tmp_path)
+    shutil.rmtree(tmp_path / trials[0].id)
+    write_trial(tmp_path, trials[1], checks={"weights": False})
+    answer = status(tmp_path)
+    none = dict.fromkeys(("hopeless", "interrupted", "profiled", "running"), 0)
+    counts = {"done": 19, "failed": 1, "waiting": 1, **none}
+    assert answer["counts"] == counts
+    assert json.loads(json.dumps(answer)) == answer
+    text = status_table(tmp_path)
+    assert "21 trials: 19 done, 1 failed, 1 waiting." in text
+    assert "correctness checks failed: weights" in text
+    assert all(trial.id in text for trial in trials)

@@ -1,0 +1,277 @@
+import csv
+import html
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import browser
+import pytest
+from synthetic_sweep import make_study, write_sweep, write_trial
+
+from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.number_text import csv_text, markdown_list, markdown_text, plain_text
+from tfunet.bench.report.sweep_report import summary_json, summary_table, write_report
+from tfunet.record import RunFolder
+
+GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
+REASON = 'killed by SIGKILL | <script>alert("x")</script>'
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logs") / "a sweep"
+    trials = write_sweep(folder, make_study(repeats=3, grid=GRID))
+    failed = next(trial for trial in trials if trial.id.startswith("horovod-2r-r2"))
+    (folder / failed.id / "result.json").unlink()
+    RunFolder(folder / failed.id).write_failure(REASON, 3)
+    unlike = next(trial for trial in trials if trial.id.startswith("mirrored-2r-r2"))
+    write_trial(folder, unlike, images_per_second=987654.0, checks={"weights": False})
+    return folder, failed.id, unlike.id
+
+
+@pytest.fixture(scope="module")
+def report(sweep):
+    return write_report(sweep[0])
+
+
+class Page(html.parser.HTMLParser):
+    """Collects links and checks that elements are closed in order."""
+
+    VOID = ("meta", "link", "br", "img", "use")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open = []
+        self.links = []
+        self.tags = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.links += [value for name, value in attributes if name in ("href", "src")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_asks_nobody_for_anything(report):
+    text = report.html.read_text()
+    page = Page(text)
+    assert page.open == []
+    assert page.tags.count("script") == 1
+    outside = [link for link in page.links if re.match(r"\w+:", link)]
+    assert set(outside) == {"data:,"}
+    assert "@import" not in text
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
+    assert page.tags.count("svg") == len(report.figures) == 7
+
+
+def test_a_browser_shows_every_figure_and_asks_nobody_for_anything(report, tmp_path):
+    browser.shows_all(report, tmp_path)
+
+
+def test_every_mark_of_a_figure_leads_to_the_row_of_its_trial(sweep, report):
+    page = report.html.read_text()
+    folder, failed, unlike = sweep
+    figures = dict(re.findall(r'<figure id="(\w+)">(.*?)</figure>', page, re.DOTALL))
+    done = {trial.id for trial in read_sweep(folder).trials} - {failed, unlike}
+    for name in ("scaling", "throughput", "scores", "memory"):
+        assert set(re.findall(r'xlink:href="#trial-([^"]+)"', figures[name])) == done, name
+    assert all(f'<tr id="trial-{one}"' in page for one in (*done, failed, unlike))
+
+
+def test_rows_link_to_their_records(sweep, report):
+    links = [link for link in Page(report.html.read_text()).links if link.startswith("..")]
+    assert len(links) == 9
+    assert all((report.html.parent / link / "config.json").is_file() for link in links)
+
+
+def test_failed_trials_are_rows_with_their_reason_and_no_time(sweep, report):
+    _, failed, unlike = sweep
+    page = report.html.read_text()
+    rows = re.findall(r'<tr[^>]* class="bad">.*?</tr>', page, re.DOTALL)
+    assert len(rows) == 2
+    assert "&lt;script&gt;" in next(row for row in rows if failed in row)
+    assert "correctness checks failed: weights" in next(row for row in rows if unlike in row)
+    for path in (report.html, report.markdown, report.cells):
+        assert "987654" not in path.read_text()
+    assert "killed by SIGKILL \\| <script>" in report.markdown.read_text()
+
+
+def test_the_verdicts_stand_above_the_tables(report):
+    page = report.html.read_text()
+    assert page.index("Before you rely on this") < page.index("times as fast as")
+    assert page.index("times as fast as") < page.index("<table")
+    assert "2 of 9 trials have no numbers" in page
+    assert "2 of 3" in page
+
+
+def test_skipped_cells_are_rows(report):
+    assert "one replica is what single is for" in report.html.read_text()
+    assert "backend=horovod num_replicas=1" in report.markdown.read_text()
+
+
+def test_the_markdown_shows_its_figures(report):
+    figures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", report.markdown.read_text())
+    assert [report.markdown.parent / drawing for drawing in figures] == list(report.figures)
+    assert all(path.is_file() for path in report.figures)
+
+
+def test_the_csv_files_hold_numbers_for_programs(sweep, report):
+    trials = list(csv.DictReader(report.trials.open()))
+    assert len(trials) == 9
+    by_name = {row["trial"]: row for row in trials}
+    assert by_name[sweep[1]]["reason"] == REASON
+    assert by_name[sweep[2]]["images_per_second"] == ""
+    good = next(row for row in trials if row["state"] == "done")
+    assert float(good["images_per_second"]) > 0
+    assert len(good["images_per_second"]) > 6
+    cells = list(csv.DictReader(report.cells.open()))
+    assert [(row["backend"], row["repeats_done"], row["repeats"]) for row in cells] == [
+        ("single", "3", "3"),
+        ("mirrored", "2", "3"),
+        ("horovod", "2", "3"),
+    ]
+    assert float(cells[0]["speed_up"]) == 1.0
+    assert 0.5 < float(cells[1]["efficiency"]) < 1.1
+    assert float(cells[1]["serial_share"]) == pytest.approx(2 - float(cells[1]["speed_up"]))
+    assert {row["target_dice"] for row in cells} == {cells[0]["target_dice"]}
+    assert float(cells[1]["device_hours_to_target"]) == pytest.approx(
+        2 * float(cells[1]["seconds_to_target"]) / 3600
+    )
+
+
+def test_the_terminal_gets_a_table_and_the_verdicts(sweep):
+    text = summary_table(sweep[0])
+    header, *rows = text.splitlines()[1:5]
+    words = ["backend", "replicas", "repeats", "images/s", "speed-up", "efficiency"]
+    assert header.split()[:6] == words
+    assert [row.split()[:2] for row in rows] == [
+        ["single", "1"],
+        ["mirrored", "2"],
+        ["horovod", "2"],
+    ]
+    assert "1 (baseline)" in rows[0]
+    assert re.search(r"at 2 replicas is \d.\d\d times as fast as", text)
+    assert "Before you rely on this:" in text
+
+
+def test_serial_share_and_cost_have_a_table(sweep, report):
+    for text in (summary_table(sweep[0]), report.markdown.read_text()):
+        assert re.search(r"serial share .*device-hours a run .*samples to Dice 0\.\d+ ", text)
+    text = summary_table(sweep[0], target_dice=0.999)
+    header = next(line for line in text.splitlines() if "samples to Dice 0.999" in line)
+    row = text.splitlines()[text.splitlines().index(header) + 1]
+    assert row.split()[-6:] == ["-", "-", "-", "0", "of", "3"]
+
+
+def test_the_interval_of_a_serial_share_holds_it(tmp_path):
+    write_sweep(tmp_path, make_study(repeats=3))
+    cells = [cell for cell in summary_json(tmp_path)["cells"] if "serial_share" in cell]
+    assert len(cells) == 6
+    for cell in cells:
+        assert cell["serial_share_low"] < cell["serial_share"] < cell["serial_share_high"]
+
+
+def test_programs_get_the_summary(sweep):
+    table = json.loads(json.dumps(summary_json(sweep[0]), allow_nan=False))
+    assert (table["trials"], table["trials_done"]) == (9, 7)
+    assert [cell["backend"] for cell in table["cells"]] == ["single", "mirrored", "horovod"]
+    # Two good repeats: no interval, and no invented one.
+    assert table["cells"][1]["speed_up_low"] is None
+    (one,) = table["comparisons"]
+    assert {one["upper"], one["lower"]} == {"mirrored", "horovod"}
+    assert (one["verdict"], one["p"], one["ratio_low"]) == ("unknown", None, None)
+    assert one["ratio"] >= 1
+    assert any("2 of 9 trials have no numbers" in doubt for doubt in table["doubts"])
+
+
+def test_verdicts_and_the_number_of_comparisons_stand_in_the_page(tmp_path):
+    write_sweep(tmp_path, make_study(repeats=3))
+    page = write_report(tmp_path)
+    for path in (page.html, page.markdown):
+        assert "6 comparisons of speed" in path.read_text()
+
+
+def test_a_report_can_be_written_elsewhere(sweep, tmp_path):
+    report = write_report(sweep[0], tmp_path / "out")
+    assert report.html == tmp_path / "out" / "report.html"
+    links = [link for link in Page(report.html.read_text()).links if link.startswith("..")]
+    assert all((report.html.parent / link / "config.json").is_file() for link in links)
+
+
+def test_a_sweep_without_any_result_has_a_report(tmp_path):
+    trials = write_sweep(tmp_path, make_study(repeats=1, grid=GRID))
+    for trial in trials:
+        shutil.rmtree(tmp_path / trial.id)
+    report = write_report(tmp_path)
+    assert report.figures == ()
+    page = report.html.read_text()
+    assert Page(page).open == []
+    assert "3 of 3 trials have no numbers" in page
+    assert "No trial has numbers to draw" in page
+    assert "0 of 1" in summary_table(tmp_path)
+
+
+def test_one_run_alone_has_a_report(tmp_path):
+    (trial,) = write_sweep(tmp_path, make_study(repeats=1, grid={"backend": ["single"]}, skip=[]))
+    report = write_report(tmp_path / trial.id)
+    assert "throughput" in {path.stem for path in report.figures}
+    assert "scaling" not in {path.stem for path in report.figures}
+
+
+def test_what_is_not_installed_is_named(sweep, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ValueError, match=r"needs jinja2, .* pip install 'tfunet\[report\]'"):
+        write_report(sweep[0])
+
+
+def test_tables_of_texts():
+    rows = [{"a": "x|y", "b": "1"}, {"a": "z", "b": "22"}]
+    assert plain_text(rows) == ["a    b", "x|y  1", "z    22"]
+    assert markdown_text(rows).splitlines()[2] == "| x\\|y | 1 |"
+    assert csv_text([{"a": 1}, {"b": "x,y"}]) == 'a,b\n1,\n,"x,y"\n'
+    assert plain_text([]) == []
+    assert markdown_text([]) == ""
+    assert markdown_list("Speed", ["a", "b"]) == "**Speed**\n\n- a\n- b"
+
+
+@pytest.mark.parametrize(
+    ("program", "forbidden"),
+    [
+        ("tfunet.bench.study.trial_plan", ("matplotlib", "jinja2", "numpy")),
+        ("tfunet.bench.launch.sweep_status", ("matplotlib", "jinja2", "numpy", "jsonargparse")),
+        ("tfunet.bench.launch.local_sweep", ("matplotlib", "jinja2", "numpy")),
+        ("tfunet.bench.report.sweep_report", ("matplotlib", "jinja2", "jsonargparse")),
+        ("tfunet.bench.report.plots", ()),
+    ],
+)
+def test_nothing_slow_is_imported_before_it_is_needed(program, forbidden):
+    names = (*forbidden, "tensorflow", "keras")
+    code = f"import sys, {program}; print([n for n in {names!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_ten_thousand_trials_have_a_status_in_seconds(tmp_path):
+    rates = [number / 1000 for number in range(1, 1251)]
+    study = make_study(repeats=8, grid={"backend": ["single"], "learning_rate": rates})
+    trials = write_sweep(tmp_path, study, write=lambda trial: False)
+    assert len(trials) == 10_000
+    from tfunet.bench.launch.sweep_status import status
+
+    since = time.process_time()
+    assert status(tmp_path)["counts"]["waiting"] == 10_000
+    assert time.process_time() - since < 6

@@ -1,0 +1,156 @@
+import tomllib
+
+import pytest
+from paths import ROOT
+
+from tfunet.arguments import parse
+from tfunet.bench.study.study_file import read_study, study_from_dict
+from tfunet.bench.study.toml_writer import config_toml, study_toml
+from tfunet.bench.study.trial_plan import plan_trials
+from tfunet.config.keys import flat, nested
+from tfunet.config.run import RunConfig
+
+STUDIES = ROOT / "studies"
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"repeat": 2}, r"Unknown key 'repeat' in the study. Did you mean 'repeats'\?"),
+        ({"num_replicas": 2}, r"Settings of a run go into \[base\]"),
+        (
+            {"base": {"backnd": "single"}},
+            r"Unknown key 'backnd' in \[base\]. Did you mean 'backend'",
+        ),
+        ({"grid": {"replica_batches": [1]}}, "Did you mean 'replica_batch'"),
+        ({"case": [{"patches": [8, 8]}]}, "in case 1. Did you mean 'patch'"),
+        ({"skip": [{"when": {"bakend": "x"}, "reason": "y"}]}, "Did you mean 'backend'"),
+        ({"grid": {"model_option.filters": [8]}}, "Did you mean 'model_options'"),
+        ({"skip": [{"wen": {}, "reason": "y"}]}, r"in \[\[skip\]\]. Did you mean 'when'"),
+        ({"skip": [{"when": {"backend": "single"}}]}, "needs `when"),
+        ({"base": {"backend": "horovd"}}, "Did you mean 'horovod'"),
+        ({"grid": {"backend": ["single", "horovd"]}}, "Did you mean 'horovod'"),
+        ({"base": {"num_replicas": 2.5}}, r"num_replicas in \[base\].*a whole number, got 2.5"),
+        ({"base": {"model_options": 3}}, r"model_options in \[base\].*a table"),
+        ({"grid": {"patch": [[64, 64], ["a", "b"]]}}, r"patch in \[grid\].*whole numbers"),
+        # The second value has the type of the first, so only the configuration can refuse it.
+        ({"grid": {"precision": ["float32", "float31"]}}, "Unknown precision 'float31'"),
+        ({"grid": {"replica_batch": [4, 0]}}, "replica_batch must be at least 1, got 0"),
+        ({"grid": {"replica_batch": [4, "many"]}}, "replica_batch in"),
+        ({"grid": {"replica_batch": 4}}, "must be a list, got 4"),
+        ({"grid": {"replica_batch": []}}, "has no values"),
+        ({"case": {"backend": "single"}}, r"Write \[\[case\]\] with two brackets"),
+        ({"repeats": True}, "repeats must be a whole number, got True"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"name": "../elsewhere"}, "name must be the name of a folder"),
+        ({"base": {"epochs": 1}, "grid": {"epochs": [1, 2]}}, r"epochs is in \[grid\] and in"),
+        ({"case": [{"elastic": True}]}, "elastic cannot be set in a study"),
+        ({"grid": {"epochs": [1]}, "case": [{"epochs": 2}]}, r"and in \[\[case\]\]"),
+        ({"grid": {"seed": [1, 2]}}, "Do not vary seed"),
+        ({"case": [{"seed": 2}]}, "Do not set seed"),
+    ],
+)
+def test_a_wrong_study_is_refused_with_what_to_do(table, message):
+    with pytest.raises(ValueError, match=message):
+        study_from_dict(table)
+
+
+def test_settings_are_converted_as_on_the_command_line():
+    study = study_from_dict(
+        {"base": {"learning_rate": 1, "patch": [64, 64]}, "grid": {"warmup_epochs": [1, 0.5]}}
+    )
+    assert study.base == {"learning_rate": 1.0, "patch": (64, 64)}
+    assert isinstance(study.base["learning_rate"], float)
+    assert study.grid == {"warmup_epochs": [1.0, 0.5]}
+
+
+def test_accumulation_that_divides_the_studys_batch_is_allowed():
+    study = study_from_dict({"base": {"replica_batch": 8}, "grid": {"accumulation": [1, 8]}})
+    assert study.grid["accumulation"] == [1, 8]
+
+
+def test_tables_and_dotted_keys_mean_the_same():
+    dotted = study_from_dict({"grid": {"model_options.filters": [8, 16]}})
+    table = study_from_dict({"grid": {"model_options": {"filters": [8, 16]}}})
+    assert dotted == table
+
+
+def test_flat_and_nested_are_inverse():
+    values = {"backend": "single", "model_options": {"filters": 8, "levels": 2}}
+    assert nested(flat(values)) == values
+
+
+def test_a_study_names_itself_by_its_file_and_keeps_its_text(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("# why\n[grid]\nepochs = [1, 2]\n")
+    study = read_study(path)
+    assert study.name == "mine"
+    assert study.text == path.read_text()
+
+
+def test_files_that_are_no_study_are_named(tmp_path):
+    with pytest.raises(ValueError, match="There is no study"):
+        read_study(tmp_path / "none.toml")
+    (tmp_path / "torn.toml").write_text("[base\n")
+    with pytest.raises(ValueError, match=r"torn.toml is not a TOML file"):
+        read_study(tmp_path / "torn.toml")
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_studies_that_come_along_are_right(path):
+    assert read_study(path).name == path.stem
+
+
+def test_the_study_in_the_docs_is_right(tmp_path):
+    text = (STUDIES.parent / "docs" / "studies.md").read_text()
+    (tmp_path / "docs.toml").write_text(text.split("```toml")[1].split("```")[0])
+    plan = plan_trials(read_study(tmp_path / "docs.toml"), num_cores=2)
+    # 3 cases of 4 cells, less one of each of both Horovod cases, 3 times.
+    assert len(plan.trials) == 30
+    assert [cell.reason for cell in plan.skipped] == ["too little work for two"] * 2
+    assert plan.notes == ()
+    example = text.split("```python")[1].split("```")[0]
+    names: dict = {}
+    exec(compile(example.split("exit_code")[0], "docs/studies.md", "exec"), names)
+    assert len(plan_trials(names["study"], num_cores=2).trials) == 9
+
+
+def test_a_study_made_in_python_can_be_written_and_read(tmp_path):
+    study = study_from_dict(
+        {
+            "name": "ünï study",
+            "repeats": 2,
+            "base": {"model_options.a b": 'x\n"y" \\ \x7f ü', "patch": [8, 8]},
+            "grid": {"xla": [True, False], "learning_rate": [1e-3, 1e-30]},
+            "case": [{"backend": "horovod", "backend_options": {"compression": "fp16"}}],
+            "skip": [{"when": {"xla": True, "backend": ["single"]}, "reason": "because"}],
+        }
+    )
+    (tmp_path / "study.toml").write_text(study_toml(study), encoding="utf-8")
+    assert read_study(tmp_path / "study.toml") == study
+
+
+def test_a_configuration_written_as_toml_is_read_back_equal(tmp_path):
+    config = RunConfig(
+        backend="horovod",
+        num_replicas=2,
+        global_batch=6,
+        patch=(32, 32),
+        model_options={"filters": 8, "norm": "group", "nested": {"a": [1, 2]}},
+        callbacks=({"name": "EarlyStopping", "patience": 2},),
+        validation_groups=("a", "b"),
+    )
+    path = tmp_path / "config.toml"
+    path.write_text(config_toml(config))
+    assert parse(["--config", str(path)]) == config
+    assert "null" not in path.read_text()
+    assert "steps" not in tomllib.loads(path.read_text())
+
+
+@pytest.mark.parametrize("budgets", [["none", "24MiB"], ["24MiB", "none"]])
+def test_without_large_model_support_is_a_value_of_a_grid_made_in_python(budgets, tmp_path):
+    study = study_from_dict({"name": "mine", "grid": {"swap": budgets}})
+    path = tmp_path / "mine.toml"
+    path.write_text(study_toml(study))
+    assert read_study(path) == study
+    assert {trial.config.swap for trial in plan_trials(study, 2).trials} == {None, "24MiB"}

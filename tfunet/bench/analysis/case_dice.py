@@ -1,0 +1,22 @@
+"""Dice of the single cases of a run. Pure but for reading."""
+
+from pathlib import Path
+
+import numpy as np
+
+from tfunet.bench.records.run_tables import read_cases
+from tfunet.learning import scores
+
+COUNTS = ("true_positive", "false_positive", "false_negative")
+
+
+def dice_by_case(run: Path) -> dict[str, dict[str, float]]:
+    """Return the Dice of every case and region of a run's last evaluation."""
+    table = read_cases(run)
+    counts = np.array([table[name] for name in COUNTS], float).T.reshape(-1, 3)
+    by_case: dict[str, dict[str, float]] = {}
+    for case, region, value in zip(
+        table["case"], table["region"], scores.dice(counts).tolist(), strict=True
+    ):
+        by_case.setdefault(case, {})[region] = value
+    return by_case

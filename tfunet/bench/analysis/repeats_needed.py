@@ -1,0 +1,196 @@
+"""How many repeats a precision needs, given the noise of trials."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL, t_quantile
+from tfunet.bench.analysis.sweep_summary import Summary, families_of, groups_of, summarise
+from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
+from tfunet.bench.study.machine_noise import measure_noise
+from tfunet.bench.study.trial_plan import StudyPlan
+
+# Distance of the 10th and 90th percentile of a normal distribution, in standard deviations.
+DECILES = 2.5631
+# Share of sweeps in which a difference as large as the precision is detected.
+POWER = 0.95
+MOST_REPEATS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Variation of the ratio of two trials of the same repeat.
+
+    Args:
+        deviation: Standard deviation of its logarithm: 0.02 is 2 %.
+        freedom: Degrees of freedom of that estimate; None for an assumption.
+        source: Where it comes from, as part of a sentence.
+    """
+
+    deviation: float
+    freedom: int | None
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """The repeats that a precision needs.
+
+    Args:
+        precision: Difference between two ways that should be detected: 0.02 is 2 %.
+        repeats: Number of repeats that detect it in 95 of 100 sweeps.
+        half_width: Expected half width of the 95 % interval of a ratio with these repeats.
+        num_comparisons: Number of comparisons that verdicts are adjusted for.
+    """
+
+    precision: float
+    repeats: int
+    half_width: float
+    num_comparisons: int
+    noise: Noise
+
+
+def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need:
+    """Return how many repeats detect a difference of `precision` among all comparisons.
+
+    This is the n for which (t(alpha) + t(power)) * deviation / sqrt(n) is the logarithm of the
+    difference. alpha is divided by the number of comparisons, which is the first and hardest step
+    of Holm's method. If the noise was estimated from few degrees of freedom, t has these, which
+    allows for a lucky estimate (Stein 1945, doi:10.1214/aoms/1177731088).
+
+    Raises ValueError for an impossible precision, or one that needs more than 1000 repeats.
+    """
+    if not 0 < precision < 1:
+        raise ValueError(f"precision must lie between 0 % and 100 %, got {precision:.0%}.")
+    if noise.deviation < 0:
+        raise ValueError(f"noise must be 0 % or more, got {noise.deviation:.0%}.")
+    # A study of one way has a ratio too: its speed-up.
+    num_comparisons = max(1, num_comparisons)
+    tests = 2 * num_comparisons
+    effect = math.log1p(precision)
+
+    def reach(repeats: int) -> float:
+        freedom = min(repeats - 1, noise.freedom or repeats - 1)
+        quantiles = t_quantile(1 - (1 - CONFIDENCE) / tests, freedom) + t_quantile(POWER, freedom)
+        return quantiles * noise.deviation / math.sqrt(repeats)
+
+    if reach(MOST_REPEATS) > effect:
+        raise ValueError(
+            f"A precision of {precision:.2%} needs more than {MOST_REPEATS} repeats with a noise "
+            f"of {noise.deviation:.1%} ({noise.source}). Ask for a coarser precision, make trials "
+            "longer, or make the machine quieter."
+        )
+    low, high = MIN_INTERVAL - 1, MOST_REPEATS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reach(middle) <= effect else (middle, high)
+    half = t_quantile((1 + CONFIDENCE) / 2, high - 1) * noise.deviation / math.sqrt(high)
+    return Need(
+        precision=precision,
+        repeats=high,
+        half_width=math.expm1(half),
+        num_comparisons=num_comparisons,
+        noise=noise,
+    )
+
+
+def block_noise(speeds: Sequence[Mapping[int, float]]) -> tuple[float, int]:
+    """Return the variance of the log ratio of two cells within a repeat, and its freedom.
+
+    With cells as rows and repeats as columns, the residual of the logarithms after subtracting the
+    means of both is the noise of one cell. A ratio has twice its variance.
+
+    Args:
+        speeds: Of every cell, by repeat.
+    """
+    common = sorted(set.intersection(*(set(by_repeat) for by_repeat in speeds)))
+    freedom = (len(speeds) - 1) * (len(common) - 1)
+    if freedom < 1:
+        return 0.0, 0
+    logs = np.log([[by_repeat[repeat] for repeat in common] for by_repeat in speeds])
+    rest = logs - logs.mean(0) - logs.mean(1, keepdims=True) + logs.mean()
+    return 2 * float((rest**2).sum()) / freedom, freedom
+
+
+def noise_of_records(summary: Summary) -> Noise | None:
+    """Return the pooled noise within repeats; None without two cells and two repeats."""
+    parts = []
+    for family in summary.families:
+        # Only common repeats count, and a cell that was given up has few.
+        kept = [cell for cell in family.cells if cell.results and not cell.is_stopped]
+        speeds = [cell.speeds for cell in kept]
+        if speeds:
+            parts.append(block_noise(speeds))
+    freedom = sum(part for _, part in parts)
+    if not freedom:
+        return None
+    pooled = sum(variance * part for variance, part in parts) / freedom
+    return Noise(
+        deviation=math.sqrt(pooled),
+        freedom=freedom,
+        source=f"from the records in {summary.sweep.folder}, {freedom} degrees of freedom",
+    )
+
+
+def noise_of_machine(measured: Mapping[str, Any]) -> Noise:
+    """Return the noise if trials vary as much as the fixed computation of `measure_noise`."""
+    return Noise(
+        deviation=math.sqrt(2) * float(measured["spread"]) / DECILES,
+        freedom=None,
+        source=(
+            "there are no recorded repeats; assuming that a trial varies as much as a short "
+            f"computation on this machine just did, {float(measured['spread']):.1%} from the 10th "
+            "to the 90th percentile"
+        ),
+    )
+
+
+def assumed_noise(trial_deviation: float) -> Noise:
+    """Return the noise for an assumed standard deviation of trials."""
+    return Noise(
+        deviation=math.sqrt(2) * trial_deviation,
+        freedom=None,
+        source=f"your assumption that a trial varies by {trial_deviation:.1%}",
+    )
+
+
+def need_of(
+    planned: StudyPlan, folder: Path, precision: float, assumed: float | None = None
+) -> Need:
+    """Return the repeats that a plan needs for a precision.
+
+    The noise is the `assumed` standard deviation of a trial, or that of the records in the sweep's
+    folder, or that of this machine now.
+    """
+    noise = None if assumed is None else assumed_noise(assumed)
+    if noise is None and (folder / "plan.json").is_file():
+        noise = noise_of_records(summarise(read_sweep(folder)))
+    if noise is None:
+        noise = noise_of_machine(measure_noise())
+    return repeats_needed(noise, precision, num_comparisons(planned))
+
+
+def num_comparisons(planned: StudyPlan) -> int:
+    """Return how many comparisons of speed the trials of a plan will give."""
+    trials = [
+        TrialRecord(
+            id=trial.id,
+            folder=Path(trial.id),
+            cell=trial.cell,
+            repeat=trial.repeat,
+            scaling=trial.scaling,
+            settings=trial.settings,
+            config=trial.config,
+            environment={},
+        )
+        for trial in planned.trials
+    ]
+    return sum(
+        math.comb(len(cells), 2)
+        for family in families_of(trials)
+        for cells in groups_of(family.cells)
+    )

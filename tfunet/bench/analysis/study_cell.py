@@ -1,0 +1,212 @@
+"""A cell of a study: statistics over the repeats of one combination of settings. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tfunet.bench.analysis.confidence_intervals import (
+    Estimate,
+    Spread,
+    difference,
+    efficiency,
+    ratio,
+    spread,
+)
+from tfunet.bench.analysis.lost_efficiency import Lost, bus_bytes_per_second, lost
+from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.bench.records.trial_result import Result
+from tfunet.bench.records.ways_of_training import by_repeat, speed_by_repeat
+
+PHASES = ("start", "first step", "steady steps", "evaluation", "saving")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """All repeats of one combination of settings.
+
+    Args:
+        way: Backend with its options, which the study compares.
+        trials: All repeats; the numbers of `done` ones count.
+        speed_up: Images per second divided by those of the baseline; None without a baseline.
+        speed_up_repeats: Speed-up of every repeat, against the same repeat of the baseline, or
+            against its median.
+        dice_difference: Mean Dice minus that of the baseline; None without a baseline.
+        lost: Lost efficiency of every repeat that measured it and has a baseline.
+        dice_p: p-value of `dice_difference`, adjusted for all those of the sweep, or None.
+    """
+
+    way: str
+    num_replicas: int
+    replica_batch: int
+    global_batch: int
+    trials: tuple[TrialRecord, ...]
+    is_baseline: bool
+    speed_up: Estimate | None
+    speed_up_repeats: tuple[float, ...]
+    dice_difference: Estimate | None
+    lost: tuple[Lost, ...] = ()
+    dice_p: float | None = None
+
+    @property
+    def label(self) -> str:
+        """Way and number of replicas: "horovod x2"."""
+        return f"{self.way} x{self.num_replicas}"
+
+    @property
+    def done(self) -> tuple[TrialRecord, ...]:
+        """The trials that ended with all checks true."""
+        return tuple(trial for trial in self.trials if trial.result is not None)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The results of the trials that are done."""
+        return tuple(trial.result for trial in self.trials if trial.result is not None)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the cell was given up as hopeless before all its repeats ran."""
+        return any(trial.state == "hopeless" for trial in self.trials)
+
+    @property
+    def images_per_second(self) -> Spread | None:
+        """Speed of all replicas together, from steady steps."""
+        return _spread(result.images_per_second for result in self.results)
+
+    @property
+    def synthetic_share(self) -> Spread | None:
+        """Time of a step on data in memory divided by that of a step on real data."""
+        return _spread(result.synthetic_share for result in self.results)
+
+    @property
+    def average_seconds(self) -> Spread | None:
+        """Time of averaging the gradients alone."""
+        return _spread(result.average_seconds for result in self.results)
+
+    @property
+    def bus_bytes_per_second(self) -> Spread | None:
+        """Bus bandwidth of averaging the gradients."""
+        return _spread(
+            bus_bytes_per_second(result.gradient_bytes, result.average_seconds, result.num_replicas)
+            if result.gradient_bytes and result.average_seconds
+            else None
+            for result in self.results
+        )
+
+    @property
+    def efficiency(self) -> float | None:
+        """Speed-up per replica."""
+        return None if self.speed_up is None else efficiency(self.speed_up.value, self.num_replicas)
+
+    @property
+    def resident_bytes(self) -> Spread | None:
+        """Peak resident memory, summed over the processes."""
+        return _spread(sum(result.peak_resident_bytes) or None for result in self.results)
+
+    @property
+    def device_bytes(self) -> Spread | None:
+        """Peak device memory of the process that needs most."""
+        return _spread(max(result.peak_device_bytes, default=None) for result in self.results)
+
+    @property
+    def device_hours(self) -> Spread | None:
+        """Hours of a run times its replicas."""
+        seconds = [result.elapsed_seconds for result in self.results]
+        return _spread(
+            None if run_seconds is None else run_seconds * self.num_replicas / 3600
+            for run_seconds in seconds
+        )
+
+    @property
+    def energy_joules(self) -> Spread | None:
+        """Energy of the training loop, if counters could be read."""
+        return _spread(result.energy_joules for result in self.results)
+
+    @property
+    def joules_per_sample(self) -> Spread | None:
+        """Energy divided by the samples that the run trained on."""
+        return _spread(
+            None
+            if trial.result.energy_joules is None or not trial.result.steps
+            else trial.result.energy_joules / (trial.result.steps * trial.config.global_samples)
+            for trial in self.trials
+            if trial.result is not None
+        )
+
+    @property
+    def speeds(self) -> dict[int, float]:
+        """Images per second by repeat."""
+        return speed_by_repeat(self.trials)
+
+    @property
+    def regions(self) -> list[str]:
+        """Names of the scored regions."""
+        return list(dict.fromkeys(region for result in self.results for region in result.dice))
+
+    def dice(self, region: str) -> Spread | None:
+        """Return the mean Dice over cases of each repeat."""
+        return _spread(result.dice.get(region) for result in self.results)
+
+    def iou(self, region: str) -> Spread | None:
+        """Return the mean IoU over cases of each repeat."""
+        return _spread(result.iou.get(region) for result in self.results)
+
+    @property
+    def mean_dice(self) -> Spread | None:
+        """Mean of `dice` over regions."""
+        return _spread(result.mean_dice for result in self.results)
+
+    @property
+    def phases(self) -> dict[str, float] | None:
+        """Median seconds of each phase of a run; None without results."""
+        rows = [_phases(result) for result in self.results]
+        if not rows:
+            return None
+        return {name: spread([row[name] for row in rows]).median for name in PHASES}
+
+
+def speed_ratio(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:
+    """Return how many times as fast `upper` is; None if a side has no trial with numbers."""
+    top, bottom = speed_by_repeat(upper), speed_by_repeat(lower)
+    return ratio(top, bottom) if top and bottom else None
+
+
+def speed_ratios(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> tuple[float, ...]:
+    """Return the ratio of every repeat to the same repeat of `lower`, or else to their median."""
+    top, bottom = speed_by_repeat(upper), speed_by_repeat(lower)
+    if not bottom:
+        return ()
+    typical = spread(list(bottom.values())).median
+    return tuple(value / bottom.get(repeat, typical) for repeat, value in top.items())
+
+
+def dice_difference(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:
+    """Return the difference of mean Dice; None if a side has none."""
+    top, bottom = (by_repeat(side, lambda result: result.mean_dice) for side in (upper, lower))
+    return difference(top, bottom) if top and bottom else None
+
+
+def lost_by_repeat(
+    trials: Iterable[TrialRecord], baseline: Iterable[TrialRecord], scaling: str
+) -> tuple[Lost, ...]:
+    """Return the lost efficiency of each repeat that was measured, as was the baseline's."""
+    runs, singles = (by_repeat(side, lambda result: result) for side in (trials, baseline))
+    losses = [
+        lost(run, singles[repeat], scaling) for repeat, run in runs.items() if repeat in singles
+    ]
+    return tuple(parts for parts in losses if parts is not None)
+
+
+def _spread(values: Iterable[float | None]) -> Spread | None:
+    known = [float(value) for value in values if value is not None]
+    return spread(known) if known else None
+
+
+def _phases(result: Result) -> dict[str, float]:
+    first = result.first_step_seconds or 0.0
+    return {
+        "start": result.start_seconds or 0.0,
+        "first step": first,
+        # training_seconds includes the first step.
+        "steady steps": max(0.0, (result.training_seconds or 0.0) - first),
+        "evaluation": result.evaluation_seconds or 0.0,
+        "saving": result.saving_seconds or 0.0,
+    }

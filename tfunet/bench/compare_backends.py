@@ -1,0 +1,56 @@
+"""`tfunet.compare`: one call from Python that runs a study and reports. No TensorFlow."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfunet.backend import BACKENDS
+from tfunet.bench.launch.local_sweep import run_sweep
+from tfunet.bench.report.sweep_report import Report, summary_table, write_report
+from tfunet.bench.study.study_file import study_from_dict
+from tfunet.config.refs import reference
+
+
+def compare(
+    build: str | Callable[..., Any],
+    data: str | Callable[..., Any],
+    *,
+    backends: Sequence[str] = tuple(BACKENDS),
+    num_replicas: Sequence[int] = (1, 2),
+    repeats: int = 3,
+    folder: str | Path = "logs/compare",
+    **settings: Any,
+) -> Report:
+    """Train the same model on the same data with several backends, and report which is better.
+
+    Every run is a fresh process, so functions must be importable: define them at the top level of a
+    file, not in a notebook, and call this under `if __name__ == "__main__":`. A second call with
+    the same folder continues.
+
+    Args:
+        build: The builder of the model, or a string as in `RunConfig.model`.
+        data: A function that returns a DataSource, or a string as in `RunConfig.data`.
+        backends: Names of backends.
+        num_replicas: Numbers of replicas; impossible combinations are skipped with the reason.
+        repeats: Runs of every combination, with different seeds.
+        folder: Folder of the sweep and its report.
+        **settings: Other keys of RunConfig.
+
+    Returns the paths of the report. Raises ValueError for a wrong setting, and RuntimeError if the
+    sweep was interrupted.
+    """
+    table = {
+        "name": Path(folder).name,
+        "repeats": repeats,
+        "base": {**settings, "model": _name(build), "data": _name(data)},
+        "grid": {"backend": list(backends), "num_replicas": list(num_replicas)},
+    }
+    code = run_sweep(study_from_dict(table), folder)
+    if code > 128:
+        raise RuntimeError(f"The comparison in {folder} was interrupted. Call it again to go on.")
+    print(summary_table(Path(folder)))
+    return write_report(Path(folder))
+
+
+def _name(given: str | Callable[..., Any]) -> str:
+    return given if isinstance(given, str) else reference(given)

@@ -1,0 +1,74 @@
+"""Launches a run on this machine, and with `elastic` once more with the processes that are left."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfunet import exit_codes
+from tfunet.bench.launch.child_process import signals_noted
+from tfunet.bench.launch.failed_process import Outcome
+from tfunet.bench.launch.processes_to_start import fewer, plan_processes
+from tfunet.bench.launch.supervisor import Supervisor
+from tfunet.config.run import RunConfig
+from tfunet.machine.cores import usable_cores
+from tfunet.record import RunFolder
+
+GRACE_SECONDS = 2.0
+
+
+def launch(
+    config: RunConfig,
+    folder: Path,
+    *,
+    command: Sequence[str] | None = None,
+    verbose: bool = False,
+    grace_seconds: float = GRACE_SECONDS,
+) -> Outcome:
+    """Run `config` in `folder` with as many processes as its backend needs, until all have ended.
+
+    The terminal shows the output of the chief, or of all processes with `verbose`. After a failure
+    it shows the last lines of the process that failed, and failure.json holds the reason.
+    log-<index>.txt holds the whole output of a process.
+
+    Before any process is started, ValueError says that the run is impossible (too many replicas; a
+    folder in use, finished, or of other settings) and WriteError that files cannot be written.
+    Afterwards the Outcome tells. In the main thread, SIGINT, SIGTERM and SIGHUP end the run, and a
+    second signal ends it at once. In other threads, signals are left to the caller.
+
+    Args:
+        command: What each process runs; by default the worker on this folder.
+        grace_seconds: Time between SIGTERM and SIGKILL.
+    """
+    plans = plan_processes(config, usable_cores())
+    if config.elastic and len(plans) == 1:
+        raise ValueError(
+            f"elastic goes on with the processes that are left, but this run of the backend "
+            f"{config.backend!r} has only one. Leave elastic out: the same command resumes a run."
+        )
+    run_folder = RunFolder(folder)
+    worker = [sys.executable, "-m", "tfunet.worker", str(folder)]
+    run_folder.create()
+    with signals_noted() as noted, run_folder.locked():
+        while True:
+            run_folder.begin(config)
+            run = Supervisor(
+                run_folder,
+                noted,
+                verbose=verbose,
+                grace_seconds=grace_seconds,
+                hang_seconds=config.hang_seconds,
+            )
+            outcome = run.run(plans, list(command or worker))
+            left = fewer(config) if outcome.is_lost and config.elastic else None
+            is_over = noted or run_folder.is_done() or run.is_anyone_left()
+            if left is None or is_over:
+                break
+            run.screen.say(
+                f"tfunet: going on with num_replicas={left.num_replicas} of {config.num_replicas}"
+            )
+            config, plans = left, plan_processes(left, usable_cores())
+    if noted and outcome.exit_code not in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
+        # The signal came too late to end this run: it ends what the caller does next.
+        signal.raise_signal(noted[0])
+    return outcome

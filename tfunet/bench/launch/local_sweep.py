@@ -1,0 +1,268 @@
+"""Runs a study's trials one after the other, each in a fresh process; can be resumed."""
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfunet import exit_codes
+from tfunet.bench.launch.child_process import CHILD, signals_noted
+from tfunet.bench.launch.slurm_queue import queued_trials
+from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
+from tfunet.bench.records.sweep_record import (
+    SweepRecord,
+    TrialRecord,
+    read_sweep,
+    read_trial,
+)
+from tfunet.bench.study.hopeless import HopelessRule
+from tfunet.bench.study.machine_noise import measure_noise
+from tfunet.bench.study.study_file import Study
+from tfunet.bench.study.toml_writer import config_toml
+from tfunet.bench.study.trial_plan import plan_trials
+from tfunet.files.atomic import write_atomic, writing
+from tfunet.machine.cores import usable_cores
+from tfunet.record import RunFolder
+
+# Time between the signal and SIGKILL: a run needs some seconds to end its processes.
+GRACE_SECONDS = 20.0
+TICK_SECONDS = 0.2
+# Hopeless trials are judged anew: other trials may have changed.
+NOT_DONE = ("waiting", "interrupted", "failed", "hopeless")
+
+
+def train_command(folder: Path) -> list[str]:
+    """Return the command that runs the trial whose config.toml lies in `folder`."""
+    config = str(folder / "config.toml")
+    return [sys.executable, "-m", "tfunet", "train", "--config", config, "--out", str(folder)]
+
+
+def say_now(line: str) -> None:
+    """Print a line and flush it, so that a pipe passes it on at once."""
+    print(line, flush=True)
+
+
+def run_sweep(
+    study: Study,
+    folder: str | Path,
+    *,
+    command: Callable[[Path], Sequence[str]] = train_command,
+    states: Collection[str] = NOT_DONE,
+    num_cores: int | None = None,
+    say: Callable[[str], None] = say_now,
+    noise: Callable[[], Mapping[str, Any]] = measure_noise,
+) -> int:
+    """Run the trials of `study` that are in one of `states`, and return an exit code.
+
+    A trial is done if its result.json has all checks true. A failed trial is run again from its
+    start, and the record of the earlier attempt goes to earlier/. A trial is not run if its cell is
+    hopeless by the rule of the study (tfunet.bench.study.hopeless). The folder may hold an earlier
+    version of the study: new trials are added. Raises ValueError, before anything changes, if a
+    trial that was run is no longer in the study, or if another sweep is running in the folder, here
+    or under SLURM.
+
+    Args:
+        command: Returns the command that runs the trial in a folder and writes its record there.
+        num_cores: Cores to plan for; by default all of this machine.
+        say: Receives a line for each trial.
+        noise: Measures how steady the machine is; called before and after.
+
+    Returns 0, the exit code of the first failed trial, or 130 or 143 if a signal ended the sweep.
+    """
+    planned = plan_trials(study, num_cores)
+    root = Path(folder)
+    if queued := queued_trials(root):
+        raise ValueError(
+            f"{root} has {len(queued)} trials in SLURM's queue. Wait for them (tfunet sweep wait), "
+            "cancel them (tfunet sweep cancel), or choose another folder."
+        )
+    RunFolder(root).create()
+    with RunFolder(root).locked(), signals_noted() as noted:
+        # A killed sweep leaves it behind; the lock says that no other sweep runs here.
+        (root / "running.json").unlink(missing_ok=True)
+        write_plan(adopted(planned, root), root)
+        sweep = read_sweep(root)
+        due = [trial for trial in sweep.trials if trial.state in states]
+        # If all due trials are given up, the machine need not be timed.
+        todo = due if not all(give_up(trial, sweep.trials, study.hopeless) for trial in due) else []
+        say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}.")
+        if todo:
+            _note_noise(root, "before", noise)
+            _run_trials(todo, sweep, root, study.hopeless, command, noted, say)
+            _judge_again(root, study.hopeless)
+        if noted:
+            say("Ended by a signal. Run the same command to go on.")
+            return exit_codes.INTERRUPTED if noted[0] == signal.SIGINT else exit_codes.TERMINATED
+        if todo:
+            _note_noise(root, "after", noise)
+        return first_exit_code(
+            trial for trial in read_sweep(root).trials if trial.state == "failed"
+        )
+
+
+def remaining_seconds(
+    waiting: Sequence[TrialRecord], seconds: Mapping[int, Sequence[float]]
+) -> float | None:
+    """Estimate the time of the trials `waiting` from the `seconds` of others, by cell; or None."""
+    known = [value for values in seconds.values() for value in values]
+    if not known:
+        return None
+    typical = statistics.median(known)
+    return sum(statistics.median(seconds.get(trial.cell) or [typical]) for trial in waiting)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in a readable unit: "45 s", "12 min", "3.5 h"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _run_trials(
+    todo: Sequence[TrialRecord],
+    sweep: SweepRecord,
+    root: Path,
+    rule: HopelessRule | None,
+    command: Callable[[Path], Sequence[str]],
+    noted: Sequence[int],
+    say: Callable[[str], None],
+) -> None:
+    seconds: dict[int, list[float]] = {}
+    for trial in sweep.trials:
+        if trial.result is not None and trial.result.elapsed_seconds:
+            seconds.setdefault(trial.cell, []).append(trial.result.elapsed_seconds)
+    for number, trial in enumerate(todo, 1):
+        if noted:
+            return
+        if reason := give_up(trial, read_sweep(root).trials if rule else (), rule):
+            say(f"[{number}/{len(todo)}] {trial.id}  not run, hopeless: {reason}")
+            continue
+        since = time.perf_counter()
+        code = _run_trial(trial, root, command, noted)
+        spent = time.perf_counter() - since
+        ended = read_trial(trial)
+        if ended.state == "done":
+            seconds.setdefault(trial.cell, []).append(spent)
+        left = remaining_seconds(todo[number:], seconds)
+        say(f"[{number}/{len(todo)}] {_line(ended, spent)}" + _estimate(left))
+        if code == exit_codes.NOT_WRITTEN:
+            say("Files cannot be written, so the sweep ends here.")
+            return
+
+
+def _line(trial: TrialRecord, seconds: float) -> str:
+    result = trial.result
+    if result is None:
+        return f"{trial.id}  {duration(seconds)}  {trial.state}: {trial.reason}"
+    dice = "" if result.mean_dice is None else f"  Dice {result.mean_dice:.3f}"
+    return f"{trial.id}  {duration(seconds)}  {result.images_per_second:.1f} images/s{dice}"
+
+
+def _estimate(left: float | None) -> str:
+    return f"  (about {duration(left)} left)" if left else ""
+
+
+def _run_trial(
+    trial: TrialRecord,
+    root: Path,
+    command: Callable[[Path], Sequence[str]],
+    noted: Sequence[int],
+) -> int:
+    """Run one trial from its start, and make sure that its folder records how it ended."""
+    set_aside(trial.folder, root)
+    folder = RunFolder(trial.folder)
+    folder.create()
+    write_atomic(trial.folder / "config.toml", config_toml(trial.config))
+    write_atomic(root / "running.json", json.dumps({"trial": trial.id, "process": os.getpid()}))
+    try:
+        code = execute(command(trial.folder), trial.folder / "log.txt", noted)
+    finally:
+        (root / "running.json").unlink(missing_ok=True)
+    if folder.is_done():
+        return code
+    has_reason = (trial.folder / "failure.json").exists()
+    if noted and (not has_reason or read_trial(trial).state == "failed"):
+        folder.write_failure("ended by a signal", exit_codes.INTERRUPTED)
+    elif not has_reason:
+        reason, code = _explain(code, trial.folder / "log.txt")
+        folder.write_failure(reason, code)
+    return code
+
+
+def execute(
+    command: Sequence[str], log: Path, noted: Sequence[int], *, forward: bool = True
+) -> int:
+    """Run a command that dies with this process, its output in `log`; return its exit code.
+
+    A noted signal is passed on, followed by SIGKILL after some time. Without `forward`, the sender
+    of the signal is expected to end the command.
+    """
+    cores = ",".join(map(str, usable_cores()))
+    start = [sys.executable, "-I", "-S", str(CHILD), str(os.getpid()), cores]
+    with writing(log):
+        output = log.open("wb")
+    with output:
+        process = subprocess.Popen(
+            [*start, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return _wait(process, noted if forward else ())
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _wait(process: subprocess.Popen[bytes], noted: Sequence[int]) -> int:
+    deadline: float | None = None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout=TICK_SECONDS)
+        if noted and deadline is None:
+            process.send_signal(noted[0])
+            deadline = time.monotonic() + GRACE_SECONDS
+        elif deadline is not None and (time.monotonic() > deadline or len(noted) > 1):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _explain(code: int, log: Path) -> tuple[str, int]:
+    """Return reason and exit code of a trial that recorded neither result nor failure."""
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}", exit_codes.PROCESS_DIED
+    if code == exit_codes.OK:
+        return "ended without a result", exit_codes.PROCESS_DIED
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return (lines[-1].strip() if lines else f"ended with exit code {code}"), code
+
+
+def _judge_again(root: Path, rule: HopelessRule | None) -> None:
+    """Withdraw judgements that no longer hold, after failed trials were run again alone."""
+    trials = read_sweep(root).trials
+    for trial in trials:
+        if trial.state == "hopeless":
+            give_up(trial, trials, rule)
+
+
+def _note_noise(root: Path, when: str, noise: Callable[[], Mapping[str, Any]]) -> None:
+    path = root / "noise.json"
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))["measurements"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        earlier = []
+    table = {"schema_version": 1, "measurements": [*earlier, {"when": when, **noise()}]}
+    write_atomic(path, json.dumps(table, indent=1))
+
+
+def first_exit_code(trials: Iterable[TrialRecord]) -> int:
+    """Return the exit code of the first of these trials, which failed; 0 if there are none."""
+    return next((trial.exit_code or exit_codes.PROCESS_DIED for trial in trials), exit_codes.OK)

@@ -1,0 +1,90 @@
+"""Resumes, retries and cancels a sweep that has its folder, here or under SLURM."""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from tfunet.bench.launch.local_sweep import NOT_DONE, run_sweep
+from tfunet.bench.launch.slurm_queue import SCRIPTS, cancel, queued_trials
+from tfunet.bench.launch.slurm_submit import submit_sweep
+from tfunet.bench.records.sweep_record import read_plan, read_sweep
+from tfunet.bench.study.study_file import Study, read_study
+from tfunet.record import RunFolder
+
+
+def resume_sweep(folder: str | Path, states: Collection[str] = NOT_DONE) -> int | None:
+    """Run the trials in one of `states` where the sweep was run before: here or under SLURM.
+
+    The working folder is that of the first start, which the paths in the study are relative to.
+    Returns an exit code, or None after a submission to SLURM.
+    """
+    root = Path(folder).resolve()
+    with contextlib.chdir(_working_folder(root)):
+        study = _study_of(root)
+        if is_under_slurm(root):
+            submit_sweep(study, root, states=states)
+            return None
+        return run_sweep(study, root, states=states)
+
+
+def cancel_sweep(folder: str | Path, trials: Collection[str] = ()) -> list[str]:
+    """End all trials of a sweep, or the named ones; return those that were running or queued.
+
+    On this machine only the whole sweep can be ended: the next trial would start at once.
+    """
+    root = Path(folder)
+    sweep = read_sweep(root)
+    known = [trial.id for trial in sweep.trials]
+    for name in trials:
+        if name not in known:
+            raise ValueError(
+                f"The sweep in {root} has no trial {name!r}. List them: tfunet sweep status"
+            )
+    chosen = {
+        name: entry for name, entry in queued_trials(root).items() if not trials or name in trials
+    }
+    cancel([entry.job for entry in chosen.values()])
+    running = [trial.id for trial in sweep.trials if trial.state == "running"]
+    if running and trials:
+        raise ValueError(
+            "The sweep runs on this machine, where single trials cannot be cancelled. To cancel "
+            f"all of it: tfunet sweep cancel {root}"
+        )
+    if running:
+        os.kill(_process_of(root), signal.SIGTERM)
+    return [*chosen, *running]
+
+
+def is_under_slurm(folder: str | Path) -> bool:
+    """Whether the sweep has job scripts."""
+    return any((Path(folder) / SCRIPTS).glob("*.sh"))
+
+
+def _working_folder(root: Path) -> Path:
+    # Plans of earlier versions do not have it.
+    folder = Path(read_plan(root).get("working_folder", "."))
+    if not folder.is_dir():
+        raise ValueError(
+            f"The sweep was started in {folder}, which does not exist here, and the paths in its "
+            "study are relative to that folder. Run the study from a folder where its paths lead "
+            f"to the data, with --out {root}"
+        )
+    return folder
+
+
+def _study_of(root: Path) -> Study:
+    # A study without a name is named for its file, which has another name here.
+    return replace(read_study(root / "study.toml"), name=str(read_plan(root)["study"]))
+
+
+def _process_of(root: Path) -> int:
+    """Return the process of the sweep that runs here; ValueError if it runs elsewhere."""
+    holder = (root / ".lock").read_text(encoding="utf-8")
+    running = json.loads((root / "running.json").read_text(encoding="utf-8"))
+    if not holder.endswith(f" on {os.uname().nodename}") or not RunFolder(root).is_locked():
+        raise ValueError(f"The sweep is run by {holder}. Cancel it there.")
+    return int(running["process"])

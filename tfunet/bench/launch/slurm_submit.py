@@ -1,0 +1,159 @@
+"""Runs a study under SLURM: writes job scripts, submits them, waits for their trials."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from tfunet import exit_codes
+from tfunet.bench.launch.local_sweep import NOT_DONE, first_exit_code, say_now
+from tfunet.bench.launch.slurm_job_script import Job, job_script, jobs_of
+from tfunet.bench.launch.slurm_queue import SCRIPTS, NoAnswerError, queued_trials, submit
+from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
+from tfunet.bench.launch.sweep_status import current, overlay
+from tfunet.bench.records.sweep_record import FINISHED, TrialRecord, read_sweep
+from tfunet.bench.study.hopeless import why_hopeless
+from tfunet.bench.study.study_file import Study
+from tfunet.bench.study.trial_plan import plan_trials
+from tfunet.files.atomic import write_atomic
+from tfunet.machine.code_version import code_hash
+from tfunet.record import RunFolder
+
+# States of trials that count as a success: none has to be waited for.
+ENDED = (*FINISHED, "hopeless")
+POLL_SECONDS = 5.0
+# A shared disk may take this long to show what a job wrote last.
+LATE_SECONDS = 10.0
+
+
+def submit_sweep(
+    study: Study,
+    folder: str | Path,
+    *,
+    states: Collection[str] = NOT_DONE,
+    say: Callable[[str], None] = say_now,
+) -> list[str]:
+    """Submit the trials of `study` that are in one of `states`, and return SLURM's job numbers.
+
+    Trials that are queued or run already are not submitted again. Raises ValueError, before
+    anything is submitted, if a trial that was run is no longer in the study, and if SLURM refuses a
+    script or does not answer.
+    """
+    root = Path(folder)
+    RunFolder(root).create()
+    with RunFolder(root).locked():
+        write_plan(adopted(plan_trials(study, math.inf), root), root)
+        sweep = overlay(read_sweep(root), queued_trials(root))
+        due = [trial for trial in sweep.trials if _is_due(trial, states)]
+        known = _known_by_then(sweep.trials, states)
+        todo = [
+            (trial.id, trial.config) for trial in due if not give_up(trial, known, study.hopeless)
+        ]
+        say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to submit in {root}.")
+        for trial in due:
+            if (
+                trial.state == "failed"
+            ):  # Jobs that begin earlier must not judge by the old failure.
+                set_aside(trial.folder, root)
+        numbers = []
+        for path, text, job in _scripts(study, root, jobs_of(todo, study.slurm)):
+            path.parent.mkdir(exist_ok=True)
+            write_atomic(path, text)
+            number = submit(path)
+            numbers.append(number)
+            say(f"job {number}: {len(job.trials)} x {job.shape.name}, {path}")
+        return numbers
+
+
+def dry_run(study: Study, folder: str | Path) -> str:
+    """Return the job scripts that `submit_sweep` would submit, each below its path."""
+    root = Path(folder)
+    planned = adopted(plan_trials(study, math.inf), root)
+    done = set()
+    if (root / "plan.json").is_file():
+        trials = read_sweep(root).trials
+        known = _known_by_then(trials, NOT_DONE)
+        done = {
+            trial.id
+            for trial in trials
+            if trial.state in FINISHED or why_hopeless(trial, known, study.hopeless)
+        }
+    todo = [(trial.id, trial.config) for trial in planned.trials if trial.id not in done]
+    scripts = _scripts(study, root, jobs_of(todo, study.slurm))
+    return "\n".join(f"==> {path} <==\n{text}" for path, text, _ in scripts)
+
+
+def wait_for(
+    folder: str | Path,
+    *,
+    say: Callable[[str], None] = say_now,
+    poll_seconds: float = POLL_SECONDS,
+    late_seconds: float = LATE_SECONDS,
+) -> int:
+    """Wait until no trial of the sweep runs or is queued, and report each change of state.
+
+    Returns 0 if all trials are done, else the exit code of the first failed one, or 3 if some never
+    ended.
+    """
+    seen = {trial.id: trial.state for trial in read_sweep(folder).trials}
+    quiet_since: float | None = None
+    while True:
+        try:
+            sweep = current(folder)
+        except NoAnswerError as error:
+            # slurmctld restarts now and then; its jobs go on.
+            say(f"{error} Asking again.")
+            time.sleep(poll_seconds)
+            continue
+        for trial in sweep.trials:
+            if seen.get(trial.id) != trial.state:
+                seen[trial.id] = trial.state
+                say(f"{trial.id}: {trial.state}{f' ({trial.reason})' if trial.reason else ''}")
+        if any(trial.state == "running" or trial.job for trial in sweep.trials):
+            quiet_since = None
+        elif quiet_since is None:
+            quiet_since = time.monotonic()
+        missing = [trial for trial in sweep.trials if trial.state not in ENDED]
+        if not missing:
+            return exit_codes.OK
+        if quiet_since is not None and time.monotonic() - quiet_since >= late_seconds:
+            return first_exit_code(missing)
+        time.sleep(poll_seconds)
+
+
+def _scripts(study: Study, root: Path, jobs: Iterable[Job]) -> list[tuple[Path, str, Job]]:
+    """Return path, text and job of each script; queued jobs keep scripts of lower numbers."""
+    folder = root.resolve() / SCRIPTS
+    numbers = (path.name.partition("-")[0] for path in folder.glob("*-*.sh"))
+    first = 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
+    scripts = []
+    for number, job in enumerate(jobs, first):
+        path = folder / f"{number:03d}-{job.shape.name}.sh"
+        text = job_script(
+            job,
+            study.slurm,
+            study=study.name,
+            path=path,
+            folder=root.resolve(),
+            code=code_hash(),
+            python=sys.executable,
+            cwd=Path.cwd(),
+        )
+        scripts.append((path, text, job))
+    return scripts
+
+
+def _known_by_then(trials: Iterable[TrialRecord], states: Collection[str]) -> list[TrialRecord]:
+    """Return the trials, with failures that are submitted again as waiting."""
+    return [
+        replace(trial, state="waiting")
+        if trial.state == "failed" and _is_due(trial, states)
+        else trial
+        for trial in trials
+    ]
+
+
+def _is_due(trial: TrialRecord, states: Collection[str]) -> bool:
+    return trial.state in states and not trial.job

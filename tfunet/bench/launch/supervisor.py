@@ -1,0 +1,274 @@
+"""The supervisor: starts the processes of a run here, watches them, and ends them together.
+
+Nothing that a run starts outlives it:
+
+    supervisor ends ─► SIGTERM, then SIGKILL to the group of each process
+    process ends    ─► SIGKILL to what is left of its group
+    supervisor dies ─► the kernel kills the processes, a guard their groups
+
+Only a daemon, which a process starts in yet another session, is out of reach. No TensorFlow.
+"""
+
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import final
+
+from tfunet import exit_codes
+from tfunet.bench.launch.child_process import Guard, Process, start
+from tfunet.bench.launch.failed_process import Outcome, blame, describe_end, follows_another
+from tfunet.bench.launch.process_output import Log, Screen, Stream, last_words
+from tfunet.bench.launch.processes_to_start import ProcessPlan, child_environment, prefix
+from tfunet.files.atomic import WriteError
+from tfunet.process.watchdog import Beats, Watch
+from tfunet.record import RunFolder
+
+# For all processes to write their stacks before they are ended.
+STACKS_SECONDS = 1.0
+STOPPED = "stopped, as by SIGSTOP"
+# Within this time, processes follow another one whose death broke their collective.
+SETTLE_SECONDS = 0.2
+TICK_SECONDS = 0.05
+# Only a process that hangs in a driver or on a network disk survives SIGKILL for longer.
+KILLED_SECONDS = 10.0
+# Only a daemon still holds a pipe open after all processes have ended.
+DRAIN_SECONDS = 10.0
+
+
+@final
+class Supervisor:
+    """The processes of one run, from the first start to the last end."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        noted: Sequence[int],
+        *,
+        verbose: bool,
+        grace_seconds: float,
+        hang_seconds: float,
+    ) -> None:
+        self.folder = folder
+        self.noted = noted
+        self.verbose = verbose
+        self.grace_seconds = grace_seconds
+        self.hang_seconds = hang_seconds
+        self.screen = Screen()
+        self.selector = selectors.DefaultSelector()
+        self.processes: list[Process] = []
+        self.logs: list[Log] = []
+        # (index, exit code) of the processes that failed, in order.
+        self.failures: list[tuple[int, int]] = []
+        self.unwritten: WriteError | None = None
+        self.watch = Watch((), hang_seconds, time.monotonic())
+        self.hanging: Outcome | None = None
+
+    def run(self, plans: Sequence[ProcessPlan], command: Sequence[str]) -> Outcome:
+        """Start all processes, watch them, end them all, and record how it went."""
+        guard = Guard()
+        names = [(i, f"process {i} of {len(plans)}") for i in range(len(plans))]
+        self.watch = Watch(names, self.hang_seconds, time.monotonic())
+        try:
+            for plan in plans:
+                if not self.noted:
+                    self._start(plan, command, guard)
+            self._watch(guard)
+            # Whatever fails from here on, fails because the others are ended.
+            failures, noted = list(self.failures), list(self.noted)
+        except WriteError as error:
+            self.unwritten, failures, noted = error, [], []
+        finally:
+            self._end_all(guard)
+            guard.dismiss()
+        outcome = self._outcome(failures, noted)
+        if outcome.exit_code != exit_codes.OK:
+            self._report(outcome)
+        return outcome
+
+    def is_anyone_left(self) -> bool:
+        """Whether a process could not even be killed."""
+        return bool(self._alive())
+
+    def _alive(self) -> list[Process]:
+        return [process for process in self.processes if process.code is None]
+
+    def _start(self, plan: ProcessPlan, command: Sequence[str], guard: Guard) -> None:
+        index = plan.launch.process_index
+        log = Log(self.folder.log_path(index), self.folder.open_log(index))
+        self.logs.append(log)
+        process = start(index, command, plan.cores, child_environment(plan, os.environ))
+        self.processes.append(process)
+        guard.watch(self.processes)
+        beats = process.pulse, Beats(index, self.watch)
+        self.selector.register(process.pulse, selectors.EVENT_READ, beats)
+        for pipe, target in zip(process.pipes(), (sys.stdout, sys.stderr), strict=True):
+            stream = Stream(
+                log,
+                screen=self.screen,
+                target=target if self._is_shown(index) else None,
+                owner=index,
+                prefix=prefix(plan.launch),
+            )
+            self.selector.register(pipe, selectors.EVENT_READ, (pipe, stream))
+
+    def _is_shown(self, index: int) -> bool:
+        return self.verbose or index == 0
+
+    def _watch(self, guard: Guard) -> None:
+        """Return when all have ended, one failed or hangs, a signal came, or a disk is full."""
+
+        def over() -> bool:
+            return bool(self.failures or self.noted or self.unwritten) or self._hangs()
+
+        self._pump_until(over, guard)
+        if self.failures:
+            self._pump_until(lambda: bool(self.noted), guard, SETTLE_SECONDS)
+            if follows_another(self.failures):
+                self._find_stopped()
+        if self.hanging:
+            self._dump_stacks(guard)
+
+    def _dump_stacks(self, guard: Guard) -> None:
+        """Have all processes write their stacks."""
+        alive = self._alive()
+        stopped = [process for process in alive if process.is_stopped()]
+        for process in alive:
+            if process not in stopped:
+                process.dump_stacks()
+        self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
+        if stopped:
+            # A stopped process writes only when it is woken, and would then go on with the others.
+            for process in alive:
+                if process not in stopped:
+                    process.signal_group(signal.SIGKILL)
+            self._pump_until(
+                lambda: all(
+                    process.code is not None for process in alive if process not in stopped
+                ),
+                guard,
+                KILLED_SECONDS,
+            )
+            for process in stopped:
+                process.dump_stacks()
+            self._pump_until(lambda: bool(self.noted), guard, STACKS_SECONDS)
+
+    def _hangs(self) -> bool:
+        """Record which process hangs, if one does."""
+        hanging = self.watch.hanging(time.monotonic()) if self.hang_seconds else None
+        if hanging is not None:
+            index, reason = hanging
+            stopped = index is not None and self.processes[index].is_stopped()
+            self._blame_hanging(index, f"{reason} (it is {STOPPED})" if stopped else reason)
+        return hanging is not None
+
+    def _find_stopped(self) -> None:
+        """Record a stopped process that others gave up waiting for before the watchdog did."""
+        for process in self._alive():
+            if process.is_stopped():
+                who = f"process {process.index} of {len(self.processes)}"
+                doing = self.watch.doing(process.index)
+                self._blame_hanging(process.index, f"{who} hangs: it is {STOPPED}, since {doing}")
+
+    def _blame_hanging(self, index: int | None, reason: str) -> None:
+        reason += "; the Python stacks of all processes are in log-*.txt"
+        # If no process is behind the others, there is none to go on without.
+        is_lost = index is not None
+        self.hanging = Outcome(exit_codes.PROCESS_DIED, reason, index, is_lost=is_lost)
+
+    def _outcome(self, failures: Sequence[tuple[int, int]], noted: Sequence[int]) -> Outcome:
+        if noted:
+            ctrl_c = noted[0] == signal.SIGINT
+            code = exit_codes.INTERRUPTED if ctrl_c else exit_codes.TERMINATED
+            return Outcome(code, f"interrupted by {signal.Signals(noted[0]).name}")
+        if self.unwritten:
+            return Outcome(exit_codes.NOT_WRITTEN, str(self.unwritten))
+        if self.hanging:
+            return self.hanging
+        if not failures:
+            return Outcome(exit_codes.OK)
+        index, code = blame(failures)
+        reason = describe_end(index, len(self.processes), code, last_words(self.logs[index].tail))
+        on_purpose = code in exit_codes.ON_PURPOSE
+        exit_code = code if on_purpose else exit_codes.PROCESS_DIED
+        return Outcome(exit_code, reason, index, is_lost=code < 0 and code != -signal.SIGABRT)
+
+    def _end_all(self, guard: Guard) -> None:
+        """Leave nothing running and nothing open: SIGTERM, some time, SIGKILL."""
+        noted = min(len(self.noted), 1)
+        for process in self._alive():
+            process.signal_group(signal.SIGTERM)
+        self._pump_until(lambda: len(self.noted) > noted, guard, self.grace_seconds)
+        for process in self._alive():
+            process.signal_group(signal.SIGKILL)
+        self._pump_until(lambda: False, guard, KILLED_SECONDS)
+        for process in self._alive():
+            self.screen.say(f"tfunet: process {process.popen.pid} cannot be killed; it hangs.")
+        self._close_all()
+
+    def _close_all(self) -> None:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self._pump() and time.monotonic() < deadline:
+            continue
+        for key in list(self.selector.get_map().values()):
+            self._close(key)
+        self.selector.close()
+        for log in self.logs:
+            log.close()
+
+    def _pump_until(
+        self, done: Callable[[], bool], guard: Guard, seconds: float | None = None
+    ) -> None:
+        """Pass on output and record ends, until no process is left, `done`, or the time is up."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self._alive() and not done():
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            self._pump()
+            ended = [process for process in self.processes if process.has_just_ended()]
+            if ended:
+                self.failures += [
+                    (process.index, process.code) for process in ended if process.code
+                ]
+                for process in ended:
+                    self.watch.forget(process.index)
+                guard.watch(self.processes)
+
+    def _pump(self) -> bool:
+        """Pass on what the pipes hold, after a short wait; False if there was nothing."""
+        ready = self.selector.select(TICK_SECONDS)
+        for key, _ in ready:
+            data = os.read(key.fd, 65536)
+            if not data:
+                self._close(key)
+                continue
+            try:
+                key.data[1].feed(data)
+            except WriteError as error:
+                self.unwritten = self.unwritten or error
+        return bool(ready)
+
+    def _close(self, key: selectors.SelectorKey) -> None:
+        pipe, stream = key.data
+        self.selector.unregister(pipe)
+        pipe.close()
+        try:
+            stream.finish()
+        except WriteError as error:
+            self.unwritten = self.unwritten or error
+
+    def _report(self, outcome: Outcome) -> None:
+        """Tell the terminal and failure.json what went wrong."""
+        index = outcome.process
+        if index is not None and not self._is_shown(index):
+            for line in self.logs[index].tail:
+                self.screen.say(f"[{index}] {line}")
+        self.screen.say(f"tfunet: {outcome.reason}")
+        if index is not None:
+            self.screen.say(f"tfunet: All its output is in {self.logs[index].path}")
+        try:
+            self.folder.write_failure(outcome.reason, outcome.exit_code, index)
+        except WriteError as error:
+            self.screen.say(f"tfunet: {error}")

@@ -1,0 +1,96 @@
+"""The folder of a sweep: its plan, earlier attempts of its trials, and trials that are given up."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from tfunet.bench.records.sweep_record import HOPELESS, TrialRecord, planned_config, read_plan
+from tfunet.bench.study.hopeless import HopelessRule, why_hopeless
+from tfunet.bench.study.plan_text import plan_json
+from tfunet.bench.study.toml_writer import study_toml
+from tfunet.bench.study.trial_plan import StudyPlan
+from tfunet.config.run import RunConfig
+from tfunet.files.atomic import write_atomic, writing
+from tfunet.record import RunFolder
+
+EARLIER = "earlier"
+# Large files of a failed attempt; no new attempt may go on from them.
+LARGE = ("checkpoint.npz", "model.keras")
+
+
+def give_up(trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRule | None) -> str:
+    """Return why a trial is not run because its cell is hopeless, and record it.
+
+    If the trial must run, return an empty text, and delete an earlier record. `trials` are all
+    those of the sweep in their present states.
+    """
+    (trial.folder / HOPELESS).unlink(missing_ok=True)
+    if reason := why_hopeless(trial, trials, rule):
+        set_aside(trial.folder, trial.folder.parent)
+        RunFolder(trial.folder).create()
+        write_atomic(trial.folder / HOPELESS, json.dumps({"reason": reason}))
+    return reason
+
+
+def set_aside(folder: Path, root: Path) -> None:
+    """Move an earlier attempt to earlier/<trial>-<number>, without its large files."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    number = 1
+    while (target := root / EARLIER / f"{folder.name}-{number}").exists():
+        number += 1
+    with writing(target):
+        target.parent.mkdir(exist_ok=True)
+        shutil.move(folder, target)
+        for name in LARGE:
+            (target / name).unlink(missing_ok=True)
+
+
+def adopted(planned: StudyPlan, root: Path) -> StudyPlan:
+    """Return the plan with the names that the trials already have in the folder.
+
+    Raises ValueError if the folder holds trials that are not in the plan.
+    """
+    names = _names(root)
+    trials = []
+    for trial in planned.trials:
+        name = names.pop(_fingerprint(trial.config), trial.id)
+        trials.append(replace(trial, id=name))
+    gone = [name for name in names.values() if _was_run(root / name)]
+    if gone:
+        raise ValueError(
+            f"{root} holds {len(gone)} trials that are not in study {planned.study.name!r}, or "
+            f"cannot run here: {', '.join(gone[:3])}{', ...' if len(gone) > 3 else ''}. "
+            "Choose another folder. You may add settings and repeats in the same one."
+        )
+    return replace(planned, trials=tuple(trials))
+
+
+def write_plan(planned: StudyPlan, root: Path) -> None:
+    """Write study.toml and plan.json, with the folder that its paths are relative to."""
+    study = planned.study
+    write_atomic(root / "study.toml", study.text or study_toml(study))
+    table = {**plan_json(planned), "working_folder": str(Path.cwd())}
+    write_atomic(root / "plan.json", json.dumps(table, indent=1))
+
+
+def _names(root: Path) -> dict[str, str]:
+    try:
+        table = read_plan(root)
+    except ValueError:
+        # There is none yet, or it is torn: the study gives the same names again.
+        return {}
+    return {
+        _fingerprint(planned_config(table["base"], trial["changes"])): trial["id"]
+        for trial in table["trials"]
+    }
+
+
+def _was_run(folder: Path) -> bool:
+    return folder.is_dir() and any(path.name != HOPELESS for path in folder.iterdir())
+
+
+def _fingerprint(config: RunConfig) -> str:
+    return json.dumps(vars(config), sort_keys=True)

@@ -1,0 +1,1 @@
+"""Draws and tells what only the notebooks show of a sweep."""

@@ -1,0 +1,165 @@
+"""Pictures of a case: image, manual mask, prediction and differences. Needs matplotlib."""
+
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from tfunet.bench.report.plot_style import WIDTH, make_panels
+from tfunet.bench.report.plots import Drawing, drawn
+from tfunet.data.check import raw_case
+from tfunet.data.description_file import described
+from tfunet.data.image_files import read_mask
+from tfunet.data.overlay_figure import colour_of, overlay
+from tfunet.data.source import DataSource, open_source
+from tfunet.files.atomic import write_atomic
+from tfunet.learning import scores
+from tfunet.record import RunFolder
+
+# Kinds of differences: label to name and colour (Okabe and Ito 2008).
+DIFFERENCES = {
+    1: ("predicted, not in the mask", "#D55E00"),
+    2: ("in the mask, not predicted", "#0072B2"),
+    3: ("of another class", "#F0E442"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownCase:
+    """A case from its files, and the arguments of `tfunet predict` for it.
+
+    Args:
+        files: Paths of the files of the image, joined by commas.
+        pixel_size: Pixel size of the image if the run resamples, else None.
+        image: float32 (*spatial, channels).
+        mask: Manual mask, uint8 (*spatial).
+        regions: Region to its labels.
+        labels: Label to its name.
+    """
+
+    case_id: str
+    files: str
+    pixel_size: tuple[float, ...] | None
+    image: np.ndarray
+    mask: np.ndarray
+    regions: Mapping[str, tuple[int, ...]]
+    labels: Mapping[int, str]
+
+
+def open_data(run: Path, root: str | None) -> DataSource:
+    """Open the data set of a run, with its folder `root`, or None for data made in code.
+
+    Raises ValueError if the data is not there.
+    """
+    config = RunFolder(run).read_config()
+    if config is None:
+        raise ValueError(f"{run} is not the folder of a run: it has no config.json.")
+    data, options = described(config.data, config.data_options)
+    if root is not None and "root" not in options:
+        raise ValueError(
+            f"The data set {config.data!r} of the run in {run} reads no folder: set `root` to None."
+        )
+    try:
+        return open_source(data, options if root is None else {**options, "root": root})
+    except ValueError as error:
+        raise ValueError(
+            f"The data of the run in {run} cannot be opened: {error} Set `root` to the folder of "
+            "the data."
+        ) from error
+
+
+def read_case(source: DataSource, case_id: str, scratch: Path) -> ShownCase:
+    """Return a case of a data set; write an image that was made in code into `scratch`."""
+    if case_id not in source.case_ids:
+        raise ValueError(
+            f"{source.name} has no case {case_id!r}. Known: {', '.join(source.case_ids)}."
+        )
+    raw = raw_case(source, source.case_ids.index(case_id))
+    files = [str(source.root / file) for file in raw.image_files]
+    if not files:
+        files = [str(scratch / (re.sub(r"[^\w.-]", "_", case_id) + ".npy"))]
+        content = io.BytesIO()
+        # Of three axes the first would be planes, so a plane becomes a stack of one.
+        np.save(content, raw.image[np.newaxis] if raw.mask.ndim == 2 else raw.image)
+        write_atomic(Path(files[0]), content.getvalue())
+    return ShownCase(
+        case_id=case_id,
+        files=",".join(files),
+        pixel_size=None if raw.target is None else raw.spacing,
+        image=raw.image,
+        mask=raw.mask,
+        regions=source.regions,
+        labels=source.label_names(),
+    )
+
+
+def picture(case: ShownCase, prediction: Path) -> Drawing:
+    """Draw a case, or a slice of a volume, beside the labels in the file `prediction`."""
+    predicted = read_mask(prediction).astype(np.uint8)
+    if predicted.shape != case.mask.shape:
+        raise ValueError(
+            f"{prediction} has the shape {predicted.shape}, but the mask of {case.case_id} has "
+            f"{case.mask.shape}: it belongs to another image."
+        )
+    dice = ", ".join(f"{name} {value:.3f}" for name, value in dice_of(case, predicted).items())
+    name = "case-" + re.sub(r"\W+", "-", case.case_id)
+    return drawn(
+        name,
+        f"{case.case_id}: Dice {dice}",
+        "Dice of this prediction at the pixels of the image; the records of the run have it at the "
+        "resolution of the evaluation.",
+        partial(draw_case, case, predicted),
+    )
+
+
+def dice_of(case: ShownCase, predicted: np.ndarray) -> dict[str, float]:
+    """Return the Dice of every region."""
+    dice = {}
+    for region, labels in case.regions.items():
+        inside, truth = np.isin(predicted, labels), np.isin(case.mask, labels)
+        parts = [inside & truth, inside & ~truth, ~inside & truth]
+        dice[region] = float(scores.dice(np.array([[pixels.sum() for pixels in parts]], float))[0])
+    return dice
+
+
+def differences(mask: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Return the labels of `DIFFERENCES` where the two differ, and 0 where they agree."""
+    return np.select([mask == predicted, mask == 0, predicted == 0], [0, 1, 2], 3).astype(np.uint8)
+
+
+def draw_case(case: ShownCase, predicted: np.ndarray) -> Figure:
+    """Draw image, manual mask, prediction, and where the last two differ."""
+    grey, mask, where = case.image[..., 0], case.mask, ""
+    if mask.ndim == 3:
+        fullest = int((mask > 0).sum((1, 2)).argmax())
+        grey, mask, predicted = grey[fullest], mask[fullest], predicted[fullest]
+        where = f", slice {fullest + 1} of {len(case.mask)}"
+    rows, columns = mask.shape
+    height = min(2 * 0.48 * WIDTH * rows / columns, 1.6 * WIDTH) + 1.0
+    figure, panels = make_panels(2, 2, height, sharex=True, sharey=True)
+    # The SVG holds images as pixels: enough of them to look closely.
+    figure.set_dpi(150)
+    low, high = np.percentile(grey, (0.5, 99.5))
+    wrong = np.zeros((*mask.shape, 4), np.float32)
+    labels = differences(mask, predicted)
+    for label, (_, colour) in DIFFERENCES.items():
+        wrong[labels == label] = to_rgba(colour, 0.85)
+    titles = (f"image{where}", "manual mask", "prediction", "where they differ")
+    layers = (None, overlay(mask), overlay(predicted), wrong)
+    for axes, title, layer in zip(panels, titles, layers, strict=True):
+        axes.imshow(grey, cmap="gray", vmin=low, vmax=high)
+        if layer is not None:
+            axes.imshow(layer, interpolation="nearest")
+        axes.set_title(title)
+        axes.set_axis_off()
+    handles = [Patch(color=colour_of(label), label=name) for label, name in case.labels.items()]
+    handles += [Patch(color=colour, label=name) for name, colour in DIFFERENCES.values()]
+    figure.legend(handles=handles, loc="outside lower left", ncols=5)
+    return figure

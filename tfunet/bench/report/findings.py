@@ -1,0 +1,281 @@
+"""Sentences on a sweep: what it found, and what weakens that. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL
+from tfunet.bench.analysis.lost_efficiency import mean_lost
+from tfunet.bench.analysis.scaling_laws import fit
+from tfunet.bench.analysis.study_cell import Cell
+from tfunet.bench.analysis.sweep_summary import Family, Summary
+from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.bench.report.number_text import interval_text, p_text, verdict_text
+from tfunet.bench.study.machine_noise import NOISY
+from tfunet.config.keys import describe
+from tfunet.process.terminal import counted
+
+# Steps that reach a smaller share of the speed on data in memory wait for their data.
+LEAST_SHARE = 0.9
+MAX_NAMES = 5
+
+
+def findings(summary: Summary) -> dict[str, list[str]]:
+    """Return the findings of the sweep as sentences, by heading."""
+    parts = {
+        "Speed": _comparisons,
+        "Scaling": _speed_ups,
+        "Lost efficiency": _lost,
+        "Scores": _scores,
+    }
+    by_heading = {}
+    for heading, sentences in parts.items():
+        for family in summary.families:
+            title = f"{heading} with {family.title}" if family.title else heading
+            if lines := list(sentences(family)):
+                by_heading[title] = lines
+    return by_heading
+
+
+def doubts(summary: Summary) -> list[str]:
+    """Return sentences on what weakens the findings."""
+    return [
+        *_missing_trials(summary),
+        *_stopped(summary),
+        *_warm_up(summary),
+        *_environment(summary),
+        *_samples(summary),
+        *_cores(summary),
+        *_input(summary),
+        *_changed_replicas(summary),
+        *_repeats(summary),
+        *_noise(summary),
+    ]
+
+
+def _comparisons(family: Family) -> Iterator[str]:
+    for comparison in family.main_comparisons:
+        upper, ratio = comparison.upper, comparison.ratio
+        yield (
+            f"{upper.way} at {counted(upper.num_replicas, 'replica')} is {ratio.value:.2f} times "
+            f"as fast as {comparison.lower.way} {verdict_text(ratio, comparison.adjusted_p)}."
+        )
+
+
+def _speed_ups(family: Family) -> Iterator[str]:
+    for way in family.ways:
+        cells = [cell for cell in family.cells if cell.way == way and cell.num_replicas > 1]
+        parts = [_speed_up(cell) for cell in cells if cell.speed_up is not None]
+        if parts:
+            baseline = f"one replica of {family.baseline}" if family.baseline else "its one replica"
+            yield f"{way}, against {baseline}, {family.scaling} scaling: {'; '.join(parts)}."
+            yield from _law(family, cells)
+
+
+def _speed_up(cell: Cell) -> str:
+    if cell.speed_up is None:
+        return cell.label
+    return (
+        f"{cell.num_replicas} replicas are {cell.speed_up.value:.2f} times as fast "
+        f"({interval_text(cell.speed_up)}), efficiency {cell.efficiency:.2f}"
+    )
+
+
+def _law(family: Family, cells: Sequence[Cell]) -> Iterator[str]:
+    speed_ups = {cell.num_replicas: cell.speed_up.value for cell in cells if cell.speed_up}
+    law = fit(speed_ups, family.scaling)
+    if law is None:
+        return
+    limit = "" if law.limit is None else f", which allows at most {law.limit:.3g} times"
+    yield (
+        f"{cells[0].way} follows {law.law}'s law with a serial share of {law.share:.3f}{limit}; "
+        f"its speed-ups are up to {law.miss:.1%} away from it."
+    )
+
+
+def _lost(family: Family) -> Iterator[str]:
+    for cell in family.cells:
+        if cell.lost:
+            lost = mean_lost(cell.lost)
+            parts = sorted(vars(lost).items(), key=lambda part: -part[1])
+            shares = ", ".join(f"{name} {share:.1%}" for name, share in parts)
+            yield (
+                f"{cell.way} at {cell.num_replicas} replicas loses {lost.total:.1%} of its time: "
+                f"{shares}."
+            )
+
+
+def _scores(family: Family) -> Iterator[str]:
+    scored = [cell for cell in family.cells if cell.mean_dice is not None]
+    others = [cell for cell in scored if cell.dice_difference and not cell.is_baseline]
+    baseline = next((cell for cell in scored if cell.is_baseline), None)
+    # Without a common baseline, the differences of cells cannot be compared.
+    if family.baseline is None or baseline is None or baseline.mean_dice is None or not others:
+        return
+    dice = baseline.mean_dice
+    reference = (
+        f"the mean Dice of {baseline.label} ({dice.median:.3f}, {dice.low:.3f} to {dice.high:.3f})"
+    )
+    apart = [cell for cell in others if _differs(cell)]
+    same = [cell for cell in others if not _differs(cell)]
+    if apart:
+        yield f"Different from {reference}: {'; '.join(map(_dice_difference, apart))}."
+    if same:
+        largest = max(same, key=_dice_distance)
+        can_tell = any(cell.dice_p is not None for cell in same)
+        names = ", ".join(cell.label for cell in same)
+        yield (
+            f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from {reference}: "
+            f"{names if apart or len(same) < MAX_NAMES else f'all {len(same)} others'}. Largest "
+            f"difference: {_dice_difference(largest)}."
+        )
+    steps = sorted({result.steps for cell in scored for result in cell.results if result.steps})
+    if len(steps) > 1:
+        yield (
+            f"The runs took different numbers of optimizer steps ({steps[0]} to {steps[-1]}), so "
+            "their scores may differ."
+        )
+
+
+def _dice_distance(cell: Cell) -> float:
+    return abs(cell.dice_difference.value) if cell.dice_difference else 0.0
+
+
+def _differs(cell: Cell) -> bool:
+    return cell.dice_p is not None and cell.dice_p < 1 - CONFIDENCE
+
+
+def _dice_difference(cell: Cell) -> str:
+    estimate = cell.dice_difference
+    if estimate is None:
+        return cell.label
+    return f"{cell.label} {estimate.value:+.3f} ({interval_text(estimate, 3)}{p_text(cell.dice_p)})"
+
+
+def _missing_trials(summary: Summary) -> Iterator[str]:
+    missing = [trial for trial in summary.not_done if trial.state not in ("hopeless", "profiled")]
+    if missing:
+        failed = sum(trial.state == "failed" for trial in missing)
+        yield (
+            f"{len(missing)} of {len(summary.sweep.trials)} trials have no numbers ({failed} "
+            "failed), and their times are not used. The table of trials has the reasons."
+        )
+
+
+def _stopped(summary: Summary) -> Iterator[str]:
+    cells: dict[int, list[TrialRecord]] = {}
+    for trial in summary.sweep.trials:
+        cells.setdefault(trial.cell, []).append(trial)
+    for trials in cells.values():
+        stopped = [trial for trial in trials if trial.state == "hopeless"]
+        if stopped:
+            yield (
+                f"The cell {describe(trials[0].settings)} was given up as hopeless, and "
+                f"{len(stopped)} of its {len(trials)} repeats were not run: {stopped[0].reason}."
+            )
+
+
+def _warm_up(summary: Summary) -> Iterator[str]:
+    results = [trial.result for trial in summary.sweep.trials if trial.result is not None]
+    older = sum(result.warm_up_steps is None for result in results)
+    if older:
+        yield (
+            f"{older} of {len(results)} trials are older records, whose speeds include the "
+            "warm-up (the first, slower steps)."
+        )
+
+
+def _environment(summary: Summary) -> Iterator[str]:
+    different = summary.environment_differences
+    if different:
+        yield (
+            f"Trials ran in different environments: {', '.join(different)} differ. Times of "
+            "different machines or versions must not be compared."
+        )
+    if summary.environment.get("git.modified") is True:
+        yield "The code had changes that were not committed to git."
+
+
+def _samples(summary: Summary) -> Iterator[str]:
+    for family in summary.families:
+        groups: dict[tuple[int, int], dict[str, list[str]]] = {}
+        for cell in family.cells:
+            for trial in cell.done:
+                if trial.result is not None and trial.result.samples_hash:
+                    hashes = groups.setdefault((cell.global_batch, trial.repeat), {})
+                    hashes.setdefault(trial.result.samples_hash, []).append(cell.label)
+        for (global_batch, repeat), hashes in groups.items():
+            most, *rest = sorted(hashes.values(), key=len, reverse=True)
+            if rest:
+                yield (
+                    f"In repeat {repeat} with global_batch={global_batch}, "
+                    f"{', '.join(label for labels in rest for label in labels)} did not train on "
+                    f"the same samples in the same order as {most[0]}."
+                )
+
+
+def _cores(summary: Summary) -> Iterator[str]:
+    counts = {trial.config.num_replicas for trial in _done(summary)}
+    open_share = any(trial.config.cores_per_replica is None for trial in _done(summary))
+    has_gpus = any(trial.environment.get("gpus") for trial in _done(summary))
+    if len(counts) > 1 and open_share and not has_gpus:
+        yield (
+            "cores_per_replica is not set, so fewer replicas had more CPU cores each, which makes "
+            "every speed-up look smaller. Set it in [base] of the study."
+        )
+
+
+def _input(summary: Summary) -> Iterator[str]:
+    for family in summary.families:
+        for cell in family.cells:
+            share = cell.synthetic_share
+            if share is not None and share.median < LEAST_SHARE:
+                yield (
+                    f"{cell.label} waits for its input: its steps reach {share.median:.2f} of the "
+                    "speed on data in memory. Give it more CPU cores, or less augmentation."
+                )
+
+
+def _changed_replicas(summary: Summary) -> Iterator[str]:
+    for trial in summary.sweep.trials:
+        parts = trial.result.replicas_from_step if trial.result is not None else ()
+        if len(parts) > 1:
+            shown = ", then ".join(f"{count} from step {step}" for step, count in parts)
+            yield (
+                f"{trial.id} was stopped, and went on with another number of replicas ({shown}): "
+                "its images/s are those of the last part, its cost and memory those of all parts."
+            )
+
+
+def _repeats(summary: Summary) -> Iterator[str]:
+    counts = [
+        len(cell.results)
+        for family in summary.families
+        for cell in family.cells
+        if cell.results and not cell.is_stopped
+    ]
+    fewest = min(counts, default=0)
+    if 0 < fewest < MIN_INTERVAL:
+        yield (
+            f"Some cells have only {counted(fewest, 'good repeat')}, too few for an interval. Give "
+            f"the study repeats = {MIN_INTERVAL} or more and run it again: it runs only the new "
+            "trials."
+        )
+
+
+def _noise(summary: Summary) -> Iterator[str]:
+    measured = summary.sweep.noise
+    spreads = [float(measurement.get("spread", 0)) for measurement in measured]
+    if spreads and max(spreads) > NOISY:
+        yield (
+            f"The machine was not quiet: the time of a fixed computation varied by "
+            f"{max(spreads):.0%} (10th to 90th percentile)."
+        )
+    medians = [float(measurement.get("median_seconds", 0)) for measurement in measured]
+    if medians and min(medians) > 0 and max(medians) / min(medians) - 1 > NOISY:
+        yield (
+            f"The machine's speed changed by {max(medians) / min(medians) - 1:.0%} between the "
+            "beginning and the end of the sweep."
+        )
+
+
+def _done(summary: Summary) -> list[TrialRecord]:
+    return [trial for trial in summary.sweep.trials if trial.result is not None]

@@ -1,0 +1,105 @@
+"""Numbers, intervals and tables as texts, the same in every report."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, speed_verdict
+from tfunet.process.terminal import columns, counted
+
+NONE = "-"
+
+
+def significant(spread: Spread | None) -> str:
+    """Return "412 [388, 430]": median, lowest and highest value, to three digits."""
+    return _with_range(spread, three_digits)
+
+
+def spread_text(spread: Spread | None, digits: int) -> str:
+    """Return "20.9 [18.6, 22.9]": median, lowest and highest value, with `digits` decimals."""
+    return _with_range(spread, lambda value: f"{value:.{digits}f}")
+
+
+def _with_range(spread: Spread | None, text: Callable[[float], str]) -> str:
+    if spread is None:
+        return NONE
+    if len(spread.values) == 1:
+        return text(spread.median)
+    return f"{text(spread.median)} [{text(spread.low)}, {text(spread.high)}]"
+
+
+def estimate_text(estimate: Estimate | None) -> str:
+    """Return "1.89 (1.73 to 2.03)": the estimate, and its interval if it has one."""
+    if estimate is None:
+        return NONE
+    if not estimate.has_interval:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def interval_facts(name: str, estimate: Estimate) -> dict[str, float | None]:
+    """Return the ends of an interval as `name`_low and `name`_high; None without an interval."""
+    ends = (estimate.low, estimate.high) if estimate.has_interval else (None, None)
+    return {f"{name}_low": ends[0], f"{name}_high": ends[1]}
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV, with a column for every key of any row."""
+    file = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def plain_text(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return rows as lines for a terminal, header first."""
+    return columns([list(rows[0]), *(list(row.values()) for row in rows)]) if rows else []
+
+
+def markdown_text(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return rows as a Markdown table."""
+    if not rows:
+        return ""
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def markdown_list(heading: str, lines: Iterable[str]) -> str:
+    """Return lines as a Markdown list under a heading in bold."""
+    return "\n".join([f"**{heading}**\n", *(f"- {line}" for line in lines)])
+
+
+def three_digits(value: float) -> str:
+    """Return a number to three digits, without an exponent: "0.00621", "11.5", "1440"."""
+    if value == int(value):
+        return str(int(value))
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f}"
+
+
+def interval_text(estimate: Estimate, digits: int = 2) -> str:
+    """Return "95 % interval 0.99 to 1.07, 3 repeats", or "2 repeats: no interval"."""
+    if not estimate.has_interval:
+        return f"{counted(estimate.repeats, 'repeat')}: no interval"
+    unpaired = "" if estimate.paired else " on each side, not paired"
+    low, high = f"{estimate.low:.{digits}f}", f"{estimate.high:.{digits}f}"
+    return f"95 % interval {low} to {high}, {estimate.repeats} repeats{unpaired}"
+
+
+def verdict_text(ratio: Estimate, adjusted_p: float | None) -> str:
+    """Return "(95 % interval 0.99 to 1.07, 3 repeats; adjusted p 0.3): not distinguishable"."""
+    verdict = speed_verdict(ratio, adjusted_p)
+    words = "more repeats are needed to tell" if verdict == "unknown" else verdict
+    return f"({interval_text(ratio)}{p_text(adjusted_p)}): {words}"
+
+
+def p_text(adjusted_p: float | None) -> str:
+    """Return "; adjusted p 0.012", or an empty text without one."""
+    if adjusted_p is None:
+        return ""
+    return f"; adjusted p {'below 0.001' if adjusted_p < 0.001 else f'{adjusted_p:.2g}'}"

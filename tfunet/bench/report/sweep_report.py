@@ -1,0 +1,268 @@
+"""Writes the report of a sweep: one HTML file without links to the web, Markdown, CSV, figures."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tfunet.bench.analysis.dice_target import DiceTarget, read_dice_target
+from tfunet.bench.analysis.swapping import BudgetComparison, budget_facts, compare_budgets
+from tfunet.bench.analysis.sweep_summary import Family, Summary, summarise
+from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.findings import doubts, findings
+from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
+from tfunet.bench.report.swapping_tables import (
+    memory_rows,
+    plan_rows,
+    time_rows,
+    traffic_rows,
+    verdicts,
+)
+from tfunet.bench.report.tables import (
+    cell_facts,
+    comparison_facts,
+    cost_rows,
+    family_heading,
+    lost_rows,
+    skipped_rows,
+    summary_rows,
+    trial_facts,
+    trial_row,
+)
+from tfunet.config.keys import show
+from tfunet.files.atomic import write_atomic
+from tfunet.record import RunFolder
+
+SUMMARY_VERSION = 1
+FACTS = {
+    "host": "host",
+    "cpu": "CPU",
+    "machine_cores": "CPU cores",
+    "packages.tensorflow": "TensorFlow",
+    "packages.keras": "Keras",
+    "packages.horovod": "Horovod",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The files of a report; `html` works without the others."""
+
+    html: Path
+    markdown: Path
+    cells: Path
+    trials: Path
+    figures: tuple[Path, ...]
+
+
+def write_report(
+    folder: str | Path, out: str | Path | None = None, target_dice: float | None = None
+) -> Report:
+    """Write the report of a sweep, of a run, or of a folder of runs.
+
+    Args:
+        folder: Folder of the records.
+        out: Folder of the report; by default `report` in `folder`.
+        target_dice: Dice whose cost is reported; by default the highest that all trials reached.
+
+    Raises ValueError without records, or if matplotlib or jinja2 is missing.
+    """
+    summary = summarise(read_sweep(folder))
+    render, plots = _needs()
+    targets = _read_targets(summary, target_dice)
+    target = Path(out) if out is not None else Path(folder) / "report"
+    figures = target / "figures"
+    RunFolder(figures).create()
+    drawings = plots.draw_all(summary)
+    for drawing in drawings:
+        write_atomic(figures / f"{drawing.name}.svg", drawing.svg)
+    values = {
+        **_values(summary, target, targets),
+        "drawings": drawings,
+        "max_families": plots.MAX_FAMILIES,
+    }
+    report = Report(
+        html=target / "report.html",
+        markdown=target / "report.md",
+        cells=target / "cells.csv",
+        trials=target / "trials.csv",
+        figures=tuple(figures / f"{drawing.name}.svg" for drawing in drawings),
+    )
+    write_atomic(report.cells, csv_text(_cells(targets)))
+    write_atomic(report.trials, csv_text([trial_facts(trial) for trial in summary.sweep.trials]))
+    write_atomic(report.markdown, render("report.md.j2", values))
+    write_atomic(report.html, render("report.html.j2", values))
+    return report
+
+
+def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
+    """Return the summary of a sweep for a terminal: tables, findings and doubts."""
+    summary = summarise(read_sweep(folder))
+    blocks = []
+    for family, target in _read_targets(summary, target_dice):
+        blocks.append("\n".join([family_heading(family), *plain_text(summary_rows(family))]))
+        blocks.append("\n".join(plain_text(cost_rows(family, target))))
+        if parts := lost_rows(family):
+            blocks.append("\n".join(plain_text(parts)))
+    if swapping := _swapping(summary):
+        blocks.append("Large-model support")
+        blocks += ["\n".join(plain_text(rows)) for rows in swapping["tables"]]
+        blocks[-1] += "".join(f"\n- {sentence}" for sentence in swapping["sentences"])
+    by_heading = findings(summary)
+    for heading, sentences in by_heading.items():
+        if not heading.startswith("Scaling"):
+            blocks.append("\n".join([heading, *(f"- {sentence}" for sentence in sentences)]))
+    warnings = doubts(summary)
+    if warnings:
+        blocks.append(
+            "\n".join(["Before you rely on this:", *(f"- {warning}" for warning in warnings)])
+        )
+    return "\n\n".join(blocks)
+
+
+def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[str, Any]:
+    """Return the summary of a sweep with unrounded numbers, for JSON."""
+    summary = summarise(read_sweep(folder))
+    return {
+        "schema_version": SUMMARY_VERSION,
+        "study": summary.sweep.name,
+        "trials": len(summary.sweep.trials),
+        "trials_done": len(summary.sweep.trials) - len(summary.not_done),
+        "cells": _cells(_read_targets(summary, target_dice)),
+        "comparisons": [
+            comparison_facts(family, comparison)
+            for family in summary.families
+            for comparison in family.comparisons
+        ],
+        "swapping": [budget_facts(comparison) for comparison in _compare_budgets(summary)[0]],
+        "findings": findings(summary),
+        "doubts": doubts(summary),
+    }
+
+
+def _compare_budgets(summary: Summary) -> tuple[tuple[BudgetComparison, ...], str]:
+    """Return the runs under large-model support, and the error if they cannot be read."""
+    if not any(trial.result is not None and trial.config.swap for trial in summary.sweep.trials):
+        return (), ""
+    try:
+        return compare_budgets(summary.sweep), ""
+    except ValueError as error:
+        return (), str(error)
+
+
+def _swapping(summary: Summary) -> dict[str, Any] | None:
+    """Return the section on large-model support; None if no trial used it."""
+    comparisons, fault = _compare_budgets(summary)
+    if fault:
+        return {"tables": [], "sentences": [fault]}
+    if not comparisons:
+        return None
+    tables = [rows(comparisons) for rows in (plan_rows, time_rows, traffic_rows, memory_rows)]
+    return {"tables": tables, "sentences": verdicts(comparisons)}
+
+
+Targets = Sequence[tuple[Family, DiceTarget]]
+
+
+def _read_targets(summary: Summary, dice: float | None) -> Targets:
+    return [(family, read_dice_target(family.cells, dice)) for family in summary.families]
+
+
+def _cells(targets: Targets) -> list[dict[str, Any]]:
+    return [cell_facts(family, cell, target) for family, target in targets for cell in family.cells]
+
+
+def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
+    """Return what the templates show in a report in `folder`."""
+    sweep = summary.sweep
+    done = sum(trial.result is not None for trial in sweep.trials)
+    return {
+        "name": sweep.name,
+        "num_trials": len(sweep.trials),
+        "num_done": done,
+        "headline": _headline(summary),
+        "findings": findings(summary),
+        "doubts": doubts(summary),
+        "families": [
+            {
+                "heading": family_heading(family),
+                "rows": summary_rows(family),
+                "costs": cost_rows(family, target),
+                "lost": lost_rows(family),
+                "has_energy": any(cell.energy_joules for cell in family.cells),
+            }
+            for family, target in targets
+        ],
+        "swapping": _swapping(summary),
+        "varying": {key: ", ".join(values) for key, values in summary.varying.items()},
+        "fixed": {key: show(value) for key, value in summary.fixed.items()},
+        "num_comparisons": summary.num_comparisons,
+        "repeats": max((trial.repeat for trial in sweep.trials), default=0),
+        "environment": {key: show(value) for key, value in summary.environment.items()},
+        "differences": {
+            key: "; ".join(f"{value} ({count} trials)" for value, count in counts.items())
+            for key, counts in summary.environment_differences.items()
+        },
+        "noise": [_noise(measurement) for measurement in sweep.noise],
+        "trials": [
+            {
+                "row": trial_row(trial),
+                "link": os.path.relpath(trial.folder, folder) if trial.folder.is_dir() else None,
+            }
+            for trial in sweep.trials
+        ],
+        "skipped": skipped_rows(summary),
+        "checks": sorted(
+            {
+                check
+                for family in summary.families
+                for cell in family.cells
+                for result in cell.results
+                for check in result.checks
+            }
+        ),
+        "markdown": markdown_text,
+    }
+
+
+def _headline(summary: Summary) -> str:
+    facts = {name: summary.environment.get(key) for key, name in FACTS.items()}
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+
+
+def _noise(measured: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "when": str(measured.get("when", "")),
+        "median (ms)": f"{1000 * float(measured.get('median_seconds', 0)):.2f}",
+        "spread": f"{float(measured.get('spread', 0)):.1%}",
+        "cores": str(measured.get("cores", "")),
+    }
+
+
+def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType]:
+    """Return a function that fills templates, and the module of plots, which need more packages."""
+    try:
+        import jinja2
+
+        from tfunet.bench.report import plots
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "matplotlib"):
+            raise
+        raise ValueError(
+            f"A report needs {error.name}, which is not installed. To install it: "
+            "pip install 'tfunet[report]'"
+        ) from error
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tfunet.bench.report", "."),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+    def render(template: str, values: Mapping[str, Any]) -> str:
+        return environment.get_template(template).render(**values)
+
+    return render, plots

@@ -1,0 +1,205 @@
+"""Turns a study into its trials: every repeat of every cell, in the order in which they run."""
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tfunet.backend import Launch, facts_of, num_processes
+from tfunet.bench.study.study_file import SkipRule, Study
+from tfunet.bench.study.trial_names import settings_text, trial_name
+from tfunet.config.keys import defaults, flat, nested
+from tfunet.config.run import RunConfig
+from tfunet.machine.cores import share_cores, usable_cores
+from tfunet.process.terminal import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One run of one cell.
+
+    Args:
+        id: Name of its folder (tfunet.bench.study.trial_names).
+        cell: Number of the cell; trials that differ only in the seed share it.
+        repeat: From 1.
+        scaling: "strong" where global_batch was given, else "weak".
+        settings: The settings that vary over the study, with dotted keys.
+        config: All settings.
+    """
+
+    id: str
+    cell: int
+    repeat: int
+    scaling: str
+    settings: Mapping[str, Any]
+    config: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A cell of the grid that is not run, with the reason."""
+
+    settings: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPlan:
+    """The trials of a study in the order in which they run, and the cells that are not run."""
+
+    study: Study
+    trials: tuple[Trial, ...]
+    skipped: tuple[Skipped, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Cell:
+    given: Mapping[str, Any]
+    config: RunConfig
+
+
+def plan_trials(study: Study, num_cores: float | None = None) -> StudyPlan:
+    """Return the trials of `study` on a machine with `num_cores`, by default this one.
+
+    math.inf stands for a cluster, where each run gets the cores that it asks for. Each repeat is a
+    shuffled block of all cells, so that a machine that becomes slower does so for all cells alike.
+    """
+    cores = len(usable_cores()) if num_cores is None else num_cores
+    cells, skipped, used_rules = _cells(study, cores)
+    if not cells:
+        reasons = "; ".join(sorted({cell.reason for cell in skipped}))
+        raise ValueError(f"Study {study.name!r} has no trial to run: {reasons}.")
+    settings = _varying(study, [cell.config for cell in cells])
+    return StudyPlan(
+        study=study,
+        trials=tuple(_trials(study, cells, settings)),
+        skipped=tuple(skipped),
+        notes=tuple(
+            f"The [[skip]] rule {dict(rule.when)} ({rule.reason}) matches no cell."
+            for number, rule in enumerate(study.skips)
+            if number not in used_rules
+        )
+        + _idle_rule(study),
+    )
+
+
+def impossible(config: RunConfig, num_cores: float) -> str | None:
+    """Return why a machine with `num_cores` cannot run `config`, or None."""
+    if too_many := _too_many_replicas(vars(config)):
+        return too_many
+    try:
+        count = num_processes(config)
+        if num_cores != math.inf:
+            cores = range(int(num_cores))
+            share_cores(cores, config.num_replicas, count, config.cores_per_replica)
+        Launch(process_count=count, num_replicas=config.num_replicas, addresses=("",) * count)
+    except ValueError as error:
+        # The rest of the message is advice for a single run.
+        return str(error).partition(". ")[0].rstrip(".")
+    return None
+
+
+def _idle_rule(study: Study) -> tuple[str, ...]:
+    rule = study.hopeless
+    if rule is None or rule.after < study.repeats:
+        return ()
+    return (
+        f"[hopeless] has no effect: it waits for {counted(rule.after, 'repeat')} of "
+        f"{study.repeats}. Raise repeats, or lower after in [hopeless].",
+    )
+
+
+def _cells(study: Study, num_cores: float) -> tuple[list[_Cell], list[Skipped], set[int]]:
+    cells: list[_Cell] = []
+    skipped: list[Skipped] = []
+    used_rules: set[int] = set()
+    seen: set[str] = set()
+    for given in _combinations(study):
+        values = nested({**study.base, **given})
+        config, reason = _build(values)
+        lookup = flat(vars(config) if config else {**defaults(), **values})
+        rules = [number for number, rule in enumerate(study.skips) if _matches(rule, lookup)]
+        used_rules.update(rules)
+        if config is not None:
+            reason = impossible(config, num_cores)
+            if reason is None and settings_text(config) in seen:
+                reason = "the same settings as another cell"
+        if rules:
+            reason = study.skips[rules[0]].reason
+        if config is None or reason:
+            skipped.append(Skipped(settings=given, reason=reason or ""))
+        else:
+            seen.add(settings_text(config))
+            cells.append(_Cell(given, config))
+    return cells, skipped, used_rules
+
+
+def _build(values: Mapping[str, Any]) -> tuple[RunConfig | None, str | None]:
+    try:
+        return RunConfig(**values), None
+    except ValueError as error:
+        return None, _too_many_replicas(values) or str(error).rstrip(".")
+
+
+def _too_many_replicas(values: Mapping[str, Any]) -> str | None:
+    backend, num_replicas = values.get("backend", RunConfig.backend), values.get("num_replicas", 1)
+    if facts_of(backend).one_replica and num_replicas > 1:
+        return f"{backend} trains one replica, not {num_replicas}"
+    return None
+
+
+def _combinations(study: Study) -> Iterator[dict[str, Any]]:
+    for case in study.cases or ({},):
+        for values in itertools.product(*study.grid.values()):
+            yield {**case, **dict(zip(study.grid, values, strict=True))}
+
+
+def _matches(rule: SkipRule, settings: Mapping[str, Any]) -> bool:
+    for key, wanted in rule.when.items():
+        value = settings.get(key)
+        if isinstance(wanted, list) and value not in wanted and value != tuple(wanted):
+            return False
+        if not isinstance(wanted, list) and value != wanted:
+            return False
+    return True
+
+
+def _varying(study: Study, configs: Sequence[RunConfig]) -> list[dict[str, Any]]:
+    """Return backend, num_replicas and the other settings that vary, for each cell."""
+    given = {*study.base, *study.grid, *(key for case in study.cases for key in case)}
+    derived = {"seed"}
+    if "global_batch" not in given:
+        derived.add("global_batch")
+    elif "replica_batch" not in given:
+        derived.add("replica_batch")
+    rows = [flat(vars(config)) for config in configs]
+    keys = ["backend", "num_replicas"]
+    for key in dict.fromkeys(key for row in rows for key in row):
+        values = {repr(row.get(key)) for row in rows}
+        if key not in keys and key not in derived and len(values) > 1:
+            keys.append(key)
+    return [{key: row.get(key) for key in keys} for row in rows]
+
+
+def _trials(
+    study: Study, cells: Sequence[_Cell], settings: Sequence[Mapping[str, Any]]
+) -> Iterator[Trial]:
+    dice = random.Random(study.seed)
+    for repeat in range(1, study.repeats + 1):
+        block = list(range(len(cells)))
+        dice.shuffle(block)
+        for number in block:
+            first = cells[number].config
+            config = first if repeat == 1 else replace(first, seed=first.seed + repeat - 1)
+            given = {**study.base, **cells[number].given}
+            yield Trial(
+                id=trial_name(settings[number], config, repeat),
+                cell=number,
+                repeat=repeat,
+                scaling="strong" if "global_batch" in given else "weak",
+                settings=settings[number],
+                config=config,
+            )
