@@ -2,9 +2,8 @@
 
     python benchmarks/results_page.py
 
-`logs/reference/large-models/sections.json` lists the sections, with machine, command, date and
-the commit that recorded them. A section KEY has its table in KEY.csv or in a sweep of
-`logs/reference/`, and its single figures in figures.csv.
+large-models/sections.json there lists the sections, with machine, command, date and commit. A
+section has its table in KEY.csv or in a sweep, and its single figures in figures.csv.
 """
 
 import csv
