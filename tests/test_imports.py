@@ -217,3 +217,13 @@ def test_only_files_and_records_open_files_for_writing():
 def test_horovod_is_never_called_hvd():
     for path in [*ROOT.glob("tfunet/**/*.py"), *ROOT.glob("hvd/*.py")]:
         assert "as hvd" not in path.read_text()
+
+
+def test_the_drawing_of_the_house_has_these_floors():
+    page = (ROOT / "docs/design.md").read_text()
+    (drawing,) = (block for block in page.split("```") if "| __main__ " in block)
+    # From the top down. A floor goes on in the next line where its line ends in a comma.
+    cells = [line.split("|")[-2].strip() for line in drawing.splitlines() if line.count("|") > 1]
+    floors = " ".join(f"{cell};" if not cell.endswith(",") else cell for cell in cells if cell)
+    drawn = [set(floor.strip().split(", ")) for floor in floors.split(";") if floor]
+    assert drawn == [set(rooms) for rooms in reversed(FLOORS)]

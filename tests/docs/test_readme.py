@@ -15,6 +15,7 @@ PAGES = [
     "docs/choosing.md",
     "docs/data.md",
     "docs/large-models.md",
+    "docs/large-models-internals.md",
     "docs/training.md",
 ]
 # Set-up and the whole suite: they are what runs this test.
@@ -59,7 +60,7 @@ def run(arguments, place, **environment):
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
-    ("page", "command"), [(page, one) for page in PAGES for one in commands(page)]
+    ("page", "command"), [(page, command) for page in PAGES for command in commands(page)]
 )
 def test_command_works(page, command, place):
     words = shlex.split(command, comments=True)
@@ -112,12 +113,3 @@ def test_toml_is_what_tfunet_reads(page):
     for block in blocks(page, "toml"):
         table = tomllib.loads(block)
         study_from_dict(table) if "base" in table else from_dict(table)
-
-
-@pytest.mark.parametrize(
-    "page", ["README.md", *(f"docs/{one.name}" for one in ROOT.glob("docs/*.md"))]
-)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
-        if not target.startswith("http"):
-            assert ((ROOT / page).parent / target).exists(), target
