@@ -9,7 +9,7 @@ SHELL := bash
 TF ?= 2.16.2
 # The Python that makes the environment; unset: the first that fits.
 PYTHON ?=
-EXTRAS ?= horovod,io,dali,report,notebooks,dev
+EXTRAS ?= horovod,io,report,notebooks,dev
 PYTEST_ARGS ?=
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
 

@@ -52,7 +52,7 @@ WITHOUT_TENSORFLOW = (
     *("process/*", "timing/__init__", "timing/recorded", "timing/spans", "timing/warm_up"),
     *(f"data/{name}" for name in ("__init__", "cache*", "check", "foreground", "image_files")),
     *(f"data/{name}" for name in ("lazy_image", "sample_order", "source", "split", "task")),
-    *("data/layouts/*", "data/generated/*", "data/augmentation/dali_limits"),
+    *("data/layouts/*", "data/generated/*"),
     *(f"predict/{name}" for name in ("__init__", "jobs", "output", "prepare", "raster")),
     *("graph/__init__", "graph/step", "swap/__init__", "swap/plan/*", "swap/report/*"),
     "swap/search/*",

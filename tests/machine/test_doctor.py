@@ -25,7 +25,6 @@ WORKING = {
     probes.MULTIWORKER_PROBE: Answer(facts={"workers": 1}),
     probes.HOROVOD_PROBE: Answer(facts=HOROVOD_FACTS),
     probes.TENSORFLOW_IO_PROBE: Answer(facts={"version": "0.37.1", "bytes": 58}),
-    probes.DALI_PROBE: Answer(facts={"version": "2.4.0"}),
 }
 
 
@@ -169,15 +168,6 @@ def test_tensorflow_io_is_optional_and_says_what_reads_instead(error: str, detai
     assert row.status == "missing"
     assert detail in row.detail
     assert "tifffile" in row.detail
-
-
-def test_dali_is_optional_and_is_asked_to_work() -> None:
-    row = doctor.dali_check(not_installed("nvidia"))
-    assert (row.status, row.remedy) == ("missing", "pip install 'tfunet[dali]'")
-    assert row.detail == "nvidia is not installed; only pipeline = 'dali' needs it"
-    row = doctor.dali_check(probes.ask(probes.DALI_PROBE, probes.HIDE_GPUS))
-    assert row.status == "ok", row
-    assert row.detail.startswith("works, 2.")
 
 
 def test_an_extra_names_the_package_that_is_missing() -> None:

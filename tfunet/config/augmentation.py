@@ -236,12 +236,3 @@ def _axes(name: str, value: Any, *, at_least: int) -> Axes:
             f"The augmentation {name} takes {at_least} or more different axes; got {value!r}."
         )
     return tuple(sorted(axes))
-
-
-def check_kinds(augmentation: Augmentation) -> None:
-    """Raise ValueError for an augmentation that DALI does not offer."""
-    if augmentation.elastic is not None:
-        raise ValueError(
-            "DALI has no elastic deformation of images and volumes on CPU and GPU: it moves pixels "
-            "by affine maps only. Leave out augmentation.elastic, or use pipeline = 'tf'."
-        )

@@ -7,11 +7,11 @@ Imports no TensorFlow.
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfunet.config.augmentation import check_kinds, read_augmentation
+from tfunet.config.augmentation import read_augmentation
 from tfunet.config.refs import check_known
 
 BAD_SAMPLES = ("refuse", "skip")
-PIPELINES = ("tf", "device", "dali")
+PIPELINES = ("tf", "device")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 # Metadata of every key: whether an interrupted run may change it when it goes on. It may if the
@@ -159,8 +159,7 @@ class InputKeys(Section):
             rotation, scale, shear, translation, elastic, blur, brightness, contrast, gamma,
             noise. By default flips along every axis.
         pipeline: Where training samples are augmented: "tf" on the CPU cores of the process,
-            "device" inside the training step, "dali" with NVIDIA DALI, on the GPU if there is
-            one. All three give the same samples, crops and amounts.
+            "device" inside the training step. Both give the same samples.
         cache_dir: Folder for decoded cases. By default $TFUNET_CACHE, else ~/.cache/tfunet.
     """
 
@@ -169,10 +168,8 @@ class InputKeys(Section):
     cache_dir: str | None = fixed(None)
 
     def _check(self) -> None:
-        augmentation = read_augmentation(self.augmentation)
+        read_augmentation(self.augmentation)
         check_known("pipeline", self.pipeline, PIPELINES)
-        if self.pipeline == "dali":
-            check_kinds(augmentation)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,23 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 import tensorflow as tf
 
 from tfunet.config.augmentation import Augmentation
 from tfunet.data.augmentation.augment import augment
-from tfunet.data.augmentation.dali_limits import held_batches
 from tfunet.data.augmentation.random_streams import epoch_order
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.crop import patch_start
 from tfunet.data.memory_map import mapped
 from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.geometry.windows import plan_windows
-
-if TYPE_CHECKING:
-    from tfunet.data.augmentation.dali import DaliAugment
 
 PREFETCHED_BATCHES = 2
 
@@ -53,7 +49,7 @@ class TrainingPipeline:
         last_step: One past the last optimizer step.
         foreground_share: Share of the samples that are centred on a foreground voxel.
         augmentation: Random changes of the samples.
-        augmented_by: "tf", "dali" (a batch at a time) or "device" (by `augmented`, in the step).
+        augmented_by: "tf" or "device" (by `augmented`, in the step).
         synthetic: Repeat the batches of the first step.
     """
 
@@ -104,18 +100,13 @@ class TrainingPipeline:
         """
         # In the making: a sample on each core, a batch, and the batch that is handed over.
         samples = (PREFETCHED_BATCHES + 2) * self.replica_batch + _parallel_calls()
-        if self.augmented_by == "dali":
-            samples += self.replica_batch * held_batches(self.augmentation, self.cases.patch)
         return samples * prod(self.cases.patch) * (self.cases.channels * 4 + 1)
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
-        dali = self._dali() if self.augmented_by == "dali" else None
-        read = self._sample_reader(self._changes() if dali is None else dali.draw)
+        read = self._sample_reader(self._changes())
         dataset = self.samples(replicas).map(read, num_parallel_calls=_parallel_calls())
         dataset = dataset.batch(self.replica_batch, drop_remainder=True)
-        if dali is not None:
-            dataset = dataset.prefetch(1).map(dali)
         dataset = dataset.map(self._passes)
         if self.synthetic:
             num_batches = (self.last_step - self.first_step) * len(replicas)
@@ -143,17 +134,6 @@ class TrainingPipeline:
 
         table = np.asarray(spans, np.int64).reshape(-1, 3)
         return tf.data.Dataset.from_tensor_slices(table).flat_map(of_epoch)
-
-    def _dali(self) -> "DaliAugment":
-        from tfunet.data.augmentation.dali import DaliAugment
-
-        return DaliAugment(
-            self.augmentation,
-            patch=self.cases.patch,
-            channels=self.cases.channels,
-            batch=self.replica_batch,
-            seed=self.seed,
-        )
 
     def _changes(self) -> Callable[..., dict[str, tf.Tensor]]:
         """Return the function that augments a sample; it does nothing if `augmented` does it."""

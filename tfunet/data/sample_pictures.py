@@ -43,7 +43,7 @@ class Sample:
     mask: np.ndarray
 
     def changed(
-        self, augmentation: Augmentation, *, seed: int, epoch: int, augmented_by: str = "tf"
+        self, augmentation: Augmentation, *, seed: int, epoch: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return image and mask as training sees them in an epoch."""
         arrays = tf.constant(self.image), tf.constant(self.mask)
@@ -51,16 +51,8 @@ class Sample:
             "epoch": tf.constant(epoch, tf.int64),
             "sample": tf.constant(self.number, tf.int64),
         }
-        if augmented_by != "dali":
-            image, mask = augment(*arrays, augmentation, seed=seed, **when)
-            return image.numpy(), mask.numpy()
-        from tfunet.data.augmentation.dali import DaliAugment
-
-        *patch, channels = self.image.shape
-        dali = DaliAugment(augmentation, patch=tuple(patch), channels=channels, batch=1, seed=seed)
-        row = {**dali.draw(*arrays, **when), **when}
-        batch = dali({name: value[tf.newaxis] for name, value in row.items()})
-        return batch["image"][0].numpy(), batch["mask"][0].numpy()
+        image, mask = augment(*arrays, augmentation, seed=seed, **when)
+        return image.numpy(), mask.numpy()
 
 
 def show(
@@ -92,9 +84,7 @@ def show(
     for sample in first_samples(config, source, 1 if each else num_samples, epoch=epoch):
         panels.append(sheet.Panel(sample.case_id, sample.image, sample.mask))
         for title, variant in _variants(augmentation, each=each):
-            changed = sample.changed(
-                variant, seed=config.seed, epoch=epoch, augmented_by=config.pipeline
-            )
+            changed = sample.changed(variant, seed=config.seed, epoch=epoch)
             panels.append(sheet.Panel(title, *changed))
     drawing = sheet.draw(
         panels,

@@ -7,7 +7,6 @@ from typing import final
 
 from tfunet.config.augmentation import Augmentation, read_augmentation
 from tfunet.config.run import RunConfig
-from tfunet.data.augmentation import dali_limits
 from tfunet.data.cache import build_cache, default_folder
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.source import DataSource, open_source
@@ -32,13 +31,10 @@ class Task:
     def augmentation(self) -> Augmentation:
         """Return the random changes of the samples.
 
-        Raises ValueError where they do not fit the patch, and where the pipeline cannot make them.
+        Raises ValueError where they do not fit the patch.
         """
         augmentation = read_augmentation(self.config.augmentation)
         augmentation.check_patch(self.patch)
-        if self.config.pipeline == "dali":
-            dali_limits.check_installed()
-            dali_limits.check_patch(augmentation, self.patch)
         return augmentation
 
     def decode(self, alive: Callable[[], None] = lambda: None) -> CachedCases:

@@ -31,7 +31,6 @@ from tfunet.machine.energy import (
 )
 from tfunet.machine.environment import gpus
 from tfunet.machine.probes import (
-    DALI_PROBE,
     HIDE_GPUS,
     HOROVOD_PROBE,
     MIRRORED_PROBE,
@@ -84,7 +83,6 @@ def diagnose(logs: Path = Path("logs")) -> list[Check]:
         "multiworker": (MULTIWORKER_PROBE, {**HIDE_GPUS, "TF_CONFIG": one_worker()}),
         "horovod": (HOROVOD_PROBE, {**HIDE_GPUS, **OVER_GLOO}),
         "tensorflow-io": (TENSORFLOW_IO_PROBE, HIDE_GPUS),
-        "dali": (DALI_PROBE, HIDE_GPUS),
     }
     with ThreadPoolExecutor(max_workers=min(len(usable_cores()), len(probes))) as pool:
         answers = dict(zip(probes, pool.map(lambda name: ask(*probes[name]), probes), strict=True))
@@ -106,7 +104,6 @@ def diagnose(logs: Path = Path("logs")) -> list[Check]:
         mpi_check(),
         *(extra_check(extra, packages) for extra, packages in EXTRAS.items()),
         tensorflow_io_check(answers["tensorflow-io"]),
-        dali_check(answers["dali"]),
         slurm_check(os.environ),
     ]
 
@@ -323,15 +320,6 @@ def tensorflow_io_check(answer: Answer) -> Check:
         detail = "its native operations do not load; tifffile and pillow read instead"
         remedy = "make env TF=2.16.2, the newest TensorFlow for which they were built"
     return Check(name="tensorflow-io", status="missing", detail=detail, remedy=remedy)
-
-
-def dali_check(answer: Answer) -> Check:
-    """Return whether DALI can augment; it needs no GPU."""
-    if not answer.error:
-        return Check(name="DALI", status="ok", detail=f"works, {answer.facts['version']}")
-    detail = f"{_reason(answer)}; only pipeline = 'dali' needs it"
-    remedy = "pip install 'tfunet[dali]'"
-    return Check(name="DALI", status=_status(answer), detail=detail, remedy=remedy)
 
 
 def slurm_check(variables: Mapping[str, str]) -> Check:

@@ -25,7 +25,6 @@ PACKAGES = (
     "nvidia-cuda-runtime-cu12",
     "nvidia-cudnn-cu12",
     "nvidia-nccl-cu12",
-    "nvidia-dali-cuda120",
 )
 GPU_FIELDS = ("index", "name", "memory.total", "driver_version", "pci.bus_id")
 SLURM_VARIABLES = (
@@ -55,7 +54,7 @@ DEFAULTS = {
     # By default TensorFlow uses oneDNN on some CPUs only. Without it a 3D convolution takes 8 times
     # as long, a 2D one about twice.
     "TF_ENABLE_ONEDNN_OPTS": "1",
-    # By default TensorFlow takes all of a GPU's memory, and leaves none for DALI.
+    # By default TensorFlow takes all of a GPU's memory, and leaves none for other processes.
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
 # A sleeping GPU driver takes seconds to answer.

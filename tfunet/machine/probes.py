@@ -80,21 +80,6 @@ import tensorflow_io as tfio
 encoded = tfio.image.encode_bmp(tf.zeros([1, 1, 3], tf.uint8))
 print(json.dumps({"version": tfio.__version__, "bytes": len(encoded.numpy())}))
 """
-# An operation, because the import alone proves little. It needs no GPU.
-DALI_PROBE = """
-import json
-import numpy as np
-import nvidia.dali
-from nvidia.dali import fn, pipeline_def
-@pipeline_def(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
-def turned():
-    return fn.flip(fn.external_source(name="image", layout="HWC"), horizontal=1)
-line = np.arange(2, dtype=np.float32).reshape(1, 2, 1)
-found = np.array(turned().run(image=[line])[0][0]).ravel().tolist()
-if found != [1, 0]:
-    raise ValueError(f"a line of 0 and 1, turned round, is {found}")
-print(json.dumps({"version": nvidia.dali.__version__}))
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
