@@ -134,7 +134,7 @@ def test_sweep_that_counts_its_warm_up_is_pointed_out(tmp_path):
         for sentence in doubts(summarise(read_sweep(tmp_path / "b")))
         if "warm-up" in sentence
     )
-    assert doubt.startswith("18 of 18 trials were recorded before")
+    assert doubt.startswith("18 of 18 trials are older records")
 
 
 def test_programs_get_every_number(tmp_path):

@@ -44,8 +44,8 @@ def test_programs_get_joules_unrounded(sweep):
 
 def test_the_report_says_what_is_left_out(sweep):
     report = write_report(sweep)
-    assert "without memory, fans and power supply" in report.markdown.read_text()
-    assert "without memory, fans and power supply" in report.html.read_text()
+    assert "leaves out memory, fans and power supply" in report.markdown.read_text()
+    assert "leaves out memory, fans and power supply" in report.html.read_text()
 
 
 def test_without_counters_nothing_is_said_of_energy(tmp_path):
