@@ -1,6 +1,7 @@
 """Times ops of a step alone, on made-up numbers, and measures their scratch memory."""
 
 import contextlib
+import re
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,9 @@ from tfunet.timing.xplane import read_allocations
 
 # The op does not work on made-up numbers, or there is no room for them beside the weights.
 REFUSALS = (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
+# TensorFlow waits for ten seconds before it refuses memory. After so many refusals, the ops that
+# are left are not timed.
+MOST_OUT_OF_MEMORY = 3
 # Inputs are made so many bytes ahead of the op that reads them, so that they have left the nearest
 # caches, but no more than a share of the free memory of the device.
 AHEAD_BYTES = 3 * 2**23
@@ -140,15 +144,28 @@ def _can_be_alone(op: tf.Operation) -> bool:
 
 
 def _take(kinds: Sequence[Kind]) -> list[Taken | None]:
-    if not kinds:
-        return []
-    try:
-        return list(_take_together(kinds))
-    except REFUSALS:
-        if len(kinds) == 1:
-            return [None]
-        half = len(kinds) // 2
-        return [*_take(kinds[:half]), *_take(kinds[half:])]
+    """Return what each op takes; None for the ops that TensorFlow refuses to run."""
+    taken: list[Taken | None] = [None] * len(kinds)
+    left = list(range(len(kinds)))
+    out_of_memory = 0
+    while left and out_of_memory < MOST_OUT_OF_MEMORY:
+        try:
+            results = _take_together([kinds[index] for index in left])
+        except REFUSALS as error:
+            out_of_memory += isinstance(error, tf.errors.ResourceExhaustedError)
+            named = re.search(r"\balone_(\d+)", str(error))
+            if named is not None:
+                del left[int(named[1])]
+            elif len(left) > 1:
+                half = len(left) // 2
+                return [*_take(kinds[:half]), *_take(kinds[half:])]
+            else:
+                break
+        else:
+            for index, result in zip(left, results, strict=True):
+                taken[index] = result
+            break
+    return taken
 
 
 def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
@@ -227,7 +244,8 @@ def _run(kind: Kind, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         if kind.slab is None:
             return like(op, inputs, name).outputs[0]
         slabs, begin, end = kind.slab
-        return slab_ops.make(op, slabs, inputs, begin, end)[0]
+        with tf.name_scope(name):  # An error names it.
+            return slab_ops.make(op, slabs, inputs, begin, end)[0]
 
 
 def _made_ahead(

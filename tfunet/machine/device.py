@@ -76,3 +76,10 @@ def _local_devices() -> list[Any]:
 
     # TensorFlow refuses a configuration with other GPUs than this process has chosen.
     return list(device_lib.list_local_devices(context.context().config))
+
+
+def uses_onednn() -> bool:
+    """Return whether TensorFlow runs oneDNN's ops on the CPU; by default it does on some CPUs."""
+    from tensorflow.python.util import _pywrap_util_port
+
+    return bool(_pywrap_util_port.IsMklEnabled())

@@ -11,13 +11,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfunet.graph.clock import Clock
+from tfunet.graph.op_scratch import unrolled_bytes
 from tfunet.graph.op_times import AHEAD_SHARE, Kind, Taken, signature, take, tiny_seconds
 from tfunet.graph.reader import num_bytes
 from tfunet.graph.slabs import Slabs
 from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, SHAPE_READERS, Trace, root
 from tfunet.machine.device import free_bytes
 from tfunet.swap.measure import slab_times
-from tfunet.swap.plan.chains import copied_seconds
+from tfunet.swap.plan.chains import Chain, copied_seconds
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.storage.host import Tier
@@ -36,6 +37,9 @@ TINY_BYTES, TINY_COPIES = 2**12, 16
 NEAR = 2**22
 # An op may need so many times the bytes that it moves, its scratch included.
 SAFELY = 6
+# An op is run alone if what it surely needs takes no larger share of the free memory: the rest is
+# for the inputs of the next ops, and for gaps between them.
+SURE_SHARE = 1 / 2
 # Ops that are computed before the first step, or only show a tensor that is there.
 FREE = ALIASES | SHAPE_READERS | {"Const", "IdentityN", "NoOp", "Placeholder", "VarHandleOp"}
 
@@ -64,7 +68,9 @@ def measure(
     tiny, rate = tiny_seconds(), _bytes_per_second()
     seconds, scratch = [], {}
     for index, (op, key) in enumerate(zip(ops, keys, strict=True)):
-        taken = timed.get(key) or Taken(seconds=tiny + _moved(op) / rate)
+        taken = timed.get(key) or Taken(
+            seconds=tiny + _moved(op) / rate, scratch_bytes=unrolled_bytes(op)
+        )
         seconds.append(0.0 if _is_free(op) else max(taken.seconds, tiny))
         if taken.scratch_bytes:
             scratch[index] = taken.scratch_bytes
@@ -127,7 +133,12 @@ def with_slabs(
     """
     known = {} if known is None else known
     keys = {last: slab_times.signature_of(trace, cut, ops, last) for last in cut.chains}
-    wanted = {key: last for last, key in keys.items() if key not in known}
+    free = free_bytes()
+    wanted = {
+        key: last
+        for last, key in keys.items()
+        if key not in known and (free is None or _chain_fits(cut.chains[last], ops, free))
+    }
     timed = slab_times.seconds_of_slabs(trace, cut, ops, type(tier), list(wanted.values()))
     known |= {key: timed[last] for key, last in wanted.items() if last in timed}
     seconds: dict[int, float] = {}
@@ -147,14 +158,27 @@ def _that_fits(kind: Kind, slabs: Slabs | None, free: int | None) -> Kind | None
 
     Trying and catching TensorFlow's error is not safe: oneDNN ends the process.
     """
-    if free is None or SAFELY * _moved(kind.op) <= free:
+    if free is None or (SAFELY * _moved(kind.op) <= free and _fits_surely(kind.op, free)):
         return kind
     if slabs is None:
         return None
     parts = min(slabs.rows // slabs.unit, ceil(2 * SAFELY * _moved(kind.op) / max(free, 1)))
     height = slabs.rows // slabs.unit // parts * slabs.unit
     middle = height if slabs.rows >= 3 * height else 0
+    if not _fits_surely(kind.op, free, height / slabs.rows):
+        return None
     return kind._replace(slab=(slabs, middle, middle + height))
+
+
+def _fits_surely(op: tf.Operation, free: int, share: float = 1.0) -> bool:
+    """Return whether a share of an op's rows fits with the scratch that is known."""
+    return share * _moved(op) + unrolled_bytes(op, share) <= SURE_SHARE * free
+
+
+def _chain_fits(chain: Chain, ops: Sequence[tf.Operation], free: int) -> bool:
+    """Return whether each op of a chain fits with the scratch that is known, for one slab."""
+    share = min(1.0, chain.height / chain.rows)
+    return all(_fits_surely(ops[at], free, share) for at in chain.ops)
 
 
 def _last_readers(trace: Trace) -> dict[int, int]:

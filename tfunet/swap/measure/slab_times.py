@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfunet.graph.clock import Clock
-from tfunet.graph.op_times import REFUSALS, made_up_numbers, repeated, signature
+from tfunet.graph.op_times import MOST_OUT_OF_MEMORY, REFUSALS, made_up_numbers, repeated, signature
 from tfunet.graph.static_values import known_value
 from tfunet.graph.step import Trace
 from tfunet.swap.plan.chains import Chain, outputs_of, reached_inputs
@@ -39,20 +39,18 @@ def seconds_of_slabs(
         tier: Where split tensors lie.
         lasts: The last op of each chain to time.
     """
-    if not lasts:
-        return {}
-    try:
-        return _seconds(trace, cut, ops, tier, lasts)
-    except REFUSALS:
-        if len(lasts) == 1:
-            return {}
-        half = len(lasts) // 2
-        parts = (lasts[:half], lasts[half:])
-        return {
-            last: seconds
-            for part in parts
-            for last, seconds in seconds_of_slabs(trace, cut, ops, tier, part).items()
-        }
+    seconds: dict[int, float] = {}
+    parts = [lasts] if lasts else []
+    out_of_memory = 0
+    while parts and out_of_memory < MOST_OUT_OF_MEMORY:
+        part = parts.pop()
+        try:
+            seconds |= _seconds(trace, cut, ops, tier, part)
+        except REFUSALS as error:
+            out_of_memory += isinstance(error, tf.errors.ResourceExhaustedError)
+            half = len(part) // 2
+            parts += [part[half:], part[:half]] if half else []
+    return seconds
 
 
 def signature_of(trace: Trace, cut: Cut, ops: Sequence[tf.Operation], last: int) -> Any:

@@ -1,0 +1,57 @@
+"""The scratch of a filter's gradient is the one that TensorFlow allocates, to the byte."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+# (dimensions, batch, side, kernel, channels in, channels out): fixed working set in 2D; in 3D that
+# of the last cache, or nothing where it would be too large beside the tensors.
+CASES = [
+    (2, 4, 144, 1, 8, 2),
+    (2, 1, 72, 3, 16, 16),
+    (2, 8, 16, 3, 32, 32),
+    (3, 1, 24, 3, 8, 8),
+    (3, 2, 32, 1, 8, 2),
+    (3, 4, 32, 3, 2, 32),
+]
+MEASURE = """
+import json, sys
+import tensorflow as tf
+from tfunet.graph.op_scratch import unrolled_bytes
+from tfunet.graph.op_times import Kind, take
+rows = []
+for rank, batch, side, kernel, channels, filters in json.loads(sys.argv[1]):
+    name = {2: "Conv2DBackpropFilter", 3: "Conv3DBackpropFilterV2"}[rank]
+    @tf.function(jit_compile=False, autograph=False)
+    def gradient(image, gradient):
+        return getattr(tf.raw_ops, name)(
+            input=image, filter_sizes=[kernel] * rank + [channels, filters],
+            out_backprop=gradient, strides=[1] * (rank + 2), padding="SAME")
+    shapes = [tf.TensorSpec((batch, *[side] * rank, size)) for size in (channels, filters)]
+    operations = gradient.get_concrete_function(*shapes).graph.get_operations()
+    (op,) = [op for op in operations if op.type == name]
+    (taken,) = take([Kind(op)])
+    rows.append((taken.scratch_bytes, unrolled_bytes(op)))
+print(json.dumps(rows))
+"""
+
+
+@pytest.mark.parametrize("onednn", ["0", "1"])
+def test_known_scratch_is_what_the_op_takes(onednn):
+    capped = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "4000"}
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, json.dumps(CASES)],
+        env={**os.environ, **capped, "TF_ENABLE_ONEDNN_OPTS": onednn, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert [measured for measured, _ in rows] == [known for _, known in rows]
+    assert any(known for _, known in rows) == (onednn == "0")
