@@ -39,4 +39,4 @@ def test_parts_hold_what_was_planted_and_sum_to_the_whole(contract_folder):
     parts_sum = (
         parts.computation + parts.input + parts.communication + parts.stragglers + parts.rest
     )
-    assert parts_sum == pytest.approx(parts.whole) == pytest.approx(1 - undelayed / seconds)
+    assert parts_sum == pytest.approx(parts.total) == pytest.approx(1 - undelayed / seconds)

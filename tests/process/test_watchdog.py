@@ -259,7 +259,7 @@ time.sleep(1.5)
 
 def test_elastic_with_one_process_is_refused(tmp_path, monkeypatch):
     config = RunConfig(backend="mirrored", num_replicas=2, elastic=True)
-    with pytest.raises(ValueError, match="has one"):
+    with pytest.raises(ValueError, match="has only one"):
         launch(config, tmp_path / "run")
 
 
