@@ -273,7 +273,7 @@ def test_segmentation_predicts_the_worst_and_the_best_case(trained, tmp_path):
     [
         ({"run": "single-*"}, r"Runs there: only\. Set `run`"),
         ({"root": "../nowhere"}, r"does not exist.*Set `root` to the folder"),
-        ({"cases": ["e"]}, r"has no case 'e'\. Its cases: a, b, c, d"),
+        ({"cases": ["e"]}, r"has no case 'e'\. Known: a, b, c, d"),
     ],
 )
 def test_segmentation_says_what_is_missing(trained, tmp_path, change, words):
