@@ -22,8 +22,8 @@ from tfunet.machine.code_version import code_hash
 from tfunet.machine.cores import num_threads, pin_and_limit
 from tfunet.machine.cpu_memory import cap_variables
 from tfunet.machine.environment import DEFAULTS
-from tfunet.process.cluster import Place, find_place
 from tfunet.process.full_memory import noting, out_of_memory
+from tfunet.process.launcher_variables import Place, find_place
 from tfunet.process.meeting import SIGNALS, Meeting
 from tfunet.process.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 from tfunet.record import RunFolder

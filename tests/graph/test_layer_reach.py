@@ -10,8 +10,8 @@ import tensorflow as tf
 from keras import layers
 
 from tfunet.geometry.receptive_field import layer_reach
-from tfunet.graph.op_reach import CONVOLUTIONS, INPUT_GRADIENTS, POOLS, window_axes
 from tfunet.graph.slab_rules import describe
+from tfunet.graph.window_axes import CONVOLUTIONS, INPUT_GRADIENTS, POOLS, window_axes
 
 PADDINGS = ("same", "valid")
 CONVOLUTION = {2: layers.Conv2D, 3: layers.Conv3D}

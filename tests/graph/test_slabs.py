@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from tfunet.graph import op_reach, slab_ops, slab_rules
+from tfunet.graph import slab_ops, slab_rules, window_axes
 
 
 def convolution(rank, size, **options):
@@ -217,7 +217,7 @@ def test_gradient_of_a_pooling_in_slabs_follows_its_own_forward_op(rank):
         x = tf.zeros([1, *(8,) * rank, 2])
         y = tf.nn.max_pool(x, 2, 2, "SAME")
         tf.gradients(tf.reduce_sum(y), x)
-        (op,) = (op for op in graph.get_operations() if op.type in op_reach.POOL_GRADIENTS)
+        (op,) = (op for op in graph.get_operations() if op.type in window_axes.POOL_GRADIENTS)
         slabs = slab_rules.describe(op)
         (made,) = slab_ops.make(op, slabs, [tensor[:, :4] for tensor in op.inputs], 0, 2)
     whole, slab = op.inputs[1].op, made.op.inputs[1].op

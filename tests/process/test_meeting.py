@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfunet.process.cluster import Place, ports_of
+from tfunet.process.launcher_variables import Place, ports_of
 from tfunet.process.meeting import Meeting, address_of
 
 KEYS = iter(range(10**6))

@@ -31,7 +31,7 @@ def waits_for_others():
 """
 MET = """
 import os, signal, time
-from tfunet.process.cluster import find_place
+from tfunet.process.launcher_variables import find_place
 from tfunet.process.meeting import Meeting
 from tfunet.process.watchdog import dump_stacks_when_asked
 dump_stacks_when_asked()

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slurm
 MEET = """
 import json, os, sys, time
 from pathlib import Path
-from tfunet.process.cluster import find_place
+from tfunet.process.launcher_variables import find_place
 from tfunet.process.meeting import Meeting
 
 place = find_place(os.environ)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import LOGS, add_command
-from tfunet.process.cluster import Place
+from tfunet.process.launcher_variables import Place
 
 OPTIONS = """
   --out OUT             Folder of the record. The same command resumes a run that was interrupted.

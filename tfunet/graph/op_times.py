@@ -16,10 +16,10 @@ import tensorflow as tf
 from tfunet.graph import slab_ops, slab_rules
 from tfunet.graph.clock import Clock
 from tfunet.graph.edits import like
-from tfunet.graph.op_reach import POOL_GRADIENTS
 from tfunet.graph.reader import NO_SIZE, num_bytes
 from tfunet.graph.slabs import Slabs
 from tfunet.graph.static_values import known_value
+from tfunet.graph.window_axes import POOL_GRADIENTS
 from tfunet.machine.device import free_bytes, used_bytes
 from tfunet.timing.xplane import read_allocations
 

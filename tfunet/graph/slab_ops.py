@@ -8,7 +8,10 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfunet.graph.edits import like
-from tfunet.graph.op_reach import (
+from tfunet.graph.slab_rules import has_folded_axes, shape_of_rows
+from tfunet.graph.slabs import SlabRows, Slabs
+from tfunet.graph.static_values import static_value
+from tfunet.graph.window_axes import (
     CONVOLUTIONS,
     FILTER_GRADIENTS,
     INPUT_GRADIENTS,
@@ -17,9 +20,6 @@ from tfunet.graph.op_reach import (
     Axis,
     window_axes,
 )
-from tfunet.graph.slab_rules import has_folded_axes, shape_of_rows
-from tfunet.graph.slabs import SlabRows, Slabs
-from tfunet.graph.static_values import static_value
 
 VALID = tf.compat.v1.AttrValue(s=b"VALID")
 

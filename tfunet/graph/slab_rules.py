@@ -11,7 +11,10 @@ from math import prod
 import tensorflow as tf
 
 from tfunet.geometry.reach import Reach
-from tfunet.graph.op_reach import (
+from tfunet.graph.slabs import SlabRows, Slabs
+from tfunet.graph.static_values import static_value
+from tfunet.graph.step import ALIASES, IN_PLACE
+from tfunet.graph.window_axes import (
     CONVOLUTIONS,
     FILTER_GRADIENTS,
     INPUT_GRADIENTS,
@@ -20,9 +23,6 @@ from tfunet.graph.op_reach import (
     channels_last,
     window_axes,
 )
-from tfunet.graph.slabs import SlabRows, Slabs
-from tfunet.graph.static_values import static_value
-from tfunet.graph.step import ALIASES, IN_PLACE
 
 # TensorFlow runs a convolution of one spatial axis as one of two, the first of them one row high.
 LEAST_RANK = 4

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, final
 
 from tfunet import exit_codes
-from tfunet.process.cluster import Place, ports_of
+from tfunet.process.launcher_variables import Place, ports_of
 from tfunet.process.watchdog import Beat, Pulse, Watch, from_values, to_values
 
 SECONDS_VARIABLE = "TFUNET_MEETING_SECONDS"

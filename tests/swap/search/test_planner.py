@@ -4,7 +4,7 @@ import pytest
 from traces import CHAIN, UNET, make_trace, plan_for
 
 from tfunet.swap.plan.plan import Plan
-from tfunet.swap.search import search
+from tfunet.swap.search import decisions
 from tfunet.swap.search.planner import largest_op
 
 
@@ -120,8 +120,8 @@ def test_deep_network_is_planned_in_few_trials(monkeypatch):
     backward = [("Grad", [f"G{at + 1}", f"x{at}"], f"G{at}", 100) for at in range(layers)][::-1]
     rows = (*forward, ("Loss", [f"x{layers}"], f"G{layers}", 100), *backward)
     trials = []
-    schedule = search.schedule
-    monkeypatch.setattr(search, "schedule", lambda *a: trials.append(1) or schedule(*a))
+    schedule = decisions.schedule
+    monkeypatch.setattr(decisions, "schedule", lambda *a: trials.append(1) or schedule(*a))
     plan = plan_for(rows, 2500, {"link_rate": 4.0})
     assert plan.peak_bytes <= 2500
     # Tensor by tensor it would be several for each of them, each as long as the network is deep.

@@ -1,4 +1,7 @@
-"""Names the process that made a run fail, and says whether a signal or an error ended it."""
+"""Names the process that made a run fail, and says whether a signal or an error ended it.
+
+A process that hangs is named by `tfunet.process.watchdog`.
+"""
 
 import signal
 from collections.abc import Sequence

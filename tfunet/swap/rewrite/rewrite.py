@@ -28,9 +28,9 @@ from typing import final
 import tensorflow as tf
 
 from tfunet.graph.edits import delayed, done, identity, kept_apart, named_after, repeated, together
-from tfunet.graph.op_reach import FILTER_GRADIENTS
 from tfunet.graph.regrouped import PRODUCTS, SUMS
 from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, READS, Trace, fused, root
+from tfunet.graph.window_axes import FILTER_GRADIENTS
 from tfunet.swap.plan.schedule import Action, Copy, is_on_host
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.rewrite.slab_graph import SlabGraph, apart

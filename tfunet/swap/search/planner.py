@@ -15,7 +15,7 @@ from tfunet.swap.plan.placement import swapped_bytes, total_bytes
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.plan.timeline import curve
 from tfunet.swap.plan.traffic import traffic
-from tfunet.swap.search.search import Outcome, Problem, best_outcome
+from tfunet.swap.search.decisions import Outcome, Problem, best_outcome
 from tfunet.swap.search.strategy import Strategy
 
 

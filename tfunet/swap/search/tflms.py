@@ -19,8 +19,8 @@ from tfunet.swap.plan.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.plan.schedule import Action, Copy, schedule
 from tfunet.swap.plan.timeline import Moves, moved, overlap
 from tfunet.swap.search.candidates import may_go
+from tfunet.swap.search.decisions import Problem
 from tfunet.swap.search.planner import Planner, as_plan
-from tfunet.swap.search.search import Problem
 from tfunet.swap.search.strategy import Strategy
 
 AUTO = -1  # In TFLMS v2 this value means: find the best one.

@@ -2,7 +2,13 @@
 
 import pytest
 
-from tfunet.process.cluster import expand_counts, expand_hostlist, find_place, place_tasks, ports_of
+from tfunet.process.launcher_variables import (
+    expand_counts,
+    expand_hostlist,
+    find_place,
+    place_tasks,
+    ports_of,
+)
 
 # As recorded in steps of SLURM 22.05, of mpirun (Open MPI 4.1) and of MPICH's hydra.
 SLURM = {
