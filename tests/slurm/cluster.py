@@ -15,7 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from paths import ROOT
+# This file is also a script, which does not see tests/support.
+ROOT = Path(__file__).parents[2]
+
 
 CHILD = ROOT / "tfunet/bench/launch/exec_on_cores.py"
 PACKAGES = {"slurmctld": "slurm-wlm", "munged": "munge"}

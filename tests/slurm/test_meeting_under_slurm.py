@@ -91,7 +91,7 @@ def test_the_process_that_does_not_come_is_named_with_its_node(meet, tmp_path):
     # It comes once the chief has gone.
     lines = meet("-N2", "-n2", GONE=str(tmp_path / "gone"), TFUNET_MEETING_SECONDS="1")
     assert "refused: process 1 of 2 on n10 did not come within 1 s." in lines
-    assert any("process 0 of 2 on n2" in line and "was not there" in line for line in lines)
+    assert any("process 0 of 2 on n2" in line and "did not answer" in line for line in lines)
 
 
 def test_slurm_is_asked_for_nodes_whose_names_lead_nowhere(cluster, monkeypatch):
