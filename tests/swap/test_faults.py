@@ -183,12 +183,12 @@ def test_folder_that_has_gone_is_refused_when_training_begins(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"swap_host": "1GiB"}, "give swap too"),
-        ({"swap_disk": "/tmp"}, "give swap too"),
+        ({"swap_host": "1GiB"}, "Give swap too"),
+        ({"swap_disk": "/tmp"}, "Give swap too"),
         ({"swap": "auto", "swap_disk": "/tmp"}, "Give swap_host too"),
-        ({"swap": "auto", "swap_host": "0", "swap_disk": ""}, "for the current folder"),
+        ({"swap": "auto", "swap_host": "0", "swap_disk": ""}, "for the current one"),
         ({"swap": "auto", "swap_host": "half"}, "swap_host must be an amount"),
-        ({"swap": "auto", "swap_host": "1GiB", "swap_disk_size": "1GiB"}, "Give swap_disk"),
+        ({"swap": "auto", "swap_host": "1GiB", "swap_disk_size": "1GiB"}, "Name the folder too"),
         (
             {"swap": "auto", "swap_host": "0", "swap_disk": "/tmp", "swap_disk_size": "0.5"},
             "swap_disk_size must be an amount",
