@@ -67,9 +67,10 @@ def measure(
     timed |= {key: known[key[0]] for key in kinds if key not in able and key[0] in known}
     tiny, rate = tiny_seconds(), _bytes_per_second()
     seconds, scratch = [], {}
+    is_limited = free_bytes() is not None
     for index, (op, key) in enumerate(zip(ops, keys, strict=True)):
         taken = timed.get(key) or Taken(
-            seconds=tiny + _moved(op) / rate, scratch_bytes=unrolled_bytes(op)
+            seconds=tiny + _moved(op) / rate, scratch_bytes=unrolled_bytes(op) if is_limited else 0
         )
         seconds.append(0.0 if _is_free(op) else max(taken.seconds, tiny))
         if taken.scratch_bytes:
