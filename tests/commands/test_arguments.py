@@ -53,7 +53,7 @@ def test_broken_toml_names_the_file_and_the_line(tmp_path):
 
 def test_help_says_what_each_key_is():
     text = arguments.run_parser().format_help()
-    assert "Passes over the training cases" in text
+    assert "Number of passes over the training cases" in text
 
 
 def test_mapping_is_checked_like_a_file():

@@ -35,7 +35,9 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     add_config(show)
     show.add_argument("--out", type=Path, default=Path("samples.png"), help="file to write")
-    show.add_argument("--num_samples", type=int, default=4, help="the first samples of the epoch")
+    show.add_argument(
+        "--num_samples", type=int, default=4, help="how many samples of the epoch, from its first"
+    )
     show.add_argument("--epoch", type=int, default=0, help="epoch, counted from 0")
     show.add_argument("--each", action="store_true", help="draw one sample under each augmentation")
 
@@ -44,7 +46,9 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     add_config(cache, nargs="?")
     cache.add_argument("--list", action="store_true", help="list the decoded data sets")
-    cache.add_argument("--clear", action="store_true", help="remove those that no process uses")
+    cache.add_argument(
+        "--clear", action="store_true", help="remove the decoded data sets that no process uses"
+    )
 
 
 def _check(options: argparse.Namespace) -> int:

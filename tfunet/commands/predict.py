@@ -28,13 +28,16 @@ def add(commands: argparse._SubParsersAction) -> None:
         default="gaussian",
         metavar="WAY",
         help="gaussian (the default): tiles overlap by half and are blended; halo: each tile has "
-        "context around it, which gives the prediction of the image as a whole",
+        "context around it, so the result is that of the whole image at once",
     )
     predict.add_argument("--window", type=sizes, metavar="512,512", help="size of a tile")
     predict.add_argument(
-        "--halo", type=int, metavar="N", help="voxels of context; by default the network's reach"
+        "--halo",
+        type=int,
+        metavar="N",
+        help="width of the context in voxels; by default as far as the network reaches",
     )
-    predict.add_argument("--batch", type=int, default=1, help="tiles predicted at once")
+    predict.add_argument("--batch", type=int, default=1, help="number of tiles predicted at once")
     predict.add_argument("--format", help="tiff, nifti or zarr; by default the image's format")
     predict.add_argument(
         "--probabilities", action="store_true", help="write the probability of each class too"
@@ -43,7 +46,8 @@ def add(commands: argparse._SubParsersAction) -> None:
         "--pixel_size",
         type=numbers,
         metavar="0.1,0.1",
-        help="of the images; needed if the run resampled its own and these files do not state it",
+        help="pixel size of the images; needed if the run resampled its images and these files do "
+        "not state their pixel size",
     )
 
 

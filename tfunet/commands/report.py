@@ -19,7 +19,8 @@ def add(commands: argparse._SubParsersAction) -> None:
         "--target-dice",
         type=float,
         metavar="DICE",
-        help="report the time to this Dice score; by default the highest that all trials reached",
+        help="report the time to this Dice score; by default the highest score that every trial "
+        "reached",
     )
     report.add_argument("--json", action="store_true", help="print JSON and write nothing")
 
@@ -27,7 +28,11 @@ def add(commands: argparse._SubParsersAction) -> None:
     compare.add_argument("first", type=Path, help="folder of the sweep to compare with")
     compare.add_argument("second", type=Path, help="folder of the other sweep")
     compare.add_argument(
-        "--tolerance", type=share, default=0.0, metavar="3%", help="a change that does not matter"
+        "--tolerance",
+        type=share,
+        default=0.0,
+        metavar="3%",
+        help="a change up to this size does not matter",
     )
     compare.add_argument("--json", action="store_true", help="print JSON")
 

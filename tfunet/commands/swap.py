@@ -20,22 +20,24 @@ def add(commands: argparse._SubParsersAction) -> None:
         plans,
         "plan",
         _plan,
-        "say what memory and time a step takes on a device",
+        "predict the memory and time of a step on a device",
         takes_keys=True,
     )
     add_config(plan)
     plan.add_argument(
-        "--device", required=True, help="such as v100-nvlink2; a wrong name lists all"
+        "--device", required=True, help="such as v100-nvlink2; an unknown name lists all devices"
     )
-    plan.add_argument("--memory", metavar="40GiB", help="by default all that the device has")
+    plan.add_argument(
+        "--memory", metavar="40GiB", help="memory to plan for; by default all that the device has"
+    )
     plan.add_argument("--save", type=Path, help="file to write the plan to, as JSON")
     plan.add_argument("--json", action="store_true", help="print JSON")
     show = add_command(plans, "show", _show, "show the memory of a step, planned and measured")
-    show.add_argument("plan", type=Path, help="folder of a run, or a plan that was saved")
+    show.add_argument("plan", type=Path, help="folder of a run, or file of a saved plan")
     show.add_argument("--out", type=Path, help="picture to write: .svg, .png or .pdf")
-    diff = add_command(plans, "diff", _diff, "say how two plans differ; exit code 8 if they do")
-    diff.add_argument("first", type=Path, help="folder of a run, or a plan that was saved")
-    diff.add_argument("second", type=Path, help="the other folder or plan")
+    diff = add_command(plans, "diff", _diff, "show how two plans differ; exit code 8 if they do")
+    diff.add_argument("first", type=Path, help="folder of a run, or file of a saved plan")
+    diff.add_argument("second", type=Path, help="the other folder or file")
     diff.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -16,7 +16,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     sweep = commands.add_parser("sweep", help="plan, run and watch a study of many runs")
     sweep.set_defaults(starts_runs=True)
     actions = sweep.add_subparsers(metavar="ACTION", required=True)
-    plan = add_command(actions, "plan", _plan, "print every trial of a study")
+    plan = add_command(actions, "plan", _plan, "print the trials of a study, and run nothing")
     plan.add_argument("study", type=Path, help="TOML file")
     plan.add_argument(
         "--precision",
@@ -28,28 +28,35 @@ def add(commands: argparse._SubParsersAction) -> None:
         "--noise",
         type=share,
         metavar="3%",
-        help="standard deviation between repeats, for --precision; by default taken from the "
-        "records of the sweep, else measured on this machine now",
+        help="standard deviation between repeats, for --precision; by default it is estimated "
+        "from the records of the sweep, or measured on this machine if there are none",
     )
     plan.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
     plan.add_argument("--json", action="store_true", help="print JSON")
-    run = add_command(actions, "run", _run, "run the trials that are not done, then report")
+    run = add_command(
+        actions, "run", _run, "run the trials that are not done, then write the report"
+    )
     run.add_argument("study", type=Path, help="TOML file")
     run.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
     run.add_argument(
         "--slurm",
         action="store_true",
-        help="submit the trials to SLURM, with [slurm] of the study, and return",
+        help="submit the trials to SLURM with the settings in [slurm] of the study, and return",
     )
     run.add_argument(
         "--dry-run", action="store_true", help="with --slurm: only print the job scripts"
     )
-    status = add_command(actions, "status", _status, "show what is done, failed and waiting")
+    status = add_command(actions, "status", _status, "show the state of every trial")
     status.add_argument("folder", type=Path, help="folder of a sweep")
     status.add_argument("--json", action="store_true", help="print JSON")
-    wait = add_command(actions, "wait", _wait, "wait until no trial runs, then report")
+    wait = add_command(
+        actions, "wait", _wait, "wait until no trial runs or is queued, then write the report"
+    )
     resume = add_command(
-        actions, "resume", _resume, "run what is not done, here or under SLURM as before"
+        actions,
+        "resume",
+        _resume,
+        "run the trials that are not done, here or under SLURM, as they were started",
     )
     resume.set_defaults(states=("waiting", "interrupted", "failed", "hopeless"))
     retry = add_command(actions, "retry", _resume, "run only the failed trials again")
@@ -58,7 +65,10 @@ def add(commands: argparse._SubParsersAction) -> None:
     for action in (wait, resume, retry, cancel):
         action.add_argument("folder", type=Path, help="folder of a sweep")
     cancel.add_argument(
-        "trials", nargs="*", metavar="TRIAL", help="only these, under SLURM; by default all"
+        "trials",
+        nargs="*",
+        metavar="TRIAL",
+        help="end only these trials (under SLURM only); by default all",
     )
 
 

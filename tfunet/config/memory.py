@@ -13,7 +13,7 @@ class MemoryKeys(Section):
     Args:
         swap: Limit of each replica's device memory: "auto" (the memory of the device), an
             amount ("12GiB") or a share ("0.5"). Tensors that do not fit are moved to host memory
-            or recomputed. By default, and with "none", large-model support is off.
+            or disk, recomputed, or split. By default, and with "none", large-model support is off.
         swap_host: Limit of the host memory for each process's swapped tensors, such as "64GiB".
             By default there is no limit.
         swap_disk: Folder for swapped tensors beyond `swap_host`, on a disk of each machine. They
@@ -21,9 +21,9 @@ class MemoryKeys(Section):
         swap_disk_size: Limit of the disk space for each process's swapped tensors, such as
             "500GiB". By default there is no limit. A disk that is too small ends the run before
             its first step.
-        cpu_memory: Limit of TensorFlow's CPU memory in each process, such as "400MiB". The CPU
-            then stands for a device that is too small, to try large-model support without one.
-            By default there is no limit.
+        cpu_memory: Limit of TensorFlow's CPU memory in each process, such as "400MiB". With it
+            you can try large-model support on a CPU, as if on a small device. By default there
+            is no limit.
         swap_compression: "bfloat16" rounds swapped tensors to 16 bits. They then take half the
             host memory, disk space and copying, but losses and weights differ from those
             without large-model support. By default, and with "none", nothing is rounded.

@@ -59,7 +59,7 @@ class ModelKeys(Section):
     Args:
         model: A name that `tfunet models` lists, 'package.module:build', 'file.py:build' or a
             .keras file.
-        model_options: Keyword arguments of the model's builder.
+        model_options: Keyword arguments for the function that builds the model.
     """
 
     model: str = fixed("unet")
@@ -73,10 +73,10 @@ class DataKeys(Section):
     Args:
         data: The name of a built-in data set, a TOML file that describes one,
             'package.module:open' or 'file.py:open'.
-        data_options: Keyword arguments of the data set.
+        data_options: Keyword arguments for the data set.
         patch: Spatial shape of the network's input. Larger images are cropped, smaller ones
             padded. By default the data set chooses it.
-        patches_per_case: Training patches drawn from each case in an epoch.
+        patches_per_case: Number of training patches drawn from each case in an epoch.
         foreground_share: Share of the training patches that are centred on a foreground voxel.
             Each class of the case is equally likely (nnU-Net uses 0.33).
     """
@@ -104,15 +104,15 @@ class SplitKeys(Section):
     """The cases to train with, those to validate with, and those to leave out.
 
     Args:
-        validation_share: Share of the groups to hold out for validation. A data set without
-            groups has one for each case.
+        validation_share: Share of the groups to hold out for validation. In a data set without
+            groups, each case is a group.
         validation_groups: Names of the groups to hold out, instead of a share.
         folds: Number of equal parts for cross-validation, instead of a share.
         fold: The part to hold out, from 0 to `folds` - 1.
         on_bad_sample: "refuse" ends the run if the data set has defects. "skip" leaves out the
             cases that cannot be used, and records why.
-        split_seed: Seed of the choice of groups. Runs that differ only in `seed` have the same
-            split.
+        split_seed: Seed of the random choice of groups. It does not depend on `seed`, so runs
+            that differ only in `seed` have the same split.
     """
 
     validation_share: float = fixed(0.2)
@@ -160,7 +160,8 @@ class InputKeys(Section):
             noise. By default flips along every axis.
         pipeline: Where training samples are augmented: "tf" on the CPU cores of the process,
             "device" inside the training step. Both give the same samples.
-        cache_dir: Folder for decoded cases. By default $TFUNET_CACHE, else ~/.cache/tfunet.
+        cache_dir: Folder for decoded cases. By default it is $TFUNET_CACHE, or ~/.cache/tfunet
+            if that is not set.
     """
 
     augmentation: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
@@ -178,14 +179,16 @@ class PlacementKeys(Section):
 
     Args:
         backend: single, mirrored, multiworker, horovod, or 'package.module:Class'.
-        backend_options: Keyword arguments of the backend.
-        num_replicas: Model replicas, over all processes.
-        processes: Processes to start. By default as many as the backend needs.
-        cores_per_replica: CPU cores of each replica. By default an equal share of all cores.
-        replica_batch: Samples of each replica in an optimizer step (weak scaling).
-        global_batch: Samples of all replicas in an optimizer step (strong scaling).
-        accumulation: Equal passes into which a replica's batch is cut. Their gradients are
-            averaged.
+        backend_options: Keyword arguments for the backend.
+        num_replicas: Number of model replicas in all processes together.
+        processes: Number of processes to start. By default as many as the backend needs.
+        cores_per_replica: Number of CPU cores for each replica. By default an equal share of all
+            cores.
+        replica_batch: Number of samples of each replica in an optimizer step (weak scaling).
+        global_batch: Number of samples of all replicas together in an optimizer step (strong
+            scaling).
+        accumulation: Number of equal passes into which a replica's batch is cut, to save memory.
+            Their gradients are averaged.
     """
 
     backend: str = fixed("single", **IS_WAY)
@@ -239,9 +242,9 @@ class OptimizationKeys(Section):
 
     Args:
         loss: A loss of tfunet, a Keras loss or 'package.module:Class'.
-        loss_options: Keyword arguments of the loss.
+        loss_options: Keyword arguments for the loss.
         optimizer: The name of a Keras optimizer or 'package.module:Class'.
-        optimizer_options: Keyword arguments of the optimizer.
+        optimizer_options: Keyword arguments for the optimizer.
         learning_rate: Learning rate for one replica; see `scale_learning_rate`.
         scale_learning_rate: Multiply the learning rate by the number of replicas (linear
             scaling rule, Goyal et al. 2017).
@@ -249,11 +252,11 @@ class OptimizationKeys(Section):
             rate to the scaled one.
         decay_epochs: Epochs at which the learning rate is multiplied by `decay_factor`.
         decay_factor: Factor of the learning rate at each of `decay_epochs`.
-        metrics: Keras metrics, computed on the training batches.
-        callbacks: Keras callbacks: tables with `name` ('package.module:Class' or a name in
-            keras.callbacks) and the callback's keyword arguments.
-        epochs: Passes over the training cases.
-        steps: Optimizer steps, instead of `epochs`.
+        metrics: Names of Keras metrics, computed on the training batches.
+        callbacks: Keras callbacks. Each is a table with `name` ('package.module:Class' or a name
+            in keras.callbacks) and keyword arguments for the callback.
+        epochs: Number of passes over the training cases.
+        steps: Number of optimizer steps, instead of `epochs`.
     """
 
     loss: str = fixed("dice_crossentropy")
@@ -283,9 +286,9 @@ class EvaluationKeys(Section):
     """When and how validation cases are evaluated.
 
     Args:
-        evaluate_every: Epochs between evaluations. The last epoch is always evaluated.
-        evaluation_halo: Voxels at each border of an evaluation window that only give context,
-            for images larger than `patch`.
+        evaluate_every: Number of epochs between evaluations. The last epoch is always evaluated.
+        evaluation_halo: Width, in voxels, of the border of an evaluation window that serves only
+            as context. It has an effect only on images larger than `patch`.
     """
 
     evaluate_every: int = fixed(1)
@@ -321,12 +324,12 @@ class ReliabilityKeys(Section):
     Args:
         deterministic: Use only deterministic ops (slower on GPUs), and sum gradients in a fixed
             order.
-        checkpoint_steps: Optimizer steps between checkpoints. A checkpoint is also written after
-            every epoch.
-        elastic: If a process dies or hangs, go on from the last checkpoint with the remaining
-            ones. The global batch and the samples of every step stay the same.
-        hang_seconds: Seconds without progress in one process, or in all of them, after which
-            the run is ended and the process that hangs is named. 0 waits for ever.
+        checkpoint_steps: Number of optimizer steps between checkpoints. A checkpoint is also
+            written after every epoch.
+        elastic: If a process dies or hangs, continue from the last checkpoint with the other
+            processes. The global batch and the samples of every step stay the same.
+        hang_seconds: The run is ended, and the process that hangs is named, if a process gives no
+            sign of life, or no process makes progress, for this many seconds. 0 waits forever.
     """
 
     deterministic: bool = fixed(False)
@@ -345,13 +348,13 @@ class ObservationKeys(Section):
     """What is measured and recorded besides training.
 
     Args:
-        synthetic: Feed the first batch again and again, to measure what an infinitely fast input
-            pipeline would give.
-        time_parts: After training, also time steps that do not average gradients, and the
-            averaging alone, so that a report can say where efficiency is lost.
-        trace: Record what each process did when, for `tfunet export`.
-        profile: Profile a few steps with TensorFlow, and with Horovod if it is the backend. The
-            times of such a run are not compared with others. Turns `trace` on.
+        synthetic: Train every step on the first batch, to measure the speed with an infinitely
+            fast input pipeline.
+        time_parts: After training, also time steps that do not average gradients, and the average
+            alone, so that a report can say where efficiency is lost.
+        trace: Record what each process does when, for `tfunet export`.
+        profile: Profile a few steps with TensorFlow, and with Horovod if it is the backend.
+            Reports do not compare the times of such a run. Turns `trace` on.
     """
 
     synthetic: bool = fixed(False)
