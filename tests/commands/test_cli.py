@@ -88,8 +88,8 @@ def test_bad_settings_end_before_anything_starts(arguments, message, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--backend", "mirrored", "--num_replicas", "2"], "takes 1 process, and srun or mpirun"),
-        (["--backend", "horovod", "--num_replicas", "3"], "takes 3 processes, and srun or mpirun"),
+        (["--backend", "mirrored", "--num_replicas", "2"], "takes 1 process, and its launcher"),
+        (["--backend", "horovod", "--num_replicas", "3"], "takes 3 processes, and its launcher"),
         (["--backend", "horovod", "--num_replicas", "2"], "name the folder that all processes use"),
         (
             ["--backend", "horovod", "--num_replicas", "2", "--out", "run", "--elastic", "true"],
@@ -104,6 +104,34 @@ def test_run_that_does_not_fit_what_mpirun_started_is_refused(
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
     assert main(["train", *arguments]) == exit_codes.BAD_INPUT
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'}, "its launcher started 2"),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, "horovodrun does not say on which hosts"),
+        ({"PMIX_RANK": "1"}, "PMIX_RANK=1 says that PMIx started this process with others"),
+    ],
+)
+def test_a_launcher_that_starts_several_never_trains_several_times(
+    variables, message, monkeypatch, capsys, tmp_path
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "--steps", "1", "--out", str(tmp_path / "run")]) == exit_codes.BAD_INPUT
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--slurm"]])
+def test_a_sweep_under_a_launcher_is_refused(options, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
+    (tmp_path / "study.toml").write_text("[base]\nsteps = 1\n")
+    given = ["sweep", "run", str(tmp_path / "study.toml"), "--out", str(tmp_path / "sweep")]
+    assert main([*given, *options]) == exit_codes.BAD_INPUT
+    assert "process 0 of 2 that a launcher started" in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,10 @@
 """A process knows its place from what srun, mpirun or a person put into its environment."""
 
+import json
+
 import pytest
 
-from tfunet.process.launcher_variables import (
-    expand_counts,
-    expand_hostlist,
-    find_place,
-    place_tasks,
-    ports_of,
-)
+from tfunet.process.launcher_variables import find_place, ports_of
 
 # As recorded in steps of SLURM 22.05, of mpirun (Open MPI 4.1) and of MPICH's hydra.
 SLURM = {
@@ -21,6 +17,7 @@ SLURM = {
     "SLURM_JOB_ID": "7",
     "SLURM_STEP_ID": "0",
 }
+ONE_NODE = {"SLURM_STEP_NODELIST": "n10", "SLURM_STEP_TASKS_PER_NODE": "1"}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "2",
     "OMPI_COMM_WORLD_SIZE": "4",
@@ -28,36 +25,6 @@ OPEN_MPI = {
     "PMIX_NAMESPACE": "2735013889",
 }
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "PMI_JOBID": "kvs_1"}
-
-
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("n1", ["n1"]),
-        ("n[2,10]", ["n2", "n10"]),  # SLURM's order, which is not that of text.
-        ("n[08-10]", ["n08", "n09", "n10"]),
-        ("gpu[1-2],login", ["gpu1", "gpu2", "login"]),
-        ("r[1-2]n[1,3]", ["r1n1", "r1n3", "r2n1", "r2n3"]),
-        ("n[1-2]-ib", ["n1-ib", "n2-ib"]),
-        ("", []),
-    ],
-)
-def test_host_list_is_expanded_in_its_own_order(text, hosts):
-    assert expand_hostlist(text) == hosts
-
-
-def test_counts_of_each_node():
-    assert expand_counts("2(x3),1") == [2, 2, 2, 1]
-    with pytest.raises(ValueError, match="got '2x3'"):
-        expand_counts("2x3")
-
-
-@pytest.mark.parametrize(
-    ("distribution", "hosts"),
-    [("block", "aabbc"), ("cyclic", "abcab"), ("cyclic:block", "abcab"), ("block:cyclic", "aabbc")],
-)
-def test_tasks_lie_where_srun_puts_them(distribution, hosts):
-    assert place_tasks("abc", [2, 2, 1], distribution) == list(hosts)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +55,104 @@ def test_place_is_what_the_launcher_says(environment, index, hosts):
     assert place is not None
     assert (place.index, " ".join(place.hosts)) == (index, hosts)
     assert place.count == len(place.hosts)
+
+
+WORKERS = {"worker": ["a:2222", "b:2222"]}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.0.0.1"}
+HOROVODRUN = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_SIZE": "2"}
+FLUX = {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_JOB_NNODES": "1", "PMI_RANK": "1"}
+PALS = {"PALS_RANKID": "1", "PMI_RANK": "1", "PMI_SIZE": "2", "PMI_LOCAL_SIZE": "1"}
+JSRUN = {"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2", "PMIX_RANK": "1"}
+COMPONENTS = {**SLURM, "SLURM_HET_SIZE": "2", "SLURM_GTIDS": "1"}
+
+
+def tf_config(index=1, role="worker", cluster=WORKERS):
+    return {
+        "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("environment", "index", "hosts"),
+    [
+        (tf_config(), 1, "a b"),
+        # The chief comes before the workers.
+        (tf_config(0, "chief", {"chief": ["c:1"], **WORKERS}), 0, "c a b"),
+        (tf_config(1, "worker", {"chief": ["c:1"], **WORKERS}), 2, "c a b"),
+        (tf_config(cluster={"worker": ["[fd00::1]:2222", "localhost"]}), 1, "fd00::1 localhost"),
+        (TORCHRUN, 1, "10.0.0.1 here"),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "2"}, 1, "here here"),
+        ({**TORCHRUN, "RANK": "0"}, 0, "10.0.0.1 an_unknown_host"),
+        (HOROVODRUN, 1, "here here"),
+        (FLUX, 1, "here here"),
+        ({**PALS, "PMI_LOCAL_SIZE": "2"}, 1, "here here"),
+        ({**PALS, "TFUNET_HOSTS": "a,b"}, 1, "a b"),
+        ({**JSRUN, "JSM_NAMESPACE_LOCAL_SIZE": "2"}, 1, "here here"),
+        ({"PMIX_RANK": "1", "TFUNET_HOSTS": "a,b"}, 1, "a b"),
+        (COMPONENTS, 1, "n2 n10"),
+        # Inside a step of one task, as an interactive shell is, another launcher counts.
+        ({**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", **HOROVODRUN}, 1, "here here"),
+        ({**SLURM, **tf_config(), "WORLD_SIZE": "1", "RANK": "0"}, 1, "n2 n10"),  # They agree.
+        # By hand, whatever started it.
+        ({**TORCHRUN, "TFUNET_HOSTS": "a,b,c", "TFUNET_PROCESS": "2"}, 2, "a b c"),
+    ],
+)
+def test_other_launchers_are_joined(environment, index, hosts):
+    place = find_place(environment, "here")
+    assert place is not None
+    shown = " ".join(host.replace(" ", "_") for host in place.hosts)
+    assert (place.index, shown) == (index, hosts)
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({**HOROVODRUN, "HOROVOD_LOCAL_SIZE": "1"}, "horovodrun does not say on which hosts"),
+        ({**FLUX, "FLUX_JOB_NNODES": "2"}, "Flux does not say on which hosts.*TFUNET_HOSTS"),
+        (PALS, "PALS does not say on which hosts its 2 processes run"),
+        (JSRUN, "jsrun does not say on which hosts"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPICH does not say on which hosts"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "torchrun does not say on which hosts"),
+        # Some say only which process this is, some only how many there are.
+        ({"PMIX_RANK": "0"}, "PMIX_RANK=0 says that PMIx started .* but not how many"),
+        ({"PALS_RANKID": "1"}, "PALS_RANKID=1 says that PALS started"),
+        ({"RANK": "1"}, "RANK=1 says that torchrun started"),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, "SLURM_PROCID=1 says that SLURM started"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 says that several .* RANK .* 'missing'"),
+        ({"HOROVOD_SIZE": "2"}, "HOROVOD_SIZE=2 says .* HOROVOD_RANK"),
+        ({**SLURM, "SLURM_DISTRIBUTION": "arbitrary"}, "--distribution=arbitrary"),
+        ({**SLURM, "SLURM_DISTRIBUTION": "plane"}, "--distribution=plane"),
+        ({**COMPONENTS, "SLURM_STEP_TASKS_PER_NODE": "1,2"}, "a heterogeneous job"),
+        # srun starts torchrun on each node, and torchrun two processes.
+        ({**SLURM, **TORCHRUN, "WORLD_SIZE": "4"}, "torchrun says .* 1 of 4 .* SLURM .* 1 of 2"),
+        ({**HOROVODRUN, **tf_config(0)}, "horovodrun says that this is process 1 of 2"),
+        ({"TF_CONFIG": "worker 0"}, "TF_CONFIG must look like"),
+        ({"TF_CONFIG": '{"cluster": {"worker": "a:1"}}'}, "TF_CONFIG must look like"),
+        (tf_config(0, "worker", {**WORKERS, "ps": ["p:1"]}), "tasks of type 'ps'"),
+        (tf_config(0, "evaluator"), "tasks of type 'evaluator'"),
+        (tf_config(2), "must be in 0..1"),
+    ],
+)
+def test_a_launcher_that_cannot_be_joined_is_refused_by_name(environment, words):
+    with pytest.raises(ValueError, match=words):
+        find_place(environment, "here")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"RANK": "corporal"},
+        {"RANK": "0"},
+        {"WORLD_SIZE": "1", "RANK": "0"},
+        {"TF_CONFIG": ""},
+        {"TF_CONFIG": '{"cluster": {}}'},
+        tf_config(0, "worker", {"worker": ["a:1"]}),
+        {"PMIX_RANK": "0", **SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+    ],
+)
+def test_a_process_alone_trains_alone(environment):
+    place = find_place({**environment, **ONE_NODE}, "here")
+    assert place is None or place.count == 1
 
 
 def test_without_a_launcher_there_is_no_place():

@@ -43,6 +43,7 @@ def meet(cluster, tmp_path, monkeypatch):
             monkeypatch.setitem(cluster.environment, name, value)
         return cluster.run("srun", "--quiet", *options, sys.executable, str(script)).splitlines()
 
+    run.script = script
     return run
 
 
@@ -57,6 +58,7 @@ def meet(cluster, tmp_path, monkeypatch):
         ),
         (("-N2", "-n3", "--distribution=block"), ["n2", "n2", "n10"]),
         (("-w", "n10", "-n2"), ["n10", "n10"]),
+        (("-N2", "-n3", "--distribution=plane=1"), ["n2", "n10", "n2"]),
     ],
 )
 def test_all_processes_agree_on_who_is_where(cluster, meet, options, hosts):
@@ -68,6 +70,22 @@ def test_all_processes_agree_on_who_is_where(cluster, meet, options, hosts):
     reached = [one.rpartition(":")[0] for one in said[0]["addresses"]]
     assert reached == [cluster.addresses[name] for name in hosts]
     assert len(set(said[0]["addresses"])) == len(hosts)
+
+
+def test_the_components_of_a_heterogeneous_step_are_one_run(meet):
+    script = (sys.executable, str(meet.script))
+    lines = meet("-w", "n2", "-n2", *script, ":", "-w", "n10", "-n1")
+    said = sorted((json.loads(line) for line in lines), key=lambda one: one["index"])
+    assert [one["host"] for one in said] == ["n2", "n2", "n10"]
+    assert all(one["hosts"] == ["n2", "n2", "n10"] for one in said)
+
+
+def test_a_step_whose_hosts_slurm_does_not_say_is_refused(meet, tmp_path):
+    (tmp_path / "hosts").write_text("n10\nn2\nn10\n")
+    options = ("-n3", "--distribution=arbitrary")
+    lines = meet(*options, SLURM_HOSTFILE=str(tmp_path / "hosts"))
+    assert sum("step with --distribution=arbitrary" in line for line in lines) == 3
+    assert not [line for line in lines if line.startswith("{")]
 
 
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun: apt-get install openmpi-bin")

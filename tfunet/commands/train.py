@@ -47,7 +47,7 @@ def _train(options: argparse.Namespace) -> int:
         _check_launcher(place, num_processes(config), options.out)
         if config.elastic:
             raise ValueError(
-                "elastic needs processes that tfunet starts itself: srun and mpirun end all "
+                "elastic needs processes that tfunet starts itself: other launchers end all "
                 "processes when one dies. Leave out elastic; the same command resumes the run."
             )
         take_part(config, options.out, place)
@@ -63,12 +63,14 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _check_launcher(place: Place, count: int, folder: Path | None) -> None:
-    """Raise ValueError unless srun or mpirun started what the run needs."""
+    """Raise ValueError unless the launcher started what the run needs."""
     if place.count != count:
         raise ValueError(
-            f"The run takes {count} process{'es' if count > 1 else ''}, and srun or mpirun started "
+            f"The run takes {count} process{'es' if count > 1 else ''}, and its launcher started "
             f"{place.count}. Start {count}, or give num_replicas={place.count} with the backend "
             "horovod or multiworker."
         )
     if folder is None:
-        raise ValueError("Under srun or mpirun, name the folder that all processes use: --out")
+        raise ValueError(
+            "Under srun, mpirun or another launcher, name the folder that all processes use: --out"
+        )

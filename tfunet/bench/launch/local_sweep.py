@@ -29,6 +29,7 @@ from tfunet.bench.study.toml_writer import config_toml
 from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.machine.cores import usable_cores
+from tfunet.process.launcher_variables import check_alone
 from tfunet.record import RunFolder
 
 # Time between the signal and SIGKILL: a run needs some seconds to end its processes.
@@ -76,6 +77,7 @@ def run_sweep(
 
     Returns 0, the exit code of the first failed trial, or 130 or 143 if a signal ended the sweep.
     """
+    check_alone(os.environ, "run the whole sweep")
     planned = plan_trials(study, num_cores)
     root = Path(folder)
     if queued := queued_trials(root):

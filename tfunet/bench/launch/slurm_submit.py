@@ -1,6 +1,7 @@
 """Runs a study under SLURM: writes job scripts, submits them, waits for their trials."""
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -19,6 +20,7 @@ from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.files.atomic import write_atomic
 from tfunet.machine.code_version import code_hash
+from tfunet.process.launcher_variables import check_alone
 from tfunet.record import RunFolder
 
 # States of trials that count as a success: none has to be waited for.
@@ -41,6 +43,7 @@ def submit_sweep(
     anything is submitted, if a trial that was run is no longer in the study, and if SLURM refuses a
     script or does not answer.
     """
+    check_alone(os.environ, "submit the whole sweep")
     root = Path(folder)
     RunFolder(root).create()
     with RunFolder(root).locked():
