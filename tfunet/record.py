@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, final
 from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.run import SCHEMA_VERSION, RunConfig, from_json
 from tfunet.files.atomic import PARTIAL, WriteError, read_text, replacing, write_atomic, writing
+from tfunet.files.regular import open_regular
 from tfunet.files.table import Table, csv_line, read_rows
 
 LOCK = ".lock"
@@ -74,8 +75,8 @@ class RunFolder:
     def is_locked(self) -> bool:
         """Whether a run is using this folder."""
         try:
-            descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            descriptor = open_regular(self.path / LOCK, os.O_RDONLY)
+        except (FileNotFoundError, FileExistsError):  # None, or a link or a pipe: not a run's.
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -195,7 +196,8 @@ class RunFolder:
         """Open the log of a process, unbuffered, to append to it."""
         path = self.log_path(process_index)
         with writing(path):
-            return path.open("ab", buffering=0)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            return os.fdopen(open_regular(path, flags), "ab", buffering=0)
 
     def write_plans(
         self,
@@ -275,7 +277,7 @@ def _lock(path: Path) -> int:
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         with writing(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The previous run may have removed the file between our open and our lock.

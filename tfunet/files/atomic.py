@@ -3,8 +3,11 @@
 import contextlib
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
+
+from tfunet.files.regular import open_regular
 
 PARTIAL = ".partial-"
 
@@ -43,9 +46,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
     After an error the temporary file is removed. An OSError becomes a WriteError.
     """
-    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
+    # Nobody can put a link in place of a name that nobody can guess.
+    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     try:
         with writing(path):
+            os.close(open_regular(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
             yield partial
             _sync(partial)
             os.replace(partial, path)
@@ -55,7 +60,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_regular(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

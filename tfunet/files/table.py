@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, final
 
 from tfunet.files.atomic import read_text, write_atomic, writing
+from tfunet.files.regular import open_regular
 
 
 @final
@@ -27,7 +28,7 @@ class Table:
         self.columns = tuple(columns)
         write_atomic(path, csv_line(columns) + _rows_up_to(path, self.columns, last))
         with writing(path):
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self._file = open_regular(path, os.O_WRONLY | os.O_APPEND)
 
     def append(self, row: Mapping[str, object]) -> None:
         """Add one row, with a value for every column. After a WriteError nothing is added."""

@@ -170,6 +170,7 @@ def _write_zarr(raster: Raster, path: Path, image: Path, spacing: Spacing, unit:
     try:
         with writing(path):
             shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()  # Fails where a link is in its place, which zarr would follow.
             group = zarr.open_group(partial, mode="w", zarr_format=3)
             # OME-NGFF 0.5, https://ngff.openmicroscopy.org.
             group.attrs["ome"] = {

@@ -5,13 +5,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import BinaryIO, final
 
 import numpy as np
 
 from tfunet.data.lazy_image import cuts
 from tfunet.data.preprocess import nearest, resize_linear_box
 from tfunet.files.atomic import writing
+from tfunet.files.regular import open_regular
 
 
 @final
@@ -40,15 +41,18 @@ class RawFile:
 
     def cut(self, rows: int) -> None:
         """Keep the first `rows` rows."""
-        with writing(self.path), self.path.open("ab") as file:
+        with writing(self.path), self._open(0) as file:
             file.truncate(rows * self.row_bytes)
 
     def append(self, rows: np.ndarray) -> None:
         """Add rows, and wait until they are on the disk."""
-        with writing(self.path), self.path.open("ab") as file:
+        with writing(self.path), self._open(os.O_APPEND) as file:
             file.write(np.ascontiguousarray(rows, self.dtype).data)
             file.flush()
             os.fsync(file.fileno())
+
+    def _open(self, flags: int) -> BinaryIO:
+        return os.fdopen(open_regular(self.path, os.O_WRONLY | os.O_CREAT | flags), "wb")
 
     def rows(self, first: int, last: int) -> np.ndarray:
         """Return the rows [first, last)."""

@@ -28,6 +28,7 @@ from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.toml_writer import config_toml
 from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.files.atomic import write_atomic, writing
+from tfunet.files.regular import open_regular
 from tfunet.machine.cores import usable_cores
 from tfunet.process.launcher_variables import check_alone
 from tfunet.record import RunFolder
@@ -209,7 +210,8 @@ def execute(
     cores = ",".join(map(str, usable_cores()))
     start = [sys.executable, "-I", "-S", str(CHILD), str(os.getpid()), cores]
     with writing(log):
-        output = log.open("wb")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        output = os.fdopen(open_regular(log, flags), "wb")
     with output:
         process = subprocess.Popen(
             [*start, *command],
