@@ -165,7 +165,7 @@ def unreadable(image, mask):
 def test_a_case_that_cannot_be_used_is_named_with_its_defect(change, message, tmp_path):
     with pytest.raises(ValueError, match=rf"1 of 3 cases .*\n  case1: .*{message}"):
         build_cache(source_of(wrong(change)), tmp_path, patch=PATCH)
-    assert {path.name for path in tmp_path.glob("*/*")} == {"in_use", "lock"}
+    assert {path.name for path in tmp_path.glob("*/*")} == {"in_use", "lock", "CACHEDIR.TAG"}
 
 
 def test_bad_cases_may_be_skipped_and_are_remembered(tmp_path):
@@ -217,7 +217,7 @@ def test_a_disk_without_room_leaves_nothing_half_written(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert caught.value.errno == errno.EFBIG
-    assert {path.name for path in tmp_path.glob("*/*")} == {"in_use", "lock"}
+    assert {path.name for path in tmp_path.glob("*/*")} == {"in_use", "lock", "CACHEDIR.TAG"}
 
 
 def test_a_file_system_without_locks_still_caches(tmp_path, monkeypatch):
@@ -307,4 +307,4 @@ def test_after_a_killed_builder_the_next_one_starts_anew_and_sweeps_up(tmp_path)
     assert len(list(contents(cases))) == 3
     names = {path.name for path in cases.image_path.parent.iterdir()}
     files = {"images.bin", "masks.bin", "foreground.bin", "index.json"}
-    assert names == {*files, "in_use", "lock"}
+    assert names == {*files, "in_use", "lock", "CACHEDIR.TAG"}

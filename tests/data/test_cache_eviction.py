@@ -4,16 +4,24 @@ import errno
 import fcntl
 import os
 import re
-import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from cached_cases import PATCH, refuse, source_of
+from hostile_files import set_trap
 from paths import ROOT
 
 from tfunet import cli, exit_codes
 from tfunet.data.cache import build_cache
-from tfunet.data.cache_eviction import DEFAULT_LIMIT, LIMIT_VARIABLE, clear, entries, limit_bytes
+from tfunet.data.cache_eviction import (
+    DEFAULT_LIMIT,
+    LIMIT_VARIABLE,
+    MARK,
+    clear,
+    entries,
+    limit_bytes,
+)
 
 PAGE = (ROOT / "docs" / "data.md").read_text()
 # A data set of `source_of` takes 1.9 kB with its index.
@@ -81,21 +89,83 @@ def test_what_is_not_used_goes_on_nfs_too(tmp_path, monkeypatch):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         real(file, how)
 
-    remove = shutil.rmtree
+    remove = os.unlink
 
-    def rmtree(path, ignore_errors=False):
-        # The file that is open, and locked, stays under another name until it is closed.
-        remove(path)
-        path.mkdir()
-        (path / ".nfs0001").touch()
-        if not ignore_errors:
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+    def unlink(path, *, dir_fd=None):
+        if path == "in_use":
+            # The file that is open, and locked, stays under another name until it is closed.
+            os.rename(path, ".nfs0001", src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        else:
+            remove(path, dir_fd=dir_fd)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    monkeypatch.setattr(os, "unlink", unlink)
     used = build(tmp_path, "two")
     assert clear(tmp_path) == (1, 1)
     del used
+
+
+def strangers(folder):
+    """Folders that look like data sets of the cache, and the files in them that must stay."""
+    for name in ("repository", "copied", "torn", "empty marker"):
+        (folder / name).mkdir()
+        for file in ("lock", "in_use", "index.json", "thesis.txt"):
+            (folder / name / file).write_text("mine")
+    # Another program's cache, and markers that are not ours.
+    signature = "Signature: 8a477f597d28d172789f06886806bc55\n"
+    (folder / "copied" / "CACHEDIR.TAG").write_text(f"{signature}# Of another program.\n")
+    (folder / "torn" / "CACHEDIR.TAG").write_text(MARK[:60])
+    (folder / "empty marker" / "CACHEDIR.TAG").touch()
+    outside = folder.parent / "outside"
+    outside.mkdir()
+    (outside / "lock").write_text("mine")
+    (outside / "CACHEDIR.TAG").write_text(MARK)
+    (folder / "link").symlink_to(outside)
+    linked = folder / "with a linked marker"
+    linked.mkdir()
+    (linked / "lock").write_text("mine")
+    (linked / "CACHEDIR.TAG").symlink_to(outside / "CACHEDIR.TAG")
+    return [path for path in (*folder.rglob("*"), *outside.rglob("*")) if path.is_file()]
+
+
+def test_only_what_carries_our_marker_is_removed(tmp_path, monkeypatch, capsys):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    kept = strangers(cache)
+    build(cache, "first")
+    ours = build(cache, "second").image_path.parent
+    assert (ours / "CACHEDIR.TAG").read_text() == MARK
+    # What the user put beside our files stays, and our files go.
+    (ours / "notes.txt").write_text("mine")
+    monkeypatch.setenv(LIMIT_VARIABLE, ROOM_FOR_TWO)
+    build(cache, "third")  # Eviction: one must go.
+    assert all(path.read_text() for path in kept if path.name != "CACHEDIR.TAG")
+    monkeypatch.setenv("TFUNET_CACHE", str(cache))
+    assert cli.main(["data", "cache", "--clear"]) == exit_codes.OK
+    assert "Removed 2 data sets" in capsys.readouterr().out
+    assert all(path.exists() for path in kept)
+    assert os.listdir(ours) == ["notes.txt"]
+    assert entries(cache) == []
+
+
+def test_a_data_set_of_a_version_without_markers_gets_one_when_it_is_used(tmp_path):
+    marker = build(tmp_path, "one").image_path.with_name("CACHEDIR.TAG")
+    marker.unlink()
+    assert clear(tmp_path) == (0, 0)
+    build_cache(source_of(refuse, fingerprint="one"), tmp_path, patch=PATCH)
+    assert clear(tmp_path) == (1, 0)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])
+@pytest.mark.parametrize("name", ["lock", "in_use", "CACHEDIR.TAG"])
+def test_nothing_is_written_through_what_lies_in_the_cache(kind, name, tmp_path):
+    home = build(tmp_path / "cache", "one").image_path.parent
+    clear(tmp_path / "cache")
+    home.mkdir()
+    is_unharmed = set_trap(kind, home / name, tmp_path / "home")
+    with suppress(OSError):
+        build(tmp_path / "cache", "one")
+    assert is_unharmed()
 
 
 def test_a_data_set_that_was_removed_is_decoded_anew(tmp_path):

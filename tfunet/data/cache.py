@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from tfunet.data.cache_eviction import INDEX, LOCK, hold
+from tfunet.data.cache_eviction import INDEX, LOCK, UNFINISHED, hold
 from tfunet.data.cache_writer import write_cases
 from tfunet.data.cached_cases import CachedCases, cached_cases
 from tfunet.data.source import DataSource
 from tfunet.files.atomic import WriteError
+from tfunet.files.regular import open_regular
 
 FORMAT_VERSION = 2
 LOCK_SECONDS = 0.2
@@ -128,7 +129,7 @@ def _take_lock(file: BinaryIO) -> bool:
 @contextmanager
 def _lock(path: Path, alive: Callable[[], None]) -> Iterator[None]:
     """Wait until no other process builds here; the kernel frees the lock of one that dies."""
-    with path.open("ab") as file:
+    with os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
         try:
             while not _take_lock(file):
                 alive()
@@ -138,6 +139,7 @@ def _lock(path: Path, alive: Callable[[], None]) -> Iterator[None]:
                 raise
             # This file system has no locks: each process decodes into files of its own.
         else:
-            for remnant in path.parent.glob("*.tmp"):
-                remnant.unlink(missing_ok=True)
+            for pattern in UNFINISHED:
+                for remnant in path.parent.glob(pattern):
+                    remnant.unlink(missing_ok=True)
         yield

@@ -1,5 +1,7 @@
 """The limit of the cache: which data sets are in use, and which are removed when it is full.
 
+Only a folder that carries our own marker is removed, and of it only the files that we made.
+
 A process that has a data set open holds a lock on it; the kernel frees the lock of one that dies.
 On a file system without locks nothing is ever removed. Imports no TensorFlow.
 """
@@ -7,11 +9,13 @@ On a file system without locks nothing is ever removed. Imports no TensorFlow.
 import errno
 import fcntl
 import os
-import shutil
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from tfunet.files.atomic import PARTIAL, write_atomic
+from tfunet.files.regular import open_regular, remove_files
 
 LIMIT_VARIABLE = "TFUNET_CACHE_LIMIT"
 DEFAULT_LIMIT = "100GiB"
@@ -19,6 +23,14 @@ UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 IN_USE = "in_use"
 LOCK = "lock"
 INDEX = "index.json"
+CONTENT = ("images.bin", "masks.bin", "foreground.bin")
+UNFINISHED = tuple(f"{name}.*.tmp" for name in (*CONTENT, INDEX))
+# Programs that make backups know this name and its first line: https://bford.info/cachedir.
+MARKER = "CACHEDIR.TAG"
+MARK = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n"
+    "# A data set that tfunet decoded, and may remove at any time. See docs/data.md of tfunet.\n"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +67,14 @@ def limit_bytes() -> int:
 def entries(folder: Path) -> list[Entry]:
     """Return the data sets in a cache's folder, least recently used first."""
     data_sets = []
-    for lock in folder.glob(f"*/{LOCK}"):
-        home = lock.parent
+    for home in folder.glob("*"):
+        if not _is_ours(home):
+            continue
         sizes, used = 0, 0.0
         # Files come and go while other processes build or remove.
         with suppress(FileNotFoundError):
             for file in home.iterdir():
-                stat = file.stat()
+                stat = file.lstat()
                 sizes += stat.st_size
                 used = stat.st_mtime if file.name == INDEX else used
         data_sets.append(Entry(path=home, num_bytes=sizes, used_seconds=used))
@@ -73,8 +86,12 @@ def hold(home: Path) -> ExitStack:
     held = ExitStack()
     while True:
         home.mkdir(parents=True, exist_ok=True)
+        # The cache may be read-only, or another process may remove the folder meanwhile.
+        with suppress(OSError):
+            if not _is_ours(home):
+                write_atomic(home / MARKER, MARK)
         try:
-            descriptor = os.open(home / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = open_regular(home / IN_USE, os.O_RDONLY | os.O_CREAT)
         except FileNotFoundError:  # Removed by another process since it was made.
             continue
         except OSError:
@@ -95,7 +112,7 @@ def remove(entry: Entry) -> bool:
     with ExitStack() as held:
         try:
             # Open for writing: NFS gives exclusive locks only on writable files.
-            descriptor = os.open(entry.path / IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = open_regular(entry.path / IN_USE, os.O_RDWR | os.O_CREAT)
             held.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The index first: after a crash the rest does not count as a data set.
@@ -104,8 +121,9 @@ def remove(entry: Entry) -> bool:
             return True
         except OSError:
             return False
-        shutil.rmtree(entry.path, ignore_errors=True)
-    # On NFS the locked file exists until it is closed.
+        ours = (*CONTENT, *UNFINISHED, f"{PARTIAL}*", LOCK, IN_USE, MARKER)
+        remove_files(entry.path, ours)
+    # On NFS the locked file exists until it is closed. What is not ours stays, with the folder.
     with suppress(OSError):
         entry.path.rmdir()
     return True
@@ -167,6 +185,17 @@ def clear(folder: Path) -> tuple[int, int]:
 def _when(seconds: float) -> str:
     shown = time.localtime(seconds)
     return time.strftime("%Y-%m-%d %H:%M", shown) if seconds else "never finished  "
+
+
+def _is_ours(home: Path) -> bool:
+    """Whether this is a folder, no link to one, that carries our marker."""
+    try:
+        if home.is_symlink():
+            return False
+        with os.fdopen(open_regular(home / MARKER, os.O_RDONLY), "rb") as file:
+            return file.read(len(MARK) + 1) == MARK.encode()
+    except OSError:
+        return False
 
 
 def _is_file(descriptor: int, path: Path) -> bool:

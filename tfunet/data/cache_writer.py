@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tfunet.data.cache_eviction import INDEX, Room
+from tfunet.data.cache_eviction import CONTENT, INDEX, Room
 from tfunet.data.cached_cases import CachedCases, cached_cases
 from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.source import CaseParts, DataSource
@@ -48,8 +48,7 @@ def write_cases(
         case = CaseParts(shape=mask.shape, parts=iter([(image, mask)]))
         return case.shape, list(_padded_rows(source, case, patch, voxels)), voxels
 
-    names = ("images.bin", "masks.bin", "foreground.bin")
-    with _replacing(*(home / name for name in names)) as (images, masks, foreground):
+    with _replacing(*(home / name for name in CONTENT)) as (images, masks, foreground):
 
         def write(rows: Iterable[Rows]) -> None:
             for image, mask in rows:
@@ -203,7 +202,7 @@ def _replacing(*paths: Path) -> Iterator[Sequence[BinaryIO]]:
     temporary = [path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp") for path in paths]
     try:
         with ExitStack() as stack:
-            files = [stack.enter_context(path.open("wb")) for path in temporary]
+            files = [stack.enter_context(path.open("xb")) for path in temporary]
             yield files
             for file in files:
                 file.flush()

@@ -53,18 +53,16 @@ def open_regular(path: Path, flags: int, mode: int = 0o666) -> int:
     return descriptor
 
 
-def remove_files(folder: Path, patterns: Iterable[str]) -> bool:
+def remove_files(folder: Path, patterns: Iterable[str]) -> None:
     """Remove the files of a folder whose names match, then the folder if it is empty.
 
-    Nothing is removed through a link, and no folder inside. Returns whether the folder is gone.
+    Nothing is removed through a link, and no folder inside.
     """
     patterns = tuple(patterns)
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
     except OSError:
-        return False
+        return
     try:
         for name in os.listdir(descriptor):
             if any(fnmatch(name, pattern) for pattern in patterns):
@@ -74,5 +72,3 @@ def remove_files(folder: Path, patterns: Iterable[str]) -> bool:
         os.close(descriptor)
     with contextlib.suppress(OSError):
         folder.rmdir()
-        return True
-    return not folder.exists()
