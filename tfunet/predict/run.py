@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,8 @@ from tfunet import __version__
 from tfunet.data.image_files import read_header
 from tfunet.data.lazy_image import LazyImage
 from tfunet.data.preprocess import Statistics
-from tfunet.files.atomic import write_atomic, writing
+from tfunet.files.atomic import PARTIAL, write_atomic, writing
+from tfunet.files.regular import remove_files
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
 from tfunet.learning.counting import predicted_labels
 from tfunet.predict import output
@@ -28,9 +28,13 @@ from tfunet.predict.jobs import Job, identity_of, is_finished, plan_jobs
 from tfunet.predict.network import WEIGHTS, Facts, Forward, Network, load_network
 from tfunet.predict.prepare import Preparation, check_memory, preparation
 from tfunet.predict.raster import RawFile, raster_of
-from tfunet.record import RunFolder
+from tfunet.record import LOCK, RunFolder
 
 WAYS = ("gaussian", "halo")
+BEGUN = "begun.json"
+ROWS = ("labels.raw", "probabilities.raw")
+# All that we write into the folder of an unfinished prediction.
+WORK_FILES = (BEGUN, *ROWS, LOCK, f"{PARTIAL}*")
 
 ForwardOf = Callable[[tuple[int, ...]], tuple[int, Forward]]
 
@@ -122,7 +126,7 @@ def predict(run: Path, images: Sequence[str], out: Path, options: Options) -> li
     done = [is_finished(job, identity) for job, identity in zip(jobs, identities, strict=True)]
     for job, identity, is_done in zip(jobs, identities, done, strict=True):
         if is_done:
-            shutil.rmtree(job.unfinished, ignore_errors=True)  # It was killed at the very end.
+            remove_files(job.unfinished, WORK_FILES)  # It was killed at the very end.
             print(f"{job.name}: done already, {job.labels}", flush=True)
             continue
         started = time.perf_counter()
@@ -249,7 +253,7 @@ def _run_job(
         _finish(job, (labels, probabilities), num_classes)
         content = {**identity, "seconds": round(time.perf_counter() - started, 3)}
         write_atomic(job.facts, json.dumps(content, indent=1) + "\n")
-    shutil.rmtree(work.path, ignore_errors=True)
+    remove_files(work.path, WORK_FILES)
     return tiling
 
 
@@ -260,7 +264,7 @@ def _begin(
 
     Otherwise remove what another attempt left.
     """
-    path = work / "begun.json"
+    path = work / BEGUN
     try:
         begun = json.loads(path.read_text())
         if begun["identity"] == identity:
@@ -268,8 +272,8 @@ def _begin(
             return None if recorded is None else (np.array(recorded[0]), np.array(recorded[1]))
     except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
         pass
-    for raw in work.glob("*.raw"):
-        raw.unlink()
+    for name in ROWS:
+        (work / name).unlink(missing_ok=True)
     statistics = prepare.statistics(image)
     values = None if statistics is None else [array.tolist() for array in statistics]
     write_atomic(path, json.dumps({"identity": identity, "statistics": values}))

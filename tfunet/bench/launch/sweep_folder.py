@@ -44,8 +44,11 @@ def set_aside(folder: Path, root: Path) -> None:
     with writing(target):
         target.parent.mkdir(exist_ok=True)
         shutil.move(folder, target)
-        for name in LARGE:
-            (target / name).unlink(missing_ok=True)
+        # Only of a run, and never through a link: they may be a user's own.
+        is_run = any((target / name).is_file() for name in ("config.json", "config.toml"))
+        if is_run and not target.is_symlink():
+            for name in LARGE:
+                (target / name).unlink(missing_ok=True)
 
 
 def adopted(planned: StudyPlan, root: Path) -> StudyPlan:
