@@ -25,6 +25,7 @@ from tfunet.machine.environment import DEFAULTS
 from tfunet.process.full_memory import noting, out_of_memory
 from tfunet.process.launcher_variables import Place, find_place
 from tfunet.process.meeting import SIGNALS, Meeting
+from tfunet.process.secret import forget, shared_secret
 from tfunet.process.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 from tfunet.record import RunFolder
 
@@ -78,7 +79,7 @@ def work(config: RunConfig, path: Path) -> None:
     launch, meeting, pulse = launch_from(os.environ), None, pulse_to_supervisor()
     place = own_place()
     if place is not None:
-        meeting = _meet(place)
+        meeting = _meet(place, path)
         pulse = meeting.watch(config.hang_seconds)
         launch = Launch(
             process_index=place.index,
@@ -114,11 +115,15 @@ def work(config: RunConfig, path: Path) -> None:
             raise
 
 
-def _meet(place: Place) -> Meeting:
+def _meet(place: Place, folder: Path) -> Meeting:
     signals: list[int] = []
     for number in SIGNALS:
         signal.signal(number, lambda received, _: signals.append(received))
-    return Meeting(place, code_hash(), signals)
+    secret = shared_secret(folder, os.environ) if place.count > 1 else b""
+    meeting = Meeting(place, code_hash(), signals, secret)
+    if place.index == 0 and place.count > 1:
+        forget(folder)
+    return meeting
 
 
 def _is_ours(error: BaseException) -> bool:

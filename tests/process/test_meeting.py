@@ -1,7 +1,6 @@
 """Processes meet, name who is missing, and stop after the same step."""
 
 import contextlib
-import json
 import socket
 import subprocess
 import sys
@@ -12,10 +11,13 @@ from dataclasses import replace
 
 import pytest
 
+from tfunet.process.addresses import address_of
 from tfunet.process.launcher_variables import Place, ports_of
-from tfunet.process.meeting import Meeting, address_of
+from tfunet.process.meeting import Meeting
+from tfunet.process.sealed_line import SealedLine
 
 KEYS = iter(range(10**6))
+SECRET = b"known to all processes of a run"
 
 
 def places(count, key=None):
@@ -33,7 +35,7 @@ def meet(all_places, codes=None, noted=None, seconds=None, chief_comes_after=0.0
             time.sleep(chief_comes_after)
         code, signals = (codes or {}).get(index, "code"), (noted or {}).get(index, [])
         try:
-            return Meeting(place, code, signals, seconds=(seconds or {}).get(index))
+            return Meeting(place, code, signals, SECRET, seconds=(seconds or {}).get(index))
         except ConnectionError as error:
             return str(error)
 
@@ -63,8 +65,8 @@ def test_another_run_at_the_same_port_is_refused(monkeypatch):
         "tfunet.process.meeting.ports_of", lambda key, index: [] if index else [port]
     )
     met = meet([places(2, "1-0-")[0], places(2, "2-0-")[1]], seconds={0: 4, 1: 4})
-    assert met[0] == "process 1 of 2 on 127.0.0.1 did not come within 4 s."
-    assert "another run meets here" in met[1]
+    assert met[0].startswith("process 1 of 2 on 127.0.0.1 did not come within 4 s; ")
+    assert "connections did not show the secret of this run" in met[1]
 
 
 def test_who_does_not_come_is_named_by_host_and_rank():
@@ -81,12 +83,12 @@ def test_who_hung_up_before_it_was_welcome_may_come_again(count):
     address = ("127.0.0.1", ports_of(chief.key, 0)[0])
     hello = {"key": chief.key, "index": 1, "count": count, "host": "here", "code": "code"}
     with ThreadPoolExecutor(count) as pool:
-        meeting = pool.submit(Meeting, chief, "code", [], seconds=60)
-        # A stranger who is silent keeps the chief, and meanwhile the other hangs up.
-        with connected(address), connected(address) as impatient:
-            impatient.sendall(json.dumps({**hello, "address": "127.0.0.1:1"}).encode() + b"\n")
-            impatient.close()
-            met = list(pool.map(lambda place: Meeting(place, "code", [], seconds=60), others))
+        meeting = pool.submit(Meeting, chief, "code", [], SECRET, seconds=60)
+        line = SealedLine(connected(address), SECRET, is_chief=False)
+        assert line.open(time.monotonic() + 5)
+        line.send({**hello, "address": "127.0.0.1:1"})
+        line.close()
+        met = list(pool.map(lambda place: Meeting(place, "code", [], SECRET, seconds=60), others))
         assert {one.addresses for one in met} == {meeting.result(60).addresses}
         assert "127.0.0.1:1" not in met[0].addresses
 

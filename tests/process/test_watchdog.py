@@ -36,7 +36,7 @@ from tfunet.process.meeting import Meeting
 from tfunet.process.watchdog import dump_stacks_when_asked
 dump_stacks_when_asked()
 place = find_place(os.environ)
-meeting = Meeting(place, "code", [])
+meeting = Meeting(place, "code", [], b"known to all processes of a run")
 pulse = meeting.watch(3)
 pulse.begin("step 1", 1)
 if str(place.index) == os.environ["STOPPED"]:

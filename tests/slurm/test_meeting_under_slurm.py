@@ -7,7 +7,7 @@ import sys
 import pytest
 from paths import ROOT
 
-from tfunet.process.meeting import address_of
+from tfunet.process.addresses import address_of
 
 pytestmark = pytest.mark.slurm
 MEET = """
@@ -21,7 +21,7 @@ gone = Path(os.environ.get("GONE", "none"))
 while "GONE" in os.environ and place.index == 1 and not gone.exists():
     time.sleep(0.1)
 try:
-    meeting = Meeting(place, "code", [])
+    meeting = Meeting(place, "code", [], b"known to all processes of a run")
 except ConnectionError as error:
     gone.touch()
     sys.exit(f"refused: {error}")

@@ -1,4 +1,4 @@
-"""Connects the processes that srun or mpirun started, before TensorFlow: one JSON object a line.
+"""Connects the processes that srun, mpirun or another launcher started, before TensorFlow.
 
     process 0 (chief)              process i
       listens
@@ -7,25 +7,32 @@
       when all are there:
             ----> addresses of all
 
+Each line is sealed with the secret of the run (`tfunet.process.sealed_line`). Any number of
+strangers may connect: each has its own deadline, and no error of one connection ends the meeting.
+
 The connections stay open, so that all can agree after which step to stop. No TensorFlow.
 """
 
 import contextlib
 import faulthandler
-import json
 import os
-import shutil
+import queue
+import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any, NoReturn, final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self, final
 
 from tfunet import exit_codes
+from tfunet.files.printable import printable
+from tfunet.process.addresses import address_of, free_port, listening
 from tfunet.process.launcher_variables import Place, ports_of
+from tfunet.process.sealed_line import SealedLine
+from tfunet.process.secret import VARIABLE as SECRET_VARIABLE
 from tfunet.process.watchdog import Beat, Pulse, Watch, from_values, to_values
 
 SECONDS_VARIABLE = "TFUNET_MEETING_SECONDS"
@@ -33,10 +40,42 @@ SECONDS_VARIABLE = "TFUNET_MEETING_SECONDS"
 MEETING_SECONDS = 120.0
 ANSWER_SECONDS = 10.0
 STACKS_SECONDS = 1.0  # Time for the other processes to write their stacks.
-# A stranger's connection keeps the chief this long; ours wait twice as long for its answer.
+# A connection must have said hello so soon; ours wait twice as long for the chief's answer.
 HELLO_SECONDS = 2.0
+# Connections that have not said hello yet, at once; more of them wait.
+MOST_STRANGERS = 64
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-MOST_BYTES = 1 << 20
+ADDRESS = re.compile(r"[^\s:]{1,255}:\d{1,5}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """The first line of a process to its chief."""
+
+    key: str
+    index: int
+    count: int
+    host: str
+    address: str
+    code: str
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any] | None) -> Self | None:
+        """Return a message as a hello; None if a field is missing or wrong."""
+        message = message or {}
+        kinds = {"key": str, "index": int, "count": int, "host": str, "address": str, "code": str}
+        # Not isinstance: True is no index.
+        if any(type(message.get(name)) is not kind for name, kind in kinds.items()):
+            return None
+        hello = cls(**{name: message[name] for name in kinds})
+        # Process 0 is the chief itself.
+        is_valid = 0 < hello.index < hello.count and ADDRESS.fullmatch(hello.address)
+        return hello if is_valid else None
+
+    @property
+    def who(self) -> str:
+        """The name of the process in messages."""
+        return f"process {self.index} of {self.count} on {printable(self.host)}"
 
 
 @final
@@ -51,19 +90,28 @@ class Meeting:
         place: This process.
         code: Hash of the code that it runs.
         noted: Signals that it received, filled by a handler.
+        secret: What all processes of the run know, and nobody else (`tfunet.process.secret`).
         seconds: How long it waits for the others; by default TFUNET_MEETING_SECONDS.
     """
 
     def __init__(
-        self, place: Place, code: str, noted: Sequence[int], *, seconds: float | None = None
+        self,
+        place: Place,
+        code: str,
+        noted: Sequence[int],
+        secret: bytes,
+        *,
+        seconds: float | None = None,
     ) -> None:
         self._place = place
         self._code = code
         self._noted = noted
+        self._secret = secret
         given = os.environ.get(SECONDS_VARIABLE, MEETING_SECONDS)
         self._seconds = float(given) if seconds is None else seconds
         self._deadline = time.monotonic() + self._seconds
-        self._peers: dict[int, _Line] = {}
+        self._peers: dict[int, SealedLine] = {}
+        self._num_strangers = 0
         self._agreed = threading.Condition()
         self._asked = False
         self._last_step: int | None = None
@@ -135,66 +183,119 @@ class Meeting:
         with self._agreed:
             self._agreed.wait_for(lambda: self._gone >= len(self._peers), ANSWER_SECONDS)
 
-    def _listen(self, index: int, line: "_Line") -> None:
+    def _listen(self, index: int, line: SealedLine) -> None:
         while (message := line.receive()) is not None:
             with self._agreed:
-                if message.get("stop"):
-                    self._asked = True
-                elif "last_step" in message:
-                    self._last_step = int(message["last_step"])
-                    line.send({"answer": True})
-                elif message.get("answer"):
-                    self._answers += 1
-                elif "beat" in message and self._watch is not None:
-                    self._watch.hear(index, from_values(message["beat"]), time.monotonic())
-                elif message.get("hangs"):
-                    _end_hanging()
-                self._agreed.notify_all()
+                try:
+                    self._take(index, line, message)
+                except (TypeError, ValueError):  # Other code than ours.
+                    break
+                finally:
+                    self._agreed.notify_all()
         with self._agreed:
             self._gone += 1
             if self._watch is not None:
                 self._watch.forget(index)
             self._agreed.notify_all()
 
+    def _take(self, index: int, line: SealedLine, message: Mapping[str, Any]) -> None:
+        if message.get("stop"):
+            self._asked = True
+        elif "last_step" in message and index == 0:
+            self._last_step = int(message["last_step"])
+            line.send({"answer": True})
+        elif message.get("answer"):
+            self._answers += 1
+        elif "beat" in message and self._watch is not None:
+            self._watch.hear(index, from_values(message["beat"]), time.monotonic())
+        elif message.get("hangs"):
+            _end_hanging()
+
     def _receive_all(self) -> tuple[str, ...]:
         place = self._place
         address = address_of(place.hosts[0])
-        addresses = {0: f"{address}:{_free_port(address, ports_of(place.key, 0)[1:])}"}
-        with _listening(address, place) as server:
+        addresses = {0: f"{address}:{free_port(address, ports_of(place.key, 0)[1:])}"}
+        arrivals: queue.Queue[tuple[SealedLine, Hello]] = queue.Queue()
+        with (
+            listening(address, ports_of(place.key, 0), place.who(0)) as server,
+            self._greeting(server, arrivals),
+        ):
             while len(addresses) < place.count or self._forget_gone(addresses):
-                server.settimeout(self._left())
                 try:
-                    connection, _ = server.accept()
-                except TimeoutError:
+                    line, hello = arrivals.get(timeout=self._left())
+                except queue.Empty:
                     missing = [place.who(n) for n in range(place.count) if n not in addresses]
                     self._refuse_all(
                         f"{', '.join(missing)} did not come within {self._seconds:g} s"
+                        f"{self._about_strangers()}"
                     )
-                line = _Line(connection)
-                hello = line.receive(HELLO_SECONDS)
-                if hello is None or hello.get("key") != place.key:
-                    line.send({"refused": "another run meets here"})
-                    line.close()
-                    continue
                 line.send({"welcome": True})
-                index = int(hello["index"])
-                if index in addresses:
+                if hello.index in addresses:
                     self._forget_gone(addresses)
-                who = f"process {index} of {hello['count']} on {hello['host']}"
-                if index in addresses or hello["count"] != place.count:
-                    self._refuse_all(f"{who} came to a run of {place.count} that has it already")
-                if hello["code"] != self._code:
-                    self._peers[index] = line
+                if hello.index in addresses or hello.count != place.count:
                     self._refuse_all(
-                        f"{who} runs other code ({hello['code']}) than the chief ({self._code}): "
-                        "install the same on all nodes"
+                        f"{hello.who} came to a run of {place.count} that has it already", line
                     )
-                addresses[index] = hello["address"]
-                self._peers[index] = line
+                self._peers[hello.index] = line
+                if hello.code != self._code:
+                    self._refuse_all(
+                        f"{hello.who} runs other code ({printable(hello.code)}) than the chief "
+                        f"({self._code}): install the same on all nodes"
+                    )
+                addresses[hello.index] = hello.address
         ordered = tuple(addresses[index] for index in range(place.count))
         for line in self._peers.values():
             line.send({"addresses": ordered})
         return ordered
+
+    @contextlib.contextmanager
+    def _greeting(
+        self, server: socket.socket, arrivals: "queue.Queue[tuple[SealedLine, Hello]]"
+    ) -> Iterator[None]:
+        """Take connections in the block; each is heard in a thread of its own."""
+        room = threading.Semaphore(MOST_STRANGERS + self._place.count)
+        is_over = threading.Event()
+
+        def greet(connection: socket.socket) -> None:
+            hello = None
+            with contextlib.suppress(OSError):
+                line = SealedLine(connection, self._secret, is_chief=True)
+                deadline = time.monotonic() + HELLO_SECONDS
+                if line.open(deadline):
+                    hello = Hello.of(line.receive(deadline))
+            room.release()
+            if hello is None or hello.key != self._place.key:
+                self._num_strangers += 1
+                connection.close()
+            else:
+                arrivals.put((line, hello))
+
+        def accept() -> None:
+            while not is_over.is_set():
+                # An error of one connection, or no descriptor or thread left for now.
+                try:
+                    connection, _ = server.accept()
+                    room.acquire()  # Waits while there are too many.
+                    threading.Thread(target=greet, args=(connection,), daemon=True).start()
+                except (OSError, RuntimeError):
+                    is_over.wait(0.05)
+
+        threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            # Wakes the thread that waits in `accept`, which closing does not.
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+
+    def _about_strangers(self) -> str:
+        if not self._num_strangers:
+            return ""
+        return (
+            f"; {self._num_strangers} connections did not show the secret of this run, which all "
+            f"its processes read in the folder of the run, or in {SECRET_VARIABLE}"
+        )
 
     def _forget_gone(self, addresses: dict[int, str]) -> bool:
         """Forget processes that hung up and will connect again; return whether there were any."""
@@ -204,50 +305,54 @@ class Meeting:
             del addresses[index]
         return bool(gone)
 
-    def _refuse_all(self, reason: str) -> None:
-        for line in self._peers.values():
+    def _refuse_all(self, reason: str, *others: SealedLine) -> None:
+        for line in (*self._peers.values(), *others):
             line.send({"refused": reason})
         raise ConnectionError(f"{reason}.")
 
     def _join(self) -> tuple[str, ...]:
         place = self._place
         chief = address_of(place.hosts[0])
-        ports = ports_of(place.key, 0)[:1]
-        ports += [port for port in ports_of(place.key, 0) if port not in ports]
-        refused = ""
+        ports = ports_of(place.key, 0)
         while self._left() > 0.1:
             for port in ports:
                 answer = self._try(chief, port)
-                if answer is not None and "addresses" in answer:
+                addresses = (answer or {}).get("addresses")
+                if answer is not None and _are_addresses(addresses, place.count):
                     return tuple(answer["addresses"])
                 if answer is not None and "refused" in answer:
-                    refused = str(answer["refused"])
-                    if refused != "another run meets here":
-                        raise ConnectionError(f"{refused}.")
+                    raise ConnectionError(f"{printable(str(answer['refused']))}.")
             time.sleep(0.1)
         raise ConnectionError(
             f"{place.who(0)} ({chief}, ports {ports[0]} to {ports[-1]}) did not answer "
-            f"{place.who(place.index)} within {self._seconds:g} s"
-            f"{f': {refused}' if refused else ''}. Read its log, and check for a firewall."
+            f"{place.who(place.index)} within {self._seconds:g} s{self._about_strangers()}. Read "
+            "its log, and check for a firewall."
         )
 
     def _try(self, chief: str, port: int) -> dict[str, Any] | None:
+        """Return what the chief answers at a port; None if the chief is not there."""
         place = self._place
         try:
             connection = socket.create_connection((chief, port), timeout=1)
         except OSError:
             return None
-        # The address of the interface that reaches the chief.
-        host = connection.getsockname()[0]
-        line = _Line(connection)
-        address = f"{host}:{_free_port(host, ports_of(place.key, place.index))}"
-        hello = {"key": place.key, "index": place.index, "count": place.count, "host": place.host}
-        line.send({**hello, "address": address, "code": self._code})
-        answer = line.receive(2 * HELLO_SECONDS)
-        if answer is not None and "welcome" in answer:
+        line = SealedLine(connection, self._secret, is_chief=False)
+        deadline = time.monotonic() + 2 * HELLO_SECONDS
+        answer = None
+        if line.open(deadline):
+            # The address of the interface that reaches the chief.
+            host = line.host()
+            address = f"{host}:{free_port(host, ports_of(place.key, place.index))}"
+            hello = {"key": place.key, "index": place.index, "count": place.count}
+            line.send({**hello, "host": place.host, "address": address, "code": self._code})
+            answer = line.receive(deadline)
+        if answer is None:
+            # Another run, or a stranger, listens there.
+            self._num_strangers += 1
+        elif "welcome" in answer:
             # The chief may have started later; it says in the end which process did not come.
-            answer = line.receive(self._seconds + ANSWER_SECONDS)
-        if answer is None or "addresses" not in answer:
+            answer = line.receive(time.monotonic() + self._seconds + ANSWER_SECONDS)
+        if answer is None or not _are_addresses(answer.get("addresses"), place.count):
             line.close()
         else:
             self._peers[0] = line
@@ -257,54 +362,13 @@ class Meeting:
         return max(0.001, self._deadline - time.monotonic())
 
 
-@final
-class _Line:
-    """A connection on which each line is a JSON object; errors of sending are ignored."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        # Firewalls drop connections that are silent for hours.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._connection = connection
-        self._buffer = b""
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send one object."""
-        with contextlib.suppress(OSError):
-            self._connection.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
-        """Return the next object; None if the other end is gone, silent or sends something else."""
-        self._connection.settimeout(seconds)
-        try:
-            while b"\n" not in self._buffer:
-                data = self._connection.recv(65536)
-                if not data or len(self._buffer) > MOST_BYTES:
-                    return None
-                self._buffer += data
-            line, _, self._buffer = self._buffer.partition(b"\n")
-            message = json.loads(line)
-        except (OSError, ValueError):
-            return None
-        finally:
-            with contextlib.suppress(OSError):
-                self._connection.settimeout(None)
-        return message if isinstance(message, dict) else None
-
-    def is_gone(self) -> bool:
-        """Return whether the other end has closed the connection."""
-        self._connection.setblocking(False)
-        try:
-            return not self._connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        finally:
-            self._connection.setblocking(True)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+def _are_addresses(values: Any, count: int) -> bool:
+    """Whether a message holds the address of every process."""
+    return (
+        isinstance(values, list)
+        and len(values) == count
+        and all(isinstance(value, str) and ADDRESS.fullmatch(value) for value in values)
+    )
 
 
 def _end_hanging(reason: str = "") -> NoReturn:
@@ -316,46 +380,3 @@ def _end_hanging(reason: str = "") -> NoReturn:
     # srun and mpirun then kill the other processes.
     time.sleep(STACKS_SECONDS if reason else ANSWER_SECONDS)
     os._exit(exit_codes.PROCESS_DIED)
-
-
-def address_of(host: str) -> str:
-    """Return the IP address of a host; if DNS does not know it, SLURM is asked."""
-    with contextlib.suppress(OSError):
-        return socket.gethostbyname(host)
-    if shutil.which("scontrol"):
-        shown = subprocess.run(
-            ["scontrol", "show", "node", host, "--oneliner"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_SECONDS * 3,
-        ).stdout
-        for word in shown.split():
-            name, _, value = word.partition("=")
-            if name == "NodeAddr":
-                with contextlib.suppress(OSError):
-                    return socket.gethostbyname(value)
-    raise ConnectionError(
-        f"The host {host!r} has no address: neither DNS nor SLURM knows it. Give addresses: "
-        "TFUNET_HOSTS=10.0.0.1,10.0.0.2"
-    )
-
-
-def _listening(address: str, place: Place) -> socket.socket:
-    ports = ports_of(place.key, 0)
-    for port in ports:
-        try:
-            return socket.create_server((address, port), backlog=place.count)
-        except OSError:
-            continue
-    raise ConnectionError(
-        f"{place.who(0)} cannot listen on any of the ports {ports[0]} to {ports[-1]} of {address}."
-    )
-
-
-def _free_port(address: str, ports: Sequence[int]) -> int:
-    """Return the first free one of `ports` at an address, or any other free port."""
-    for port in (*ports, 0):
-        with contextlib.suppress(OSError), socket.create_server((address, port)) as server:
-            return int(server.getsockname()[1])
-    raise ConnectionError(f"{sys.argv[0]}: {address} has no free port.")
