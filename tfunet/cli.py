@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from tfunet import __version__, exit_codes
 from tfunet.commands import data, export, models, predict, report, swap, sweep, train
 from tfunet.commands.parsers import add_command
+from tfunet.process.terminal import lines_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = exit_codes.of_error(error)
         if code is None:
             raise
-        print(f"error: {error}" if str(error) else "interrupted", file=sys.stderr)
+        print(f"error: {lines_of(error)}" if str(error) else "interrupted", file=sys.stderr)
         return code
 
 

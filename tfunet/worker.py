@@ -26,6 +26,7 @@ from tfunet.process.full_memory import noting, out_of_memory
 from tfunet.process.launcher_variables import Place, find_place
 from tfunet.process.meeting import SIGNALS, Meeting
 from tfunet.process.secret import forget, shared_secret
+from tfunet.process.terminal import lines_of
 from tfunet.process.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 from tfunet.record import RunFolder
 
@@ -150,7 +151,7 @@ def _end_with(work: Callable[[], None]) -> NoReturn:
         if memory_line := out_of_memory(error):
             print(f"error: {memory_line}", file=sys.stderr)
         elif is_explained or code != exit_codes.PROCESS_DIED:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {lines_of(error)}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: after an error the libraries' clean-up waits for processes that are gone.

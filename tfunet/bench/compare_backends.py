@@ -9,6 +9,7 @@ from tfunet.bench.launch.local_sweep import run_sweep
 from tfunet.bench.report.sweep_report import Report, summary_table, write_report
 from tfunet.bench.study.study_file import study_from_dict
 from tfunet.config.refs import reference
+from tfunet.process.terminal import lines_of
 
 
 def compare(
@@ -48,7 +49,7 @@ def compare(
     code = run_sweep(study_from_dict(table), folder)
     if code > 128:
         raise RuntimeError(f"The comparison in {folder} was interrupted. Call it again to go on.")
-    print(summary_table(Path(folder)))
+    print(lines_of(summary_table(Path(folder))))
     return write_report(Path(folder))
 
 

@@ -26,6 +26,7 @@ from tfunet.bench.records.sweep_record import (
 )
 from tfunet.bench.study.hopeless import read_rule
 from tfunet.machine.code_version import code_hash
+from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
 
 # As srun 22.05 prints it: "srun: error: n10: task 1: Killed", "srun: error: n2: tasks 0-1: Exited
@@ -76,7 +77,7 @@ def run_trial(
     # A trial that has begun goes on, even if its cell is hopeless now.
     if not (is_again and (trial.folder / "checkpoint.npz").is_file()):
         if reason := give_up(trial, read_sweep(root).trials if rule else (), rule):
-            print(f"{trial.id} is not run, hopeless: {reason}")
+            print(lines_of(f"{trial.id} is not run, hopeless: {reason}"))
             return exit_codes.OK
         set_aside(trial.folder, root)
     folder.create()
@@ -143,7 +144,7 @@ def main() -> int:
             return exit_codes.OK
         return run_trial(trial, options.command, options.code, os.environ)
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {lines_of(error)}", file=sys.stderr)
         return exit_codes.of_error(error) or exit_codes.PROCESS_DIED
 
 

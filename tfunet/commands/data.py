@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_config, config_of
+from tfunet.process.terminal import lines_of
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
@@ -68,7 +69,8 @@ def _check(options: argparse.Namespace) -> int:
         # With None there is no bar without a terminal.
         progress = functools.partial(tqdm, desc="Reading", unit="case", disable=None)
         report = check(source, split_of(config, source), progress=progress)
-    print(json.dumps(report.to_json(), indent=1) if options.json else report_text(report))
+    as_json = options.json
+    print(json.dumps(report.to_json(), indent=1) if as_json else lines_of(report_text(report)))
     return exit_codes.BAD_INPUT if report.defects else exit_codes.OK
 
 
@@ -97,11 +99,11 @@ def _cache(options: argparse.Namespace) -> int:
         removed, used = clear(folder)
         print(f"Removed {removed} data sets from {folder}; {used} are in use.")
     if options.list:
-        print(listing(folder))
+        print(lines_of(listing(folder)))
     if not (options.clear or options.list):
         if options.config is None:
             raise ValueError("Name the configuration to decode, or give --list or --clear.")
-        print(_build_cache(config))
+        print(lines_of(_build_cache(config)))
     return exit_codes.OK
 
 

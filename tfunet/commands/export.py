@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command
+from tfunet.process.terminal import lines_of
 
 if TYPE_CHECKING:
     from tfunet.bench.records.sweep_record import TrialRecord
@@ -50,7 +51,7 @@ def _export(options: argparse.Namespace) -> int:
         raise ValueError(f"{options.folder} holds no run with a finished epoch.")
     out = options.out or options.folder / options.to
     for trial in trials:
-        print(_write(trial, options.to, out))
+        print(lines_of(_write(trial, options.to, out)))
     if options.to == "tensorboard":
         print(f"To look at them: tensorboard --logdir {out}")
     return exit_codes.OK

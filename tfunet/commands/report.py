@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, share
+from tfunet.process.terminal import lines_of
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -55,7 +56,7 @@ def print_report(folder: Path, out: Path | None, target_dice: float | None = Non
     """Print the summary of a sweep and write its report, by default beside its records."""
     from tfunet.bench.report.sweep_report import summary_table, write_report
 
-    print(summary_table(folder, target_dice))
+    print(lines_of(summary_table(folder, target_dice)))
     print(f"Report: {write_report(folder, out, target_dice).html}")
 
 
@@ -71,7 +72,7 @@ def _report_campaign(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(campaign_json(runs), indent=1))
         return exit_codes.OK
-    print(campaign_text(runs))
+    print(lines_of(campaign_text(runs)))
     print(f"Report: {write_campaign_report(options.folder, options.out)}")
     return exit_codes.OK
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_config, config_of
+from tfunet.process.terminal import lines_of
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -75,7 +76,7 @@ def _show(options: argparse.Namespace) -> int:
 
     plan, measured = read_plans(options.plan)[-1], read_measured(options.plan)
     copied = copied_seconds(options.plan) if options.plan.is_dir() else None
-    print(text(plan, measured, copied))
+    print(lines_of(text(plan, measured, copied)))
     if options.out is not None:
         draw(plan, options.out, measured)
         print(f"Picture: {options.out}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from tfunet import exit_codes
 from tfunet.commands.parsers import LOGS, add_command, share
 from tfunet.commands.report import print_report
+from tfunet.process.terminal import lines_of
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -135,7 +136,8 @@ def _cancel(options: argparse.Namespace) -> int:
     from tfunet.bench.launch.resume_and_cancel import cancel_sweep
 
     names = cancel_sweep(options.folder, options.trials)
-    print("\n".join(f"cancelled: {name}" for name in names) or "No trial runs or is queued.")
+    listed = "\n".join(f"cancelled: {name}" for name in names)
+    print(lines_of(listed or "No trial runs or is queued."))
     return exit_codes.OK
 
 
@@ -154,5 +156,5 @@ def _status(options: argparse.Namespace) -> int:
     from tfunet.bench.launch.sweep_status import status, status_table
 
     folder = options.folder
-    print(json.dumps(status(folder), indent=1) if options.json else status_table(folder))
+    print(json.dumps(status(folder), indent=1) if options.json else lines_of(status_table(folder)))
     return exit_codes.OK

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, final
 
 from tfunet.files.atomic import read_text, write_atomic, writing
+from tfunet.files.printable import printable
 from tfunet.files.regular import open_regular
 
 
@@ -76,9 +77,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def csv_line(values: Iterable[object]) -> str:
-    """Return values as a line of a CSV file."""
+    """Return values as a line of a CSV file: one line, whatever the values hold."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(values)
+    cells = [printable(value) if isinstance(value, str) else value for value in values]
+    csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()
 
 

@@ -28,6 +28,7 @@ from tfunet.predict.jobs import Job, identity_of, is_finished, plan_jobs
 from tfunet.predict.network import WEIGHTS, Facts, Forward, Network, load_network
 from tfunet.predict.prepare import Preparation, check_memory, preparation
 from tfunet.predict.raster import RawFile, raster_of
+from tfunet.process.terminal import lines_of
 from tfunet.record import LOCK, RunFolder
 
 WAYS = ("gaussian", "halo")
@@ -108,7 +109,7 @@ def predict(run: Path, images: Sequence[str], out: Path, options: Options) -> li
     # Fails before anything is written if the network does not take the window.
     forward_of(tilings[0].window)
     for line in _warnings(network, options, facts, halo):
-        print(f"warning: {line}", file=sys.stderr, flush=True)
+        print(lines_of(f"warning: {line}"), file=sys.stderr, flush=True)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     how = {
@@ -127,16 +128,14 @@ def predict(run: Path, images: Sequence[str], out: Path, options: Options) -> li
     for job, identity, is_done in zip(jobs, identities, done, strict=True):
         if is_done:
             remove_files(job.unfinished, WORK_FILES)  # It was killed at the very end.
-            print(f"{job.name}: done already, {job.labels}", flush=True)
+            print(lines_of(f"{job.name}: done already, {job.labels}"), flush=True)
             continue
         started = time.perf_counter()
         tiling = _run_job(job, identity, network, prepare, facts, forward_of)
         size, windows = (" x ".join(map(str, shape)) for shape in (tiling.extent, tiling.window))
-        print(
-            f"{job.name}: {size} in {tiling.num_windows} windows of {windows}, "
-            f"{time.perf_counter() - started:.1f} s, {job.labels}",
-            flush=True,
-        )
+        seconds = f"{time.perf_counter() - started:.1f} s"
+        line = f"{job.name}: {size} in {tiling.num_windows} windows of {windows}, {seconds}"
+        print(lines_of(f"{line}, {job.labels}"), flush=True)
     return [job.labels for job in jobs]
 
 
@@ -231,7 +230,8 @@ def _run_job(
     with work.locked():
         image = prepare.open(job.files)
         if not image.by_parts:
-            print(f"{job.name}: its format cannot be read in parts; all of it is in memory.")
+            why = "its format cannot be read in parts; all of it is in memory."
+            print(lines_of(f"{job.name}: {why}"))
         statistics = _begin(work.path, identity, prepare, image)
         tiling = _tiling(image, identity["window"], identity["halo"], facts)
         num_classes = network.num_classes
@@ -298,7 +298,7 @@ def _resumed_row(job: Job, raws: Sequence[RawFile | None], tiling: Tiling) -> in
     for file in files:
         file.cut(rows)
     if rows:
-        print(f"{job.name}: going on at row {rows} of {tiling.extent[0]}.", flush=True)
+        print(lines_of(f"{job.name}: going on at row {rows} of {tiling.extent[0]}."), flush=True)
     return rows
 
 

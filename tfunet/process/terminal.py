@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
+from tfunet.files.printable import printable
+
 TERMINAL_VARIABLE = "TFUNET_TERMINAL"
 
 
@@ -29,8 +31,14 @@ def decoding_bar() -> Iterator[Callable[[int, int], None]]:
         yield show
 
 
+def lines_of(text: object) -> str:
+    """Return a text of several lines for a terminal, which acts on nothing in it."""
+    return printable(str(text), keep="\n\t")
+
+
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows of cells as lines with aligned columns."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

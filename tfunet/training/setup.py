@@ -26,6 +26,7 @@ from tfunet.learning.averaging import Switch, averaging
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
 from tfunet.models.make import make_model
+from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.arena.budget import join_regions
@@ -65,7 +66,7 @@ class Attempt:
     def say(self, line: str) -> None:
         """Print a line, once for all processes."""
         if self.topology.is_chief:
-            print(line, flush=True)
+            print(lines_of(line), flush=True)
 
     def stop(self) -> None:
         """Leave the other processes, once the chief has written all."""

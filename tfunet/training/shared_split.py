@@ -9,6 +9,7 @@ from tfunet.backend import Backend, Topology
 from tfunet.config.run import RunConfig
 from tfunet.data.source import DataSource
 from tfunet.data.split import Split, from_json, leave_out, left_out, split_of, to_table
+from tfunet.files.printable import printable
 from tfunet.record import RunFolder
 from tfunet.training import checkpoint
 
@@ -41,6 +42,7 @@ def shared_split(
     shared = checkpoint.share_bytes(backend, topology, np.frombuffer(text, np.uint8)).decode()
     defects = json.loads(shared).get("left_out", [])
     if defects and topology.is_chief:
-        print(f"{len(defects)} defects of {source.name} are left out: see split.json.", flush=True)
+        name = printable(source.name)
+        print(f"{len(defects)} defects of {name} are left out: see split.json.", flush=True)
     case_ids = {defect["case_id"] for defect in defects if defect["case_id"]}
     return from_json(shared, source, bad), len(case_ids)

@@ -31,6 +31,7 @@ from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.regular import open_regular
 from tfunet.machine.cores import usable_cores
 from tfunet.process.launcher_variables import check_alone
+from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
 
 # Time between the signal and SIGKILL: a run needs some seconds to end its processes.
@@ -48,7 +49,7 @@ def train_command(folder: Path) -> list[str]:
 
 def say_now(line: str) -> None:
     """Print a line and flush it, so that a pipe passes it on at once."""
-    print(line, flush=True)
+    print(lines_of(line), flush=True)
 
 
 def run_sweep(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO, final
 
 from tfunet.files.atomic import WriteError, writing
+from tfunet.process.terminal import lines_of
 
 TAIL_LINES = 20
 # Messages of TensorFlow's C++ code, fatal ones excepted: "2024-05-01 12:00:00.000000: E file.cc".
@@ -50,7 +51,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Write a line of the supervisor."""
-        self.write(None, sys.stderr, f"{text}\n")
+        self.write(None, sys.stderr, f"{lines_of(text)}\n")
 
 
 @final

@@ -10,6 +10,7 @@ from pathlib import Path
 from tfunet.backend import num_processes
 from tfunet.bench.study.slurm_settings import CHOICES, Slurm
 from tfunet.config.run import RunConfig
+from tfunet.files.printable import is_printable
 
 # SLURM's MaxArraySize is 1001 unless a site raises it.
 MOST_IN_ARRAY = 1000
@@ -96,6 +97,12 @@ def job_script(
         python: The interpreter that runs the trials.
         cwd: Working folder of the trials, which paths of data sets are relative to.
     """
+    for text in (str(path), str(folder), python, str(cwd), code, study, *job.trials):
+        if not is_printable(text):
+            raise ValueError(
+                f"A job script cannot hold {text!r}: a newline or another control character would "
+                "begin a line of its own. Rename the folder."
+            )
     shape = job.shape
     number = "1 trial" if len(job.trials) == 1 else f"{len(job.trials)} trials"
     throttle = f"%{slurm.max_running}" if slurm.max_running else ""

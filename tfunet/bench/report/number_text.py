@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, speed_verdict
+from tfunet.files.printable import printable
 from tfunet.process.terminal import columns, counted
 
 NONE = "-"
@@ -51,7 +52,10 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow(
+            {name: printable(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
+        )
     return file.getvalue()
 
 
@@ -65,13 +69,16 @@ def markdown_text(rows: Sequence[Mapping[str, str]]) -> str:
     if not rows:
         return ""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
+    cells = (
+        [printable(cell.replace("\n", " ")).replace("|", "\\|") for cell in line] for line in lines
+    )
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def markdown_list(heading: str, lines: Iterable[str]) -> str:
     """Return lines as a Markdown list under a heading in bold."""
-    return "\n".join([f"**{heading}**\n", *(f"- {line}" for line in lines)])
+    listed = (f"- {printable(line)}" for line in lines)
+    return "\n".join([f"**{printable(heading)}**\n", *listed])
 
 
 def three_digits(value: float) -> str:

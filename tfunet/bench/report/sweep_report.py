@@ -33,6 +33,7 @@ from tfunet.bench.report.tables import (
 )
 from tfunet.config.keys import show
 from tfunet.files.atomic import write_atomic
+from tfunet.files.printable import printable
 from tfunet.record import RunFolder
 
 SUMMARY_VERSION = 1
@@ -261,6 +262,8 @@ def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType]:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # HTML is escaped, and knows no lines; in Markdown a newline would begin a heading or a list.
+    environment.filters["line"] = lambda value: printable(str(value))
 
     def render(template: str, values: Mapping[str, Any]) -> str:
         return environment.get_template(template).render(**values)

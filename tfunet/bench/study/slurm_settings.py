@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfunet.bench.study.settings_table import read_settings
+from tfunet.files.printable import printable
 
 # Settings that become options of sbatch with the same names.
 CHOICES = ("partition", "account", "constraint", "time")
@@ -43,6 +44,12 @@ class Slurm:
     srun: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in (*CHOICES, "sbatch", "srun"):
+            value = getattr(self, name)
+            for text in (value,) if isinstance(value, str) else value:
+                _check_line(name, text)
+        for text in self.setup:  # Its lines may be of any shell.
+            _check_line("setup", text, keep="\n\t")
         if self.time and not TIME.fullmatch(self.time):
             raise ValueError(
                 f'time in [slurm] must be minutes or [days-]hours:minutes:seconds, as "30" or '
@@ -57,6 +64,15 @@ class Slurm:
             raise ValueError(
                 f"signal_seconds in [slurm] must lie in 1..65535, got {self.signal_seconds}."
             )
+
+
+def _check_line(name: str, text: str, keep: str = "") -> None:
+    """Raise ValueError for a text that would begin another line of the job script."""
+    if printable(text, keep=keep) != text:
+        raise ValueError(
+            f"{name} in [slurm] becomes a part of a line of the job script, so it has no newline "
+            f"and no other control character; got {text!r}. Commands go into setup."
+        )
 
 
 def read_slurm(table: Mapping[str, Any]) -> Slurm:

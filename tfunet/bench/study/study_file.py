@@ -13,6 +13,7 @@ from tfunet.bench.study.slurm_settings import Slurm, read_slurm
 from tfunet.config.keys import KEYS, OPTIONS, flat
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
+from tfunet.files.printable import is_printable
 
 TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip", "hopeless", "slurm")
 Scalar = (str, int, float, bool)
@@ -63,8 +64,12 @@ class Study:
                 "elastic cannot be set in a study: a trial that lost a process would no longer "
                 "measure its cell. Leave it out: such a trial is run again."
             )
-        if not self.name or set(self.name) & set("/\\\0") or self.name.startswith("."):
-            raise ValueError(f"name must be the name of a folder, got {self.name!r}.")
+        is_name = bool(self.name) and not set(self.name) & set("/\\") and self.name[0] != "."
+        if not is_name or not is_printable(self.name):
+            raise ValueError(
+                "name must be the name of a folder, without / and control characters, got "
+                f"{self.name!r}."
+            )
         _refuse_double_settings(self)
 
 
