@@ -6,7 +6,6 @@ Horovod's own Keras layer is not used: with Keras 3 it does not synchronise, and
 import contextlib
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,8 +17,8 @@ import numpy as np
 import psutil
 import tensorflow as tf
 from horovod.runner.common.util.hosts import SlotInfo
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
+from hvd.rendezvous import Rendezvous
 from tfunet.backend import Launch, Topology
 from tfunet.config.refs import check_known
 
@@ -83,7 +82,7 @@ class HorovodBackend:
             "HOROVOD_FUSION_THRESHOLD": str(fusion_threshold_bytes),
             "HOROVOD_CYCLE_TIME": str(cycle_time_ms),
         }
-        self._server: RendezvousHTTPServer | None = None
+        self._rendezvous: Rendezvous | None = None
 
     def start(self) -> Topology:
         launch = self._launch
@@ -102,6 +101,7 @@ class HorovodBackend:
         if launch.is_profiled:
             os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # So that it can be started later.
         horovod.init()
+        self._close_rendezvous()
         if (horovod.rank(), horovod.size()) != (launch.process_index, launch.process_count):
             raise ValueError(
                 f"This is process {launch.process_index} of {launch.process_count}, but "
@@ -121,9 +121,17 @@ class HorovodBackend:
         _check_host_name(slots, socket.gethostname(), slot.hostname)
         host, port = addresses[0].rsplit(":", 1)
         if slot.rank == 0:
-            self._server = _serve_rendezvous(host, int(port), slots)
+            self._rendezvous = Rendezvous(host, int(port), slots)
         _await_port(host, int(port))
         os.environ.update(_gloo_environment(slot, host, port, addresses))
+
+    def _close_rendezvous(self) -> None:
+        """Close the chief's store when all processes are connected: nobody needs it any more."""
+        if self._controller == "gloo":
+            self.sum(np.zeros(1))  # A barrier.
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
 
     def scope(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -155,9 +163,6 @@ class HorovodBackend:
 
     def stop(self) -> None:
         horovod.shutdown()
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
 
 
 class _HorovodReplica(tf.distribute.ReplicaContext):
@@ -234,13 +239,6 @@ def _check_host_name(slots: Sequence[SlotInfo], name: str, address: str) -> None
             f"Other hosts cannot reach this one: Horovod looks up its name, and {name} is "
             f"{resolved}. Make it {address}, with this line in /etc/hosts: {address} {name}"
         )
-
-
-def _serve_rendezvous(host: str, port: int, slots: Sequence[SlotInfo]) -> RendezvousHTTPServer:
-    server = RendezvousHTTPServer((host, port), RendezvousHandler, 0)
-    server.init(slots)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
 
 
 def _await_port(host: str, port: int) -> None:

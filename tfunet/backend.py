@@ -29,17 +29,19 @@ class Facts:
         one_process: Whether a single process has all replicas. Otherwise each replica has a
             process, unless the run says how many there are.
         one_replica: Whether there can be only one replica.
+        is_open: Whether it listens on all network interfaces, and obeys anybody who connects.
     """
 
     reference: str
     one_process: bool = False
     one_replica: bool = False
+    is_open: bool = False
 
 
 FACTS = {
     "single": Facts(reference="tfunet.single:SingleDevice", one_process=True, one_replica=True),
     "mirrored": Facts(reference="tf_native.mirrored:MirroredBackend", one_process=True),
-    "multiworker": Facts(reference="tf_native.multiworker:MultiWorkerBackend"),
+    "multiworker": Facts(reference="tf_native.multiworker:MultiWorkerBackend", is_open=True),
     "horovod": Facts(reference="hvd.backend:HorovodBackend"),
 }
 BACKENDS = {name: facts.reference for name, facts in FACTS.items()}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfunet import exit_codes
-from tfunet.backend import BACKENDS, Launch
+from tfunet.backend import BACKENDS, Launch, facts_of
 from tfunet.config.refs import call, resolve
 from tfunet.config.run import RunConfig
 from tfunet.machine.code_version import code_hash
@@ -31,6 +31,11 @@ from tfunet.process.watchdog import dump_stacks_when_asked, nobody_asks, pulse_t
 from tfunet.record import RunFolder
 
 LAUNCH_VARIABLE = "TFUNET_LAUNCH"
+OPEN_PORTS = (
+    "warning: {backend} opens a port on all network interfaces of each host, without a password: "
+    "whoever reaches it can read and write your files while this run lasts. See docs/security.md. "
+    "On a single machine, TFUNET_PRIVATE_NETWORK=1 closes it to others."
+)
 
 
 def launch_from(environment: Mapping[str, str]) -> Launch:
@@ -88,6 +93,10 @@ def work(config: RunConfig, path: Path) -> None:
             num_replicas=config.num_replicas,
             addresses=meeting.addresses,
         )
+    # The supervisor puts its processes into a private network.
+    is_private = meeting is None and os.environ.get("TFUNET_PRIVATE_NETWORK", "0") not in ("", "0")
+    if facts_of(config.backend).is_open and launch.process_index == 0 and not is_private:
+        print(OPEN_PORTS.format(backend=config.backend), file=sys.stderr, flush=True)
     if config.profile:
         launch = replace(launch, is_profiled=True)
     os.environ.update(cap_variables(config.cpu_memory))

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from tfunet.backend import BACKENDS
+from tfunet.backend import BACKENDS, facts_of
 from tfunet.exit_codes import CHECK_FAILED, OK
 from tfunet.machine.cores import usable_cores
 from tfunet.machine.energy import (
@@ -242,6 +242,10 @@ def backend_check(name: str, answer: Answer) -> Check:
         return Check(name=name, status=_status(answer), detail=_reason(answer), remedy=remedy)
     devices = answer.facts.get("devices")
     detail = f"works on {' and '.join(devices)}" if devices else "works"
+    if facts_of(name).is_open:
+        detail += (
+            "; ITS PORTS ARE OPEN on all network interfaces, without a password: docs/security.md"
+        )
     return Check(name=name, status="ok", detail=detail)
 
 

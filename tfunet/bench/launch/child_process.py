@@ -71,11 +71,19 @@ class Process:
 
 
 def start(
-    index: int, command: Sequence[str], cores: Sequence[int], environment: Mapping[str, str]
+    index: int,
+    command: Sequence[str],
+    cores: Sequence[int],
+    environment: Mapping[str, str],
+    network: int | None = None,
 ) -> Process:
-    """Start `command` on these cores; it dies with this process."""
+    """Start `command` on these cores, in the network that the process `network` holds.
+
+    It dies with this process.
+    """
     pulse, told = os.pipe()
-    arguments = [str(CHILD), str(os.getpid()), ",".join(map(str, cores)), *command]
+    where = ",".join(map(str, cores)) + ("" if network is None else f"@{network}")
+    arguments = [str(CHILD), str(os.getpid()), where, *command]
     popen = subprocess.Popen(
         [sys.executable, "-I", "-S", *arguments],
         stdin=subprocess.DEVNULL,

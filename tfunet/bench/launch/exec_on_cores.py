@@ -1,8 +1,9 @@
 """Runs a command in its own place: on given cores, and killed with the process that started it.
 
-Run it by its path: `python -I -S exec_on_cores.py PARENT CORES COMMAND...`. It is a program of its
-own, because a `preexec_fn` may deadlock in a parent with threads, such as a notebook. The cores and
-the death signal outlive the exec.
+Run it by its path: `python -I -S exec_on_cores.py PARENT CORES COMMAND...`. With CORES@PROCESS the
+command gets the network that the process holds (`hold_network.py`). It is a program of its own,
+because a `preexec_fn` may deadlock in a parent with threads, such as a notebook. The cores, the
+network and the death signal outlive the exec.
 """
 
 import ctypes
@@ -11,6 +12,15 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+
+
+def enter_network(holder: str) -> None:
+    """Enter the namespaces of a process: of users first, which allows to enter that of networks."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind in ("user", "net"):
+        with open(f"/proc/{holder}/ns/{kind}", "rb") as namespace:
+            if libc.setns(namespace.fileno(), 0):
+                sys.exit(f"Cannot enter the private network: {os.strerror(ctypes.get_errno())}.")
 
 
 def become(parent: int, cores: set[int], command: list[str]) -> None:
@@ -30,4 +40,7 @@ def become(parent: int, cores: set[int], command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    become(int(sys.argv[1]), {int(core) for core in sys.argv[2].split(",")}, sys.argv[3:])
+    given_cores, _, network = sys.argv[2].partition("@")
+    if network:
+        enter_network(network)
+    become(int(sys.argv[1]), {int(core) for core in given_cores.split(",")}, sys.argv[3:])

@@ -1,5 +1,6 @@
 """Launches a run on this machine, and with `elastic` once more with the processes that are left."""
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import signals_noted
 from tfunet.bench.launch.failed_process import Outcome
+from tfunet.bench.launch.private_network import private_network
 from tfunet.bench.launch.processes_to_start import fewer, plan_processes
 from tfunet.bench.launch.supervisor import Supervisor
 from tfunet.config.run import RunConfig
@@ -49,7 +51,11 @@ def launch(
     run_folder = RunFolder(folder)
     worker = [sys.executable, "-m", "tfunet.worker", str(folder)]
     run_folder.create()
-    with signals_noted() as noted, run_folder.locked():
+    with (
+        signals_noted() as noted,
+        run_folder.locked(),
+        private_network(os.environ) as network,
+    ):
         while True:
             run_folder.begin(config)
             run = Supervisor(
@@ -58,6 +64,7 @@ def launch(
                 verbose=verbose,
                 grace_seconds=grace_seconds,
                 hang_seconds=config.hang_seconds,
+                network=network,
             )
             outcome = run.run(plans, list(command or worker))
             left = fewer(config) if outcome.is_lost and config.elastic else None

@@ -50,12 +50,14 @@ class Supervisor:
         verbose: bool,
         grace_seconds: float,
         hang_seconds: float,
+        network: int | None = None,
     ) -> None:
         self.folder = folder
         self.noted = noted
         self.verbose = verbose
         self.grace_seconds = grace_seconds
         self.hang_seconds = hang_seconds
+        self.network = network
         self.screen = Screen()
         self.selector = selectors.DefaultSelector()
         self.processes: list[Process] = []
@@ -99,7 +101,8 @@ class Supervisor:
         index = plan.launch.process_index
         log = Log(self.folder.log_path(index), self.folder.open_log(index))
         self.logs.append(log)
-        process = start(index, command, plan.cores, child_environment(plan, os.environ))
+        environment = child_environment(plan, os.environ)
+        process = start(index, command, plan.cores, environment, self.network)
         self.processes.append(process)
         guard.watch(self.processes)
         beats = process.pulse, Beats(index, self.watch)

@@ -1,0 +1,110 @@
+"""Horovod's key-value store answers only the processes of a run, and only until they have met."""
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from horovod.runner.common.util.hosts import SlotInfo
+from paths import ROOT
+
+from hvd.rendezvous import Rendezvous, is_of_this_user
+
+NOBODY = 65534
+ASK = """
+import http.client, sys
+store = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=10)
+try:
+    store.request(*sys.argv[2:4], body=b"false")
+    print(store.getresponse().read())
+except (ConnectionError, http.client.HTTPException) as error:
+    print("no answer")
+"""
+MEET = """
+import socket, sys
+import numpy as np
+from hvd.backend import HorovodBackend
+from tfunet.backend import Launch
+
+index, *addresses = sys.argv[1:]
+backend = HorovodBackend(
+    Launch(process_index=int(index), process_count=2, num_replicas=2, addresses=tuple(addresses))
+)
+backend.start()
+host, port = addresses[0].split(":")
+with socket.socket() as stranger:
+    print("open" if stranger.connect_ex((host, int(port))) == 0 else "closed")
+print(backend.sum(np.ones(1))[0])
+backend.stop()
+"""
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.fixture
+def store():
+    slot = SlotInfo(
+        hostname="127.0.0.1",
+        rank=0,
+        local_rank=0,
+        cross_rank=0,
+        size=1,
+        local_size=1,
+        cross_size=1,
+    )
+    server = Rendezvous("127.0.0.1", free_port(), [slot])
+    yield server.server_address[1]
+    server.close()
+
+
+def ask(port, method, path):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request(method, path, body=b"true")
+    return connection.getresponse().read()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_another_user_of_the_machine_gets_no_answer(store, method):
+    ask(store, "PUT", "/scope/key")
+    said = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", ASK, str(store), method, "/scope/key"],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert said.stdout == "no answer\n"
+    assert ask(store, "GET", "/scope/key") == b"true"
+
+
+def test_a_connection_from_nowhere_is_nobodys():
+    assert not is_of_this_user("127.0.0.1", free_port())
+
+
+@pytest.mark.multiprocess
+def test_the_store_is_closed_once_all_are_connected():
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEET, str(index), *addresses],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    try:
+        assert [process.communicate(timeout=120)[0].split() for process in started] == [
+            ["closed", "2.0"]
+        ] * 2
+    finally:
+        for process in started:
+            process.kill()
