@@ -144,6 +144,10 @@ def test_backend_refuses_replicas_that_it_cannot_place(backend, message, tmp_pat
     assert ended.returncode == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
+    # Said once, whatever the number of processes.
+    assert ended.stderr.count("opens a port on all network interfaces") == (
+        backend == "multiworker"
+    )
 
 
 def test_unknown_key_in_a_file_is_named_with_its_near_match(tmp_path):

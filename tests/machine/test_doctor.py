@@ -58,6 +58,10 @@ def test_every_backend_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = diagnose_with(monkeypatch, {})
     assert {*BACKENDS, "energy"} <= set(rows)
     assert {rows[name].status for name in BACKENDS} == {"ok"}
+    # TensorFlow's server obeys everybody who reaches it.
+    is_open = {name for name in BACKENDS if "PORTS ARE OPEN" in rows[name].detail}
+    assert is_open == {"multiworker"}
+    assert "docs/security.md" in rows["multiworker"].detail
 
 
 @pytest.mark.usefixtures("no_programs")
