@@ -155,7 +155,9 @@ class HorovodBackend:
     @contextlib.contextmanager
     def profile(self, folder: Path) -> Iterator[None]:
         # Process 0 coordinates, and writes the timeline of all processes.
-        horovod.start_timeline(str(folder / "horovod.json"))
+        path = folder / "horovod.json"
+        path.unlink(missing_ok=True)  # Horovod would follow a link.
+        horovod.start_timeline(str(path))
         try:
             yield
         finally:
