@@ -206,7 +206,7 @@ def test_a_stranger_learns_nothing_and_is_let_go_in_time(act):
             assert time.monotonic() - began < HELLO_SECONDS + 0.5
         # The chief's random number, and no word of the run. `sealed` reads it itself.
         assert len(said) in (0, len(NUMBER))
-        assert "1 connections did not show the secret" in str(met.exception(10))
+        assert "1 connection did not show the secret" in str(met.exception(10))
 
 
 def listening(key, act):

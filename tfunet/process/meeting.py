@@ -33,6 +33,7 @@ from tfunet.process.addresses import address_of, free_port, listening
 from tfunet.process.launcher_variables import Place, ports_of
 from tfunet.process.sealed_line import SealedLine
 from tfunet.process.secret import VARIABLE as SECRET_VARIABLE
+from tfunet.process.terminal import counted
 from tfunet.process.watchdog import Beat, Pulse, Watch, from_values, to_values
 
 SECONDS_VARIABLE = "TFUNET_MEETING_SECONDS"
@@ -293,8 +294,8 @@ class Meeting:
         if not self._num_strangers:
             return ""
         return (
-            f"; {self._num_strangers} connections did not show the secret of this run, which all "
-            f"its processes read in the folder of the run, or in {SECRET_VARIABLE}"
+            f"; {counted(self._num_strangers, 'connection')} did not show the secret of this "
+            f"run, which all its processes read in the folder of the run, or in {SECRET_VARIABLE}"
         )
 
     def _forget_gone(self, addresses: dict[int, str]) -> bool:
