@@ -16,7 +16,7 @@ FLOORS = (
     ("machine", "process", "timing", "models"),
     ("learning", "graph", "data.formats", "data.augmentation"),
     ("data",),
-    ("data.layouts", "data.generated", "arguments", "swap.plan", "predict", "single"),
+    ("data.layouts", "data.generated", "arguments", "swap.plan", "predict", "single_device"),
     ("swap.arena", "swap.storage"),
     ("swap.search", "swap.rewrite"),
     ("swap.measure",),

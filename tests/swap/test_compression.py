@@ -16,7 +16,7 @@ from tfunet.graph.reader import read
 from tfunet.record import RunFolder
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.measure import profile
-from tfunet.swap.plan import chains
+from tfunet.swap.plan import slab_chains
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.exact import without_compared
 from tfunet.swap.plan.plan import Plan
@@ -255,7 +255,7 @@ def test_whole_numbers_and_narrow_ones_are_no_candidates():
 
 
 def test_split_tensors_stay_as_they_are(monkeypatch):
-    monkeypatch.setattr(chains, "MOST_SLABS", 2)
+    monkeypatch.setattr(slab_chains, "MOST_SLABS", 2)
     # With less, all is split that may be.
     callback = LargeModelSupport(
         40_000, margin=0.0, threshold_bytes=256, verbose=0, compression="bfloat16"

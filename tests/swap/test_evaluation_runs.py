@@ -17,7 +17,7 @@ from supported_runs import FEW_SLABS
 
 from tfunet.swap import LargeModelSupport, compiled
 from tfunet.swap.measure import profile
-from tfunet.swap.plan import chains, split
+from tfunet.swap.plan import slab_chains, split
 from tfunet.swap.plan.plan import WAYS, Plan
 from tfunet.swap.search.planner import Planner
 from tfunet.swap.search.strategy import Strategy
@@ -54,7 +54,7 @@ def splitting(budget=0, **options):
 
 @pytest.fixture
 def few_slabs(monkeypatch):
-    monkeypatch.setattr(chains, "MOST_SLABS", FEW_SLABS)
+    monkeypatch.setattr(slab_chains, "MOST_SLABS", FEW_SLABS)
 
 
 def test_nothing_stays_after_an_evaluation_or_a_prediction(few_slabs):

@@ -9,7 +9,6 @@ from tfunet.data.augmentation.random_streams import (
     CENTRED_STREAM,
     CROP_STREAM,
     VOXEL_STREAM,
-    crop_start,
     random_bits,
     stream_seed,
     uniform,
@@ -60,3 +59,9 @@ def patch_start(
     centred = tf.clip_by_value(voxel - size // 2, 0, shape - size)
     is_centred = (uniform([], seed_of(CENTRED_STREAM)) < foreground_share) & (present > 0)
     return tf.where(is_centred, centred, anywhere)
+
+
+def crop_start(shape: tf.Tensor, patch: Sequence[int], seed: tf.Tensor) -> tf.Tensor:
+    """Return the first voxel of a uniformly random patch in a case of `shape` (rank,), int64."""
+    room = tf.cast(shape, tf.int64) - np.asarray(patch, np.int64) + 1
+    return tf.math.floormod(tf.cast(random_bits([len(patch)], seed), tf.int64), room)

@@ -85,5 +85,5 @@ def _stamped(
     with where, tf.control_dependencies([seconds]):
         # Names of their own: Horovod knows tensors by names, which must be those of all ranks,
         # and what else is named "Identity" depends on each rank's plan of what to swap.
-        after = [tf.identity(one, name=name) for one in flat]
+        after = [tf.identity(tensor, name=name) for tensor in flat]
     return seconds, tf.nest.pack_sequence_as(values, after, expand_composites=True)

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tfunet.graph import reader
 from tfunet.swap.measure import profile, slab_times
-from tfunet.swap.plan.chains import seconds_of
 from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.slab_chains import seconds_of
 from tfunet.swap.plan.split import cut, splittable
 from tfunet.swap.storage.host import NumpyMemory
 

@@ -18,8 +18,8 @@ from tfunet.graph.slabs import Slabs
 from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, SHAPE_READERS, Trace, root
 from tfunet.machine.device import free_bytes
 from tfunet.swap.measure import slab_times
-from tfunet.swap.plan.chains import Chain, copied_seconds
 from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.slab_chains import Chain, copied_seconds
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.storage.host import Tier
 

@@ -9,7 +9,7 @@ from tfunet.graph.clock import Clock
 from tfunet.graph.op_times import MOST_OUT_OF_MEMORY, REFUSALS, made_up_numbers, repeated, signature
 from tfunet.graph.static_values import known_value
 from tfunet.graph.step import Trace
-from tfunet.swap.plan.chains import Chain, outputs_of, reached_inputs
+from tfunet.swap.plan.slab_chains import Chain, outputs_of, reached_inputs
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.rewrite.slab_graph import in_slabs
 from tfunet.swap.storage.host import Rows, Tier

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 
 from tfunet.graph.slabs import SlabRows
 from tfunet.graph.step import Op, Trace
-from tfunet.swap.plan.chains import (
+from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.placement import total_bytes
+from tfunet.swap.plan.slab_chains import (
     Chain,
     bytes_of_slab,
     height_of,
@@ -21,8 +23,6 @@ from tfunet.swap.plan.chains import (
     seconds_of,
     slabs_of,
 )
-from tfunet.swap.plan.costs import Costs
-from tfunet.swap.plan.placement import total_bytes
 
 # The share of the budget that the slab of one chain may take.
 SLAB_SHARE = 1 / 8

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfunet.graph.step import Trace
-from tfunet.swap.plan.chains import copies, copy_seconds
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.placement import swapped_bytes, swapped_in
 from tfunet.swap.plan.plan import Decision
+from tfunet.swap.plan.slab_chains import copies, copy_seconds
 from tfunet.swap.plan.split import Cut
 
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfunet.graph import slab_ops
 from tfunet.graph.step import SHAPE_READERS, Trace
-from tfunet.swap.plan.chains import Chain, reached_outputs, slabs_of
+from tfunet.swap.plan.slab_chains import Chain, reached_outputs, slabs_of
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.storage.host import Rows, Tier
 

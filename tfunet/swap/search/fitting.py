@@ -8,12 +8,12 @@ from tfunet.graph.step import Trace
 from tfunet.swap.arena.arena import Arena, Request, at_start, in_pieces, plays, requests
 from tfunet.swap.arena.detours import find, with_detours
 from tfunet.swap.arena.memory import Memory
-from tfunet.swap.plan.chains import blocks_of_slab
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.peak import at_peak
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import Action, is_on_host
 from tfunet.swap.plan.schedule import memory as memory_of
+from tfunet.swap.plan.slab_chains import blocks_of_slab
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.plan.timeline import curve, timeline
 from tfunet.swap.search.applied import as_planned, cut_as_planned, scheduled
