@@ -24,10 +24,6 @@ def write_events(run: Path, out: Path) -> Path:
 
     With large-model support it also has the scalars of the plan, and the time of each step's copies
     if that was traced.
-
-    Args:
-        run: Folder of a run, done or not.
-        out: Folder of the event file; TensorBoard shows it as a run.
     """
     path = out / "events.out.tfevents.tfunet"
     RunFolder(out).create()

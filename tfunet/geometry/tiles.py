@@ -44,9 +44,6 @@ class Tiling:
     """Windows that cover a padded image.
 
     Args:
-        extent: Spatial shape of the image.
-        before: Voxels of padding in front of it.
-        window: Spatial shape of each window.
         axes: The tiles of each axis; the windows are all combinations.
     """
 
@@ -142,9 +139,6 @@ def bands(
     """Yield the logits of the image in bands (rows, *rest, num_logits) float32, from the first.
 
     Args:
-        tiling: The tiles of the image.
-        predict: Yields the logits of windows at the given starts.
-        num_logits: Logits of a voxel.
         first_row: The row to begin at: 0, or a number that `Tiling.rows_done` returned.
     """
     rest = [len(total) for total in tiling.totals[1:]]

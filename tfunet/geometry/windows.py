@@ -16,12 +16,10 @@ class AxisWindow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """One patch of an image, and the part of it that counts.
+    """One patch of an image, and the part [core_start, core_stop) of it that counts, in its own
+    voxels.
 
-    Args:
-        start: First voxel, in the image; negative where the image is smaller than the patch.
-        core_start: First voxel that counts, in the window.
-        core_stop: One past the last voxel that counts, in the window.
+    `start` is its first voxel in the image; negative where the image is smaller than the patch.
     """
 
     start: tuple[int, ...]

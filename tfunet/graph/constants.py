@@ -17,9 +17,6 @@ def of_one_value(ops: Sequence[tf.Operation]) -> set[str]:
     """Return the names of the tensors of a step that depend on no data and have one value.
 
     The gradient of a mean is one. TensorFlow computes other large tensors anew in each step.
-
-    Args:
-        ops: The ops of the step, in order.
     """
     single: set[str] = set()  # Tensors of one value.
     fixed: set[str] = set()  # Tensors that depend on no data.

@@ -57,7 +57,6 @@ class Kind(NamedTuple):
     """Ops that take the same time.
 
     Args:
-        op: One of them.
         is_held: Whether another op reads its inputs later, so that it cannot use their memory.
         times: How many of them a step has.
         fresh: Positions of the inputs that were made or read just before: caches may have them.

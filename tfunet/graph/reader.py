@@ -80,7 +80,6 @@ def read(
 
     Args:
         ops: The ops that were made while the step was traced, from `in_order`.
-        results: Tensors that the step returns.
         compression: The type in which tensors may be stored, of
             `tfunet.config.compression.COMPRESSIONS`.
     """
@@ -172,10 +171,7 @@ def _is_kept_constant(tensor: tf.Tensor, constants: Collection[str]) -> bool:
 def _is_read_outside(tensor: tf.Tensor, names: Collection[str], last: Collection[str]) -> bool:
     """Whether an op outside of the step reads a tensor, or an op that fills another one like it.
 
-    Args:
-        tensor: The tensor.
-        names: Names of the step's ops.
-        last: Names of the ops that make what the step returns.
+    `names` are those of the step's ops, `last` of those that make what it returns.
     """
     return any(
         reader.type in ("OnesLike", "ZerosLike")

@@ -27,14 +27,10 @@ VALID = tf.compat.v1.AttrValue(s=b"VALID")
 def make(
     op: tf.Operation, slabs: Slabs, inputs: Sequence[tf.Tensor], begin: int, end: int
 ) -> list[tf.Tensor]:
-    """Return the rows of each output that belong to a slab, or the slab's part of a sum.
+    """Return the rows [begin, end) of each output that belong to a slab, or the slab's part of a
+    sum.
 
-    Args:
-        op: The op that is to run in slabs.
-        slabs: What `tfunet.graph.slab_rules.describe` says about it.
-        inputs: The rows that the slab reads of each input, or all of the input.
-        begin: First row of the slab.
-        end: One past its last row.
+    `inputs` are the rows that the slab reads of each input, or all of the input.
     """
     if op.type in CONVOLUTIONS | FILTER_GRADIENTS:
         return _convolution(op, slabs, inputs, begin, end)

@@ -196,9 +196,7 @@ def _is_option(op: tf.Operation, position: int) -> bool:
 def _keeps_rows(op: tf.Operation, *, has_rows: bool) -> bool:
     """Whether an op of SAME_ROWS leaves each row in its place, as its options say.
 
-    Args:
-        op: The op.
-        has_rows: Whether its first input has the rows of its output.
+    It `has_rows` if its first input has the rows of its output.
     """
     if op.type == "ConcatV2":
         axis = static_value(op.inputs[-1])

@@ -12,9 +12,7 @@ class SlabRows:
     Args:
         reach: From the rows of the slab to those of the tensor.
         extent: Rows of the tensor.
-        row_bytes: Bytes of one of them.
         copies: How many copies of the slab's rows are on the device while the op runs.
-        more_rows: Rows that each copy has in addition.
     """
 
     reach: Reach

@@ -76,7 +76,6 @@ class Tensor:
     """A tensor of the step.
 
     Args:
-        name: Its name in the graph.
         num_bytes: Its bytes; 0 if its shape is not known when the step is traced, or if its memory
             is not the step's.
         producer: Index of the op that makes it; -1 if it was there before the step.
@@ -115,10 +114,7 @@ class Op:
     """An op of the step.
 
     Args:
-        name: Its name in the graph.
         kind: Its type, such as "Conv3D".
-        inputs: Indices of the tensors that it reads.
-        outputs: Indices of the tensors that it makes.
         is_backward: Whether it belongs to the gradient or comes after it; in a forward pass alone,
             whether it belongs to the second part (`tfunet.graph.forward`).
         is_repeatable: Whether it may run twice: it has no state and draws no random numbers.
@@ -155,8 +151,6 @@ class Trace:
     """The ops of a step in the order in which they were traced, which is one they can run in.
 
     Args:
-        ops: The ops.
-        tensors: The tensors that they make and read.
         compression: The type in which tensors with `compressed_bytes` are stored.
         constant_bytes: Bytes of the large tensors that TensorFlow computes before the first step
             and keeps.
@@ -233,11 +227,6 @@ def without_small(
 
     A small op reads and makes no tensor of `least_bytes`, and takes less scratch memory. Tensors
     keep their indices. The tensors of small ops count as there before the step.
-
-    Args:
-        trace: The step.
-        least_bytes: Bytes from which a tensor, or scratch memory, is large.
-        scratch: Bytes that an op takes beside its outputs while it runs, by its index.
     """
     stays = [
         index

@@ -12,13 +12,6 @@ class WarmupStepDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     The linear scaling rule with gradual warm-up of Goyal et al. 2017, "Accurate, Large Minibatch
     SGD" (section 2.2).
-
-    Args:
-        start: Rate at step 0.
-        peak: Rate after the warm-up.
-        warmup_steps: Optimizer steps of the warm-up; 0 for none.
-        boundaries: Optimizer steps at which the rate is multiplied by `factor`.
-        factor: See `boundaries`.
     """
 
     def __init__(

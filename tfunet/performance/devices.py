@@ -23,12 +23,9 @@ class Device:
     """A device as its data sheet describes it.
 
     Args:
-        memory_bytes: Size of its memory.
         flops_per_second: In float32 convolutions as TensorFlow computes them: in TF32 if it can.
         half_flops_per_second: In bfloat16 or float16.
         bytes_per_second: From and to its memory.
-        link_bytes_per_second: To the host, in each direction.
-        source: Where the figures are from.
     """
 
     memory_bytes: int

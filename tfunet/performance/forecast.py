@@ -27,13 +27,9 @@ from tfunet.training.setup import compiled_model
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """The predicted memory and time of a step.
+    """The predicted memory and time of a step of some samples.
 
-    Args:
-        plan: Memory and time without the weights, the optimizer's variables and the batch.
-        resident_bytes: Memory of weights, variables and batch.
-        memory_bytes: Memory of the device.
-        samples: Samples of a step.
+    `plan` is without the weights, the optimizer's variables and the batch, which are resident.
     """
 
     plan: Plan
@@ -66,9 +62,6 @@ def forecast(
 
     Args:
         config: The replicas of a process share its limits of host memory and disk.
-        device: See `tfunet.performance.devices`.
-        memory_bytes: Replaces the memory of the device.
-        allowed: What may be done with a tensor instead of keeping it.
 
     Raises ValueError for a configuration that cannot be trained.
     """

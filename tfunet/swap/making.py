@@ -37,15 +37,10 @@ def make_plan(
     threshold_bytes: int,
     margin: float | None,
 ) -> Plan:
-    """Return a plan for a step within the memory of a device.
+    """Return a plan for a traced step within the memory of a device, which is as before the step.
 
-    Args:
-        trace: The step, as `tfunet.graph.reader.read` returns it.
-        ops: Of its graph, in the same order.
-        room: For what is given up.
-        memory: Of the device, before the step.
-        timed: What is known of the steps of a model (`tfunet.swap.measure.profile`). It grows.
-        strategy: This and the rest are described at `tfunet.swap.LargeModelSupport`.
+    `timed` is what is known of the steps of a model (`tfunet.swap.measure.profile`), and grows. The
+    arguments from `strategy` on are described at `tfunet.swap.LargeModelSupport`.
     """
     strategy = strategy.for_forward_pass() if trace.is_forward else strategy
     tiers = room.left(ops[0].graph, ops[0].device)

@@ -27,10 +27,7 @@ def timed(
     then. Without `note` nothing is added to the graph.
 
     Args:
-        name: What is timed.
-        note: Is told the name and the two times.
         part: Makes a structure of tensors from such a structure.
-        given: To `part`.
         device: Of what `part` makes; by default TensorFlow places it.
     """
     if note is None:

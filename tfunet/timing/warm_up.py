@@ -34,10 +34,7 @@ def steady_seconds(
 ) -> tuple[list[float], int]:
     """Return the times of the steps after the warm-up, and how many were left out for that.
 
-    Args:
-        step_seconds: Of all steps.
-        traced_steps: Those that traced a graph, from 1; they count for neither.
-        first: The first step that counts at all.
+    Steps that traced a graph, from 1, and those before `first` count for neither.
     """
     traced = set(traced_steps)
     untraced = [

@@ -16,14 +16,11 @@ LEAST_SECONDS = 2e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """A block of memory that an op asked its device's allocator for, or gave back.
+    """A block of memory that an op ("" if not known) asked its device's allocator for (`begins`),
+    or gave back, which has 0 bytes.
 
     Args:
-        op: Name of the op; "" where it is not known.
-        address: Of the block.
-        num_bytes: As asked for; 0 where it is given back.
-        begins: Whether it was asked for.
-        allocator: Name of the allocator, such as "GPU_0_bfc".
+        allocator: Such as "GPU_0_bfc".
         call: A number of the function call that asked for it, those of tf.data included; 0 where
             that is not known.
         seconds: When, from somewhere on.

@@ -32,7 +32,6 @@ class Measurements:
         turns: Seconds of steps with real data, with data in memory and, where asked for, without
             an average.
         parts: What result.json holds of the parts of a step.
-        step: Memory of a step.
     """
 
     elapsed_seconds: float

@@ -79,11 +79,8 @@ def dropped_samples(sample_uses: np.ndarray) -> list[int]:
 
 
 def every_voxel_once(counted: np.ndarray, expected: Sequence[int], cases: Sequence[str]) -> None:
-    """Raise CheckFailedError unless each case's voxels were counted exactly once.
-
-    Args:
-        counted: (cases,) voxels that the evaluation counted.
-        expected: (cases,) voxels that the cases have.
+    """Raise CheckFailedError unless the evaluation counted each case's voxels, (cases,), exactly
+    once.
     """
     wrong = np.flatnonzero(counted != np.asarray(expected))
     if wrong.size:

@@ -126,12 +126,7 @@ def _support(config: RunConfig, *, is_chief: bool) -> LargeModelSupport | None:
 @final
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """The data of a run: the same split, order and number of steps in every process.
-
-    Args:
-        num_left_out: Cases that cannot be used.
-        last_step: Optimizer steps of the run.
-    """
+    """The data of a run: the same split, order and number of steps in every process."""
 
     task: Task
     augmentation: Augmentation
@@ -220,11 +215,8 @@ def open_data(attempt: Attempt) -> RunData:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """The compiled model of a run.
-
-    Args:
-        average: Averages its gradients over replicas.
-        variables: Its variables and the optimizer's, in the order of a checkpoint.
+    """The compiled model of a run, with its variables and the optimizer's, in the order of a
+    checkpoint.
     """
 
     model: keras.Model

@@ -23,12 +23,8 @@ def shared_split(
 ) -> tuple[Split, int]:
     """Return the chief's split, and how many cases it leaves out.
 
-    A run that goes on keeps the split of split.json.
-
-    Args:
-        bad: Case index to what is wrong with it, for cases that cannot be used.
-
-    Raises ValueError in a process that has other cases than the chief.
+    A run that goes on keeps the split of split.json. `bad` says what is wrong with cases that
+    cannot be used. Raises ValueError in a process that has other cases than the chief.
     """
     text = b""
     if topology.is_chief:

@@ -101,11 +101,8 @@ def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need
 def block_noise(speeds: Sequence[Mapping[int, float]]) -> tuple[float, int]:
     """Return the variance of the log ratio of two cells within a repeat, and its freedom.
 
-    With cells as rows and repeats as columns, the residual of the logarithms after subtracting the
-    means of both is the noise of one cell. A ratio has twice its variance.
-
-    Args:
-        speeds: Of every cell, by repeat.
+    With cells as rows and repeats as columns of `speeds`, the residual of the logarithms after
+    subtracting the means of both is the noise of one cell. A ratio has twice its variance.
     """
     common = sorted(set.intersection(*(set(by_repeat) for by_repeat in speeds)))
     freedom = (len(speeds) - 1) * (len(common) - 1)

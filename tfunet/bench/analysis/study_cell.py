@@ -25,8 +25,6 @@ class Cell:
 
     Args:
         way: Backend with its options, which the study compares.
-        trials: All repeats; the numbers of `done` ones count.
-        speed_up: Images per second divided by those of the baseline; None without a baseline.
         speed_up_repeats: Speed-up of every repeat, against the same repeat of the baseline, or
             against its median.
         dice_difference: Mean Dice minus that of the baseline; None without a baseline.

@@ -35,15 +35,11 @@ class BudgetComparison:
     """The repeats of one combination of settings with a budget and without one.
 
     Args:
-        way: Backend with its options.
         budget: Settings of the budget: "24MiB", with limits of host and disk, and compression.
-        upper: Finished runs with the budget.
         lower: Finished runs without a budget; may be empty.
         plans: The plan of each run of `upper`: of the replica and step that need most memory.
-        measured: Measured memory of a step, for each run of `upper` that has it.
         copied_seconds: Time of the copies of a step, for each traced run of `upper`.
         ratio: Speed with the budget divided by speed without; None if a side has no runs.
-        ratio_repeats: `ratio` of every repeat.
         adjusted_p: p-value of `ratio`, adjusted for all ratios of the sweep.
     """
 

@@ -15,9 +15,7 @@ class Outcome:
     """How a run ended.
 
     Args:
-        exit_code: As in tfunet.exit_codes.
         reason: In words; empty if it ended well.
-        process: Index of the process that failed first.
         is_lost: Whether that process was killed or hangs, without an error of its own.
     """
 

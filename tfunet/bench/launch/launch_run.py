@@ -27,18 +27,16 @@ def launch(
 ) -> Outcome:
     """Run `config` in `folder` with as many processes as its backend needs, until all have ended.
 
-    The terminal shows the output of the chief, or of all processes with `verbose`. After a failure
-    it shows the last lines of the process that failed, and failure.json holds the reason.
-    log-<index>.txt holds the whole output of a process.
+    Each process runs `command`, by default the worker on this folder. The terminal shows the output
+    of the chief, or of all processes with `verbose`. After a failure it shows the last lines of the
+    process that failed, and failure.json holds the reason. log-<index>.txt holds the whole output
+    of a process.
 
     Before any process is started, ValueError says that the run is impossible (too many replicas; a
     folder in use, finished, or of other settings) and WriteError that files cannot be written.
     Afterwards the Outcome tells. In the main thread, SIGINT, SIGTERM and SIGHUP end the run, and a
-    second signal ends it at once. In other threads, signals are left to the caller.
-
-    Args:
-        command: What each process runs; by default the worker on this folder.
-        grace_seconds: Time between SIGTERM and SIGKILL.
+    second signal, or `grace_seconds`, ends it at once. In other threads, signals are left to the
+    caller.
     """
     plans = plan_processes(config, usable_cores())
     if config.elastic and len(plans) == 1:

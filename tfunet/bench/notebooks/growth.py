@@ -29,7 +29,6 @@ class Size:
     """All trials with samples of one shape.
 
     Args:
-        shape: Spatial shape of a sample.
         ways: Trials under the cap: "without" support, or by their budget, such as "swap auto".
         kept: Trials that keep all tensors and have enough memory for them.
     """
@@ -80,12 +79,9 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """What trains under a cap.
+    """What trains under the cap of a study, such as "200MiB", or "the device's memory" without one.
 
-    Args:
-        cap: Cap of the study, such as "200MiB", or "the device's memory" without one.
-        ways: "without", then the budgets.
-        sizes: From the smallest to the largest.
+    `ways` are "without", then the budgets; `sizes` are sorted.
     """
 
     cap: str

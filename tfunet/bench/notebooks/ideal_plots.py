@@ -42,13 +42,8 @@ def deviation(family: Family, styles: Styles) -> Figure | None:
 def beside_campaign(
     family: Family, runs: Sequence[CampaignRun], styles: Styles, name: str
 ) -> Figure:
-    """Draw deviation and IoU of a family on the left, those of the campaign on the right.
-
-    Args:
-        family: A family of a sweep.
-        runs: Runs of the campaign.
-        styles: Styles of the ways of the sweep.
-        name: Name of the sweep for the title.
+    """Draw deviation and IoU of a family of the sweep `name` on the left, those of the campaign on
+    the right.
     """
     # Each row shares its scale, so that it can be compared at a glance.
     figure, panels = make_panels(2, 2, 6.2, sharey="row")

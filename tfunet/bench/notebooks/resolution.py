@@ -37,7 +37,6 @@ class Resolution:
     Args:
         coarser: Voxels along each axis that the network sees as one.
         shape: Spatial shape of what the network sees.
-        trained: Runs that ended well; their Dice counts.
         failed: How the other runs ended: "without support: out of memory".
     """
 
@@ -77,11 +76,8 @@ class DataSetResolutions:
 def read_resolutions(sweep: SweepRecord, key: str = COARSER) -> tuple[DataSetResolutions, ...]:
     """Return the data sets of a sweep with finished runs at two or more resolutions.
 
-    Args:
-        sweep: Records of the sweep.
-        key: Setting of the model that makes its input coarser; 1 by default.
-
-    Raises ValueError if there is no such data set.
+    `key` is the setting of the model that makes its input coarser; 1 by default. Raises ValueError
+    if there is no such data set.
     """
     groups: dict[str, dict[int, list[TrialRecord]]] = {}
     for trial in sweep.trials:

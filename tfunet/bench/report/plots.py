@@ -55,11 +55,8 @@ class Drawing:
 
 
 def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> list[Drawing]:
-    """Return the figures for which the sweep has numbers, for the first families of cells.
-
-    Args:
-        summary: The sweep.
-        figures: Name, title, caption and function of each; by default those of a report.
+    """Return those of `figures`, (name, title, caption, function), for which the sweep has numbers,
+    for its first families of cells.
     """
     drawings = []
     styles = styles_of(summary)

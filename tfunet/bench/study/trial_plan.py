@@ -23,10 +23,8 @@ class Trial:
     Args:
         id: Name of its folder (tfunet.bench.study.trial_names).
         cell: Number of the cell; trials that differ only in the seed share it.
-        repeat: From 1.
         scaling: "strong" where global_batch was given, else "weak".
         settings: The settings that vary over the study, with dotted keys.
-        config: All settings.
     """
 
     id: str

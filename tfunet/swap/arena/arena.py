@@ -48,9 +48,7 @@ class Arena:
     def allocate(self, num_bytes: int, *, within_regions: bool = False) -> int | None:
         """Return the address of so many bytes; None where no free block is large enough.
 
-        Args:
-            num_bytes: Bytes asked for.
-            within_regions: Whether no new region may be taken for it.
+        No new region is taken for it `within_regions`.
         """
         if not num_bytes:
             return NOWHERE
@@ -90,12 +88,7 @@ class Arena:
         self.give(size, address)
 
     def extend(self, num_bytes: int, *, at_once: bool = False) -> None:
-        """Take regions until they have so many bytes, or the limit.
-
-        Args:
-            num_bytes: Bytes of all regions together.
-            at_once: Whether what is left is taken in one piece.
-        """
+        """Take regions until they have `num_bytes` together, or the limit: `at_once` in one piece."""
         while self._limit - self._left < min(num_bytes, self._limit):
             self._extend(self._left if at_once else ALIGNMENT)
 
@@ -145,12 +138,8 @@ def at_start(
     """Return the arena of a device before a step.
 
     Args:
-        limit_bytes: What the allocator has.
         first_bytes: The part that it took in small regions, before it took the rest in one.
-        resident: Bytes of each variable.
-        more_bytes: Bytes of all else that is in memory.
         hole_bytes: Free bytes between the variables and all else.
-        cut_bytes: See `Arena`.
     """
     arena = Arena(limit_bytes, cut_bytes=cut_bytes)
     later = []
@@ -199,12 +188,9 @@ class Request(NamedTuple):
 def requests(
     trace: Trace, actions: Sequence[Action], blocks: Mapping[int, Sequence[int]]
 ) -> list[Request]:
-    """Return what a step asks of an allocator, in order, without scalars, which always fit.
+    """Return what a cut step asks of an allocator, in order, without scalars, which always fit.
 
-    Args:
-        trace: The step, cut as it will run.
-        actions: Its actions.
-        blocks: Bytes that an op needs while it runs and that no tensor shows, by its index.
+    `blocks` are the bytes that an op needs while it runs and that no tensor shows, by its index.
     """
     compressed = of_compressed(trace, actions).tolist()
     asked = []
@@ -236,10 +222,8 @@ def plays(arena: Arena, asked: Sequence[Request]) -> bool:
 def failing(arena: Arena, asked: Sequence[Request], *, least_bytes: int = 0) -> int | None:
     """Return the first action of a step for which an arena has no room; None where it has.
 
-    Args:
-        arena: From `at_start`; it is used up.
-        asked: What the step asks, from `requests`. It is played through twice.
-        least_bytes: Smaller requests count as met even where there is no room.
+    `asked`, from `requests`, is played through twice, and `arena` is used up. Requests of less than
+    `least_bytes` count as met even where there is no room.
     """
 
     def allocate(num_bytes: int) -> int | None:

@@ -18,14 +18,10 @@ def of_model(
     trace: Trace,
     handles: Sequence[tf.Tensor],
 ) -> Memory:
-    """Return the memory of a device before a step.
+    """Return the memory of a device before a step of a model.
 
-    Args:
-        model: The model, whose variables are in memory.
-        limit_bytes: The budget.
-        first_bytes: See `tfunet.swap.arena.arena.at_start`.
-        trace: The step. Tensors that none of its ops makes are its batch.
-        handles: The tensors behind the trace's indices.
+    Tensors that none of the step's ops makes are its batch. For `first_bytes` see
+    `tfunet.swap.arena.arena.at_start`.
     """
     resident = variable_bytes(model)
     batch_bytes = sum(

@@ -9,7 +9,6 @@ class Memory:
     """The memory of a device as a step finds it.
 
     Args:
-        limit_bytes: The budget.
         first_bytes: See `tfunet.swap.arena.arena.at_start`.
         resident: Bytes of each variable.
         more_bytes: Bytes of all else in memory, such as the batch.

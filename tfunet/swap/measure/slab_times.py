@@ -31,13 +31,6 @@ def seconds_of_slabs(
     of its neighbours, too, small ops are less efficient, and a copy among them takes longer to
     start than one that follows another. Chains that cannot be run on made-up numbers, or find no
     room, are left out. Call it where ops run at once (`tf.init_scope`).
-
-    Args:
-        trace: The step before it was cut.
-        cut: The cut step.
-        ops: The ops of its graph.
-        tier: Where split tensors lie.
-        lasts: The last op of each chain to time.
     """
     seconds: dict[int, float] = {}
     parts = [lasts] if lasts else []

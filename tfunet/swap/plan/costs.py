@@ -18,15 +18,12 @@ class Costs:
 
     Args:
         op_seconds: Time of each op of the trace.
-        out_bytes_per_second: Speed of copies from device to host.
-        in_bytes_per_second: Speed of copies from host to device.
         copy_seconds: Time that a copy takes to start, whatever its size.
         slab_seconds: Measured time of ops in slabs, all slabs together, by the op's index.
         bytes_per_second: Speed at which an op reads and writes that only moves numbers.
         copies_overlap: Whether copies run beside computation, one in each direction.
         cast_bytes_per_second: Speed of casts to and from the compressed type, in bytes of the
             uncompressed tensor.
-        tiers: Room for swapped tensors.
         on_disk: Indices of the tensors that go on to the disk and back; see `placed`.
     """
 

@@ -55,11 +55,6 @@ def without_compared(trace: Trace) -> Trace:
 def compared(trace: Trace, cut: split.Cut, decisions: Mapping[int, Decision]) -> frozenset[int]:
     """Return the compressed tensors that an op compares with another tensor, directly or after
     something was recomputed from them.
-
-    Args:
-        trace: The step before it was cut.
-        cut: The cut step.
-        decisions: See `tfunet.swap.plan.schedule.schedule`.
     """
     tensors = cut.trace.tensors
     if not any(tensors[tensor].compressed_bytes for tensor in decisions):

@@ -36,12 +36,7 @@ def in_the_way(
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return the largest of the ops that alone exceed the budget, with bytes, and what would help.
 
-    Args:
-        trace: The step, cut as planned.
-        budget_bytes: The budget that no plan meets.
-        scratch: See `tfunet.swap.plan.schedule.memory`.
-        held: Names of the largest tensors at the peak, which are to blame where no op is.
-        allowed: What may be done with a tensor beside keeping it.
+    `held` names the largest tensors at the peak, which are to blame where no op is.
     """
     ops = largest(
         {name: size for name, size in working_sets(trace, scratch).items() if size > budget_bytes}

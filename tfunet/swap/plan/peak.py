@@ -18,11 +18,7 @@ def at_peak(
     """Return the name of the op that runs, or the tensor that is copied, at the peak, and the
     bytes of the largest tensors held then, by name, the largest first.
 
-    Args:
-        trace: The step.
-        actions: Its actions in order.
-        in_use: Bytes in use while each action runs.
-        scratch: See `tfunet.swap.plan.schedule.memory`. It is listed as "scratch of" its op.
+    Scratch memory (`tfunet.swap.plan.schedule.memory`) is listed as "scratch of" its op.
     """
     if not len(actions):
         return "", {}

@@ -15,8 +15,6 @@ class Tiers:
         host_bytes: Limit on host memory; None for no limit.
         disk_bytes: Limit on the disk, which takes what does not fit in host memory; 0 without a
             disk, None for no limit.
-        disk_out_bytes_per_second: Speed of copies from host memory to the disk.
-        disk_in_bytes_per_second: Speed of copies from the disk to host memory.
     """
 
     host_bytes: int | None = None
@@ -58,12 +56,8 @@ class Tiers:
 
 
 def with_advice(planned: Callable[[Tiers], Plan], tiers: Tiers) -> Plan:
-    """Return the plan for the tiers; where they keep it from its budget, with the host memory that
-    would help.
-
-    Args:
-        planned: Returns the plan for given tiers.
-        tiers: The room that there is.
+    """Return the plan for the tiers, as `planned` makes it; where they keep it from its budget,
+    with the host memory that would help.
     """
     plan = planned(tiers)
     if tiers.host_bytes is None or plan.peak_bytes <= plan.budget_bytes:

@@ -19,7 +19,6 @@ class Chain:
     Args:
         ops: Indices, in order. The chain runs at the place of the last op.
         rows: Rows that each of the ops has.
-        height: Rows of a slab.
     """
 
     ops: tuple[int, ...]
@@ -135,12 +134,7 @@ def seconds_of(
 ) -> float:
     """Return the time of a chain, with its copies to the host, back, and on the device.
 
-    Args:
-        trace: The step before it was cut.
-        chain: A chain of its ops.
-        kept: What `kept_rows` returns for the chain.
-        split: Tensors that are never whole on the device.
-        costs: Costs of the step's ops; of those in slabs where `slab_seconds` has them.
+    `kept` is what `kept_rows` returns for the chain.
     """
     seconds = sum(_op_seconds(trace, index, chain, costs) for index in chain.ops)
     return seconds + copied_seconds(trace, chain, kept, split, costs)

@@ -34,6 +34,8 @@ MOST_TRIALS = 6
 class Cut:
     """A step some of whose tensors are split.
 
+    Functions that take a Cut beside a trace take the trace of the step before it was cut.
+
     Args:
         trace: The step in which each chain is one op, at the place of its last; its other ops do
             nothing. Split tensors, and those inside a chain, take no memory.
@@ -167,8 +169,6 @@ def cut(
     """Return the step with some tensors split.
 
     Args:
-        trace: The step.
-        split: Some tensors of `splittable`.
         slab_bytes: What a slab may take, if that is possible; or of each chain, by its last op.
         heights: Instead, the height of the slabs of each chain, by its last op.
     """

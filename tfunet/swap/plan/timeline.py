@@ -29,10 +29,6 @@ class Timeline:
     """How long a step takes.
 
     Args:
-        step_seconds: From its first op to its last.
-        repeat_seconds: The part of it in which ops are run again.
-        exposed_seconds: The part of it in which nothing is computed because a copy is awaited.
-        copy_seconds: Time of all copies, hidden or not.
         ends: When each action is over, (actions,), in seconds.
     """
 
@@ -208,7 +204,6 @@ class _Points(NamedTuple):
     """The ops of a step in order, each a point after which a copy can stand.
 
     Args:
-        ops: The index of each op.
         use: The most bytes in use at each: while it runs, with what is repeated or copied just
             before it, (points,).
         ends: When each ends, if nothing waits for copies.

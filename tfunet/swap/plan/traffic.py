@@ -13,13 +13,7 @@ from tfunet.swap.plan.split import Cut
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """The copies of a step.
-
-    Args:
-        out_bytes: From device to host.
-        in_bytes: From host to device.
-        slab_seconds: Time of the copies that ops in slabs wait for.
-    """
+    """The copies of a step, and the time of those that ops in slabs wait for."""
 
     out_bytes: int
     in_bytes: int
@@ -29,11 +23,7 @@ class Traffic:
 def traffic(trace: Trace, cut: Cut, decisions: Mapping[int, Decision], costs: Costs) -> Traffic:
     """Return what is copied: swapped tensors once each way, and the rows of the slabs.
 
-    Args:
-        trace: The step before it was cut.
-        cut: The cut step. A row that two slabs reach is copied twice.
-        decisions: What is done with tensors, by index.
-        costs: Costs of the step before it was cut.
+    A row that two slabs reach is copied twice.
     """
     slabs = [
         copy

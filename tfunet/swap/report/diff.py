@@ -46,7 +46,6 @@ class Change:
         num_bytes: Its size; 0 if neither plan tells.
         first: Under the first plan: "keep", "swap", "swap to disk", "recompute" or "split"; if it
             is swapped in fewer bits, "swap as bfloat16".
-        second: The same under the second plan.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Difference:
     """What two plans do differently, and what they come to.
 
     Args:
-        changes: Tensors that are treated differently, the largest first.
         moved: By the names of PLACES, how many places differ.
         figures: By the names of BYTES and SECONDS, and "measured_peak_bytes" and
             "measured_step_seconds": (of the first plan, of the second); None if not known.

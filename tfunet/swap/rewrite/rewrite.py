@@ -69,12 +69,6 @@ def follow(
     neighbour or rearranges them.
 
     Args:
-        cut: The cut step.
-        trace: The step before it was cut.
-        ops: The step's ops in the order in which they were traced.
-        handles: The tensors behind the trace's indices.
-        actions: The actions of the cut step, in order.
-        tier: Where swapped tensors go.
         threshold_bytes: An op is large if it reads or writes a tensor of this size.
         serialized: Names of the ops of the forward pass that run one after the other too.
         is_placed: Whether convolutions do so too, and copies to the device if they do not run

@@ -14,13 +14,8 @@ from tfunet.swap.storage.host import Rows, Tier
 class SlabGraph:
     """Replaces ops of a step by the slabs of their chains.
 
-    Args:
-        trace: The step before it was cut.
-        cut: The cut step.
-        ops: The ops behind the indices of both.
-        handles: The tensors behind the indices of both. A tensor that a chain makes anew replaces
-            the old one here and in every op that reads it.
-        tier: Where split tensors go.
+    A tensor that a chain makes anew replaces the old one in `handles` and in every op that reads
+    it.
     """
 
     def __init__(
@@ -49,12 +44,10 @@ class SlabGraph:
     def run(
         self, chain: Chain, given: Mapping[int, tf.Tensor], before: Sequence[tf.Operation]
     ) -> tf.Operation:
-        """Make a chain run in slabs, and return the op after which all of it is done.
+        """Make a chain run in slabs after other ops, and return the op after which all of it is
+        done.
 
-        Args:
-            chain: A chain of the cut step.
-            given: Tensors that the chain reads instead of the step's own, by index.
-            before: Ops that come first.
+        The chain reads the tensors in `given`, by index, instead of the step's own.
         """
         rows_out = {tensor: self._rows[tensor] for tensor in self._cut.kept[chain.ops[-1]]}
         after, sums = in_slabs(
@@ -114,15 +107,11 @@ def in_slabs(
     """Put slabs of a chain into the graph, one after the other.
 
     Args:
-        trace: The step before it was cut.
-        ops: The ops of its graph.
-        chain: A chain of its ops.
         slabs: First row, and the row after the last, of each slab that runs.
         given: Returns the tensor to read for one that is whole on the device, from its index and
             the tensor that the op reads now.
         rows: The rows of tensors that are not whole on the device, by index.
         rows_out: Where rows go that the chain makes, by index.
-        before: Ops that come first.
 
     Returns the ops after which all is done, and the sums over the slabs, in 32 bits or more, by
     index.

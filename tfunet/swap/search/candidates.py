@@ -28,12 +28,7 @@ def may_go(trace: Trace, index: int, threshold_bytes: int) -> bool:
 class Candidates:
     """The tensors of a step that may be given up, and what giving up each of them costs.
 
-    Args:
-        trace: The step.
-        costs: Of its ops and copies.
-        allowed: What may be done with a tensor beside keeping it.
-        threshold_bytes: Smaller tensors are kept.
-        exposed: Share of a copy's time that counts as time of the step.
+    `exposed` is the share of a copy's time that counts as time of the step.
     """
 
     def __init__(

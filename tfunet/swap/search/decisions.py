@@ -18,15 +18,7 @@ SEARCHED_ACTIONS = 300_000
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A step, and what it has to fit.
-
-    Args:
-        trace: The step.
-        costs: Of its ops and copies.
-        budget_bytes: For what the step itself holds.
-        threshold_bytes: Smaller tensors are kept.
-        scratch: See `tfunet.swap.plan.schedule.memory`.
-    """
+    """A step, and what it has to fit; see `tfunet.swap.search.strategy.Strategy.plan`."""
 
     trace: Trace
     costs: Costs
@@ -72,10 +64,7 @@ class Outcome:
 
     Args:
         decisions: For tensors, by index; what is not named is kept.
-        moves: Where the copies stand.
-        actions: What the step does, in order.
         in_use: Bytes in use while each action runs.
-        times: How long the step takes.
         on_disk: Swapped tensors for which host memory has no room.
     """
 

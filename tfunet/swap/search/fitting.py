@@ -57,13 +57,8 @@ def fitted(
     room most often, with the lowest peak.
 
     Args:
-        trace: The step.
-        memory: Of the device.
         make: Returns the plan for a budget in bytes.
-        scratch: See `tfunet.swap.plan.schedule.memory`.
-        costs: Of the step.
         most_bytes: Budget to begin with instead of all that a step has.
-        takes_detours: Whether tensors may take detours.
     """
     tried: list[Plan] = []
     budget_bytes = memory.step_bytes if most_bytes is None else most_bytes
@@ -209,10 +204,8 @@ def _arenas(
     """Yield makers of the arenas that a step may begin in, with the holes of `HOLES`.
 
     Args:
-        memory: Of the device.
         shares: Share of the unknown memory that is in use; below 0, the share of the known
             memory that is gone.
-        cut_bytes: See `Arena`.
     """
     again = min(memory.more_bytes, int(MOST_AGAIN * memory.limit_bytes))
     unknown = again + int(UNKNOWN * memory.limit_bytes)

@@ -30,9 +30,6 @@ class Planner(Strategy):
     nothing else is enough: first those of the ops that are larger than the budget, then more, from
     the largest on.
 
-    Args:
-        allowed: What may be done with a tensor beside keeping it.
-
     Raises ValueError for a way that does not exist.
     """
 
@@ -91,13 +88,8 @@ class Planner(Strategy):
         choices: Sequence[Sequence[str]],
         all_kept: Outcome,
     ) -> Plan:
-        """Return the best plan that splits these tensors.
-
-        Args:
-            problem: The step and its budget.
-            tensors: To split, by index.
-            choices: Gradients that may read outputs: which, by name.
-            all_kept: The step with everything kept.
+        """Return the best plan that splits these tensors, with gradients that read outputs by
+        `choices`.
         """
         plans: list[Plan] = []
         for gradients in choices:
@@ -160,13 +152,8 @@ def _taller(problem: Problem, cut: split.Cut, best: Outcome) -> tuple[split.Cut,
 
 
 def as_plan(problem: Problem, cut: split.Cut, best: Outcome, all_kept: Outcome) -> Plan:
-    """Return an outcome as a plan, which names tensors and ops.
-
-    Args:
-        problem: The step before it was cut, and its budget.
-        cut: The step with what is split.
-        best: The outcome.
-        all_kept: The outcome with everything kept.
+    """Return an outcome as a plan, which names tensors and ops; `problem` is the step before it was
+    cut.
     """
     trace, tiers = cut.trace, problem.costs.tiers
     names = [tensor.name for tensor in trace.tensors]

@@ -35,10 +35,8 @@ class Strategy(Protocol):
         """Return a plan; compare its `peak_bytes` with `budget_bytes` to see whether it fits.
 
         Args:
-            trace: The step.
             budget_bytes: For what the step itself holds: not variables, not the batch.
             costs: Of its ops and copies, with the room for swapped tensors, which is never passed.
-            threshold_bytes: Smaller tensors are kept.
             scratch: See `tfunet.swap.plan.schedule.memory`.
         """
 

@@ -191,9 +191,7 @@ def told(plan: Plan) -> str:
 class Levels:
     """The level of each op of a step: how many ops the longest path to it has.
 
-    Args:
-        trace: The step.
-        chain: Ops of which each waits for the one before, by index, in order.
+    Each op of `chain` waits for the one before.
     """
 
     def __init__(self, trace: Trace, chain: Sequence[int] = ()) -> None:

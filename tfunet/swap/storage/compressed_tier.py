@@ -10,13 +10,8 @@ from tfunet.swap.storage.host import Rows, Tier, key_of
 
 @final
 class CompressedTier:
-    """Casts some tensors on the device to a smaller type before another tier copies them, and back
-    when they return.
-
-    Args:
-        tier: The tier that takes all tensors.
-        compression: The smaller type, such as "bfloat16".
-        names: Names of the tensors that are cast.
+    """Casts the named tensors on the device to a smaller type before another tier copies them, and
+    back when they return.
     """
 
     def __init__(self, tier: Tier, compression: str, names: Collection[str]) -> None:

@@ -15,12 +15,8 @@ from tfunet.timing.stamps import Note, timed, unordered
 class DiskTier:
     """A file that tensors are written to and read from, by way of host memory.
 
-    Host memory holds a tensor while it is read, until it is on the device.
-
-    Args:
-        file: Has room for each tensor, by its `key_of`, in the part of its function.
-        on_gpu: Whether the device is a GPU rather than a CPU.
-        note: Called with "swap out" or "swap in", begin and end of each copy in each step.
+    Host memory holds a tensor while it is read, until it is on the device. `file` has room for each
+    tensor, by its `key_of`, in the part of its function. For `note` see `NumpyMemory`.
     """
 
     def __init__(self, file: DiskFile, *, on_gpu: bool, note: Note | None = None) -> None:

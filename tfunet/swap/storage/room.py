@@ -22,13 +22,7 @@ from tfunet.timing.stamps import Note
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits on the swapped tensors of all replicas of this process.
-
-    Args:
-        host_bytes: Limit on host memory; None for none.
-        folder: Folder on the disk for the rest; None for no disk.
-        disk_bytes: Limit on the disk; None for none.
-    """
+    """Limits on the swapped tensors of all replicas of this process; None for none, or no disk."""
 
     host_bytes: int | None = None
     folder: Path | None = None
@@ -58,13 +52,8 @@ def read_limits(
 
 @final
 class Room:
-    """Holds swapped tensors while a model trains.
-
-    Args:
-        limits: The limits of all replicas of this process.
-        on_gpu: Whether the devices are GPUs.
-        num_replicas: Replicas of this process; each has an equal share.
-        note: See `tfunet.swap.storage.host.NumpyMemory`.
+    """Holds swapped tensors while a model trains, for replicas of this process that share the
+    limits equally. For `note` see `tfunet.swap.storage.host.NumpyMemory`.
     """
 
     def __init__(
