@@ -195,9 +195,9 @@ def steps_of(make, callbacks, policy="float32"):
 class AllSwapped(Strategy):
     """Swaps whatever it may, whether or not that lowers the peak."""
 
-    def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
-        trace = without_compared(trace)
-        candidates = Candidates(trace, costs, ("swap",), threshold_bytes)
+    def plan(self, problem):
+        trace = without_compared(problem.trace)
+        candidates = Candidates(dataclasses.replace(problem, trace=trace), ("swap",))
         return swapped_plan(trace, candidates.idle(schedule(trace, {}), {}))
 
 

@@ -42,10 +42,11 @@ def support(budget=0, **options):
 class SplitEvaluations(Strategy):
     """Splits what may be split of an evaluation with a budget of 0, whatever the clock says."""
 
-    def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
-        splits = trace.is_forward and budget_bytes == 0
+    def plan(self, problem):
+        trace = problem.trace
+        splits = trace.is_forward and problem.budget_bytes == 0
         plan = split_plan(trace, split.splittable(trace) if splits else ())
-        return dataclasses.replace(plan, budget_bytes=budget_bytes)
+        return dataclasses.replace(plan, budget_bytes=problem.budget_bytes)
 
 
 def splitting(budget=0, **options):
@@ -217,9 +218,9 @@ class Recorded(Strategy):
     def __init__(self, inner, asked):
         self.inner, self.asked = inner, asked
 
-    def plan(self, trace, **options):
-        self.asked.append((trace, self.inner))
-        return self.inner.plan(trace, **options)
+    def plan(self, problem):
+        self.asked.append((problem.trace, self.inner))
+        return self.inner.plan(problem)
 
     def for_forward_pass(self):
         return Recorded(self.inner.for_forward_pass(), self.asked)

@@ -15,13 +15,14 @@ from tfunet.data.task import open_task
 from tfunet.graph import reader
 from tfunet.learning import losses
 from tfunet.performance.devices import DISK_BYTES_PER_SECOND, Device, described
+from tfunet.swap.arena.arena import Memory
 from tfunet.swap.arena.device_memory import variable_bytes
-from tfunet.swap.arena.memory import Memory
-from tfunet.swap.plan.placement import Tiers, with_advice
+from tfunet.swap.plan.placement import Tiers
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.text import text
 from tfunet.swap.search.fitting import fitted
 from tfunet.swap.search.planner import Planner
+from tfunet.swap.search.strategy import Problem
 from tfunet.training.setup import compiled_model
 
 
@@ -85,22 +86,10 @@ def forecast(
         resident=variable_bytes(model),
         more_bytes=reader.num_bytes(image) + reader.num_bytes(mask) + trace.constant_bytes,
     )
-    costs = described(trace, device)
-    limits = _tiers(config)
-
-    def planned(budget_bytes: int) -> Plan:
-        return with_advice(
-            lambda tiers: Planner(allowed).plan(
-                trace,
-                budget_bytes=budget_bytes,
-                costs=replace(costs, tiers=tiers),
-                threshold_bytes=MIB,
-            ),
-            limits,
-        )
-
+    costs = replace(described(trace, device), tiers=_tiers(config))
+    problem = Problem(trace=trace, costs=costs, budget_bytes=0, threshold_bytes=MIB)
     return Forecast(
-        plan=fitted(trace, memory, planned, {}, replace(costs, tiers=limits)),
+        plan=fitted(problem, memory, Planner(allowed)),
         resident_bytes=sum(memory.resident) + memory.more_bytes,
         memory_bytes=memory.limit_bytes,
         samples=batch,

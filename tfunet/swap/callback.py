@@ -21,7 +21,7 @@ from tfunet.machine import device
 from tfunet.swap import compiled, making
 from tfunet.swap.arena import budget as budgets
 from tfunet.swap.arena import device_memory
-from tfunet.swap.arena.memory import Memory
+from tfunet.swap.arena.arena import Memory
 from tfunet.swap.plan.plan import WAYS, Plan, Way, check_plan
 from tfunet.swap.report.scalars import scalars
 from tfunet.swap.report.stopwatch import Stopwatch
@@ -378,7 +378,6 @@ class LargeModelSupport(keras.callbacks.Callback):
         cut = cut_as_planned(trace, plan)
         rewrite.follow(
             cut,
-            trace,
             ops,
             handles,
             scheduled(cut.trace, plan),

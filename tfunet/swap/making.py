@@ -8,18 +8,17 @@ import tensorflow as tf
 
 from tfunet.graph.step import Trace
 from tfunet.machine.device import device_bytes
+from tfunet.swap.arena.arena import Memory
 from tfunet.swap.arena.device_memory import more_bytes
-from tfunet.swap.arena.memory import Memory
 from tfunet.swap.arena.pieces import free_pieces
 from tfunet.swap.measure import profile
 from tfunet.swap.plan.costs import Costs
-from tfunet.swap.plan.placement import Tiers, with_advice
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import memory as memory_of
 from tfunet.swap.plan.schedule import schedule
 from tfunet.swap.search.applied import as_planned, cut_as_planned
 from tfunet.swap.search.fitting import fitted
-from tfunet.swap.search.strategy import Strategy
+from tfunet.swap.search.strategy import Problem, Strategy
 from tfunet.swap.storage.room import Room
 
 # A step that needs less than this share of the budget fits with any scratch, and in any order.
@@ -61,39 +60,23 @@ def make_plan(
         costs = replace(costs, tiers=room.timed(tiers))
     memory = _as_found(memory, trace, has_margin=margin is not None, is_near=is_near)
 
-    def make(budget_bytes: int) -> Plan:
-        def planned(tiers: Tiers) -> Plan:
-            return strategy.plan(
-                trace,
-                budget_bytes=budget_bytes,
-                costs=replace(costs, tiers=tiers),
-                threshold_bytes=threshold_bytes,
-                scratch=scratch,
-            )
+    problem = Problem(
+        trace=trace, costs=costs, budget_bytes=0, threshold_bytes=threshold_bytes, scratch=scratch
+    )
 
-        return with_advice(planned, costs.tiers)
+    def best(problem: Problem, most_bytes: int | None = None) -> Plan:
+        if margin is None:
+            return fitted(problem, memory, strategy, most_bytes)
+        left_bytes = memory.limit_bytes * (1 - margin) - sum(memory.resident)
+        budget_bytes = max(0, int(left_bytes) - trace.constant_bytes)
+        return strategy.advised(replace(problem, budget_bytes=budget_bytes))
 
-    def best(most_bytes: int | None = None) -> Plan:
-        if margin is not None:
-            left_bytes = memory.limit_bytes * (1 - margin) - sum(memory.resident)
-            return make(max(0, int(left_bytes) - trace.constant_bytes))
-        return fitted(
-            trace,
-            memory,
-            make,
-            scratch,
-            costs,
-            most_bytes=most_bytes,
-            takes_detours=strategy.takes_detours,
-        )
-
-    plan = best()
+    plan = best(problem)
     if plan.split:
         with tf.init_scope():
-            whole = as_planned(trace, plan)
-            cut = cut_as_planned(whole, plan)
-            costs = profile.with_slabs(whole, cut, ops, room.host, costs, known)
-        plan = best(plan.budget_bytes)
+            cut = cut_as_planned(as_planned(trace, plan), plan)
+            costs = profile.with_slabs(cut, ops, room.host, costs, known)
+        plan = best(replace(problem, costs=costs), plan.budget_bytes)
     timed |= known
     return plan
 

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 import tensorflow as tf
-from traces import COSTS, STEP, planned
+from traces import PROBLEM, STEP, planned
 
 from tfunet.machine import device
-from tfunet.swap.arena.arena import Request, in_pieces, plays
-from tfunet.swap.arena.memory import Memory
+from tfunet.swap.arena.arena import Memory, Request, in_pieces, plays
 from tfunet.swap.arena.pieces import free_pieces
 from tfunet.swap.search.fitting import finds_room, fitted
+from tfunet.swap.search.planner import Planner
 
 MIB = 2**20
 LIMIT_SECONDS = 120
@@ -95,6 +95,6 @@ def test_a_plan_is_made_for_the_pieces_that_are_there():
     kept = planned(64 * MIB)
     memory = Memory(limit_bytes=64 * MIB, pieces=(16 * MIB,))
     assert kept.peak_bytes > 16 * MIB
-    plan = fitted(STEP, memory, planned, {}, COSTS)
+    plan = fitted(PROBLEM, memory, Planner())
     assert plan.gives_up
     assert plan.finds_room == 1

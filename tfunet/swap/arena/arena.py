@@ -8,6 +8,7 @@ tensorflow/core/framework/bfc_allocator.h.
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from tfunet.graph.step import Trace
@@ -88,7 +89,7 @@ class Arena:
         self.give(size, address)
 
     def extend(self, num_bytes: int, *, at_once: bool = False) -> None:
-        """Take regions until they have `num_bytes` together, or the limit: `at_once` in one piece."""
+        """Take regions until they have `num_bytes` together, or the limit; `at_once` as one."""
         while self._limit - self._left < min(num_bytes, self._limit):
             self._extend(self._left if at_once else ALIGNMENT)
 
@@ -126,32 +127,43 @@ class Arena:
         del self._starts[address + size]
 
 
-def at_start(
-    limit_bytes: int,
-    *,
-    first_bytes: int,
-    resident: Sequence[int],
-    more_bytes: int,
-    hole_bytes: int = 0,
-    cut_bytes: int = 0,
-) -> Arena:
-    """Return the arena of a device before a step.
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The memory of a device as a step finds it.
 
     Args:
         first_bytes: The part that it took in small regions, before it took the rest in one.
-        hole_bytes: Free bytes between the variables and all else.
+        resident: Bytes of each variable.
+        more_bytes: Bytes of all else in memory, such as the batch.
+        pieces: Bytes of each free piece, the largest last (`arena.pieces`); empty where they are
+            not known.
     """
-    arena = Arena(limit_bytes, cut_bytes=cut_bytes)
+
+    limit_bytes: int
+    first_bytes: int = 0
+    resident: Sequence[int] = ()
+    more_bytes: int = 0
+    pieces: Sequence[int] = ()
+
+    @property
+    def step_bytes(self) -> int:
+        """The bytes that are left for a step."""
+        return max(0, self.limit_bytes - sum(self.resident) - self.more_bytes)
+
+
+def at_start(memory: Memory, *, hole_bytes: int = 0, cut_bytes: int = 0) -> Arena:
+    """Return the arena of a device before a step, with a hole between variables and all else."""
+    arena = Arena(memory.limit_bytes, cut_bytes=cut_bytes)
     later = []
-    arena.extend(first_bytes)
-    for num_bytes in resident:
+    arena.extend(memory.first_bytes)
+    for num_bytes in memory.resident:
         if arena.allocate(num_bytes, within_regions=True) is None:
             later.append(num_bytes)
-    arena.extend(limit_bytes, at_once=True)
+    arena.extend(memory.limit_bytes, at_once=True)
     if None in [arena.allocate(num_bytes) for num_bytes in later]:
         arena.fill()
     hole = arena.allocate(hole_bytes)
-    if arena.allocate(more_bytes) is None:
+    if arena.allocate(memory.more_bytes) is None:
         arena.fill()
     arena.free(hole)
     return arena

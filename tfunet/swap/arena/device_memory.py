@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfunet.graph import reader
 from tfunet.graph.step import Trace
 from tfunet.machine import device
-from tfunet.swap.arena.memory import Memory
+from tfunet.swap.arena.arena import Memory
 
 
 def of_model(

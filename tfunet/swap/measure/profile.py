@@ -119,7 +119,6 @@ def _kinds(trace: Trace, ops: Sequence[tf.Operation]) -> tuple[list[Any], dict[A
 
 
 def with_slabs(
-    trace: Trace,
     cut: Cut,
     ops: Sequence[tf.Operation],
     tier: Tier,
@@ -133,21 +132,21 @@ def with_slabs(
     slabs. For `known` see `measure`. Call it where ops run at once (`tf.init_scope`).
     """
     known = {} if known is None else known
-    keys = {last: slab_times.signature_of(trace, cut, ops, last) for last in cut.chains}
+    keys = {last: slab_times.signature_of(cut, ops, last) for last in cut.chains}
     free = free_bytes()
     wanted = {
         key: last
         for last, key in keys.items()
         if key not in known and (free is None or _chain_fits(cut.chains[last], ops, free))
     }
-    timed = slab_times.seconds_of_slabs(trace, cut, ops, type(tier), list(wanted.values()))
+    timed = slab_times.seconds_of_slabs(cut, ops, type(tier), list(wanted.values()))
     known |= {key: timed[last] for key, last in wanted.items() if last in timed}
     seconds: dict[int, float] = {}
     for last, chain in cut.chains.items():
         if keys[last] in known:
             kept = cut.kept[last]
             # Tensors that come back whole do so after the slabs.
-            copied = copied_seconds(trace, chain, kept, cut.split.union(kept), costs)
+            copied = copied_seconds(cut.whole, chain, kept, cut.split.union(kept), costs)
             parts = [0.0 if _is_free(ops[at]) else costs.op_seconds[at] for at in chain.ops]
             rest = max(0.0, known[keys[last]] - copied) / (sum(parts) or 1.0)
             seconds |= {at: rest * part for at, part in zip(chain.ops, parts, strict=True)}

@@ -1,10 +1,10 @@
 """Which swapped tensors lie in host memory and which on a disk. Pure."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from tfunet.graph.step import Trace
-from tfunet.swap.plan.plan import Decision, Plan
+from tfunet.swap.plan.plan import Decision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +53,6 @@ class Tiers:
     def has_room(self, trace: Trace, on_disk: Collection[int]) -> bool:
         """Whether the disk has room for these tensors."""
         return self.disk_bytes is None or swapped_bytes(trace, on_disk) <= self.disk_bytes
-
-
-def with_advice(planned: Callable[[Tiers], Plan], tiers: Tiers) -> Plan:
-    """Return the plan for the tiers, as `planned` makes it; where they keep it from its budget,
-    with the host memory that would help.
-    """
-    plan = planned(tiers)
-    if tiers.host_bytes is None or plan.peak_bytes <= plan.budget_bytes:
-        return plan
-    wanted = planned(replace(tiers, host_bytes=None))
-    if wanted.peak_bytes >= plan.peak_bytes:
-        return plan
-    return replace(plan, wanted_host_bytes=wanted.host_bytes, wanted_peak_bytes=wanted.peak_bytes)
 
 
 def swapped_in(decisions: Mapping[int, Decision]) -> set[int]:

@@ -7,14 +7,18 @@ each other on the same rows form a chain, and pass a slab on without the host.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tfunet.graph.slabs import SlabRows
 from tfunet.graph.step import Op, Trace
 from tfunet.swap.plan.costs import Costs
-from tfunet.swap.plan.placement import total_bytes
+from tfunet.swap.plan.placement import swapped_bytes, swapped_in, total_bytes
+from tfunet.swap.plan.plan import Decision
 from tfunet.swap.plan.slab_chains import (
     Chain,
     bytes_of_slab,
+    copies,
+    copy_seconds,
     height_of,
     kept_rows,
     outputs_of,
@@ -30,13 +34,20 @@ SLAB_SHARE = 1 / 8
 MOST_TRIALS = 6
 
 
+class Traffic(NamedTuple):
+    """The copies of a step, and the time of those that ops in slabs wait for."""
+
+    out_bytes: int
+    in_bytes: int
+    slab_seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cut:
     """A step some of whose tensors are split.
 
-    Functions that take a Cut beside a trace take the trace of the step before it was cut.
-
     Args:
+        whole: The step before it was cut.
         trace: The step in which each chain is one op, at the place of its last; its other ops do
             nothing. Split tensors, and those inside a chain, take no memory.
         chains: By the index of their last op.
@@ -46,6 +57,7 @@ class Cut:
         scratch: Bytes that a slab takes on the device, by the chain's last op.
     """
 
+    whole: Trace
     trace: Trace
     chains: Mapping[int, Chain]
     kept: Mapping[int, Sequence[int]]
@@ -62,18 +74,36 @@ class Cut:
             scratch[last] = self.scratch[last] + max(parts)
         return scratch
 
-    def costs(self, trace: Trace, costs: Costs) -> Costs:
-        """Return the costs of the cut step's ops, with their copies to and from the host.
-
-        `trace` and `costs` are those of the step before it was cut.
-        """
+    def costs(self, costs: Costs) -> Costs:
+        """Return the costs of the cut step's ops, with their copies to and from the host, from
+        those of the step before it was cut."""
         seconds = list(costs.op_seconds)
         for last, chain in self.chains.items():
-            seconds[last] = seconds_of(trace, chain, self.kept[last], self.split, costs)
+            seconds[last] = seconds_of(self.whole, chain, self.kept[last], self.split, costs)
             for index in chain.ops[:-1]:
                 seconds[index] = 0.0
-        tiers = costs.tiers.without(total_bytes(trace, self.on_host))
+        tiers = costs.tiers.without(total_bytes(self.whole, self.on_host))
         return replace(costs, op_seconds=seconds, tiers=tiers)
+
+    def traffic(self, decisions: Mapping[int, Decision], costs: Costs) -> Traffic:
+        """Return what is copied: swapped tensors once each way, and the rows of the slabs.
+
+        A row that two slabs reach is copied twice.
+        """
+        slabs = [
+            copy
+            for last, chain in self.chains.items()
+            for copy in copies(self.whole, chain, self.kept[last], self.split)
+        ]
+        swapped = swapped_in(decisions)
+        return Traffic(
+            # Tensors that slabs put together on the host are there already.
+            out_bytes=swapped_bytes(self.trace, swapped - self.on_host)
+            + sum(num_bytes for is_out, num_bytes, _ in slabs if is_out),
+            in_bytes=swapped_bytes(self.trace, swapped)
+            + sum(num_bytes for is_out, num_bytes, _ in slabs if not is_out),
+            slab_seconds=sum(copy_seconds(*copy, costs) for copy in slabs),
+        )
 
 
 def splittable(trace: Trace) -> set[int]:
@@ -187,6 +217,7 @@ def cut(
         scratch[last] = bytes_of_slab(trace, ops, height)
     on_host = split.union(*kept.values())
     return Cut(
+        whole=trace,
         trace=_cut(trace, split, chains, on_host),
         chains=chains,
         kept=kept,

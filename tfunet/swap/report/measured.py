@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tfunet.swap.plan.peak import largest
+from tfunet.swap.plan.diagnosis import largest
 
 if TYPE_CHECKING:
     from tfunet.timing.xplane import Allocation

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tfunet.config.amount import MIB
-from tfunet.swap.plan.obstacles import ALWAYS, SPLITTING
+from tfunet.swap.plan.diagnosis import ALWAYS, SPLITTING
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.measured import NOT_TOLD, Measured
 from tfunet.swap.search import tflms

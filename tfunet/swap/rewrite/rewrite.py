@@ -53,7 +53,6 @@ ORDERED_BYTES = 2**16
 
 def follow(
     cut: Cut,
-    trace: Trace,
     ops: Sequence[tf.Operation],
     handles: Sequence[tf.Tensor],
     actions: Sequence[Action],
@@ -74,8 +73,8 @@ def follow(
         is_placed: Whether convolutions do so too, and copies to the device if they do not run
             beside computation. They do in any case where tensors leave to make room.
     """
-    _read_outputs(trace, ops, handles)
-    slabs = SlabGraph(trace, cut, ops, list(handles), tier)
+    _read_outputs(cut.whole, ops, handles)
+    slabs = SlabGraph(cut, ops, list(handles), tier)
     follower = _Follower(
         cut, slabs, ops, actions, tier, threshold_bytes, frozenset(serialized), is_placed
     )

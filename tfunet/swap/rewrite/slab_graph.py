@@ -19,15 +19,9 @@ class SlabGraph:
     """
 
     def __init__(
-        self,
-        trace: Trace,
-        cut: Cut,
-        ops: Sequence[tf.Operation],
-        handles: list[tf.Tensor],
-        tier: Tier,
+        self, cut: Cut, ops: Sequence[tf.Operation], handles: list[tf.Tensor], tier: Tier
     ) -> None:
         self.handles = handles
-        self._trace = trace
         self._cut = cut
         self._ops = ops
         self._rows = {tensor: tier.rows(handles[tensor]) for tensor in cut.on_host}
@@ -51,7 +45,7 @@ class SlabGraph:
         """
         rows_out = {tensor: self._rows[tensor] for tensor in self._cut.kept[chain.ops[-1]]}
         after, sums = in_slabs(
-            self._trace,
+            self._cut.whole,
             self._ops,
             chain,
             chain.slabs,

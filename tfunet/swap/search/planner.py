@@ -4,19 +4,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from tfunet.graph.step import Trace
 from tfunet.swap.plan import split
 from tfunet.swap.plan.activations import from_outputs, reading_outputs
-from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.diagnosis import at_peak, in_the_way, largest_op
 from tfunet.swap.plan.exact import compared, uncompressed, without_compared
-from tfunet.swap.plan.obstacles import in_the_way, working_sets
-from tfunet.swap.plan.peak import at_peak
 from tfunet.swap.plan.placement import swapped_bytes, total_bytes
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.plan.timeline import curve
-from tfunet.swap.plan.traffic import traffic
-from tfunet.swap.search.decisions import Outcome, Problem, best_outcome
-from tfunet.swap.search.strategy import Strategy
+from tfunet.swap.search.decisions import best_outcome
+from tfunet.swap.search.strategy import Outcome, Problem, Strategy
 
 
 @final
@@ -41,38 +37,24 @@ class Planner(Strategy):
             known = ", ".join(map(repr, WAYS))
             raise ValueError(f"allowed={tuple(self.allowed)} has {unknown}. Known: {known}.")
 
-    def plan(
-        self,
-        trace: Trace,
-        *,
-        budget_bytes: int,
-        costs: Costs,
-        threshold_bytes: int,
-        scratch: Mapping[int, int] | None = None,
-    ) -> Plan:
+    def plan(self, problem: Problem) -> Plan:
         """Return the plan, as `Strategy.plan` says."""
-        trace = without_compared(trace)
-        problem = Problem(
-            trace=trace,
-            costs=costs,
-            budget_bytes=budget_bytes,
-            threshold_bytes=threshold_bytes,
-            scratch=scratch or {},
-        )
+        trace, budget_bytes = without_compared(problem.trace), problem.budget_bytes
+        problem = replace(problem, trace=trace)
         all_kept = problem.weigh({})
         choices: list[list[str]] = [[]]
         if all_kept.peak_bytes > budget_bytes and not trace.is_forward:
             # An output that is read twice stays in between, where its input would not have to.
-            gradients = from_outputs(trace, threshold_bytes)
+            gradients = from_outputs(trace, problem.threshold_bytes)
             choices = [gradients, []] if gradients else choices
         best = self._with_split(problem, (), choices, all_kept)
         if "split" not in self.allowed:
             return best
         for tensors in split.trials(
-            trace, budget_bytes=budget_bytes, threshold_bytes=threshold_bytes
+            trace, budget_bytes=budget_bytes, threshold_bytes=problem.threshold_bytes
         ):
             # Slabs come from and go to host memory.
-            host_bytes = costs.tiers.host_bytes
+            host_bytes = problem.costs.tiers.host_bytes
             has_room = host_bytes is None or total_bytes(trace, tensors) <= host_bytes
             if best.peak_bytes <= budget_bytes or not has_room:
                 break
@@ -106,11 +88,12 @@ class Planner(Strategy):
         ways = [way for way in self.allowed if way != "split"]
         while True:
             best = best_outcome(_cut_problem(problem, cut), ways)
-            as_they_are = compared(problem.trace, cut, best.decisions)
+            as_they_are = compared(cut, best.decisions)
             if not as_they_are:
                 break
             problem = replace(problem, trace=uncompressed(problem.trace, as_they_are))
-            cut = replace(cut, trace=uncompressed(cut.trace, as_they_are))
+            trace = uncompressed(cut.trace, as_they_are)
+            cut = replace(cut, trace=trace, whole=problem.trace)
         if cut.chains:
             cut, best = _taller(problem, cut, best)
         plan = as_plan(problem, cut, best, all_kept)
@@ -131,7 +114,7 @@ def _cut_problem(problem: Problem, cut: split.Cut) -> Problem:
     return replace(
         problem,
         trace=cut.trace,
-        costs=cut.costs(problem.trace, problem.costs),
+        costs=cut.costs(problem.costs),
         scratch=cut.scratch_with(problem.scratch),
     )
 
@@ -158,7 +141,7 @@ def as_plan(problem: Problem, cut: split.Cut, best: Outcome, all_kept: Outcome) 
     trace, tiers = cut.trace, problem.costs.tiers
     names = [tensor.name for tensor in trace.tensors]
     scratch = cut.scratch_with(problem.scratch)
-    copied = traffic(problem.trace, cut, best.decisions, problem.costs)
+    copied = cut.traffic(best.decisions, problem.costs)
     floor_bytes, floor_op = largest_op(trace, scratch)
     peak_op, peak_tensors = at_peak(trace, best.actions, best.in_use, scratch)
     given_up = [*sorted(cut.on_host), *sorted(best.decisions.keys() - cut.on_host)]
@@ -208,10 +191,3 @@ def as_plan(problem: Problem, cut: split.Cut, best: Outcome, all_kept: Outcome) 
         # In the cut step, split tensors have no bytes.
         tensor_bytes={names[index]: problem.trace.tensors[index].num_bytes for index in given_up},
     )
-
-
-def largest_op(trace: Trace, scratch: Mapping[int, int]) -> tuple[int, str]:
-    """Return the most bytes that a single op reads, makes and needs at once, and its name."""
-    sizes = working_sets(trace, scratch)
-    name = max(sizes, key=lambda op: sizes[op], default="")
-    return sizes.get(name, 0), name

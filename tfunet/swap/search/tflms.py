@@ -19,9 +19,8 @@ from tfunet.swap.plan.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.plan.schedule import Action, Copy, schedule
 from tfunet.swap.plan.timeline import Moves, moved, overlap
 from tfunet.swap.search.candidates import may_go
-from tfunet.swap.search.decisions import Problem
 from tfunet.swap.search.planner import Planner, as_plan
-from tfunet.swap.search.strategy import Strategy
+from tfunet.swap.search.strategy import Problem, Strategy
 
 AUTO = -1  # In TFLMS v2 this value means: find the best one.
 NO_LIMIT_BYTES = 2**62
@@ -126,35 +125,21 @@ class Rule(Strategy):
                 "like replace. Leave out one of the two: TFLMS swapped tensors as they are."
             )
 
-    def plan(
-        self,
-        trace: Trace,
-        *,
-        budget_bytes: int,
-        costs: Costs,
-        threshold_bytes: int,
-        scratch: Mapping[int, int] | None = None,
-    ) -> Plan:
+    def plan(self, problem: Problem) -> Plan:
         """Return the plan, as `Strategy.plan` says.
 
         Raises ValueError for levels that the step does not have.
         """
-        problem = Problem(
-            trace=trace,
-            costs=costs,
-            budget_bytes=budget_bytes,
-            threshold_bytes=threshold_bytes,
-            scratch=scratch or {},
-        )
+        trace, costs = problem.trace, problem.costs
         levels = Levels(trace)
-        serialized = _serialized(trace, levels, self, threshold_bytes)
+        serialized = _serialized(trace, levels, self, problem.threshold_bytes)
         # Distances are counted after that, as there.
         levels = Levels(trace, serialized)
-        readers = _readers(trace, threshold_bytes)
+        readers = _readers(trace, problem.threshold_bytes)
 
         def fits(trial: _Values) -> bool:
             actions = _swaps(trace, levels, readers, trial, costs).actions(trace)
-            return int(problem.memory(actions).max(initial=0)) <= budget_bytes
+            return int(problem.memory(actions).max(initial=0)) <= problem.budget_bytes
 
         values = _filled(self, fits, levels.count, costs.copies_overlap)
         swaps = _swaps(trace, levels, readers, values, costs)
@@ -293,15 +278,10 @@ def _readers(trace: Trace, threshold_bytes: int) -> dict[int, list[int]]:
     readers: dict[int, list[int]] = {}
     for position, op in enumerate(trace.ops):
         if op.is_backward:
-            for tensor in {root(trace, index) for index in op.inputs if _is_forward(trace, index)}:
+            for tensor in {root(trace, index) for index in op.inputs if trace.is_of_forward(index)}:
                 if may_go(trace, tensor, threshold_bytes):
                     readers.setdefault(tensor, []).append(position)
     return readers
-
-
-def _is_forward(trace: Trace, tensor: int) -> bool:
-    producer = trace.tensors[tensor].producer
-    return producer >= 0 and not trace.ops[producer].is_backward
 
 
 def _grouped(readers: Collection[int], levels: Levels, num_levels: int) -> list[list[int]]:
