@@ -47,7 +47,7 @@ WITHOUT_TENSORFLOW = (
     *("bench/**/*", "commands/*", "config/*", "files/*", "export/mlperf", "export/perfetto"),
     *("geometry/reach", "geometry/tiles", "geometry/windows"),
     *("learning/__init__", "learning/scores", "models/__init__"),
-    *(f"machine/{name}" for name in ("__init__", "code_version", "cores", "cpu_memory", "doctor")),
+    *(f"machine/{name}" for name in ("__init__", "cores", "cpu_memory", "doctor")),
     *(f"machine/{name}" for name in ("energy", "environment", "probes")),
     *("process/*", "timing/__init__", "timing/recorded", "timing/spans", "timing/warm_up"),
     *(f"data/{name}" for name in ("__init__", "cache*", "check", "foreground", "image_files")),

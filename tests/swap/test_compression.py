@@ -24,10 +24,9 @@ from tfunet.swap.plan.schedule import schedule
 from tfunet.swap.report.text import text
 from tfunet.swap.search.candidates import Candidates
 from tfunet.swap.search.strategy import Strategy
-from tfunet.swap.storage.compressed_tier import CompressedTier
 from tfunet.swap.storage.disk import DiskFile
-from tfunet.swap.storage.disk_tier import DiskTier, HostAndDisk
 from tfunet.swap.storage.host import NumpyMemory, function_of, key_of
+from tfunet.swap.storage.tiers import CompressedTier, DiskTier, HostAndDisk
 
 NUMBERS = [0.0, -0.0, 1.0, 1 / 3, -1e-30, 3e38, 1 + 2**-8, 1 + 3 * 2**-8, np.inf, -np.inf, np.nan]
 

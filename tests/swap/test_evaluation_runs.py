@@ -189,13 +189,13 @@ def test_an_evaluation_that_fits_keeps_its_graph(few_slabs):
 
 def test_what_was_timed_in_training_is_not_timed_again_in_evaluation(monkeypatch):
     taken = []
-    take = profile.take
+    take = profile.op_times.take
 
     def spied(kinds):
         taken.append([kind.op.type for kind in kinds])
         return take(kinds)
 
-    monkeypatch.setattr(profile, "take", spied)
+    monkeypatch.setattr(profile.op_times, "take", spied)
     monkeypatch.setattr(profile, "SMALL_BYTES", 2**8)
     model, image, mask = compiled_model()
     callback = support(allowed=["swap"])

@@ -25,7 +25,7 @@ from tfunet.bench.records.sweep_record import (
     read_sweep,
 )
 from tfunet.bench.study.hopeless import read_rule
-from tfunet.machine.code_version import code_hash
+from tfunet.machine.environment import code_hash
 from tfunet.record import RunFolder
 
 # As srun 22.05 prints it: "srun: error: n10: task 1: Killed", "srun: error: n2: tasks 0-1: Exited

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tfunet.config.compression import COMPRESSIONS
 from tfunet.graph import slab_rules
-from tfunet.graph.constants import of_one_value
 from tfunet.graph.regrouped import SUMS, made_by, regrouped
+from tfunet.graph.static_values import of_one_value
 from tfunet.graph.step import FUSED_WITH_BIAS, READS, SHAPE_READERS, Op, Tensor, Trace, root
 
 # Ops between replicas: an op that ran twice in one replica would wait for the others for ever.

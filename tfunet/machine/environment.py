@@ -1,5 +1,6 @@
-"""The machine and the software of a run, for env.json. Imports no TensorFlow."""
+"""The machine and the software of a run, for env.json; a hash of its code. No TensorFlow."""
 
+import hashlib
 import os
 import platform
 import re
@@ -26,6 +27,7 @@ PACKAGES = (
     "nvidia-cudnn-cu12",
     "nvidia-nccl-cu12",
 )
+OWN_PACKAGES = ("tfunet", "tf_native", "hvd")
 GPU_FIELDS = ("index", "name", "memory.total", "driver_version", "pci.bus_id")
 SLURM_VARIABLES = (
     "SLURM_JOB_ID",
@@ -109,6 +111,17 @@ def launcher(variables: Mapping[str, str]) -> str:
     if "OMPI_COMM_WORLD_RANK" in variables or "PMI_RANK" in variables:
         return "mpi"
     return "none"
+
+
+def code_hash() -> str:
+    """Return 12 hex digits that change whenever a Python file of the project changes."""
+    root = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for package in OWN_PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(f"{path.relative_to(root)}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _version(package: str) -> str | None:

@@ -19,12 +19,10 @@ from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.graph.step import Trace
 from tfunet.machine import device
 from tfunet.swap import compiled, making
-from tfunet.swap.arena import budget as budgets
 from tfunet.swap.arena import device_memory
 from tfunet.swap.arena.arena import Memory
 from tfunet.swap.plan.plan import WAYS, Plan, Way, check_plan
 from tfunet.swap.report.scalars import scalars
-from tfunet.swap.report.stopwatch import Stopwatch
 from tfunet.swap.report.text import (
     begin_line,
     end_line,
@@ -39,6 +37,7 @@ from tfunet.swap.search.planner import Planner
 from tfunet.swap.search.strategy import Strategy
 from tfunet.swap.storage.room import Room, local_replicas, read_limits
 from tfunet.timing.stamps import Note
+from tfunet.timing.warm_up import Stopwatch
 
 SCALAR = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
@@ -283,7 +282,10 @@ class LargeModelSupport(keras.callbacks.Callback):
             self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
         )
         self._memory = partial(
-            device_memory.of_model, model, budgets.in_bytes(self.budget), budgets.join_regions()
+            device_memory.of_model,
+            model,
+            device_memory.in_bytes(self.budget),
+            device_memory.join_regions(),
         )
         steps = {
             "train_step": taken_over(model.train_step, self._rewrite),

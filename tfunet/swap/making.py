@@ -9,8 +9,7 @@ import tensorflow as tf
 from tfunet.graph.step import Trace
 from tfunet.machine.device import device_bytes
 from tfunet.swap.arena.arena import Memory
-from tfunet.swap.arena.device_memory import more_bytes
-from tfunet.swap.arena.pieces import free_pieces
+from tfunet.swap.arena.device_memory import free_pieces, more_bytes
 from tfunet.swap.measure import profile
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.plan import Plan

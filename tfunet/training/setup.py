@@ -28,7 +28,7 @@ from tfunet.machine.environment import environment
 from tfunet.models.make import make_model
 from tfunet.record import RunFolder
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.arena.budget import join_regions
+from tfunet.swap.arena.device_memory import join_regions
 from tfunet.timing.spans import Spans
 from tfunet.timing.stamps import Note
 from tfunet.training.preflight import Preflight, inspect

@@ -12,7 +12,7 @@ from strategies import ForBudget
 from traces import MIB, PROBLEM, STEP, planned
 
 from tfunet.swap.arena.arena import ALIGNMENT, Arena, Memory, Request, at_start, plays
-from tfunet.swap.arena.budget import SCALARS
+from tfunet.swap.arena.device_memory import SCALARS
 from tfunet.swap.report.text import begin_line
 from tfunet.swap.search.fitting import finds_room, fitted
 from tfunet.swap.search.planner import Planner
@@ -24,9 +24,9 @@ REAL = """
 import json, sys
 import tensorflow as tf
 from tfunet.machine import device
-from tfunet.swap.arena import budget
+from tfunet.swap.arena.device_memory import join_regions
 joined, sizes = json.loads(sys.argv[1])
-first = budget.join_regions() if joined else 0
+first = join_regions() if joined else 0
 held, used = {}, [device.used_bytes()[0] if joined else 0]
 for number, size in sizes:
     if size:

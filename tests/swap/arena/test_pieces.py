@@ -11,7 +11,7 @@ from traces import PROBLEM, STEP, planned
 
 from tfunet.machine import device
 from tfunet.swap.arena.arena import Memory, Request, in_pieces, plays
-from tfunet.swap.arena.pieces import free_pieces
+from tfunet.swap.arena.device_memory import free_pieces
 from tfunet.swap.search.fitting import finds_room, fitted
 from tfunet.swap.search.planner import Planner
 
@@ -23,9 +23,8 @@ HOLES = """
 import json, sys
 import tensorflow as tf
 from tfunet.machine import device
-from tfunet.swap.arena import budget
-from tfunet.swap.arena.pieces import free_pieces
-budget.join_regions()
+from tfunet.swap.arena.device_memory import free_pieces, join_regions
+join_regions()
 held = [tf.raw_ops.Empty(shape=[int(size * 2**20)], dtype=tf.uint8) for size in (3, 1.5, 5, 2, 9)]
 del held[1], held[2]
 device.forget_peak()

@@ -89,7 +89,7 @@ def job_script(
 ) -> str:
     """Return the text of the job script at `path` for a sweep's folder.
 
-    `code` is the hash of the planned code (`tfunet.machine.code_version.code_hash`), `python` the
+    `code` is the hash of the planned code (`tfunet.machine.environment.code_hash`), `python` the
     interpreter of the trials and `cwd` their working folder, which paths of data sets are relative
     to.
     """

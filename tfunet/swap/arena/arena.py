@@ -135,8 +135,8 @@ class Memory:
         first_bytes: The part that it took in small regions, before it took the rest in one.
         resident: Bytes of each variable.
         more_bytes: Bytes of all else in memory, such as the batch.
-        pieces: Bytes of each free piece, the largest last (`arena.pieces`); empty where they are
-            not known.
+        pieces: Bytes of each free piece, the largest last; empty where they are not known
+            (`device_memory.free_pieces`).
     """
 
     limit_bytes: int

@@ -11,22 +11,10 @@ from typing import NamedTuple
 
 from tfunet.graph.slabs import SlabRows
 from tfunet.graph.step import Op, Trace
+from tfunet.swap.plan import slab_chains
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.placement import swapped_bytes, swapped_in, total_bytes
 from tfunet.swap.plan.plan import Decision
-from tfunet.swap.plan.slab_chains import (
-    Chain,
-    bytes_of_slab,
-    copies,
-    copy_seconds,
-    height_of,
-    kept_rows,
-    outputs_of,
-    reached_inputs,
-    readers_of,
-    seconds_of,
-    slabs_of,
-)
 
 # The share of the budget that the slab of one chain may take.
 SLAB_SHARE = 1 / 8
@@ -59,7 +47,7 @@ class Cut:
 
     whole: Trace
     trace: Trace
-    chains: Mapping[int, Chain]
+    chains: Mapping[int, slab_chains.Chain]
     kept: Mapping[int, Sequence[int]]
     split: frozenset[int]
     on_host: frozenset[int]
@@ -79,7 +67,9 @@ class Cut:
         those of the step before it was cut."""
         seconds = list(costs.op_seconds)
         for last, chain in self.chains.items():
-            seconds[last] = seconds_of(self.whole, chain, self.kept[last], self.split, costs)
+            seconds[last] = slab_chains.seconds_of(
+                self.whole, chain, self.kept[last], self.split, costs
+            )
             for index in chain.ops[:-1]:
                 seconds[index] = 0.0
         tiers = costs.tiers.without(total_bytes(self.whole, self.on_host))
@@ -93,7 +83,7 @@ class Cut:
         slabs = [
             copy
             for last, chain in self.chains.items()
-            for copy in copies(self.whole, chain, self.kept[last], self.split)
+            for copy in slab_chains.copies(self.whole, chain, self.kept[last], self.split)
         ]
         swapped = swapped_in(decisions)
         return Traffic(
@@ -102,14 +92,14 @@ class Cut:
             + sum(num_bytes for is_out, num_bytes, _ in slabs if is_out),
             in_bytes=swapped_bytes(self.trace, swapped)
             + sum(num_bytes for is_out, num_bytes, _ in slabs if not is_out),
-            slab_seconds=sum(copy_seconds(*copy, costs) for copy in slabs),
+            slab_seconds=sum(slab_chains.copy_seconds(*copy, costs) for copy in slabs),
         )
 
 
 def splittable(trace: Trace) -> set[int]:
     """Return the tensors that can be split: all ops that make or read them can run in slabs."""
     tensors = set()
-    readers = readers_of(trace)
+    readers = slab_chains.readers_of(trace)
     for index, tensor in enumerate(trace.tensors):
         if not tensor.num_bytes or tensor.is_result or tensor.is_passed_on:
             continue
@@ -130,7 +120,7 @@ def _made_rows(trace: Trace, tensor: int) -> SlabRows | None:
 def _takes_rows(trace: Trace, op: int, tensor: int, readers: Mapping[int, Sequence[int]]) -> bool:
     """Whether an op that touches a tensor, and the ops it must run with, can run in slabs of it."""
     described = trace.ops[op]
-    if described.slabs is None or (tensor, None) in reached_inputs(described):
+    if described.slabs is None or (tensor, None) in slab_chains.reached_inputs(described):
         return False
     return all(_runs_with(trace, *pair) for pair in _passing_on(trace, op, readers))
 
@@ -203,18 +193,18 @@ def cut(
         heights: Instead, the height of the slabs of each chain, by its last op.
     """
     split = frozenset(split)
-    readers = readers_of(trace)
+    readers = slab_chains.readers_of(trace)
     chains, kept, scratch = {}, {}, {}
     for ops in _chains(trace, split):
-        last, rows = ops[-1], slabs_of(trace.ops[ops[0]]).rows
+        last, rows = ops[-1], slab_chains.slabs_of(trace.ops[ops[0]]).rows
         most = slab_bytes if isinstance(slab_bytes, int) else slab_bytes[last]
-        height = (heights or {}).get(last) or height_of(trace, ops, most)
-        all_slabs = [slabs_of(trace.ops[index]) for index in ops]
+        height = (heights or {}).get(last) or slab_chains.height_of(trace, ops, most)
+        all_slabs = [slab_chains.slabs_of(trace.ops[index]) for index in ops]
         if {slabs.rows for slabs in all_slabs} != {rows} or height % all_slabs[-1].unit:
             raise ValueError(f"{trace.ops[last].name} cannot run in slabs of {height} rows.")
-        chains[last] = Chain(ops=ops, rows=rows, height=height)
-        kept[last] = kept_rows(trace, ops, readers)
-        scratch[last] = bytes_of_slab(trace, ops, height)
+        chains[last] = slab_chains.Chain(ops=ops, rows=rows, height=height)
+        kept[last] = slab_chains.kept_rows(trace, ops, readers)
+        scratch[last] = slab_chains.bytes_of_slab(trace, ops, height)
     on_host = split.union(*kept.values())
     return Cut(
         whole=trace,
@@ -235,7 +225,7 @@ def touched(trace: Trace, split: Collection[int]) -> set[int]:
         for index, op in enumerate(trace.ops)
         if any(tensor in split for tensor in (*op.inputs, *op.outputs))
     }
-    readers = readers_of(trace)
+    readers = slab_chains.readers_of(trace)
     for index in tuple(ops):
         ops.update(*_passing_on(trace, index, readers))
     return ops
@@ -271,7 +261,7 @@ def _joins(trace: Trace, chain: list[int], made: set[int], op: Op) -> bool:
     if slabs is None or first is None or (slabs.rows, slabs.unit) != (first.rows, first.unit):
         return False
     follows = False
-    for tensor, reach in reached_inputs(op):
+    for tensor, reach in slab_chains.reached_inputs(op):
         if tensor in made:
             made_rows = _made_rows(trace, tensor)
             if not (reach and reach.reach.is_same and made_rows and made_rows.reach.is_same):
@@ -283,16 +273,19 @@ def _joins(trace: Trace, chain: list[int], made: set[int], op: Op) -> bool:
 
 
 def _cut(
-    trace: Trace, split: frozenset[int], chains: Mapping[int, Chain], on_host: Collection[int]
+    trace: Trace,
+    split: frozenset[int],
+    chains: Mapping[int, slab_chains.Chain],
+    on_host: Collection[int],
 ) -> Trace:
     ops, tensors = list(trace.ops), list(trace.tensors)
-    readers = readers_of(trace)
+    readers = slab_chains.readers_of(trace)
     for tensor in on_host:
         tensors[tensor] = replace(tensors[tensor], compressed_bytes=0)
     for tensor in split:
         tensors[tensor] = replace(tensors[tensor], num_bytes=0)
     for last, chain in chains.items():
-        inside = outputs_of(trace, chain.ops)
+        inside = slab_chains.outputs_of(trace, chain.ops)
         inputs: dict[int, None] = {}
         outputs: dict[int, None] = {}
         for index in chain.ops:

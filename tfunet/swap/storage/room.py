@@ -13,10 +13,9 @@ from tfunet.files.atomic import WriteError
 from tfunet.graph.step import Trace
 from tfunet.swap.plan.placement import Tiers
 from tfunet.swap.plan.plan import Plan
-from tfunet.swap.storage.compressed_tier import CompressedTier
 from tfunet.swap.storage.disk import DiskFile, check_folder
-from tfunet.swap.storage.disk_tier import DiskTier, HostAndDisk
 from tfunet.swap.storage.host import HostMemory, NumpyMemory, Tier, function_of, key_of
+from tfunet.swap.storage.tiers import CompressedTier, DiskTier, HostAndDisk
 from tfunet.timing.stamps import Note
 
 
