@@ -66,13 +66,8 @@ def kernel_reach(
 ) -> Reach:
     """Return the reach of a convolution or a pooling, or of a transposed convolution.
 
-    Args:
-        kernel: Rows of the kernel, or of the window of a pooling.
-        stride: Rows of the input from one row of the output to the next.
-        dilation: Rows from one row of the kernel to the next.
-        same_extent: Rows of the input (of the output, if transposed) if the padding is "same";
-            None if it is "valid".
-        transposed: Whether it is a transposed convolution.
+    If the padding is "same", it is for `same_extent` rows of the input (of the output, if
+    transposed).
     """
     size = (kernel - 1) * dilation + 1
     before = 0

@@ -246,7 +246,6 @@ def _num_bytes(tensors: Sequence[tf.Tensor | None]) -> int:
 
 
 def _run(kind: Kind, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
-    """Return the first output of an op, or of a slab of it."""
     op = kind.op
     with tf.device(op.device or None):
         if kind.slab is None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import tensorflow as tf
 
-from tfunet.config.compression import COMPRESSIONS
+from tfunet.config.memory import COMPRESSIONS
 from tfunet.graph import slab_rules
 from tfunet.graph.regrouped import SUMS, made_by, regrouped
 from tfunet.graph.static_values import of_one_value
@@ -81,7 +81,7 @@ def read(
     Args:
         ops: The ops that were made while the step was traced, from `in_order`.
         compression: The type in which tensors may be stored, of
-            `tfunet.config.compression.COMPRESSIONS`.
+            `tfunet.config.memory.COMPRESSIONS`.
     """
     names = {op.name for op in ops}
     returned = {tensor.name for tensor in results}
@@ -120,11 +120,12 @@ def read(
     in_backward = False
     for position, op in enumerate(ops):
         in_backward = in_backward or is_backward(op)
+        read_inputs = () if op.type in SHAPE_READERS else op.inputs
         traced_ops.append(
             Op(
                 name=op.name,
                 kind=op.type,
-                inputs=tuple(index(tensor, -1) for tensor in _read_inputs(op)),
+                inputs=tuple(index(tensor, -1) for tensor in read_inputs),
                 outputs=tuple(index(tensor, position) for tensor in op.outputs),
                 is_backward=in_backward,
                 is_repeatable=_is_repeatable(op),
@@ -237,10 +238,6 @@ def _is_inner(op: tf.Operation) -> bool:
         return False
     readers = [reader.type for reader in op.outputs[0].consumers()]
     return [kind for kind in readers if kind not in SHAPE_READERS] == ["BiasAdd"]
-
-
-def _read_inputs(op: tf.Operation) -> Sequence[tf.Tensor]:
-    return () if op.type in SHAPE_READERS else op.inputs
 
 
 def _is_repeatable(op: tf.Operation) -> bool:

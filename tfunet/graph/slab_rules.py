@@ -11,18 +11,10 @@ from math import prod
 import tensorflow as tf
 
 from tfunet.geometry.reach import Reach
+from tfunet.graph import window_axes as windows
 from tfunet.graph.slabs import SlabRows, Slabs
 from tfunet.graph.static_values import static_value
 from tfunet.graph.step import ALIASES, IN_PLACE
-from tfunet.graph.window_axes import (
-    CONVOLUTIONS,
-    FILTER_GRADIENTS,
-    INPUT_GRADIENTS,
-    POOL_GRADIENTS,
-    POOLS,
-    channels_last,
-    window_axes,
-)
 
 # TensorFlow runs a convolution of one spatial axis as one of two, the first of them one row high.
 LEAST_RANK = 4
@@ -64,7 +56,7 @@ def describe(op: tf.Operation) -> Slabs | None:
     )
     if not is_known or not op.outputs or is_held:
         return None
-    if op.type in ("BiasAdd", "BiasAddGrad") and not channels_last(op):
+    if op.type in ("BiasAdd", "BiasAddGrad") and not windows.channels_last(op):
         return None
     if max(tensor.shape.rank for tensor in tensors) < LEAST_RANK:
         return None
@@ -73,9 +65,9 @@ def describe(op: tf.Operation) -> Slabs | None:
 
 
 def _slabs(op: tf.Operation) -> Slabs | None:
-    if op.type in CONVOLUTIONS | FILTER_GRADIENTS | INPUT_GRADIENTS:
+    if op.type in windows.CONVOLUTIONS | windows.FILTER_GRADIENTS | windows.INPUT_GRADIENTS:
         return _convolution(op)
-    if op.type in POOLS | POOL_GRADIENTS:
+    if op.type in windows.POOLS | windows.POOL_GRADIENTS:
         return _pool(op)
     if op.type == "Reshape" and is_folded(op.outputs[0]):
         rows = _rows(op.inputs[0])
@@ -107,13 +99,13 @@ def _rows(tensor: tf.Tensor, reach: Reach | None = None, **copied: int) -> SlabR
 
 
 def _convolution(op: tf.Operation) -> Slabs | None:
-    axes = window_axes(op)
+    axes = windows.window_axes(op)
     if axes is None or axes[0].reach.size < axes[0].reach.stride:
         return None
     first, reach = axes[0], axes[0].reach
     # Rows are padded, or cut out, in a copy.
     copies = 2 if any(any(axis.padding) for axis in axes) else 1
-    if op.type in INPUT_GRADIENTS:
+    if op.type in windows.INPUT_GRADIENTS:
         # Rows that no window reaches would belong to no slab of the gradient.
         if reach.needed(0, first.out_extent)[1] < first.extent:
             return None
@@ -124,22 +116,21 @@ def _convolution(op: tf.Operation) -> Slabs | None:
             rows=first.extent, unit=reach.stride, inputs=(None, None, read), outputs=(made,)
         )
     read = _rows(op.inputs[0], reach, copies=copies)
-    if op.type in FILTER_GRADIENTS:
+    if op.type in windows.FILTER_GRADIENTS:
         gradient = _rows(op.inputs[2])
         return Slabs(rows=first.out_extent, inputs=(read, None, gradient), outputs=(None,))
     return Slabs(rows=first.out_extent, inputs=(read, None), outputs=(_rows(op.outputs[0]),))
 
 
 def _pool(op: tf.Operation) -> Slabs | None:
-    """Return the slabs of a pooling if its windows lie side by side."""
-    axes = window_axes(op)
+    axes = windows.window_axes(op)
     if axes is None:
         return None
     reach, extent = axes[0].reach, axes[0].extent
     if reach.size != reach.stride or extent % reach.size:
         return None
     window = _rows(op.inputs[0], reach)
-    if op.type in POOLS:
+    if op.type in windows.POOLS:
         pooled = _rows(op.outputs[0])
         return Slabs(rows=pooled.extent, inputs=(window,), outputs=(pooled,))
     pooled, gradient = _rows(op.inputs[1], copies=2), _rows(op.inputs[1])

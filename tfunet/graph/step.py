@@ -114,12 +114,10 @@ class Op:
     """An op of the step.
 
     Args:
-        kind: Its type, such as "Conv3D".
         is_backward: Whether it belongs to the gradient or comes after it; in a forward pass alone,
             whether it belongs to the second part (`tfunet.graph.forward`).
         is_repeatable: Whether it may run twice: it has no state and draws no random numbers.
         flops: Multiplications and additions, of convolutions and matrix products.
-        item_bytes: Bytes of one number of its output.
         slabs: How it can run in slabs; None if it cannot.
         instead: If it is the gradient of an activation: the tensor that it may read instead of the
             activation's input, with the same result to the bit; -1 if there is none.
@@ -154,7 +152,6 @@ class Trace:
         compression: The type in which tensors with `compressed_bytes` are stored.
         constant_bytes: Bytes of the large tensors that TensorFlow computes before the first step
             and keeps.
-        is_forward: Whether it is a forward pass alone, of an evaluation or a prediction.
         parted: Inputs of activations that the backward pass would read, but reads something else
             instead. The activation is not fused with the bias, as if the backward pass read them.
     """
@@ -197,16 +194,22 @@ def root(trace: Trace, tensor: int) -> int:
     return root(trace, trace.ops[producer].inputs[0])
 
 
+def readers_of(trace: Trace) -> dict[int, list[int]]:
+    """Return the ops that read each tensor."""
+    readers: dict[int, list[int]] = {}
+    for index, op in enumerate(trace.ops):
+        for tensor in op.inputs:
+            readers.setdefault(tensor, []).append(index)
+    return readers
+
+
 def fused(trace: Trace) -> dict[int, int]:
     """Return the ops that TensorFlow may fuse with the op that reads them, and that reader.
 
     They are a convolution with its bias, and the bias with an activation, if nothing else reads
     their output.
     """
-    readers: dict[int, list[int]] = {}
-    for position, op in enumerate(trace.ops):
-        for tensor in op.inputs:
-            readers.setdefault(tensor, []).append(position)
+    readers = readers_of(trace)
     reader_of = {}
     for position, op in enumerate(trace.ops):
         reading = [reader for tensor in op.outputs for reader in readers.get(tensor, ())]

@@ -92,11 +92,9 @@ class Tversky(keras.Loss):
     """One minus the Tversky index, per sample and class, then averaged over classes.
 
     Salehi et al. 2017, "Tversky loss function for image segmentation", equation 3. With alpha =
-    beta = 0.5 it is the Dice loss of Milletari et al. 2016 with plain sums.
-
-    Args:
-        smooth: Voxels added to numerator and denominator; a class that is absent from a sample
-            and from its prediction costs nothing.
+    beta = 0.5 it is the Dice loss of Milletari et al. 2016 with plain sums. `smooth` voxels are
+    added to numerator and denominator; a class that is absent from a sample and from its prediction
+    costs nothing.
     """
 
     def __init__(

@@ -142,7 +142,6 @@ def _cpu_model() -> str:
 
 
 def _answer(command: list[str]) -> str | None:
-    """Return the output of a program; None if it does not exist or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:

@@ -25,7 +25,6 @@ class Device:
     Args:
         flops_per_second: In float32 convolutions as TensorFlow computes them: in TF32 if it can.
         half_flops_per_second: In bfloat16 or float16.
-        bytes_per_second: From and to its memory.
     """
 
     memory_bytes: int

@@ -59,10 +59,8 @@ def forecast(
     """Return the predicted memory and time of one replica's step on a device.
 
     The step is traced but not run; only the weights and the optimizer's variables are allocated.
-    The data set is opened for the shape of an image, and no case is read.
-
-    Args:
-        config: The replicas of a process share its limits of host memory and disk.
+    The data set is opened for the shape of an image, and no case is read. The replicas of a process
+    share its limits of host memory and disk.
 
     Raises ValueError for a configuration that cannot be trained.
     """

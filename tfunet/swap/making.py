@@ -52,7 +52,8 @@ def make_plan(
     memory = replace(memory, more_bytes=memory.more_bytes + trace.constant_bytes)
     # Training has timed most ops of an evaluation already.
     known = timed if trace.is_forward else {}
-    is_near = strategy.needs_costs or _needed_bytes(trace) > FAR * memory.step_bytes
+    needed_bytes = int(memory_of(trace, schedule(trace, {})).max(initial=0))
+    is_near = strategy.needs_costs or needed_bytes > FAR * memory.step_bytes
     if is_near:
         with tf.init_scope():
             costs, scratch = profile.measure(trace, ops, room.host, known)
@@ -93,7 +94,3 @@ def _as_found(memory: Memory, trace: Trace, *, has_margin: bool, is_near: bool) 
         coming_bytes = trace.constant_bytes + memory.more_bytes - now_bytes
         memory = replace(memory, pieces=(*small, max(0, largest - coming_bytes)))
     return memory
-
-
-def _needed_bytes(trace: Trace) -> int:
-    return int(memory_of(trace, schedule(trace, {})).max(initial=0))

@@ -18,7 +18,6 @@ class Span:
 
     Args:
         step: Optimizer step that it belongs to, or the last one before it.
-        name: "step", "evaluation", and within a step "input", "all-reduce", "swap out".
         begin_seconds: Unix time by the clock of the process's host.
     """
 

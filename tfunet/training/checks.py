@@ -29,10 +29,8 @@ def make_fingerprint(backend: Backend, variables: Sequence[Any]) -> Any:
 
 
 def weights_hash(backend: Backend, topology: Topology, fingerprints: np.ndarray) -> str:
-    """Return the hash that all replicas of all processes share.
-
-    Args:
-        fingerprints: (local replicas, variables, 8) uint8, from `make_fingerprint`.
+    """Return the hash that all replicas of all processes share, from what `make_fingerprint`
+    returns.
 
     Raises CheckFailedError, which names the replicas, where hashes differ.
     """

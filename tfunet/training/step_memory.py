@@ -87,7 +87,6 @@ def _profiled(step: Callable[[], Any]) -> Measured:
 
 
 def _end_profile(folder: Path) -> Measured:
-    """End the profile that is being taken, and return the memory that it shows."""
     try:
         tf.profiler.experimental.stop()
         (path,) = folder.glob("**/*.xplane.pb")

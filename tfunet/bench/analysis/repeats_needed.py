@@ -28,7 +28,6 @@ class Noise:
     Args:
         deviation: Standard deviation of its logarithm: 0.02 is 2 %.
         freedom: Degrees of freedom of that estimate; None for an assumption.
-        source: Where it comes from, as part of a sentence.
     """
 
     deviation: float
@@ -44,7 +43,6 @@ class Need:
         precision: Difference between two ways that should be detected: 0.02 is 2 %.
         repeats: Number of repeats that detect it in 95 of 100 sweeps.
         half_width: Expected half width of the 95 % interval of a ratio with these repeats.
-        num_comparisons: Number of comparisons that verdicts are adjusted for.
     """
 
     precision: float

@@ -12,7 +12,6 @@ class Fit:
     """A law fitted to the speed-ups of one way of training.
 
     Args:
-        law: "Amdahl" or "Gustafson".
         share: Serial share; below 0 if speed-ups exceed the number of replicas.
         miss: Largest relative distance of a speed-up from the law.
     """

@@ -56,7 +56,6 @@ class Family:
 
     Args:
         scaling: "weak" (fixed batch of each replica) or "strong" (fixed global batch).
-        settings: Settings in which the families of the sweep differ.
         baseline: The way whose one replica is the baseline: "single", or the only one there is.
         comparisons: All pairs of ways with equal numbers of replicas, the faster one first.
     """

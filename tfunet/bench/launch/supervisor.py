@@ -132,7 +132,6 @@ class Supervisor:
             self._dump_stacks(guard)
 
     def _dump_stacks(self, guard: Guard) -> None:
-        """Have all processes write their stacks."""
         alive = self._alive()
         stopped = [process for process in alive if process.is_stopped()]
         for process in alive:
@@ -260,7 +259,6 @@ class Supervisor:
             self.unwritten = self.unwritten or error
 
     def _report(self, outcome: Outcome) -> None:
-        """Tell the terminal and failure.json what went wrong."""
         index = outcome.process
         if index is not None and not self._is_shown(index):
             for line in self.logs[index].tail:

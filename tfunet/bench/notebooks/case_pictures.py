@@ -38,7 +38,6 @@ class ShownCase:
     Args:
         files: Paths of the files of the image, joined by commas.
         pixel_size: Pixel size of the image if the run resamples, else None.
-        image: float32 (*spatial, channels).
     """
 
     case_id: str

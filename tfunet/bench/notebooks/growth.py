@@ -14,7 +14,7 @@ from tfunet.bench.analysis.confidence_intervals import Spread, spread
 from tfunet.bench.analysis.swapping import budget_text, device_bytes, step_seconds
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.bench.records.ways_of_training import by_repeat
-from tfunet.bench.report.number_text import NONE, spread_text
+from tfunet.bench.report.number_text import NONE, spread_text, values_text
 from tfunet.config.amount import MIB, whole_mib
 from tfunet.record import RunFolder
 from tfunet.swap.plan.plan import Plan
@@ -231,9 +231,8 @@ def _shape(trial: TrialRecord) -> tuple[int, ...]:
 
 
 def _milliseconds(trials: Sequence[TrialRecord]) -> str:
-    milliseconds = [1000 * seconds for seconds in step_seconds(trials)]
-    return spread_text(spread(milliseconds) if milliseconds else None, 0)
+    return values_text((1000 * seconds for seconds in step_seconds(trials)), 0)
 
 
 def _mib(values: Sequence[int]) -> str:
-    return spread_text(spread([value / MIB for value in values]) if values else None, 0)
+    return values_text((value / MIB for value in values), 0)

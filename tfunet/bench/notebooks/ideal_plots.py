@@ -82,7 +82,6 @@ def _percent(run: CampaignRun) -> float:
 
 
 def _scaled(family: Family) -> list[Cell]:
-    """Return the cells with a speed-up, if any of them has several replicas."""
     cells = [cell for cell in family.cells if cell.speed_up is not None]
     return cells if any(cell.num_replicas > 1 for cell in cells) else []
 

@@ -97,7 +97,11 @@ def _scaling(family: Family, styles: plot_style.Styles) -> Figure | None:
         color="#666666",
     )
     right.axhline(1, color="#888888", linestyle="--", linewidth=1, zorder=1)
-    for axes, scale in ((left, _unchanged), (right, _per_replica)):
+    scales: tuple[Scale, Scale] = (
+        lambda speed_up, _: speed_up,
+        lambda speed_up, cell: speed_up / cell.num_replicas,
+    )
+    for axes, scale in zip((left, right), scales, strict=True):
         shown = speed_up_lines(axes, cells, styles, scale)
         # The ideal must be visible too.
         shown += [1.0, *(scale(cell.num_replicas, cell) for cell in cells)]
@@ -116,14 +120,6 @@ def _scaling(family: Family, styles: plot_style.Styles) -> Figure | None:
         plot_style.replica_axis(axes, counts, f"replicas ({family.scaling} scaling)")
     plot_style.legend_above(figure, left)
     return figure
-
-
-def _unchanged(speed_up: float, cell: Cell) -> float:
-    return speed_up
-
-
-def _per_replica(speed_up: float, cell: Cell) -> float:
-    return speed_up / cell.num_replicas
 
 
 def speed_up_lines(
@@ -211,7 +207,6 @@ def _bars(
     styles: plot_style.Styles,
     text: str,
 ) -> None:
-    """Draw a bar a cell as long as the median, with a dot for every repeat."""
     largest = max(max(row) for row in rows)
     for at, (cell, values) in enumerate(zip(cells, rows, strict=True)):
         colour, _ = styles[cell.way]

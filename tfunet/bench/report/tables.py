@@ -29,12 +29,12 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
     has_share = any(cell.synthetic_share for cell in family.cells)
     rows = []
     for cell in family.cells:
+        has_baseline = cell.is_baseline and cell.results
         row = {
-            "backend": cell.way,
-            "replicas": str(cell.num_replicas),
+            **_names(cell),
             "repeats": _repeats(cell),
             "images/s": spread_text(cell.images_per_second, 1),
-            "speed-up": _speed_up(cell),
+            "speed-up": "1 (baseline)" if has_baseline else estimate_text(cell.speed_up),
             "efficiency": NONE if cell.efficiency is None else f"{cell.efficiency:.2f}",
         }
         if has_share:
@@ -53,8 +53,7 @@ def cost_rows(family: Family, target: DiceTarget) -> list[dict[str, str]]:
     rows = []
     for cell in family.cells:
         row = {
-            "backend": cell.way,
-            "replicas": str(cell.num_replicas),
+            **_names(cell),
             "serial share": _share_text(family, cell),
             "device-hours a run": significant(cell.device_hours),
         }
@@ -85,8 +84,7 @@ def lost_rows(family: Family) -> list[dict[str, str]]:
         bandwidth = cell.bus_bytes_per_second
         rows.append(
             {
-                "backend": cell.way,
-                "replicas": str(cell.num_replicas),
+                **_names(cell),
                 "lost efficiency": f"{parts.total:.3f}",
                 **{name: f"{value:+.3f}" for name, value in vars(parts).items()},
                 "average alone (ms)": significant(
@@ -158,8 +156,7 @@ def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]
         "repeats_done": len(cell.done),
         "repeats": len(cell.trials),
     }
-    facts |= _spread_facts("images_per_second", cell.images_per_second)
-    facts |= _spread_facts("synthetic_share", cell.synthetic_share)
+    facts |= _spreads(cell, "images_per_second", "synthetic_share")
     if cell.speed_up is not None:
         facts |= {
             "speed_up": cell.speed_up.value,
@@ -169,23 +166,19 @@ def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]
         }
     if cell.lost:
         facts |= {f"lost_{name}": value for name, value in vars(mean_lost(cell.lost)).items()}
-    facts |= _spread_facts("average_seconds", cell.average_seconds)
-    facts |= _spread_facts("bus_bytes_per_second", cell.bus_bytes_per_second)
+    facts |= _spreads(cell, "average_seconds", "bus_bytes_per_second")
     for region in cell.regions:
         facts |= _spread_facts(f"dice_{region}", cell.dice(region))
         facts |= _spread_facts(f"iou_{region}", cell.iou(region))
     facts |= _spread_facts("peak_resident_bytes", cell.resident_bytes)
     facts |= _spread_facts("peak_device_bytes", cell.device_bytes)
-    facts |= _spread_facts("device_hours", cell.device_hours)
-    facts |= _spread_facts("energy_joules", cell.energy_joules)
-    facts |= _spread_facts("joules_per_sample", cell.joules_per_sample)
+    facts |= _spreads(cell, "device_hours", "energy_joules", "joules_per_sample")
     effort = target.reached.get(cell.label)
     if target.dice is not None:
         facts |= {"target_dice": target.dice, "reached": effort.num_reached if effort else 0}
     if effort is not None:
-        facts |= _spread_facts("samples_to_target", effort.samples)
-        facts |= _spread_facts("seconds_to_target", effort.seconds)
-        facts |= _spread_facts("device_hours_to_target", effort.device_hours)
+        for name in ("samples", "seconds", "device_hours"):
+            facts |= _spread_facts(f"{name}_to_target", getattr(effort, name))
     return facts
 
 
@@ -245,8 +238,8 @@ def _repeats(cell: Cell) -> str:
     return str(done) if done == planned else f"{done} of {planned}"
 
 
-def _speed_up(cell: Cell) -> str:
-    return "1 (baseline)" if cell.is_baseline and cell.results else estimate_text(cell.speed_up)
+def _names(cell: Cell) -> dict[str, str]:
+    return {"backend": cell.way, "replicas": str(cell.num_replicas)}
 
 
 def _share_text(family: Family, cell: Cell) -> str:
@@ -265,6 +258,13 @@ def _reached_text(effort: Reached | None, num_repeats: int) -> str:
 def _gibibytes(spread: Spread | None) -> str:
     # Only the median: repeats differ in the third digit.
     return NONE if spread is None else f"{spread.median / GIB:.2f}"
+
+
+def _spreads(cell: Cell, *names: str) -> dict[str, float]:
+    facts: dict[str, float] = {}
+    for name in names:
+        facts |= _spread_facts(name, getattr(cell, name))
+    return facts
 
 
 def _spread_facts(name: str, spread: Spread | None) -> dict[str, float]:

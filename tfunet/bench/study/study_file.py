@@ -32,10 +32,8 @@ class Study:
 
     Args:
         repeats: Runs of every cell; the seed of repeat k is that of the base settings plus k - 1.
-        seed: Seed of the order of the trials.
         grid: Values of each setting that varies. A setting is a key of RunConfig, or dotted for an
             entry of a table: "model_options.filters".
-        cases: Settings that belong together, a table for each case.
         hopeless: When the remaining repeats of a cell are not run; None to run all.
         text: Text of the study file; empty for a study made in Python.
     """

@@ -133,7 +133,6 @@ class Memory:
 
     Args:
         first_bytes: The part that it took in small regions, before it took the rest in one.
-        resident: Bytes of each variable.
         more_bytes: Bytes of all else in memory, such as the batch.
         pieces: Bytes of each free piece, the largest last; empty where they are not known
             (`device_memory.free_pieces`).

@@ -178,7 +178,6 @@ def _fits_surely(op: tf.Operation, free: int, share: float = 1.0) -> bool:
 
 
 def _chain_fits(chain: Chain, ops: Sequence[tf.Operation], free: int) -> bool:
-    """Return whether each op of a chain fits with the scratch that is known, for one slab."""
     share = min(1.0, chain.height / chain.rows)
     return all(_fits_surely(ops[at], free, share) for at in chain.ops)
 

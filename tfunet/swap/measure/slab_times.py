@@ -115,7 +115,6 @@ def _timed(
     made_up: Mapping[tf.DType, tf.Tensor],
     previous: tf.Operation,
 ) -> tf.Operation:
-    """Return the op after which some slabs of a chain have been timed."""
     trace, chain = cut.whole, cut.chains[last]
     slabs = _in_a_row(chain.slabs)
     rows: dict[int, Rows] = {}
@@ -178,7 +177,6 @@ def _filled(
     reached: Sequence[tuple[int, int]],
     made_up: Mapping[tf.DType, tf.Tensor],
 ) -> tf.Operation:
-    """Return the op after which rows outside of the device are filled."""
     previous: list[tf.Operation] = []
     for first, last in reached:
         with tf.control_dependencies(previous):

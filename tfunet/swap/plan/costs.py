@@ -52,10 +52,6 @@ class Costs:
             seconds += num_bytes / self.tiers.disk_in_bytes_per_second
         return seconds
 
-    def moved_seconds(self, num_bytes: int) -> float:
-        """Return the time of an op that only reads and writes so many bytes on the device."""
-        return num_bytes / self.bytes_per_second
-
     def leaving_seconds(self, trace: Trace, tensor: int) -> float:
         """Return the time from when a swapped tensor was made to when its memory is free."""
         described = trace.tensors[tensor]

@@ -75,7 +75,6 @@ class DeviceSection:
     """Device memory, as predicted.
 
     Args:
-        unlimited_peak_bytes: The same with every tensor kept.
         finds_room: TensorFlow's allocator is played through a step several times, within the budget
             of the whole training. This is the share of times when it had room.
         is_placed: Whether that was done, so that the step has to run in the order that was played:
@@ -95,7 +94,6 @@ class DiagnosisSection:
 
     Args:
         floor_bytes: The largest working set of one op; no plan needs less.
-        peak_op: The op that runs, or the tensor that is copied, when most memory is in use.
         peak_tensors: Bytes of the largest tensors that are held then, by name.
         obstacles: If the budget is not met: the ops that alone need more, with their bytes.
     """

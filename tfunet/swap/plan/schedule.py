@@ -122,10 +122,8 @@ def memory(
 
     Memory that was in use before the step (variables, the batch) does not count. A compressed
     tensor is there in both forms when its copy to the host begins, and from its copy to the device
-    until it is read; its compressed form alone until the copy to the host has ended.
-
-    Args:
-        scratch: Bytes that an op needs while it runs and that no tensor of the trace shows.
+    until it is read; its compressed form alone until the copy to the host has ended. `scratch` are
+    the bytes that an op needs while it runs and that no tensor of the trace shows.
     """
     scratch = scratch or {}
     in_use = np.zeros(len(actions), np.int64)

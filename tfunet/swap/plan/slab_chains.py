@@ -14,11 +14,8 @@ MOST_SLABS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """Ops that run in slabs together.
-
-    Args:
-        ops: Indices, in order. The chain runs at the place of the last op.
-        rows: Rows that each of the ops has.
+    """Ops that run in slabs together, at the place of the last: by index, in order, with the rows
+    that each of them has and the height of a slab.
     """
 
     ops: tuple[int, ...]
@@ -52,15 +49,6 @@ def reached_outputs(op: Op) -> Iterator[tuple[int, SlabRows | None]]:
 def outputs_of(trace: Trace, ops: Sequence[int]) -> set[int]:
     """Return the tensors that some ops make."""
     return {tensor for index in ops for tensor in trace.ops[index].outputs}
-
-
-def readers_of(trace: Trace) -> dict[int, list[int]]:
-    """Return the ops that read each tensor."""
-    readers: dict[int, list[int]] = {}
-    for index, op in enumerate(trace.ops):
-        for tensor in op.inputs:
-            readers.setdefault(tensor, []).append(index)
-    return readers
 
 
 def height_of(trace: Trace, ops: tuple[int, ...], most_bytes: int) -> int:
@@ -145,7 +133,7 @@ def copied_seconds(
 ) -> float:
     """Return the time of a chain's copies. See `seconds_of` for the arguments."""
     seconds = sum(copy_seconds(*copy, costs) for copy in copies(trace, chain, kept, split))
-    return seconds + costs.moved_seconds(_moved_bytes(trace, chain, split))
+    return seconds + _moved_bytes(trace, chain, split) / costs.bytes_per_second
 
 
 def copies(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tfunet.graph.slabs import SlabRows
-from tfunet.graph.step import Op, Trace
+from tfunet.graph.step import Op, Trace, readers_of
 from tfunet.swap.plan import slab_chains
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.placement import swapped_bytes, swapped_in, total_bytes
@@ -40,7 +40,6 @@ class Cut:
             nothing. Split tensors, and those inside a chain, take no memory.
         chains: By the index of their last op.
         kept: Outputs of each chain that are put together on the host, by the chain's last op.
-        split: Tensors that are never whole on the device, by index.
         on_host: The split tensors, and others that slabs put together on the host.
         scratch: Bytes that a slab takes on the device, by the chain's last op.
     """
@@ -99,7 +98,7 @@ class Cut:
 def splittable(trace: Trace) -> set[int]:
     """Return the tensors that can be split: all ops that make or read them can run in slabs."""
     tensors = set()
-    readers = slab_chains.readers_of(trace)
+    readers = readers_of(trace)
     for index, tensor in enumerate(trace.tensors):
         if not tensor.num_bytes or tensor.is_result or tensor.is_passed_on:
             continue
@@ -193,7 +192,7 @@ def cut(
         heights: Instead, the height of the slabs of each chain, by its last op.
     """
     split = frozenset(split)
-    readers = slab_chains.readers_of(trace)
+    readers = readers_of(trace)
     chains, kept, scratch = {}, {}, {}
     for ops in _chains(trace, split):
         last, rows = ops[-1], slab_chains.slabs_of(trace.ops[ops[0]]).rows
@@ -225,7 +224,7 @@ def touched(trace: Trace, split: Collection[int]) -> set[int]:
         for index, op in enumerate(trace.ops)
         if any(tensor in split for tensor in (*op.inputs, *op.outputs))
     }
-    readers = slab_chains.readers_of(trace)
+    readers = readers_of(trace)
     for index in tuple(ops):
         ops.update(*_passing_on(trace, index, readers))
     return ops
@@ -279,7 +278,7 @@ def _cut(
     on_host: Collection[int],
 ) -> Trace:
     ops, tensors = list(trace.ops), list(trace.tensors)
-    readers = slab_chains.readers_of(trace)
+    readers = readers_of(trace)
     for tensor in on_host:
         tensors[tensor] = replace(tensors[tensor], compressed_bytes=0)
     for tensor in split:

@@ -26,11 +26,7 @@ from tfunet.swap.plan.schedule import Action, Copy, is_on_host, memory
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """How long a step takes.
-
-    Args:
-        ends: When each action is over, (actions,), in seconds.
-    """
+    """How long a step takes, in seconds; `ends` are when each action is over, (actions,)."""
 
     step_seconds: float
     repeat_seconds: float
@@ -132,12 +128,8 @@ class _Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Moves:
-    """Where the copies of a step stand: tensor to the op (by index) right after which.
-
-    Args:
-        awaited: Where the step waits for a tensor's copy to the host.
-        fetched: Where a tensor's first copy to the device begins.
-        fetched_again: Where its other copies begin, by tensor and number.
+    """Where the copies of a step stand: tensor to the op (by index) right after which it is awaited
+    on the host or fetched; further copies by tensor and number.
     """
 
     awaited: Mapping[int, int]

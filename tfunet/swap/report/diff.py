@@ -41,11 +41,8 @@ PLACES = {
 class Change:
     """A tensor that two plans treat differently.
 
-    Args:
-        name: In the graph, without the name of a replica.
-        num_bytes: Its size; 0 if neither plan tells.
-        first: Under the first plan: "keep", "swap", "swap to disk", "recompute" or "split"; if it
-            is swapped in fewer bits, "swap as bfloat16".
+    Its size is 0 if neither plan tells. A treatment is "keep", "swap", "swap to disk", "recompute",
+    "split", or with fewer bits "swap as bfloat16".
     """
 
     name: str
@@ -147,7 +144,6 @@ def difference_text(difference: Difference) -> str:
 
 
 def _treatments(plan: Plan) -> dict[str, str]:
-    """Return what is done with each tensor that is not kept."""
     on_disk = {*plan.on_disk}
 
     def described(name: str, way: str) -> str:

@@ -75,7 +75,6 @@ class SlabGraph:
         return self._rows[tensor].read(0, self.handles[tensor].shape[1])
 
     def _replace(self, tensor: int, handle: tf.Tensor) -> None:
-        """Make every op that reads a tensor of the step read another one instead."""
         _read_instead(self.handles[tensor], handle)
         self.handles[tensor] = handle
 
@@ -123,7 +122,8 @@ def in_slabs(
             if reach is None:
                 with tf.device(value.device):
                     # In 16 bits each slab would round the sum once more.
-                    more = tf.cast(value, _of_sums(value.dtype))
+                    is_short = value.dtype.is_floating and value.dtype.size < 4
+                    more = tf.cast(value, tf.float32 if is_short else value.dtype)
                     sums[tensor] = sums[tensor] + more if tensor in sums else more
                 after.append(sums[tensor].op)
             elif tensor in rows_out:
@@ -141,7 +141,6 @@ def _slab(
     rows: Mapping[int, Rows],
     after: Sequence[tf.Operation],
 ) -> dict[int, tf.Tensor]:
-    """Put one slab into the graph; return its part of each output of the chain's ops."""
     made: dict[int, tf.Tensor] = {}
     read: dict[tuple[int, int, int], tf.Tensor] = {}
     for index in chain.ops:
@@ -180,7 +179,6 @@ def apart(tensor: tf.Tensor) -> tf.Tensor:
 def _read(
     rows: Rows | None, whole: tf.Tensor, first: int, last: int, after: Sequence[tf.Operation]
 ) -> tf.Tensor:
-    """Return some rows, from outside of the device or from a tensor that is whole on it."""
     with tf.control_dependencies(after):
         if rows is not None:
             return rows.read(first, last)
@@ -188,10 +186,6 @@ def _read(
             rest = whole.shape.as_list()[2:]
             begin = [0, first, *(0 for _ in rest)]
             return tf.slice(whole, begin, [whole.shape[0], last - first, *rest])
-
-
-def _of_sums(dtype: tf.DType) -> tf.DType:
-    return tf.float32 if dtype.is_floating and dtype.size < 4 else dtype
 
 
 def _forget_shape_readers(tensor: tf.Tensor) -> None:

@@ -74,7 +74,6 @@ def scheduled(trace: Trace, plan: Plan) -> list[Action]:
 
 
 def _indices(trace: Trace) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the indices of the tensors, and those of the ops, by name."""
     tensors = {tensor.name: index for index, tensor in enumerate(trace.tensors)}
     return tensors, {op.name: index for index, op in enumerate(trace.ops)}
 

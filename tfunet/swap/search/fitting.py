@@ -88,7 +88,10 @@ def _with_detours(problem: Problem, memory: Memory, plan: Plan) -> Iterator[Plan
     on_disk = {index for index, tensor in enumerate(trace.tensors) if tensor.name in plan.on_disk}
     costs = replace(problem.costs, on_disk=frozenset(on_disk))
     problem = replace(problem, trace=trace, costs=costs)
-    for arenas in (_as_found(memory), _more_arenas(memory)):
+    more_arenas = [
+        make for cut_bytes in (0, CUT_BYTES) for make in _arenas(memory, MORE_SHARES, cut_bytes)
+    ]
+    for arenas in (_as_found(memory), more_arenas):
         detours = find(trace, actions, blocks, arenas, limit_bytes=memory.limit_bytes)
         changed = with_detours(trace, actions, detours)
         room = _had_room(memory, requests(trace, changed, blocks))
@@ -101,7 +104,6 @@ def _with_detours(problem: Problem, memory: Memory, plan: Plan) -> Iterator[Plan
 
 
 def _described(plan: Plan, problem: Problem, actions: Sequence[Action]) -> Plan:
-    """Return a plan with what it comes to when tensors leave as these actions say."""
     trace = problem.trace
     swapped = {action.index for action in actions if action.kind == "out"}
     leaving = [action for action in actions if action.kind == "leave"]
@@ -172,21 +174,13 @@ def _as_found(memory: Memory) -> list[Callable[[], Arena]]:
     return arenas
 
 
-def _more_arenas(memory: Memory) -> list[Callable[[], Arena]]:
-    """Return makers of more arenas than `_arenas` has, for the search for detours."""
-    return [
-        make for cut_bytes in (0, CUT_BYTES) for make in _arenas(memory, MORE_SHARES, cut_bytes)
-    ]
-
-
 def _arenas(
     memory: Memory, shares: Sequence[float] = SHARES, cut_bytes: int = 0
 ) -> Iterator[Callable[[], Arena]]:
     """Yield makers of the arenas that a step may begin in, with the holes of `HOLES`.
 
-    Args:
-        shares: Share of the unknown memory that is in use; below 0, the share of the known
-            memory that is gone.
+    `shares` are those of the unknown memory that is in use; below 0, of the known memory that is
+    gone.
     """
     again = min(memory.more_bytes, int(MOST_AGAIN * memory.limit_bytes))
     unknown = again + int(UNKNOWN * memory.limit_bytes)
@@ -199,7 +193,6 @@ def _arenas(
 
 
 def _asked(trace: Trace, plan: Plan, scratch: Mapping[int, int]) -> list[Request]:
-    """Return what a step asks of the allocator under a plan."""
     cut = cut_as_planned(as_planned(trace, plan), plan)
     return requests(cut.trace, scheduled(cut.trace, plan), _blocks(cut, scratch))
 

@@ -110,7 +110,6 @@ class Planner(Strategy):
 
 
 def _cut_problem(problem: Problem, cut: split.Cut) -> Problem:
-    """Return the same problem for a step with what is split."""
     return replace(
         problem,
         trace=cut.trace,

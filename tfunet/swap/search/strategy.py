@@ -65,10 +65,9 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Decisions, and what they come to.
+    """Decisions for tensors, by index (what is not named is kept), and what they come to.
 
     Args:
-        decisions: For tensors, by index; what is not named is kept.
         in_use: Bytes in use while each action runs.
         on_disk: Swapped tensors for which host memory has no room.
     """

@@ -68,7 +68,8 @@ class Rule(Strategy):
     def __post_init__(self) -> None:
         for name in ("swapout_threshold", "swapin_ahead", "swapin_groupby"):
             value = getattr(self, name)
-            if value is not None and (not _is_whole(value) or value < AUTO):
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and (not is_whole or value < AUTO):
                 raise ValueError(
                     f"{name} must be a number of levels, at least 0, or -1 to have it found; "
                     f"got {value!r}."
@@ -235,7 +236,6 @@ def _swaps(
     values: _Values,
     costs: Costs,
 ) -> _Swaps:
-    """Return what is done with these values."""
     distances = {
         tensor: {op: levels.of[op] - levels.of[trace.tensors[tensor].producer] for op in ops}
         for tensor, ops in readers.items()
@@ -370,7 +370,3 @@ def _as_slice(levels: int | str) -> slice:
     if ":" not in text:
         return slice(int(text), int(text) + 1 or None)
     return slice(*(int(part) if part else None for part in text.split(":")))
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

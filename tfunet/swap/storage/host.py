@@ -77,10 +77,8 @@ class NumpyMemory:
 
     Each swapped tensor has an array of its own, which is used again in every step. A step of
     another function, traced for another batch size, takes over the arrays that fit and frees the
-    others.
-
-    Args:
-        note: Called with "swap out" or "swap in", begin and end of each copy in each step.
+    others. `note` is told of "swap out" and "swap in", with begin and end of each copy in each
+    step.
     """
 
     # Copies take a core from the ops.

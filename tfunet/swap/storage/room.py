@@ -126,7 +126,6 @@ class Room:
 
 
 def _sizes(plan: Plan, trace: Trace, graph: tf.Graph) -> dict[str, int]:
-    """Return the bytes of the tensors that a plan has on disk, by their keys."""
     # Where the trace has a batch of unknown size, the plan still knows the largest.
     sizes = {tensor.name: tensor.stored_bytes for tensor in trace.tensors}
     planned = {**plan.tensor_bytes, **plan.compressed_bytes}
