@@ -375,11 +375,10 @@ class LargeModelSupport(keras.callbacks.Callback):
             cut,
             ops,
             handles,
+            plan,
             scheduled(cut.trace, plan),
             tier=room.tier(plan, trace, ops[0].graph, ops[0].device),
             threshold_bytes=self.threshold_bytes,
-            serialized=frozenset(plan.serialized),
-            is_placed=plan.is_placed,
         )
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import signals_noted
-from tfunet.bench.launch.failed_process import Outcome
 from tfunet.bench.launch.processes_to_start import fewer, plan_processes
-from tfunet.bench.launch.supervisor import Supervisor
+from tfunet.bench.launch.supervisor import Outcome, Supervisor
 from tfunet.config.run import RunConfig
 from tfunet.machine.cores import usable_cores
 from tfunet.record import RunFolder
