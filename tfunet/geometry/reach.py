@@ -64,10 +64,9 @@ def kernel_reach(
     same_extent: int | None = None,
     transposed: bool = False,
 ) -> Reach:
-    """Return the reach of a convolution or a pooling, or of a transposed convolution.
+    """Return the reach of a convolution or pooling; of a transposed convolution if `transposed`.
 
-    If the padding is "same", it is for `same_extent` rows of the input (of the output, if
-    transposed).
+    `same_extent` are the rows that "same" padding is for: of the input, or the transposed output.
     """
     size = (kernel - 1) * dilation + 1
     before = 0

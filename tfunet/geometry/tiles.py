@@ -122,10 +122,7 @@ def blended(extent: Sequence[int], window: Sequence[int]) -> Tiling:
 def bands(
     tiling: Tiling, predict: Predict, num_logits: int, first_row: int = 0
 ) -> Iterator[np.ndarray]:
-    """Yield the logits of the image in bands (rows, *rest, num_logits) float32, from the first.
-
-    `first_row` is 0, or a number that `Tiling.rows_done` returned.
-    """
+    """Yield the logits in bands (rows, *rest, num_logits) float32, from a row of `rows_done` on."""
     rest = [len(total) for total in tiling.totals[1:]]
     top, bottom = tiling.before[0], tiling.before[0] + tiling.extent[0]
     done = top + first_row

@@ -16,8 +16,7 @@ class AxisWindow(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """One patch of an image, and the part [core_start, core_stop) of it that counts, in its own
-    voxels.
+    """One patch of an image; its voxels [core_start, core_stop) count, in its own coordinates.
 
     `start` is its first voxel in the image; negative where the image is smaller than the patch.
     """

@@ -170,10 +170,7 @@ def _is_kept_constant(tensor: tf.Tensor, constants: Collection[str]) -> bool:
 
 
 def _is_read_outside(tensor: tf.Tensor, names: Collection[str], last: Collection[str]) -> bool:
-    """Whether an op outside of the step reads a tensor, or an op that fills another one like it.
-
-    `names` are those of the step's ops, `last` of those that make what it returns.
-    """
+    """Whether an op not in `names` reads a tensor, or one that fills another tensor like it."""
     return any(
         reader.type in ("OnesLike", "ZerosLike")
         or (reader.name not in names and reader.type not in SHAPE_READERS and _runs(reader, last))

@@ -19,8 +19,7 @@ VALID = tf.compat.v1.AttrValue(s=b"VALID")
 def make(
     op: tf.Operation, slabs: Slabs, inputs: Sequence[tf.Tensor], begin: int, end: int
 ) -> list[tf.Tensor]:
-    """Return the rows [begin, end) of each output that belong to a slab, or the slab's part of a
-    sum.
+    """Return the rows [begin, end) of each output of a slab, or the slab's part of a sum.
 
     `inputs` are the rows that the slab reads of each input, or all of the input.
     """

@@ -20,24 +20,10 @@ from tfunet.graph.step import ALIASES, IN_PLACE
 LEAST_RANK = 4
 LEAST_ROWS = 2
 ELEMENTWISE = frozenset(
-    {
-        "Cast",
-        "Equal",
-        "Erf",
-        "Greater",
-        "GreaterEqual",
-        "Less",
-        "LessEqual",
-        "Log1p",
-        "LogicalAnd",
-        "LogicalNot",
-        "LogicalOr",
-        "NotEqual",
-        "Pow",
-        "Reciprocal",
-        "SelectV2",
-        "Sign",
-    }
+    (
+        *("Cast", "Equal", "Erf", "Greater", "GreaterEqual", "Less", "LessEqual", "Log1p", "Pow"),
+        *("LogicalAnd", "LogicalNot", "LogicalOr", "NotEqual", "Reciprocal", "SelectV2", "Sign"),
+    )
 )
 SAME_ROWS = (IN_PLACE | ALIASES | ELEMENTWISE | {"ConcatV2", "Slice", "Tile"}) - {"Squeeze"}
 # A row of their output is a row of their input if both have equally many.
@@ -84,10 +70,7 @@ def _slabs(op: tf.Operation) -> Slabs | None:
 
 
 def _orders_only(before: tf.Operation, after: tf.Operation) -> bool:
-    """Whether a control edge from one op to another says in which order they run, and no more.
-
-    As neither op has a state, they compute the same without it.
-    """
+    """Whether a control edge only orders two ops, which compute the same without it."""
     is_pure = all(op.outputs and not op.op_def.is_stateful for op in (before, after))
     return is_pure and not before.control_inputs
 
@@ -185,10 +168,7 @@ def _is_option(op: tf.Operation, position: int) -> bool:
 
 
 def _keeps_rows(op: tf.Operation, *, has_rows: bool) -> bool:
-    """Whether an op of SAME_ROWS leaves each row in its place, as its options say.
-
-    It `has_rows` if its first input has the rows of its output.
-    """
+    """Whether an op of SAME_ROWS, whose first input `has_rows`, leaves each row in its place."""
     if op.type == "ConcatV2":
         axis = static_value(op.inputs[-1])
         return axis is not None and int(axis) % op.outputs[0].shape.rank != 1
@@ -204,10 +184,7 @@ def _keeps_rows(op: tf.Operation, *, has_rows: bool) -> bool:
 
 
 def _several_rows(op: tf.Operation) -> Slabs | None:
-    """Return the slabs of a Reshape that makes one row of several, or several of one.
-
-    Up-sampling that repeats voxels has such, and so has its gradient.
-    """
+    """Return the slabs of a Reshape of up-sampling: one row becomes several, or several one."""
     source, target = op.inputs[0], op.outputs[0]
     if source.shape.rank < LEAST_RANK or source.shape[0] != target.shape[0]:
         return None

@@ -14,61 +14,24 @@ SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "Zeros
 FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul"})
 # The output of these ops shares the memory of the first input.
 ALIASES = frozenset(
-    {
-        "CheckNumerics",
-        "EnsureShape",
-        "ExpandDims",
-        "Identity",
-        "PreventGradient",
-        "Reshape",
-        "Squeeze",
-        "StopGradient",
-    }
+    (
+        *("CheckNumerics", "EnsureShape", "ExpandDims", "Identity", "PreventGradient", "Reshape"),
+        *("Squeeze", "StopGradient"),
+    )
 )
+# TensorFlow may fuse these with a convolution and its bias.
+ACTIVATIONS = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"})
 # The output of these ops may take over the memory of an input that no later op reads.
-IN_PLACE = frozenset(
-    {
-        "Abs",
-        "Add",
-        "AddN",
-        "AddV2",
-        "BiasAdd",
-        "Elu",
-        "EluGrad",
-        "Exp",
-        "LeakyRelu",
-        "LeakyReluGrad",
-        "Log",
-        "LogSoftmax",
-        "Maximum",
-        "Minimum",
-        "Mul",
-        "Neg",
-        "RealDiv",
-        "Relu",
-        "Relu6",
-        "ReluGrad",
-        "Rsqrt",
-        "RsqrtGrad",
-        "Selu",
-        "SeluGrad",
-        "Sigmoid",
-        "SigmoidGrad",
-        "Softmax",
-        "Softplus",
-        "SoftplusGrad",
-        "Sqrt",
-        "Square",
-        "SquaredDifference",
-        "Sub",
-        "Tanh",
-        "TanhGrad",
-    }
+IN_PLACE = ACTIVATIONS | frozenset(
+    (
+        *("Abs", "Add", "AddN", "AddV2", "BiasAdd", "EluGrad", "Exp", "LeakyReluGrad", "Log"),
+        *("LogSoftmax", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "ReluGrad", "Rsqrt"),
+        *("RsqrtGrad", "Selu", "SeluGrad", "SigmoidGrad", "Softmax", "Softplus", "SoftplusGrad"),
+        *("Sqrt", "Square", "SquaredDifference", "Sub", "TanhGrad"),
+    )
 )
 # The second output of these ops, a gradient, may take over the memory of the first input.
 LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
-# TensorFlow may fuse these with a convolution and its bias.
-ACTIVATIONS = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"})
 
 
 @dataclass(frozen=True, kw_only=True)

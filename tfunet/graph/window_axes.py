@@ -16,9 +16,7 @@ POOL_GRADIENTS = frozenset({"MaxPool3DGrad", "MaxPoolGrad"})
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """A spatial axis of a convolution or a pooling: rows of its input and output, and the reach
-    from the latter to the former.
-    """
+    """A spatial axis of a convolution or a pooling: rows of input and output, and its reach."""
 
     extent: int
     out_extent: int

@@ -15,9 +15,8 @@ Average = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 @final
 class Switch:
-    """A backend's average that can be left out of a step while the step is traced.
-
-    `note` is called for each average in each step, with "all-reduce".
+    """A backend's average that can be left out of a step while it is traced; `note` is told of
+    each.
     """
 
     def __init__(self, average: Average, note: Note | None = None) -> None:

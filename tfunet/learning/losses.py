@@ -170,8 +170,7 @@ class DiceCrossEntropy(Dice):
 
 @keras.saving.register_keras_serializable(package="tfunet")
 class Focal(keras.Loss):
-    """Cross-entropy with easy voxels weighted down by (1 - p)^gamma; with 0 it is the
-    cross-entropy.
+    """Cross-entropy with easy voxels weighted down by (1 - p)^gamma; a gamma of 0 weights none.
 
     Lin et al. 2017, "Focal loss for dense object detection", equation 4.
     """

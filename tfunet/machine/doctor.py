@@ -55,10 +55,7 @@ class Check:
 
 
 def diagnose(logs: Path = Path("logs")) -> list[Check]:
-    """Return a check of everything that tfunet can use. Takes as long as a few TensorFlow starts.
-
-    `logs` is the folder into which runs are written.
-    """
+    """Return a check of all that tfunet can use; takes as long as a few TensorFlow starts."""
     scripts: dict[str, tuple[str, Mapping[str, str]]] = {
         "single": (probes.TENSORFLOW_PROBE, {}),
         "mirrored": (probes.MIRRORED_PROBE, {}),

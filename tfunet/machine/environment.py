@@ -15,31 +15,15 @@ from typing import Any
 from tfunet.machine.cpu_memory import VARIABLES
 
 PACKAGES = (
-    "tfunet",
-    "tensorflow",
-    "keras",
-    "tf_keras",
-    "horovod",
-    "tensorflow-io",
-    "numpy",
-    "mpi4py",
-    "nvidia-cuda-runtime-cu12",
-    "nvidia-cudnn-cu12",
-    "nvidia-nccl-cu12",
+    *("tfunet", "tensorflow", "keras", "tf_keras", "horovod", "tensorflow-io", "numpy", "mpi4py"),
+    *("nvidia-cuda-runtime-cu12", "nvidia-cudnn-cu12", "nvidia-nccl-cu12"),
 )
 OWN_PACKAGES = ("tfunet", "tf_native", "hvd")
 GPU_FIELDS = ("index", "name", "memory.total", "driver_version", "pci.bus_id")
 SLURM_VARIABLES = (
-    "SLURM_JOB_ID",
-    "SLURM_ARRAY_JOB_ID",
-    "SLURM_ARRAY_TASK_ID",
-    "SLURM_STEP_ID",
-    "SLURM_JOB_PARTITION",
-    "SLURM_JOB_NODELIST",
-    "SLURM_NNODES",
-    "SLURM_NTASKS",
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_CLUSTER_NAME",
+    *("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_STEP_ID"),
+    *("SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST", "SLURM_NNODES", "SLURM_NTASKS"),
+    *("SLURM_CPUS_PER_TASK", "SLURM_CLUSTER_NAME"),
 )
 # Variables of the libraries below that change a step's speed, memory or rounding.
 SWITCHES = (

@@ -29,12 +29,10 @@ class Span:
 
 @final
 class Spans:
-    """Times the activities of a process, which `began` at a Unix time, one after another, and parts
-    within them.
+    """Times the activities of a process that `began` at a Unix time, and parts within them.
 
     `begin` has the arguments of `process.watchdog.Pulse.begin` and passes them on to `tell`. Each
-    activity is written when the next one begins, so that the file is useful after the process is
-    killed.
+    activity is written when the next begins: the file is useful after the process is killed.
     """
 
     def __init__(self, began: float, tell: Callable[..., None]) -> None:

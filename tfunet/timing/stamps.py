@@ -19,14 +19,12 @@ def timed(
     *,
     device: str | None = None,
 ) -> Any:
-    """Return `part(given)`, structures of tensors, in a tf.function; have `note` told of each time
-    it ran.
+    """Return `part(given)` in a tf.function, and have `note` told of each time it ran.
 
     Between two Unix times: that at which all of `given` was there, and that at which all that
     `part` makes is. Neither begins anything before, or TensorFlow would look at its clock when it
     has nothing else to do. Both are of the host: what a GPU was asked to do may not be done then.
-    Without `note` nothing is added to the graph. What `part` makes lies on `device`; by default
-    TensorFlow places it.
+    Without `note` nothing is added to the graph. What `part` makes lies on `device`, if given.
     """
     if note is None:
         return part(given)

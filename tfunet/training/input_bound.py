@@ -131,10 +131,7 @@ def parts(
     alone_seconds: Sequence[float],
     variables: Sequence[Any],
 ) -> dict[str, Any]:
-    """Return the parts of a step for result.json; called by all together.
-
-    `alone_seconds` are those of this process's steps without an average, one for each turn.
-    """
+    """Return the parts of a step for result.json; called by all together."""
     alone = np.zeros((topology.process_count, len(alone_seconds)))
     alone[topology.process_index] = alone_seconds
     return {

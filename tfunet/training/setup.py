@@ -241,9 +241,7 @@ def _shared_split(
 @final
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """The compiled model of a run, with its variables and the optimizer's, in the order of a
-    checkpoint.
-    """
+    """A run's compiled model, and all variables in the order of a checkpoint."""
 
     model: keras.Model
     loss: keras.Loss

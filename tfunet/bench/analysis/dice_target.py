@@ -28,9 +28,7 @@ Curve = Sequence[tuple[float, Effort]]
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """The efforts of the `num_reached` of a cell's repeats that reached a Dice; `num_repeats` have
-    one.
-    """
+    """The efforts of those of a cell's repeats that reached a Dice; `num_repeats` have one."""
 
     num_reached: int
     num_repeats: int

@@ -75,10 +75,7 @@ class BudgetComparison:
 
 
 def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
-    """Return every combination of settings that ran with a budget, by replicas and batch.
-
-    Raises ValueError if no finished run has a plan.
-    """
+    """Return each combination of settings with a budget; ValueError if no run has a plan."""
     groups: dict[str, dict[str | None, list[TrialRecord]]] = {}
     for trial in sweep.trials:
         if trial.result is not None:

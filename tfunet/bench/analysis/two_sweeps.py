@@ -42,9 +42,7 @@ class CellChange:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepChange:
-    """Two sweeps compared: cells of both, in the order of the first, and sentences on `unmatched`
-    cells and on the `doubts` that weaken the verdicts.
-    """
+    """Two sweeps compared: cells of both, and sentences on other cells and on doubts."""
 
     folders: tuple[str, str]
     tolerance: float

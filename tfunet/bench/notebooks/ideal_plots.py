@@ -33,9 +33,7 @@ def deviation(family: Family, styles: plot_style.Styles) -> Figure | None:
 def beside_campaign(
     family: Family, runs: Sequence[CampaignRun], styles: plot_style.Styles, name: str
 ) -> Figure:
-    """Draw deviation and IoU of a family of the sweep `name` on the left, those of the campaign on
-    the right.
-    """
+    """Draw deviation and IoU of a family of the sweep `name`, and on the right the campaign's."""
     # Each row shares its scale, so that it can be compared at a glance.
     figure, panels = plot_style.make_panels(2, 2, 6.2, sharey="row")
     top, right, bottom, bottom_right = panels

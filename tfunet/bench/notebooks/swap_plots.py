@@ -30,10 +30,7 @@ PREDICTED = {"color": "#000000", "marker": "|", "markersize": 13, "markeredgewid
 
 
 def memory_curves(comparisons: Sequence[BudgetComparison], styles: plot_style.Styles) -> Figure:
-    """Draw the memory in use during a step, as planned and with everything kept.
-
-    A panel for each batch and budget, with the plan of the first run of each way.
-    """
+    """Draw memory over a step, planned and all kept: a panel for each batch and budget, by way."""
 
     def key(comparison: BudgetComparison) -> tuple[int, str]:
         return comparison.replica_batch, comparison.budget

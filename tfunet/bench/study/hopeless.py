@@ -14,9 +14,7 @@ from tfunet.config.keys import WAY
 
 @dataclass(frozen=True, kw_only=True)
 class HopelessRule:
-    """When a cell is given up, the table [hopeless] of a study: `after` so many repeats, if the
-    fastest cell of its group is more than `slower_than` times as fast.
-    """
+    """When a cell is given up: after so many repeats, if another is so many times as fast."""
 
     after: int = 2
     slower_than: float = 3.0

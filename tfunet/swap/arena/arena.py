@@ -47,10 +47,7 @@ class Arena:
         self.used_bytes = 0
 
     def allocate(self, num_bytes: int, *, within_regions: bool = False) -> int | None:
-        """Return the address of so many bytes; None where no free block is large enough.
-
-        No new region is taken for it `within_regions`.
-        """
+        """Return the address of so many bytes, `within_regions` or not; None without room."""
         if not num_bytes:
             return NOWHERE
         wanted = -(-num_bytes // ALIGNMENT) * ALIGNMENT

@@ -122,10 +122,8 @@ def _further(
     arenas: Sequence[Callable[[], Arena]],
     places: Sequence[int | None],
 ) -> list[Detour] | None:
-    """Return detours that give room in most of the arenas that had none. Failing that, add the
-    largest tensor in the way; None where there is none.
-
-    `places` is what `_Search.failing` gives for the arenas.
+    """Return detours that give room in most of the arenas that had none, at `places`. Failing that,
+    add the largest tensor in the way; None where there is none.
     """
     largest: list[Detour] | None = None
     for place in sorted({place for place in places if place is not None}):

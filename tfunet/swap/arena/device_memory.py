@@ -24,10 +24,7 @@ LEFT_SHARE, LEAST_BLOCKS = 1 / 16, 64
 
 
 def in_bytes(budget: str | float) -> int:
-    """Return the bytes that a budget allows on each device of this process.
-
-    Raises ValueError where it depends on a limit that the device does not have.
-    """
+    """Return the bytes of a budget on each device; ValueError if it has no limit to go by."""
     wanted = parse(budget)
     if isinstance(wanted, int):
         return wanted
@@ -80,11 +77,7 @@ def of_model(
     trace: Trace,
     handles: Sequence[tf.Tensor],
 ) -> Memory:
-    """Return the memory of a device before a step of a model.
-
-    Tensors that none of the step's ops makes are its batch. For `first_bytes` see
-    `tfunet.swap.arena.arena.at_start`.
-    """
+    """Return a device's memory before a step; tensors that none of its ops makes are the batch."""
     resident = variable_bytes(model)
     batch_bytes = sum(
         reader.num_bytes(handle)

@@ -265,10 +265,7 @@ def _cast_bytes_per_second(compression: str) -> float:
 
 @functools.cache
 def _link(kind: type[Tier]) -> tuple[float, float, float]:
-    """Return the seconds that a copy takes to start, and the bytes per second to the host and back.
-
-    Measured once in a process.
-    """
+    """Return the seconds that a copy takes to start, and bytes per second to the host and back."""
     tier, clock = kind(), Clock()
 
     def copies(

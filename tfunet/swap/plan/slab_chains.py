@@ -120,10 +120,7 @@ def kept_rows(trace: Trace, ops: Sequence[int], readers: Mapping[int, Sequence[i
 def seconds_of(
     trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int], costs: Costs
 ) -> float:
-    """Return the time of a chain, with its copies to the host, back, and on the device.
-
-    `kept` is what `kept_rows` returns for the chain.
-    """
+    """Return the time of a chain with its copies; `kept` is what `kept_rows` returns for it."""
     seconds = sum(_op_seconds(trace, index, chain, costs) for index in chain.ops)
     return seconds + copied_seconds(trace, chain, kept, split, costs)
 
@@ -131,7 +128,7 @@ def seconds_of(
 def copied_seconds(
     trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int], costs: Costs
 ) -> float:
-    """Return the time of a chain's copies. See `seconds_of` for the arguments."""
+    """Return the time of a chain's copies."""
     seconds = sum(copy_seconds(*copy, costs) for copy in copies(trace, chain, kept, split))
     return seconds + _moved_bytes(trace, chain, split) / costs.bytes_per_second
 
@@ -139,10 +136,7 @@ def copied_seconds(
 def copies(
     trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int]
 ) -> Iterator[tuple[bool, int, int]]:
-    """Yield each copy of a chain: whether it goes to the host, its bytes, its number of parts.
-
-    See `seconds_of` for the arguments.
-    """
+    """Yield each copy of a chain: whether it goes to the host, its bytes, its number of parts."""
     for tensor, num_bytes in _reads(trace, chain):
         if tensor in split:
             yield False, num_bytes, 1

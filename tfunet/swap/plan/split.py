@@ -75,10 +75,7 @@ class Cut:
         return replace(costs, op_seconds=seconds, tiers=tiers)
 
     def traffic(self, decisions: Mapping[int, Decision], costs: Costs) -> Traffic:
-        """Return what is copied: swapped tensors once each way, and the rows of the slabs.
-
-        A row that two slabs reach is copied twice.
-        """
+        """Return what is copied: swapped tensors once each way, rows that slabs share twice."""
         slabs = [
             copy
             for last, chain in self.chains.items()

@@ -64,18 +64,12 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
 
 
 class _Link:
-    """The copies of a step between device and host; see `timeline`.
-
-    Attributes:
-        swapped: The tensors that are swapped.
-        seconds: Time of all copies so far.
-        arriving: When each copy is back on the device.
-    """
+    """The copies of a step between device and host; see `timeline`."""
 
     def __init__(self, trace: Trace, actions: Sequence[Action], costs: Costs) -> None:
         self.swapped = {action.index for action in actions if action.kind == "out"}
-        self.seconds = 0.0
-        self.arriving: dict[Copy, float] = {}
+        self.seconds = 0.0  # of all copies so far
+        self.arriving: dict[Copy, float] = {}  # when each copy is back on the device
         self._trace = trace
         self._costs = costs
         self._leaving: dict[int, float] = {}  # when each tensor is on the host

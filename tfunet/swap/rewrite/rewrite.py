@@ -62,8 +62,7 @@ def follow(
     tier: Tier,
     threshold_bytes: int,
 ) -> None:
-    """Change the step's graph in place so that it runs as the schedule of a plan says; see the
-    module.
+    """Change the step's graph in place so that it runs as a plan's schedule says; see the module.
 
     Large ops of the forward pass, which read or write a tensor of `threshold_bytes`, run in order
     too, unless TensorFlow runs them as one op with a neighbour or rearranges them. If the plan is

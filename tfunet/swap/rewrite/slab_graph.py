@@ -14,8 +14,7 @@ from tfunet.swap.storage.host import Rows, Tier
 class SlabGraph:
     """Replaces ops of a step by the slabs of their chains.
 
-    A tensor that a chain makes anew replaces the old one in `handles` and in every op that reads
-    it.
+    A tensor that a chain makes anew replaces the old one in `handles` and in all that read it.
     """
 
     def __init__(
@@ -38,8 +37,7 @@ class SlabGraph:
     def run(
         self, chain: Chain, given: Mapping[int, tf.Tensor], before: Sequence[tf.Operation]
     ) -> tf.Operation:
-        """Make a chain run in slabs after other ops, and return the op after which all of it is
-        done.
+        """Make a chain run in slabs, and return the op after which all of it is done.
 
         The chain reads the tensors in `given`, by index, instead of the step's own.
         """

@@ -179,8 +179,7 @@ def _arenas(
 ) -> Iterator[Callable[[], Arena]]:
     """Yield makers of the arenas that a step may begin in, with the holes of `HOLES`.
 
-    `shares` are those of the unknown memory that is in use; below 0, of the known memory that is
-    gone.
+    `shares` are those of the unknown memory in use; below 0, of the known memory that is gone.
     """
     again = min(memory.more_bytes, int(MOST_AGAIN * memory.limit_bytes))
     unknown = again + int(UNKNOWN * memory.limit_bytes)

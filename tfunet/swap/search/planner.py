@@ -70,8 +70,8 @@ class Planner(Strategy):
         choices: Sequence[Sequence[str]],
         all_kept: Outcome,
     ) -> Plan:
-        """Return the best plan that splits these tensors, with gradients that read outputs by
-        `choices`.
+        """Return the best plan that splits these tensors; `choices` are gradients that read
+        outputs.
         """
         plans: list[Plan] = []
         for gradients in choices:
@@ -134,9 +134,7 @@ def _taller(problem: Problem, cut: split.Cut, best: Outcome) -> tuple[split.Cut,
 
 
 def as_plan(problem: Problem, cut: split.Cut, best: Outcome, all_kept: Outcome) -> Plan:
-    """Return an outcome as a plan, which names tensors and ops; `problem` is the step before it was
-    cut.
-    """
+    """Return an outcome as a plan, by names; `problem` is the step before it was cut."""
     trace, tiers = cut.trace, problem.costs.tiers
     names = [tensor.name for tensor in trace.tensors]
     scratch = cut.scratch_with(problem.scratch)

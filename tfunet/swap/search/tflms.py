@@ -127,10 +127,7 @@ class Rule(Strategy):
             )
 
     def plan(self, problem: Problem) -> Plan:
-        """Return the plan, as `Strategy.plan` says.
-
-        Raises ValueError for levels that the step does not have.
-        """
+        """Return the plan; ValueError for levels that the step does not have."""
         trace, costs = problem.trace, problem.costs
         levels = Levels(trace)
         serialized = _serialized(trace, levels, self, problem.threshold_bytes)
@@ -175,10 +172,7 @@ def told(plan: Plan) -> str:
 
 
 class Levels:
-    """The level of each op of a step: how many ops the longest path to it has.
-
-    Each op of `chain` waits for the one before.
-    """
+    """The level of each op, the length of the longest path to it; ops of `chain` wait in turn."""
 
     def __init__(self, trace: Trace, chain: Sequence[int] = ()) -> None:
         before = {after: first for first, after in pairwise(chain)}
@@ -324,10 +318,7 @@ def _filled(
 
 
 def _serialized(trace: Trace, levels: Levels, rule: Rule, threshold_bytes: int) -> list[int]:
-    """Return the ops that run one after the other, in order.
-
-    Raises ValueError for a number or slice that names no level of the step.
-    """
+    """Return the ops that run one after the other; ValueError for levels that are not there."""
     chosen: set[int] = set()
     for item in rule.serialization:
         named = range(levels.count)[_as_slice(item)]

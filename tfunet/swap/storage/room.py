@@ -79,10 +79,7 @@ class Room:
         )
 
     def timed(self, tiers: Tiers) -> Tiers:
-        """Return the tiers with the speed of the disk, if there is one.
-
-        Raises WriteError where the disk is too full to measure it.
-        """
+        """Return the tiers with the speed of the disk, if any; WriteError where it is full."""
         if self._file is None:
             return tiers
         out, back = self._file.speed()

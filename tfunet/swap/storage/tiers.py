@@ -90,9 +90,7 @@ class HostAndDisk:
 
 @final
 class CompressedTier:
-    """Casts the named tensors on the device to a smaller type before another tier copies them, and
-    back when they return.
-    """
+    """Casts the named tensors to a smaller type before another tier copies them, and back."""
 
     def __init__(self, tier: Tier, compression: str, names: Collection[str]) -> None:
         self.copies_overlap = tier.copies_overlap
