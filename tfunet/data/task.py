@@ -16,9 +16,7 @@ from tfunet.process.terminal import decoding_bar
 @final
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The data set of a configuration, opened, with the spatial shape of a sample; no case has been
-    read.
-    """
+    """The data set of a configuration, opened, and the spatial shape of a sample."""
 
     config: RunConfig
     source: DataSource

@@ -15,9 +15,7 @@ Average = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 @final
 class Switch:
-    """A backend's average that can be left out of a step while it is traced; `note` is told of
-    each.
-    """
+    """A backend's average, which is left out of what is traced in `off`; `note` is told of each."""
 
     def __init__(self, average: Average, note: Note | None = None) -> None:
         self._average = average

@@ -39,10 +39,9 @@ PLACES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A tensor that two plans treat differently.
+    """A tensor that two plans treat differently; its size is 0 if neither plan tells.
 
-    Its size is 0 if neither plan tells. A treatment is "keep", "swap", "swap to disk", "recompute",
-    "split", or with fewer bits "swap as bfloat16".
+    Treatments are "keep", "swap", "swap to disk", "recompute", "split", and "swap as bfloat16".
     """
 
     name: str

@@ -70,9 +70,7 @@ class Planner(Strategy):
         choices: Sequence[Sequence[str]],
         all_kept: Outcome,
     ) -> Plan:
-        """Return the best plan that splits these tensors; `choices` are gradients that read
-        outputs.
-        """
+        """Return the best plan that splits these tensors, with gradients of one of the choices."""
         plans: list[Plan] = []
         for gradients in choices:
             trace = reading_outputs(problem.trace, gradients)
