@@ -113,7 +113,7 @@ def measured(work, *arguments):
 def train(folder):
     from tfunet.backend import Launch
     from tfunet.config.run import RunConfig
-    from tfunet.single import SingleDevice
+    from tfunet.single_device import SingleDevice
     from tfunet.train import run
 
     config = RunConfig(

@@ -141,13 +141,9 @@ def drawn(pipeline, count):
     import tensorflow as tf
 
     from tfunet.data.augmentation.augment import Draws
-    from tfunet.data.augmentation.random_streams import (
-        CROP_STREAM,
-        crop_start,
-        random_bits,
-        stream_seed,
-    )
+    from tfunet.data.augmentation.random_streams import CROP_STREAM, random_bits, stream_seed
     from tfunet.data.augmentation.spatial import planes, rotation_matrix
+    from tfunet.data.crop import crop_start
 
     shapes = np.asarray(pipeline.cases.shapes, np.int64)
     rank = shapes.shape[1]

@@ -48,8 +48,7 @@ from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.machine.device import used_bytes
 from tfunet.models.make import make_model
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.arena.budget import join_regions
-from tfunet.swap.arena.device_memory import resident_bytes
+from tfunet.swap.arena.device_memory import join_regions, resident_bytes
 from tfunet.timing.xplane import read_allocations
 
 MIB = 2**20

@@ -39,7 +39,9 @@ class Facts:
 
 
 FACTS = {
-    "single": Facts(reference="tfunet.single:SingleDevice", one_process=True, one_replica=True),
+    "single": Facts(
+        reference="tfunet.single_device:SingleDevice", one_process=True, one_replica=True
+    ),
     "mirrored": Facts(reference="tf_native.mirrored:MirroredBackend", one_process=True),
     "multiworker": Facts(reference="tf_native.multiworker:MultiWorkerBackend", is_open=True),
     "horovod": Facts(reference="hvd.backend:HorovodBackend"),

@@ -31,9 +31,7 @@ def run(
     A run whose folder has a checkpoint of the same configuration goes on from there.
 
     Args:
-        config: What to do.
         backend: Not yet started.
-        path: The run's folder; the chief writes there.
         callbacks: Keras callbacks beside those of the configuration.
         stops_after: Called after each step, with the same answer in all processes; true ends the
             run.

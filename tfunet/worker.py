@@ -18,10 +18,9 @@ from tfunet import exit_codes
 from tfunet.backend import BACKENDS, Launch, facts_of
 from tfunet.config.refs import call, resolve
 from tfunet.config.run import RunConfig
-from tfunet.machine.code_version import code_hash
 from tfunet.machine.cores import num_threads, pin_and_limit
 from tfunet.machine.cpu_memory import cap_variables
-from tfunet.machine.environment import DEFAULTS
+from tfunet.machine.environment import DEFAULTS, code_hash
 from tfunet.process.full_memory import noting, out_of_memory
 from tfunet.process.launcher_variables import Place, find_place
 from tfunet.process.meeting import SIGNALS, Meeting

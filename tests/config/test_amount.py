@@ -3,7 +3,7 @@
 import pytest
 
 from tfunet.config import amount
-from tfunet.swap.arena import budget
+from tfunet.swap.arena import device_memory
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_what_is_no_amount_of_memory_is_refused(text):
 def test_share_of_a_device_is_taken_of_its_cap(monkeypatch):
     monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", "true")
     monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "400")
-    assert budget.in_bytes("auto") == 400 * 2**20
-    assert budget.in_bytes(0.25) == 100 * 2**20
-    assert budget.in_bytes("1GiB") == 2**30
+    assert device_memory.in_bytes("auto") == 400 * 2**20
+    assert device_memory.in_bytes(0.25) == 100 * 2**20
+    assert device_memory.in_bytes("1GiB") == 2**30
 
 
 def test_cpu_without_a_cap_has_no_auto_budget(monkeypatch):
     monkeypatch.delenv("TF_CPU_ALLOCATOR_USE_BFC", raising=False)
     with pytest.raises(ValueError, match="Give an amount such as '4GiB'"):
-        budget.in_bytes("auto")
+        device_memory.in_bytes("auto")

@@ -2,7 +2,7 @@ import pytest
 
 from tfunet.config import refs
 
-TABLE = {"horovod": "hvd.backend:HorovodBackend", "single": "tfunet.single:SingleDevice"}
+TABLE = {"horovod": "hvd.backend:HorovodBackend", "single": "tfunet.single_device:SingleDevice"}
 
 
 def test_near_match_is_named_with_all_that_is_known():

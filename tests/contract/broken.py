@@ -5,7 +5,7 @@ import dataclasses
 from tf_native.multiworker import MultiWorkerBackend
 from tfunet.backend import Topology
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
-from tfunet.single import SingleDevice
+from tfunet.single_device import SingleDevice
 
 
 class Wrapped:

@@ -10,6 +10,7 @@ from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.swap.plan.split import splittable
 from tfunet.swap.search.planner import Planner
+from tfunet.swap.search.strategy import Problem
 
 # Two skips, s and t, read again on the way up; b is the bottleneck.
 U_NET = (
@@ -140,10 +141,10 @@ def test_a_skip_is_swapped_while_the_ops_below_it_need_its_room():
     )
     trace = divided(make_trace(*rows)[0])
     costs = Costs(op_seconds=[1.0] * len(rows), out_bytes_per_second=1e3, in_bytes_per_second=1e3)
-    options = {"costs": costs, "threshold_bytes": 1}
+    problem = Problem(trace=trace, costs=costs, budget_bytes=350, threshold_bytes=1)
     planner = Planner(["swap", "recompute"])
-    plan = planner.plan(trace, budget_bytes=350, **options)
+    plan = planner.plan(problem)
     assert plan.unlimited_peak_bytes == 400
     assert plan.decisions == {"s": "swap"}
     assert plan.peak_bytes == 300
-    assert not planner.plan(trace, budget_bytes=400, **options).decisions
+    assert not planner.plan(replace(problem, budget_bytes=400)).decisions

@@ -21,8 +21,7 @@ CASES = [
 MEASURE = """
 import json, sys
 import tensorflow as tf
-from tfunet.graph.op_scratch import unrolled_bytes
-from tfunet.graph.op_times import Kind, take
+from tfunet.graph.op_times import Kind, take, unrolled_bytes
 rows = []
 for rank, batch, side, kernel, channels, filters in json.loads(sys.argv[1]):
     name = {2: "Conv2DBackpropFilter", 3: "Conv3DBackpropFilterV2"}[rank]

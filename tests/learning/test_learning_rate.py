@@ -1,14 +1,17 @@
 import keras
 import pytest
 
+from tfunet.config.run import RunConfig
 from tfunet.learning.learning_rate import WarmupStepDecay, learning_rate
 
-FIXED = {"rate": 0.1, "decay_factor": 0.5, "steps_per_epoch": 10}
+FIXED = {"learning_rate": 0.1, "decay_factor": 0.5}
 
 
 def test_constant_rate_stays_a_number_that_callbacks_can_change():
-    plain = learning_rate(num_replicas=4, scaled=False, warmup_epochs=0, decay_epochs=(), **FIXED)
-    scaled = learning_rate(num_replicas=4, scaled=True, warmup_epochs=0, decay_epochs=(), **FIXED)
+    plain, scaled = (
+        learning_rate(RunConfig(scale_learning_rate=scales, **FIXED), 4, steps_per_epoch=10)
+        for scales in (False, True)
+    )
     assert (plain, scaled) == (0.1, pytest.approx(0.4))
 
 
@@ -24,9 +27,10 @@ def test_constant_rate_stays_a_number_that_callbacks_can_change():
     ],
 )
 def test_rate_warms_up_and_decays(step, rate):
-    schedule = learning_rate(
-        num_replicas=2, scaled=True, warmup_epochs=1, decay_epochs=(3, 5), **FIXED
+    config = RunConfig(
+        scale_learning_rate=True, warmup_epochs=1, decay_epochs=(3, 5), epochs=9, **FIXED
     )
+    schedule = learning_rate(config, 2, steps_per_epoch=10)
     assert float(schedule(step)) == pytest.approx(rate)
 
 

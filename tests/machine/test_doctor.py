@@ -35,7 +35,7 @@ def not_installed(module: str) -> Answer:
 def diagnose_with(
     monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, Answer]
 ) -> dict[str, Check]:
-    monkeypatch.setattr(doctor, "ask", lambda script, variables: {**WORKING, **answers}[script])
+    monkeypatch.setattr(probes, "ask", lambda script, variables: {**WORKING, **answers}[script])
     return {check.name: check for check in doctor.diagnose()}
 
 
@@ -303,7 +303,7 @@ def test_a_horovod_with_mpi_is_asked_without_starting_mpi(monkeypatch: pytest.Mo
         given[script] = variables
         return WORKING[script]
 
-    monkeypatch.setattr(doctor, "ask", remember)
+    monkeypatch.setattr(probes, "ask", remember)
     doctor.diagnose()
     variables = given[probes.HOROVOD_PROBE]
     assert variables["HOROVOD_CONTROLLER"] == variables["HOROVOD_CPU_OPERATIONS"] == "gloo"

@@ -6,7 +6,7 @@ import tifffile
 
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
-from tfunet.single import SingleDevice
+from tfunet.single_device import SingleDevice
 from tfunet.train import run
 
 SHAPE = (75, 92)

@@ -12,7 +12,7 @@ from tfunet import exit_codes
 from tfunet.bench.launch.slurm_submit import dry_run
 from tfunet.bench.study.study_file import read_study
 from tfunet.cli import main
-from tfunet.machine.code_version import code_hash
+from tfunet.machine.environment import code_hash
 
 PAGE = (ROOT / "docs/slurm.md").read_text()
 

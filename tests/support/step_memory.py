@@ -100,7 +100,7 @@ def slabs_between_looks():
     found = cut(read, {doubled})
     with tempfile.TemporaryDirectory() as folder:
         with tf.profiler.experimental.Profile(folder):
-            slab_times.seconds_of_slabs(read, found, ops, NumpyMemory, list(found.chains))
+            slab_times.seconds_of_slabs(found, ops, NumpyMemory, list(found.chains))
         (path,) = Path(folder).glob("**/*.xplane.pb")
         space = xplane_pb2.XSpace.FromString(path.read_bytes())
     began = sorted(

@@ -22,10 +22,11 @@ class AllThatMayGo(Strategy):
     def __init__(self, *ways):
         self.ways = ways
 
-    def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
-        gradients = from_outputs(trace, threshold_bytes)
-        trace = reading_outputs(trace, gradients)
-        candidates = Candidates(trace, costs, self.ways, threshold_bytes)
+    def plan(self, problem):
+        costs = problem.costs
+        gradients = from_outputs(problem.trace, problem.threshold_bytes)
+        trace = reading_outputs(problem.trace, gradients)
+        candidates = Candidates(dataclasses.replace(problem, trace=trace), self.ways)
         ways = itertools.cycle(self.ways)
         decisions = {}
         for tensor in candidates.idle(schedule(trace, {}), {}):
@@ -61,10 +62,10 @@ def some_detours(trace, actions):
 class AllThatMayBeSplit(Strategy):
     """Splits every tensor it may, whether or not that lowers the peak."""
 
-    def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
-        tensors = trace.tensors
-        large = [at for at in split.splittable(trace) if tensors[at].num_bytes >= threshold_bytes]
-        return split_plan(trace, large)
+    def plan(self, problem):
+        tensors, least = problem.trace.tensors, problem.threshold_bytes
+        able = split.splittable(problem.trace)
+        return split_plan(problem.trace, [at for at in able if tensors[at].num_bytes >= least])
 
 
 def split_plan(trace, tensors):
@@ -82,8 +83,18 @@ class Fixed(Strategy):
     def __init__(self, make):
         self.make = make
 
-    def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
-        return self.make(trace)
+    def plan(self, problem):
+        return self.make(problem.trace)
+
+
+class ForBudget(Strategy):
+    """Makes the plan that a function makes for a budget."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def plan(self, problem):
+        return self.make(problem.budget_bytes)
 
 
 def swapped_plan(trace, indices):

@@ -1,9 +1,12 @@
 """Small hand-made steps."""
 
+import dataclasses
+
 from tfunet.graph.step import Op, Tensor, Trace
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.plan import WAYS
 from tfunet.swap.search.planner import Planner
+from tfunet.swap.search.strategy import Problem
 
 
 def make_trace(*rows):
@@ -96,7 +99,7 @@ def plan_for(rows, budget, costs=None, *, allowed=WAYS, **options):
     """Return the planner's plan for a trace from rows; `costs` are options of `costs_of`."""
     trace, _ = make_trace(*rows)
     options = {"costs": costs_of(trace, **(costs or {})), "threshold_bytes": 1, **options}
-    return Planner(allowed).plan(trace, budget_bytes=budget, **options)
+    return Planner(allowed).plan(Problem(trace=trace, budget_bytes=budget, **options))
 
 
 MIB = 2**20
@@ -118,5 +121,8 @@ STEP, _ = make_trace(
 COSTS = Costs(op_seconds=[1.0] * 8, out_bytes_per_second=MIB, in_bytes_per_second=MIB)
 
 
+PROBLEM = Problem(trace=STEP, costs=COSTS, budget_bytes=0, threshold_bytes=MIB)
+
+
 def planned(budget_bytes):
-    return Planner().plan(STEP, budget_bytes=budget_bytes, costs=COSTS, threshold_bytes=MIB)
+    return Planner().plan(dataclasses.replace(PROBLEM, budget_bytes=budget_bytes))

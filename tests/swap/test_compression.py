@@ -16,7 +16,7 @@ from tfunet.graph.reader import read
 from tfunet.record import RunFolder
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.measure import profile
-from tfunet.swap.plan import chains
+from tfunet.swap.plan import slab_chains
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.exact import without_compared
 from tfunet.swap.plan.plan import Plan
@@ -24,10 +24,9 @@ from tfunet.swap.plan.schedule import schedule
 from tfunet.swap.report.text import text
 from tfunet.swap.search.candidates import Candidates
 from tfunet.swap.search.strategy import Strategy
-from tfunet.swap.storage.compressed_tier import CompressedTier
 from tfunet.swap.storage.disk import DiskFile
-from tfunet.swap.storage.disk_tier import DiskTier, HostAndDisk
 from tfunet.swap.storage.host import NumpyMemory, function_of, key_of
+from tfunet.swap.storage.tiers import CompressedTier, DiskTier, HostAndDisk
 
 NUMBERS = [0.0, -0.0, 1.0, 1 / 3, -1e-30, 3e38, 1 + 2**-8, 1 + 3 * 2**-8, np.inf, -np.inf, np.nan]
 
@@ -195,9 +194,9 @@ def steps_of(make, callbacks, policy="float32"):
 class AllSwapped(Strategy):
     """Swaps whatever it may, whether or not that lowers the peak."""
 
-    def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
-        trace = without_compared(trace)
-        candidates = Candidates(trace, costs, ("swap",), threshold_bytes)
+    def plan(self, problem):
+        trace = without_compared(problem.trace)
+        candidates = Candidates(dataclasses.replace(problem, trace=trace), ("swap",))
         return swapped_plan(trace, candidates.idle(schedule(trace, {}), {}))
 
 
@@ -255,7 +254,7 @@ def test_whole_numbers_and_narrow_ones_are_no_candidates():
 
 
 def test_split_tensors_stay_as_they_are(monkeypatch):
-    monkeypatch.setattr(chains, "MOST_SLABS", 2)
+    monkeypatch.setattr(slab_chains, "MOST_SLABS", 2)
     # With less, all is split that may be.
     callback = LargeModelSupport(
         40_000, margin=0.0, threshold_bytes=256, verbose=0, compression="bfloat16"

@@ -8,7 +8,7 @@ from strategies import AllThatMayBeSplit, AllThatMayGo
 from supported_runs import FEW_SLABS, FLOAT32, WHOLE
 
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.plan import chains
+from tfunet.swap.plan import slab_chains
 
 
 def evaluated(kind, strategy=None, policy="float32"):
@@ -49,7 +49,7 @@ def test_same_bits_when_all_that_can_be_is_given_up(kind):
 
 @pytest.mark.parametrize("kind", FEW_KINDS)
 def test_results_in_slabs_are_those_of_whole_ops(kind, monkeypatch):
-    monkeypatch.setattr(chains, "MOST_SLABS", FEW_SLABS)
+    monkeypatch.setattr(slab_chains, "MOST_SLABS", FEW_SLABS)
     policy = "float32" if kind in FLOAT32 else "float64"
     loss, logits, _ = evaluated(kind, policy=policy)
     loss_in_slabs, logits_in_slabs, plans = evaluated(kind, AllThatMayBeSplit(), policy)

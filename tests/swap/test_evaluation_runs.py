@@ -17,7 +17,7 @@ from supported_runs import FEW_SLABS
 
 from tfunet.swap import LargeModelSupport, compiled
 from tfunet.swap.measure import profile
-from tfunet.swap.plan import chains, split
+from tfunet.swap.plan import slab_chains, split
 from tfunet.swap.plan.plan import WAYS, Plan
 from tfunet.swap.search.planner import Planner
 from tfunet.swap.search.strategy import Strategy
@@ -42,10 +42,11 @@ def support(budget=0, **options):
 class SplitEvaluations(Strategy):
     """Splits what may be split of an evaluation with a budget of 0, whatever the clock says."""
 
-    def plan(self, trace, *, budget_bytes, costs, threshold_bytes, scratch=None):
-        splits = trace.is_forward and budget_bytes == 0
+    def plan(self, problem):
+        trace = problem.trace
+        splits = trace.is_forward and problem.budget_bytes == 0
         plan = split_plan(trace, split.splittable(trace) if splits else ())
-        return dataclasses.replace(plan, budget_bytes=budget_bytes)
+        return dataclasses.replace(plan, budget_bytes=problem.budget_bytes)
 
 
 def splitting(budget=0, **options):
@@ -54,7 +55,7 @@ def splitting(budget=0, **options):
 
 @pytest.fixture
 def few_slabs(monkeypatch):
-    monkeypatch.setattr(chains, "MOST_SLABS", FEW_SLABS)
+    monkeypatch.setattr(slab_chains, "MOST_SLABS", FEW_SLABS)
 
 
 def test_nothing_stays_after_an_evaluation_or_a_prediction(few_slabs):
@@ -188,13 +189,13 @@ def test_an_evaluation_that_fits_keeps_its_graph(few_slabs):
 
 def test_what_was_timed_in_training_is_not_timed_again_in_evaluation(monkeypatch):
     taken = []
-    take = profile.take
+    take = profile.op_times.take
 
     def spied(kinds):
         taken.append([kind.op.type for kind in kinds])
         return take(kinds)
 
-    monkeypatch.setattr(profile, "take", spied)
+    monkeypatch.setattr(profile.op_times, "take", spied)
     monkeypatch.setattr(profile, "SMALL_BYTES", 2**8)
     model, image, mask = compiled_model()
     callback = support(allowed=["swap"])
@@ -217,9 +218,9 @@ class Recorded(Strategy):
     def __init__(self, inner, asked):
         self.inner, self.asked = inner, asked
 
-    def plan(self, trace, **options):
-        self.asked.append((trace, self.inner))
-        return self.inner.plan(trace, **options)
+    def plan(self, problem):
+        self.asked.append((problem.trace, self.inner))
+        return self.inner.plan(problem)
 
     def for_forward_pass(self):
         return Recorded(self.inner.for_forward_pass(), self.asked)

@@ -16,13 +16,13 @@ from strategies import AllThatMayBeSplit
 from supported_runs import FEW_SLABS, FLOAT32, WHOLE, assert_same, passed_with_onednn, trained
 
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.plan import chains, split
+from tfunet.swap.plan import slab_chains, split
 from tfunet.swap.plan.plan import Plan
 
 
 @pytest.fixture(autouse=True)
 def few_slabs(monkeypatch):
-    monkeypatch.setattr(chains, "MOST_SLABS", FEW_SLABS)
+    monkeypatch.setattr(slab_chains, "MOST_SLABS", FEW_SLABS)
 
 
 def all_split():
@@ -102,7 +102,7 @@ def test_forward_pass_of_16_bits_is_rounded_as_without_slabs_by_onednn():
 
 
 def test_slabs_of_16_bits_are_added_up_in_32(monkeypatch):
-    monkeypatch.setattr(chains, "MOST_SLABS", 64)
+    monkeypatch.setattr(slab_chains, "MOST_SLABS", 64)
     support = all_split()
     image = keras.Input((64, 2, 8))
     convolution = keras.layers.Conv2D(1, 1, use_bias=False, dtype="mixed_bfloat16")

@@ -13,7 +13,7 @@ from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.split import split_cases
 from tfunet.learning import losses, optimizers
 from tfunet.models.make import make_model
-from tfunet.single import SingleDevice
+from tfunet.single_device import SingleDevice
 from tfunet.train import run
 
 SETTINGS = {

@@ -12,7 +12,7 @@ from tfunet.data.cache import build_cache
 from tfunet.data.generated.phantoms import cells
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.files.atomic import WriteError
-from tfunet.single import SingleDevice
+from tfunet.single_device import SingleDevice
 from tfunet.training.input_bound import (
     BLOCK_STEPS,
     MAX_PAIRS,

@@ -14,7 +14,7 @@ from paths import ROOT, SUPPORT
 from tfunet import record
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
-from tfunet.single import SingleDevice
+from tfunet.single_device import SingleDevice
 from tfunet.train import run
 from tfunet.training import checkpoint
 
@@ -31,7 +31,7 @@ import json, os, sys
 import numpy as np
 from tfunet.backend import Launch
 from tfunet.config import RunConfig
-from tfunet.single import SingleDevice
+from tfunet.single_device import SingleDevice
 from tfunet.train import run
 
 savez, saved = np.savez, []

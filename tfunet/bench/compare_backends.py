@@ -31,10 +31,7 @@ def compare(
     Args:
         build: The builder of the model, or a string as in `RunConfig.model`.
         data: A function that returns a DataSource, or a string as in `RunConfig.data`.
-        backends: Names of backends.
         num_replicas: Numbers of replicas; impossible combinations are skipped with the reason.
-        repeats: Runs of every combination, with different seeds.
-        folder: Folder of the sweep and its report.
         **settings: Other keys of RunConfig.
 
     Returns the paths of the report. Raises ValueError for a wrong setting, and RuntimeError if the

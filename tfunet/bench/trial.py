@@ -17,15 +17,9 @@ from tfunet.bench.launch.local_sweep import execute
 from tfunet.bench.launch.process_output import TAIL_LINES, last_words
 from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again
 from tfunet.bench.launch.sweep_folder import give_up, set_aside
-from tfunet.bench.records.sweep_record import (
-    FINISHED,
-    TrialRecord,
-    planned_trial,
-    read_plan,
-    read_sweep,
-)
+from tfunet.bench.records import sweep_record
 from tfunet.bench.study.hopeless import read_rule
-from tfunet.machine.code_version import code_hash
+from tfunet.machine.environment import code_hash
 from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
 
@@ -60,7 +54,10 @@ def first_failure(messages: str) -> Ended | None:
 
 
 def run_trial(
-    trial: TrialRecord, command: Sequence[str], code: str, environment: Mapping[str, str]
+    trial: sweep_record.TrialRecord,
+    command: Sequence[str],
+    code: str,
+    environment: Mapping[str, str],
 ) -> int:
     """Run `command`, which runs the trial, and return an exit code.
 
@@ -72,11 +69,11 @@ def run_trial(
         raise ValueError(f"{trial.folder} is in use by another job.")
     root = trial.folder.parent
     # The plan is newer than the job script if the study has changed since.
-    rule = read_rule(read_plan(root).get("hopeless"))
+    rule = read_rule(sweep_record.read_plan(root).get("hopeless"))
     is_again = int(environment.get("SLURM_RESTART_COUNT") or 0) > 0
     # A trial that has begun goes on, even if its cell is hopeless now.
     if not (is_again and (trial.folder / "checkpoint.npz").is_file()):
-        if reason := give_up(trial, read_sweep(root).trials if rule else (), rule):
+        if reason := give_up(trial, sweep_record.read_sweep(root).trials if rule else (), rule):
             print(lines_of(f"{trial.id} is not run, hopeless: {reason}"))
             return exit_codes.OK
         set_aside(trial.folder, root)
@@ -113,7 +110,7 @@ def _again(folder: RunFolder, job: str) -> int:
     return exit_codes.STOPPED
 
 
-def _explain(code: int, trial: TrialRecord, folder: RunFolder, messages: str) -> int:
+def _explain(code: int, trial: sweep_record.TrialRecord, folder: RunFolder, messages: str) -> int:
     failed = first_failure(messages)
     if failed is None:
         errors = [line for line in messages.splitlines() if "error" in line]
@@ -138,8 +135,8 @@ def main() -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER, help="command that runs the trial")
     options = parser.parse_args()
     try:
-        trial = planned_trial(options.folder.parent, options.folder.name)
-        if trial.state in FINISHED:
+        trial = sweep_record.planned_trial(options.folder.parent, options.folder.name)
+        if trial.state in sweep_record.FINISHED:
             print(f"{trial.id} is done already.")
             return exit_codes.OK
         return run_trial(trial, options.command, options.code, os.environ)

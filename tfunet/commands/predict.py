@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from tfunet import exit_codes
@@ -56,20 +57,8 @@ def _predict(options: argparse.Namespace) -> int:
     from tfunet.predict.run import Options, predict
 
     try:
-        predict(
-            options.run,
-            options.images,
-            options.out,
-            Options(
-                tiles=options.tiles,
-                window=options.window,
-                halo=options.halo,
-                batch=options.batch,
-                format=options.format,
-                probabilities=options.probabilities,
-                pixel_size=options.pixel_size,
-            ),
-        )
+        given = Options(**{field.name: getattr(options, field.name) for field in fields(Options)})
+        predict(options.run, options.images, options.out, given)
     except KeyboardInterrupt:
         print("The same command goes on from here.", file=sys.stderr)
         raise

@@ -2,8 +2,18 @@
 
 from dataclasses import dataclass, fields
 
-from tfunet.config import amount, compression
+from tfunet.config import amount
+from tfunet.config.refs import check_known
 from tfunet.config.sections import Section, fixed, free
+
+# Bytes of a number of a swapped tensor that is compressed.
+COMPRESSIONS = {"bfloat16": 2}
+
+
+def check_compression(name: str, compression: str | None) -> None:
+    """Raise ValueError, which names the key, for an unknown compression; None is without one."""
+    if compression is not None:
+        check_known(name, compression, COMPRESSIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +69,7 @@ class MemoryKeys(Section):
             raise ValueError("swap_disk is empty. Give a folder, or '.' for the current one.")
         if self.swap_disk_size is not None and self.swap_disk is None:
             raise ValueError("swap_disk_size needs swap_disk. Name the folder too.")
-        compression.check("swap_compression", self.swap_compression)
+        check_compression("swap_compression", self.swap_compression)
         if self.swap is not None:
             amount.parse(self.swap)
         if self.cpu_memory is not None:

@@ -23,9 +23,6 @@ class CachedCases:
     Args:
         image_path: float32 little-endian (*spatial, channels), case after case.
         mask_path: uint8 (*spatial), case after case.
-        case_ids: As in the source.
-        num_classes: As in the source.
-        channels: As in the source.
         extents: Spatial shape of each case as it was read.
         patch: Smallest spatial shape; smaller cases were padded to it.
         foreground_path: int64 little-endian: indices of foreground voxels in their flattened case,

@@ -20,17 +20,11 @@ class CaseFacts:
     """Facts about a case before preprocessing.
 
     Args:
-        case_id: Its name.
         file: The file to name in messages.
         side: "train" or "validation"; empty without a split.
         shape: Spatial shape.
-        image_dtype: Type of the stored pixels.
-        mask_dtype: Type of the stored labels.
         spacing: Pixel size along `shape`, where known.
         target: Pixel size to resample to, if any.
-        low: Smallest intensity of each channel.
-        mean: Mean of each channel.
-        high: Largest intensity of each channel.
         label_pixels: Pixels of each label, background first.
         content: Hash of the pixels.
     """
@@ -55,11 +49,9 @@ class Report:
     """What a data set holds.
 
     Args:
-        name: The data set.
         num_cases: Cases that could be opened.
         found: How many files there are, in words, where no case could be opened.
         label_names: A name for each label, background first.
-        cases: Cases that training can use.
         defects: Problems because of which training cannot use a file or case.
         warnings: Things that training can use but that may be a mistake.
     """

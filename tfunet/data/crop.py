@@ -5,15 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfunet.data.augmentation.random_streams import (
-    CENTRED_STREAM,
-    CROP_STREAM,
-    VOXEL_STREAM,
-    crop_start,
-    random_bits,
-    stream_seed,
-    uniform,
-)
+from tfunet.data.augmentation import random_streams
 
 
 def patch_start(
@@ -34,23 +26,18 @@ def patch_start(
     anywhere.
 
     Args:
-        shape: Spatial shape of the case, (rank,) int64.
-        patch: Spatial shape of the sample.
         counts: Number of known voxels of each label from 1, (labels,) int64.
         place: (index of a label, number of its voxel) to the voxel's index in the flattened case.
         foreground_share: Share of the samples to centre, 0 to 1.
-        seed: Seed of the run.
-        epoch: Epoch, from 0.
-        sample: Number of the sample among all training samples.
     """
 
     def seed_of(stream: int) -> tf.Tensor:
-        return stream_seed(seed, epoch, sample, stream)
+        return random_streams.stream_seed(seed, epoch, sample, stream)
 
-    anywhere = crop_start(shape, patch, seed_of(CROP_STREAM))
+    anywhere = crop_start(shape, patch, seed_of(random_streams.CROP_STREAM))
     if not foreground_share:
         return anywhere
-    bits = tf.cast(random_bits([2], seed_of(VOXEL_STREAM)), tf.int64)
+    bits = tf.cast(random_streams.random_bits([2], seed_of(random_streams.VOXEL_STREAM)), tf.int64)
     present = tf.math.count_nonzero(counts, dtype=tf.int64)
     labels = tf.argsort(tf.cast(counts == 0, tf.int32), stable=True)
     label = tf.gather(labels, tf.math.floormod(bits[0], tf.maximum(present, 1)))
@@ -58,5 +45,13 @@ def patch_start(
     voxel = tf.unravel_index(place(tf.cast(label, tf.int64), number), shape)
     size = np.asarray(patch, np.int64)
     centred = tf.clip_by_value(voxel - size // 2, 0, shape - size)
-    is_centred = (uniform([], seed_of(CENTRED_STREAM)) < foreground_share) & (present > 0)
+    is_centred = (
+        random_streams.uniform([], seed_of(random_streams.CENTRED_STREAM)) < foreground_share
+    ) & (present > 0)
     return tf.where(is_centred, centred, anywhere)
+
+
+def crop_start(shape: tf.Tensor, patch: Sequence[int], seed: tf.Tensor) -> tf.Tensor:
+    """Return the first voxel of a uniformly random patch in a case of `shape` (rank,), int64."""
+    room = tf.cast(shape, tf.int64) - np.asarray(patch, np.int64) + 1
+    return tf.math.floormod(tf.cast(random_streams.random_bits([len(patch)], seed), tf.int64), room)

@@ -48,7 +48,6 @@ class DefectsError(ValueError):
     """A data set that cannot be used as it is.
 
     Args:
-        name: The data set.
         defects: All of them; the message shows the first 20.
         found: How many files there are, in words.
     """

@@ -10,26 +10,12 @@ from typing import Any
 import numpy as np
 
 from tfunet.data.defects import BadFileError
-from tfunet.data.formats import FORMATS
+from tfunet.data.formats import FORMATS, SIGNATURES
 from tfunet.data.formats.container import split_container
 from tfunet.data.formats.stored import CHANNELS, Region, Stored
 
 # ITU-R BT.601, as Pillow's conversion to "L".
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-
-# Kinds of files: their suffixes, the position of their signature, and its possible values.
-SIGNATURES = {
-    "PNG": ((".png",), 0, (b"\x89PNG",)),
-    "JPEG": ((".jpg", ".jpeg"), 0, (b"\xff\xd8\xff",)),
-    "WebP": ((".webp",), 8, (b"WEBP",)),
-    "TIFF": ((".tif", ".tiff"), 0, (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")),
-    "gzip": ((".nii.gz",), 0, (b"\x1f\x8b",)),
-    "NIfTI": ((".nii",), 344, (b"n+1\0", b"ni1\0")),
-    "NIfTI-2": ((".nii",), 4, (b"n+2\0", b"ni2\0")),
-    "HDF5": ((".h5", ".hdf5"), 0, (b"\x89HDF\r\n\x1a\n",)),
-    "NumPy": ((".npy",), 0, (b"\x93NUMPY",)),
-    "DICOM": ((".dcm", "/"), 128, (b"DICM",)),
-}
 
 
 @dataclass(frozen=True, kw_only=True)

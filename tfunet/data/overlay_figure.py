@@ -33,8 +33,6 @@ def draw(
 
     Args:
         panels: The first panel, or with `in_pairs` the first of every two, is the original.
-        title: Title of the figure.
-        labels: Label to its name in the legend.
         in_pairs: Keep each two panels beside each other.
     """
     num_views, most = (1, 7) if panels[0].mask.ndim == 2 else (3, 3)

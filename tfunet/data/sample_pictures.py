@@ -28,13 +28,8 @@ NOTHING = Augmentation(flips=False)
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A training sample as `tfunet.data.pipeline` cuts it in one epoch, before augmentation.
-
-    Args:
-        case_id: The case that it is cut from.
-        number: Its number among all training samples.
-        image: (*patch, channels) float32.
-        mask: (*patch) uint8.
+    """A training sample, and its number among all, as `tfunet.data.pipeline` cuts it in one epoch,
+    before augmentation.
     """
 
     case_id: str

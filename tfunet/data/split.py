@@ -66,12 +66,7 @@ def split_cases(
 
 
 def leave_out(split: Split, source: DataSource, bad: Mapping[int, str]) -> Split:
-    """Return the split without the cases that cannot be used.
-
-    Args:
-        split: Of all cases.
-        source: The data set.
-        bad: Case index to what is wrong with it.
+    """Return the split without the cases that cannot be used; `bad` says what is wrong with each.
 
     Raises ValueError if no case is left on a side.
     """
@@ -110,16 +105,11 @@ def to_json(split: Split, source: DataSource, left_out: Sequence[Defect] = ()) -
 
 
 def from_json(text: str, source: DataSource, bad: Mapping[int, str] | None = None) -> Split:
-    """Return the split that `to_json` wrote.
+    """Return the split that `to_json` wrote; `bad` says what is wrong with cases that cannot be
+    used here.
 
-    Args:
-        text: The JSON.
-        source: The data set.
-        bad: Case index to what is wrong with it, for cases that cannot be used here.
-
-    Raises:
-        ValueError: Unless the split names exactly the cases of the data set, each once, and all
-            of them can be used.
+    Raises ValueError unless the split names exactly the cases of the data set, each once, and all
+    of them can be used.
     """
     sides = _parsed(text)
     index_of = {case_id: index for index, case_id in enumerate(source.case_ids)}

@@ -16,13 +16,7 @@ from tfunet.process.terminal import decoding_bar
 @final
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The data set of a configuration, opened; no case of it has been read.
-
-    Args:
-        config: The configuration.
-        source: Its data set.
-        patch: Spatial shape of a sample.
-    """
+    """The data set of a configuration, opened, and the spatial shape of a sample."""
 
     config: RunConfig
     source: DataSource

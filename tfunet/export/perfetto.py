@@ -19,12 +19,7 @@ HOROVOD = 1_000_000
 
 
 def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) -> dict[str, Any]:
-    """Return the trace of a run, for JSON.
-
-    Args:
-        run: Folder of a run that was trained with `trace` or `profile`.
-        ops: Ops of the profiled steps, by process (`tfunet.timing.xplane.read_ops`).
-    """
+    """Return the trace of a run, for JSON, with the `ops` of its profiled steps by process."""
     processes = read_spans(run)
     zero = min(span.begin_seconds for spans in processes.values() for span in spans)
     events: list[dict[str, Any]] = []

@@ -20,15 +20,7 @@ MEASURED_COPIES = {
 
 
 def write_events(run: Path, out: Path) -> Path:
-    """Write an event file with losses and times of steps and scores of epochs; return its path.
-
-    With large-model support it also has the scalars of the plan, and the time of each step's copies
-    if that was traced.
-
-    Args:
-        run: Folder of a run, done or not.
-        out: Folder of the event file; TensorBoard shows it as a run.
-    """
+    """Write an event file with steps, scores and the scalars of a plan; return its path."""
     path = out / "events.out.tfevents.tfunet"
     RunFolder(out).create()
     steps = read_steps(run)
@@ -64,10 +56,7 @@ def write_events(run: Path, out: Path) -> Path:
 
 
 def _swap_scalars(run: Path) -> Mapping[str, float]:
-    """Return the scalars of a run's largest plan; none without swap.json.
-
-    Raises ValueError if swap.json cannot be read.
-    """
+    """Return the scalars of a run's largest plan; none without swap.json."""
     config = RunFolder(run).read_config()
     if config is None or not (run / "swap.json").exists():
         return {}

@@ -64,15 +64,9 @@ def kernel_reach(
     same_extent: int | None = None,
     transposed: bool = False,
 ) -> Reach:
-    """Return the reach of a convolution or a pooling, or of a transposed convolution.
+    """Return the reach of a convolution or pooling; of a transposed convolution if `transposed`.
 
-    Args:
-        kernel: Rows of the kernel, or of the window of a pooling.
-        stride: Rows of the input from one row of the output to the next.
-        dilation: Rows from one row of the kernel to the next.
-        same_extent: Rows of the input (of the output, if transposed) if the padding is "same";
-            None if it is "valid".
-        transposed: Whether it is a transposed convolution.
+    `same_extent` are the rows that "same" padding is for: of the input, or the transposed output.
     """
     size = (kernel - 1) * dilation + 1
     before = 0

@@ -21,13 +21,7 @@ Predict = Callable[[Sequence[tuple[int, ...]]], Iterable[np.ndarray]]
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """A window along one axis.
-
-    Args:
-        start: Its first voxel.
-        begin: The first voxel that it counts for.
-        weights: (voxels from `begin` on,) float32: how much it counts.
-    """
+    """A window along one axis; it counts from its voxel `begin` on with these float32 weights."""
 
     start: int
     begin: int
@@ -41,14 +35,7 @@ class Tile:
 
 @dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """Windows that cover a padded image.
-
-    Args:
-        extent: Spatial shape of the image.
-        before: Voxels of padding in front of it.
-        window: Spatial shape of each window.
-        axes: The tiles of each axis; the windows are all combinations.
-    """
+    """Windows that cover a padded image: all combinations of the tiles of its axes."""
 
     extent: tuple[int, ...]
     before: tuple[int, ...]
@@ -105,11 +92,7 @@ def with_halo(
             )
         axes.append(
             tuple(
-                Tile(
-                    start=start,
-                    begin=start + first,
-                    weights=np.ones(stop - first, np.float32),
-                )
+                Tile(start=start, begin=start + first, weights=np.ones(stop - first, np.float32))
                 for start, first, stop in axis_windows(size, length, margin, step)
             )
         )
@@ -139,14 +122,7 @@ def blended(extent: Sequence[int], window: Sequence[int]) -> Tiling:
 def bands(
     tiling: Tiling, predict: Predict, num_logits: int, first_row: int = 0
 ) -> Iterator[np.ndarray]:
-    """Yield the logits of the image in bands (rows, *rest, num_logits) float32, from the first.
-
-    Args:
-        tiling: The tiles of the image.
-        predict: Yields the logits of windows at the given starts.
-        num_logits: Logits of a voxel.
-        first_row: The row to begin at: 0, or a number that `Tiling.rows_done` returned.
-    """
+    """Yield the logits in bands (rows, *rest, num_logits) float32, from a row of `rows_done` on."""
     rest = [len(total) for total in tiling.totals[1:]]
     top, bottom = tiling.before[0], tiling.before[0] + tiling.extent[0]
     done = top + first_row

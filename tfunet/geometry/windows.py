@@ -14,14 +14,11 @@ class AxisWindow(NamedTuple):
     core_stop: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Window:
-    """One patch of an image, and the part of it that counts.
+    """One patch of an image; its voxels [core_start, core_stop) count, in its own coordinates.
 
-    Args:
-        start: First voxel, in the image; negative where the image is smaller than the patch.
-        core_start: First voxel that counts, in the window.
-        core_stop: One past the last voxel that counts, in the window.
+    `start` is its first voxel in the image; negative where the image is smaller than the patch.
     """
 
     start: tuple[int, ...]
@@ -39,14 +36,7 @@ def plan_windows(extent: Sequence[int], patch: Sequence[int], halo: int = 0) -> 
     if len(extent) != len(patch):
         raise ValueError(f"An image of shape {tuple(extent)} has no patches of {tuple(patch)}.")
     axes = [axis_windows(size, length, halo) for size, length in zip(extent, patch, strict=True)]
-    return [
-        Window(
-            start=tuple(window.start for window in corner),
-            core_start=tuple(window.core_start for window in corner),
-            core_stop=tuple(window.core_stop for window in corner),
-        )
-        for corner in product(*axes)
-    ]
+    return [Window(*zip(*corner, strict=True)) for corner in product(*axes)]
 
 
 def padding_before(extent: Sequence[int], patch: Sequence[int]) -> tuple[int, ...]:

@@ -44,21 +44,12 @@ def _edited(edit: Edit, ops: Sequence[tf.Operation], returned: Any) -> Any:
     results = [value for value in tf.nest.flatten(returned) if tf.is_tensor(value)]
     if any(isinstance(value, tf.RaggedTensor | tf.SparseTensor) for value in results):
         return returned
-    ops = _of_this_replica(ops)
+    # Replicas of one process are traced into one graph, in turn, each under its own device.
+    device = tf.no_op().device
+    ops = [op for op in ops if op.device == device]
     # The step returns readers of its results, so that `edit` can replace a result.
-    returned = tf.nest.map_structure(_read, returned)
+    returned = tf.nest.map_structure(
+        lambda value: tf.identity(value) if isinstance(value, tf.Tensor) else value, returned
+    )
     edit(reader.in_order(ops, results), results)
     return returned
-
-
-def _read(result: Any) -> Any:
-    return tf.identity(result) if isinstance(result, tf.Tensor) else result
-
-
-def _of_this_replica(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """Return the ops of the replica that is being traced.
-
-    Replicas of one process are traced into one graph, in turn, each under its own device.
-    """
-    device = tf.no_op().device
-    return [op for op in ops if op.device == device]

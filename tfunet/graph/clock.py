@@ -35,8 +35,6 @@ class Clock:
         """Return the op that reads the clock at the end of a part; another reads it at the start.
 
         Args:
-            name: Name of the part, for `seconds`.
-            after: Ops before the start.
             part: Makes ops under the control edges that are there when it is called. If it returns
                 a tensor, a number of the tensor is read, so that a GPU is done with it.
         """
@@ -73,7 +71,6 @@ class Clock:
         the others down was something else. The medians of the parts divide it among them.
 
         Args:
-            run: Runs the graph.
             counts: How often each part counts; once by default.
             watched: Context of one more run, which is not timed.
         """

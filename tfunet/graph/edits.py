@@ -92,14 +92,7 @@ def repeated(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
 def like(
     op: tf.Operation, inputs: Sequence[tf.Tensor], name: str, **attributes: Any
 ) -> tf.Operation:
-    """Return an op of the same kind in the graph that is being traced now.
-
-    Args:
-        op: The first op, of any graph. Its private attributes are left out.
-        inputs: Inputs of the new op.
-        name: Name of the new op.
-        attributes: Attributes with other values than those of `op`.
-    """
+    """Return an op of the same kind, in the graph being traced now, without private attributes."""
     own = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
     return tf.compat.v1.get_default_graph().create_op(
         op.type,

@@ -19,7 +19,6 @@ def in_order_of_graph(
     and so does memory. This switches the optimizer off.
 
     Args:
-        run: Calls the functions that take the steps, and has called none of them before.
         wanted: Asked when a step has been traced and is about to run. If it returns False, the
             optimizer stays on.
     """

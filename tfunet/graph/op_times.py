@@ -1,13 +1,14 @@
-"""Times ops of a step alone, on made-up numbers, and measures their scratch memory."""
+"""Times ops of a step alone, on made-up numbers, and measures or predicts their scratch memory."""
 
 import contextlib
+import os
 import re
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from tfunet.graph.reader import NO_SIZE, num_bytes
 from tfunet.graph.slabs import Slabs
 from tfunet.graph.static_values import known_value
 from tfunet.graph.window_axes import POOL_GRADIENTS
-from tfunet.machine.device import free_bytes, used_bytes
+from tfunet.machine.device import free_bytes, used_bytes, uses_onednn
 from tfunet.timing.xplane import read_allocations
 
 # The op does not work on made-up numbers, or there is no room for them beside the weights.
@@ -38,6 +39,14 @@ NUMBERS = 2**20
 MOST_TIMES = 2**10
 # A tiny op is timed so many times in a row.
 TINY_OPS = 100
+# TensorFlow's own gradient of a filter on a CPU unrolls images into columns, as many at once as
+# fill a working set, whatever the batch is. In 2D the set has a fixed size, in 3D that of the
+# last cache, and nothing is unrolled where that takes too many times the memory of the tensors
+# (conv_grad_filter_ops.cc and conv_grad_ops_3d.cc).
+WORKING_SET_BYTES = 30 * 2**20
+MOST_TIMES = 25
+# The size of the last cache; glibc's name for it is not in os.sysconf_names.
+LEVEL3_CACHE_SIZE = 194
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +66,6 @@ class Kind(NamedTuple):
     """Ops that take the same time.
 
     Args:
-        op: One of them.
         is_held: Whether another op reads its inputs later, so that it cannot use their memory.
         times: How many of them a step has.
         fresh: Positions of the inputs that were made or read just before: caches may have them.
@@ -238,7 +246,6 @@ def _num_bytes(tensors: Sequence[tf.Tensor | None]) -> int:
 
 
 def _run(kind: Kind, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
-    """Return the first output of an op, or of a slab of it."""
     op = kind.op
     with tf.device(op.device or None):
         if kind.slab is None:
@@ -335,3 +342,35 @@ def _scratch(folder: str, ops: Sequence[tf.Operation]) -> dict[str, int]:
                 held[name] -= size
     outputs = {f"alone_{index}": sum(map(num_bytes, op.outputs)) for index, op in enumerate(ops)}
     return {name: max(0, most.get(name, 0) - size) for name, size in outputs.items()}
+
+
+def unrolled_bytes(op: tf.Operation, share: float = 1.0) -> int:
+    """Return the bytes of the columns that a filter's gradient unrolls; 0 for any other op.
+
+    oneDNN and GPUs unroll nothing. `share` is the share of the op's rows that run at once.
+    """
+    if not op.type.startswith(("Conv2DBackpropFilter", "Conv3DBackpropFilter")):
+        return 0
+    image, _, gradient = op.inputs
+    filters = op.outputs[0]
+    shapes = (image.shape, gradient.shape, filters.shape)
+    if uses_onednn() or "GPU" in op.device or not all(map(tf.TensorShape.is_fully_defined, shapes)):
+        return 0
+    is_3d = op.type.startswith("Conv3D")
+    working_set_bytes = _last_cache_bytes() if is_3d else WORKING_SET_BYTES
+    is_last = not op.get_attr("data_format").startswith(b"NC")
+    voxels = ceil(share * prod(gradient.shape[1:-1] if is_last else gradient.shape[2:]))
+    unrolled, channels = prod(filters.shape[:-1]), filters.shape[-1]
+    item_bytes = filters.dtype.size
+    image_items = voxels * (unrolled + channels) + unrolled * channels
+    images = ceil(working_set_bytes // item_bytes / image_items)
+    items = images * voxels * unrolled
+    tensor_items = share * (prod(image.shape) + prod(gradient.shape)) + prod(filters.shape)
+    return 0 if is_3d and items // tensor_items > MOST_TIMES else items * item_bytes
+
+
+def _last_cache_bytes() -> int:
+    try:
+        return max(0, os.sysconf(LEVEL3_CACHE_SIZE))
+    except (OSError, ValueError):
+        return 0

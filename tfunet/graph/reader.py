@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import tensorflow as tf
 
-from tfunet.config.compression import COMPRESSIONS
+from tfunet.config.memory import COMPRESSIONS
 from tfunet.graph import slab_rules
-from tfunet.graph.constants import of_one_value
 from tfunet.graph.regrouped import SUMS, made_by, regrouped
+from tfunet.graph.static_values import of_one_value
 from tfunet.graph.step import FUSED_WITH_BIAS, READS, SHAPE_READERS, Op, Tensor, Trace, root
 
 # Ops between replicas: an op that ran twice in one replica would wait for the others for ever.
@@ -80,9 +80,8 @@ def read(
 
     Args:
         ops: The ops that were made while the step was traced, from `in_order`.
-        results: Tensors that the step returns.
         compression: The type in which tensors may be stored, of
-            `tfunet.config.compression.COMPRESSIONS`.
+            `tfunet.config.memory.COMPRESSIONS`.
     """
     names = {op.name for op in ops}
     returned = {tensor.name for tensor in results}
@@ -121,11 +120,12 @@ def read(
     in_backward = False
     for position, op in enumerate(ops):
         in_backward = in_backward or is_backward(op)
+        read_inputs = () if op.type in SHAPE_READERS else op.inputs
         traced_ops.append(
             Op(
                 name=op.name,
                 kind=op.type,
-                inputs=tuple(index(tensor, -1) for tensor in _read_inputs(op)),
+                inputs=tuple(index(tensor, -1) for tensor in read_inputs),
                 outputs=tuple(index(tensor, position) for tensor in op.outputs),
                 is_backward=in_backward,
                 is_repeatable=_is_repeatable(op),
@@ -170,13 +170,7 @@ def _is_kept_constant(tensor: tf.Tensor, constants: Collection[str]) -> bool:
 
 
 def _is_read_outside(tensor: tf.Tensor, names: Collection[str], last: Collection[str]) -> bool:
-    """Whether an op outside of the step reads a tensor, or an op that fills another one like it.
-
-    Args:
-        tensor: The tensor.
-        names: Names of the step's ops.
-        last: Names of the ops that make what the step returns.
-    """
+    """Whether an op not in `names` reads a tensor, or one that fills another tensor like it."""
     return any(
         reader.type in ("OnesLike", "ZerosLike")
         or (reader.name not in names and reader.type not in SHAPE_READERS and _runs(reader, last))
@@ -241,10 +235,6 @@ def _is_inner(op: tf.Operation) -> bool:
         return False
     readers = [reader.type for reader in op.outputs[0].consumers()]
     return [kind for kind in readers if kind not in SHAPE_READERS] == ["BiasAdd"]
-
-
-def _read_inputs(op: tf.Operation) -> Sequence[tf.Tensor]:
-    return () if op.type in SHAPE_READERS else op.inputs
 
 
 def _is_repeatable(op: tf.Operation) -> bool:

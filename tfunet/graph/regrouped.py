@@ -54,11 +54,9 @@ def _is_grouped(op: tf.Operation, reader: tf.Operation) -> bool:
         return False
     if op.type in SUMS:
         return reader.type in SUMS and not reader._control_outputs
-    return op.type == "Mul" and _is_product(reader)
-
-
-def _is_product(op: tf.Operation) -> bool:
-    return op.type == "Mul" or (op.type == "RealDiv" and _is_constant(op.inputs[1].op))
+    if op.type != "Mul":
+        return False
+    return reader.type == "Mul" or (reader.type == "RealDiv" and _is_constant(reader.inputs[1].op))
 
 
 def _is_constant(op: tf.Operation) -> bool:

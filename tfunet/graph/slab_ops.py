@@ -7,19 +7,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfunet.graph import window_axes as windows
 from tfunet.graph.edits import like
 from tfunet.graph.slab_rules import has_folded_axes, shape_of_rows
 from tfunet.graph.slabs import SlabRows, Slabs
 from tfunet.graph.static_values import static_value
-from tfunet.graph.window_axes import (
-    CONVOLUTIONS,
-    FILTER_GRADIENTS,
-    INPUT_GRADIENTS,
-    POOL_GRADIENTS,
-    POOLS,
-    Axis,
-    window_axes,
-)
 
 VALID = tf.compat.v1.AttrValue(s=b"VALID")
 
@@ -27,18 +19,13 @@ VALID = tf.compat.v1.AttrValue(s=b"VALID")
 def make(
     op: tf.Operation, slabs: Slabs, inputs: Sequence[tf.Tensor], begin: int, end: int
 ) -> list[tf.Tensor]:
-    """Return the rows of each output that belong to a slab, or the slab's part of a sum.
+    """Return the rows [begin, end) of each output of a slab, or the slab's part of a sum.
 
-    Args:
-        op: The op that is to run in slabs.
-        slabs: What `tfunet.graph.slab_rules.describe` says about it.
-        inputs: The rows that the slab reads of each input, or all of the input.
-        begin: First row of the slab.
-        end: One past its last row.
+    `inputs` are the rows that the slab reads of each input, or all of the input.
     """
-    if op.type in CONVOLUTIONS | FILTER_GRADIENTS:
+    if op.type in windows.CONVOLUTIONS | windows.FILTER_GRADIENTS:
         return _convolution(op, slabs, inputs, begin, end)
-    if op.type in INPUT_GRADIENTS:
+    if op.type in windows.INPUT_GRADIENTS:
         return _input_gradient(op, slabs, inputs, begin, end)
     made = slabs.outputs[0]
     if op.type == "Mean" and made is None:
@@ -51,7 +38,7 @@ def make(
     if made is not None and op.type in ("Slice", "Reshape", "EnsureShape", "Tile"):
         first, last = made.rows(begin, end)
         return [_with_shape(op, inputs[0], last - first)]
-    if op.type in POOL_GRADIENTS and inputs[1].op.type not in POOLS:
+    if op.type in windows.POOL_GRADIENTS and inputs[1].op.type not in windows.POOLS:
         # oneDNN's gradient reads more than the output of its forward op. Without it, it takes sixty
         # times as long.
         return _again(op, [inputs[0], _pooled(op, inputs[0]), inputs[2]])
@@ -76,7 +63,7 @@ def _convolution(
     if any(map(any, paddings)):
         rows = tf.pad(rows, [(0, 0), *paddings, (0, 0)])
     others = list(inputs[1:])
-    if op.type in FILTER_GRADIENTS:
+    if op.type in windows.FILTER_GRADIENTS:
         others[0] = tf.constant(op.outputs[0].shape.as_list(), tf.int32)
     return _again(op, [rows, *others], padding=VALID)
 
@@ -102,9 +89,10 @@ def _input_gradient(
     return [tf.slice(gradient, offsets, extents)]
 
 
-def _axes_and_rows(op: tf.Operation, slabs: Slabs, position: int) -> tuple[list[Axis], SlabRows]:
-    """Return the axes of a convolution, and the rows that slabs read of one of its inputs."""
-    axes, rows = window_axes(op), slabs.inputs[position]
+def _axes_and_rows(
+    op: tf.Operation, slabs: Slabs, position: int
+) -> tuple[list[windows.Axis], SlabRows]:
+    axes, rows = windows.window_axes(op), slabs.inputs[position]
     if axes is None or rows is None:
         raise ValueError(f"{op.name} cannot run in slabs.")
     return axes, rows
@@ -122,7 +110,6 @@ def _with_shape(op: tf.Operation, rows: tf.Tensor, height: int) -> tf.Tensor:
 
 
 def _pooled(gradient: tf.Operation, rows: tf.Tensor) -> tf.Tensor:
-    """Return the pooling of rows of the input of a pooling's gradient."""
     pool = tf.raw_ops.MaxPool3D if gradient.type == "MaxPool3DGrad" else tf.raw_ops.MaxPool
     options = {
         key: gradient.get_attr(key) for key in ("ksize", "strides", "padding", "data_format")

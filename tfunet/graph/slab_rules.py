@@ -11,41 +11,19 @@ from math import prod
 import tensorflow as tf
 
 from tfunet.geometry.reach import Reach
+from tfunet.graph import window_axes as windows
 from tfunet.graph.slabs import SlabRows, Slabs
 from tfunet.graph.static_values import static_value
 from tfunet.graph.step import ALIASES, IN_PLACE
-from tfunet.graph.window_axes import (
-    CONVOLUTIONS,
-    FILTER_GRADIENTS,
-    INPUT_GRADIENTS,
-    POOL_GRADIENTS,
-    POOLS,
-    channels_last,
-    window_axes,
-)
 
 # TensorFlow runs a convolution of one spatial axis as one of two, the first of them one row high.
 LEAST_RANK = 4
 LEAST_ROWS = 2
 ELEMENTWISE = frozenset(
-    {
-        "Cast",
-        "Equal",
-        "Erf",
-        "Greater",
-        "GreaterEqual",
-        "Less",
-        "LessEqual",
-        "Log1p",
-        "LogicalAnd",
-        "LogicalNot",
-        "LogicalOr",
-        "NotEqual",
-        "Pow",
-        "Reciprocal",
-        "SelectV2",
-        "Sign",
-    }
+    (
+        *("Cast", "Equal", "Erf", "Greater", "GreaterEqual", "Less", "LessEqual", "Log1p", "Pow"),
+        *("LogicalAnd", "LogicalNot", "LogicalOr", "NotEqual", "Reciprocal", "SelectV2", "Sign"),
+    )
 )
 SAME_ROWS = (IN_PLACE | ALIASES | ELEMENTWISE | {"ConcatV2", "Slice", "Tile"}) - {"Squeeze"}
 # A row of their output is a row of their input if both have equally many.
@@ -64,7 +42,7 @@ def describe(op: tf.Operation) -> Slabs | None:
     )
     if not is_known or not op.outputs or is_held:
         return None
-    if op.type in ("BiasAdd", "BiasAddGrad") and not channels_last(op):
+    if op.type in ("BiasAdd", "BiasAddGrad") and not windows.channels_last(op):
         return None
     if max(tensor.shape.rank for tensor in tensors) < LEAST_RANK:
         return None
@@ -73,9 +51,9 @@ def describe(op: tf.Operation) -> Slabs | None:
 
 
 def _slabs(op: tf.Operation) -> Slabs | None:
-    if op.type in CONVOLUTIONS | FILTER_GRADIENTS | INPUT_GRADIENTS:
+    if op.type in windows.CONVOLUTIONS | windows.FILTER_GRADIENTS | windows.INPUT_GRADIENTS:
         return _convolution(op)
-    if op.type in POOLS | POOL_GRADIENTS:
+    if op.type in windows.POOLS | windows.POOL_GRADIENTS:
         return _pool(op)
     if op.type == "Reshape" and is_folded(op.outputs[0]):
         rows = _rows(op.inputs[0])
@@ -92,10 +70,7 @@ def _slabs(op: tf.Operation) -> Slabs | None:
 
 
 def _orders_only(before: tf.Operation, after: tf.Operation) -> bool:
-    """Whether a control edge from one op to another says in which order they run, and no more.
-
-    As neither op has a state, they compute the same without it.
-    """
+    """Whether a control edge only orders two ops, which compute the same without it."""
     is_pure = all(op.outputs and not op.op_def.is_stateful for op in (before, after))
     return is_pure and not before.control_inputs
 
@@ -107,13 +82,13 @@ def _rows(tensor: tf.Tensor, reach: Reach | None = None, **copied: int) -> SlabR
 
 
 def _convolution(op: tf.Operation) -> Slabs | None:
-    axes = window_axes(op)
+    axes = windows.window_axes(op)
     if axes is None or axes[0].reach.size < axes[0].reach.stride:
         return None
     first, reach = axes[0], axes[0].reach
     # Rows are padded, or cut out, in a copy.
     copies = 2 if any(any(axis.padding) for axis in axes) else 1
-    if op.type in INPUT_GRADIENTS:
+    if op.type in windows.INPUT_GRADIENTS:
         # Rows that no window reaches would belong to no slab of the gradient.
         if reach.needed(0, first.out_extent)[1] < first.extent:
             return None
@@ -124,22 +99,21 @@ def _convolution(op: tf.Operation) -> Slabs | None:
             rows=first.extent, unit=reach.stride, inputs=(None, None, read), outputs=(made,)
         )
     read = _rows(op.inputs[0], reach, copies=copies)
-    if op.type in FILTER_GRADIENTS:
+    if op.type in windows.FILTER_GRADIENTS:
         gradient = _rows(op.inputs[2])
         return Slabs(rows=first.out_extent, inputs=(read, None, gradient), outputs=(None,))
     return Slabs(rows=first.out_extent, inputs=(read, None), outputs=(_rows(op.outputs[0]),))
 
 
 def _pool(op: tf.Operation) -> Slabs | None:
-    """Return the slabs of a pooling if its windows lie side by side."""
-    axes = window_axes(op)
+    axes = windows.window_axes(op)
     if axes is None:
         return None
     reach, extent = axes[0].reach, axes[0].extent
     if reach.size != reach.stride or extent % reach.size:
         return None
     window = _rows(op.inputs[0], reach)
-    if op.type in POOLS:
+    if op.type in windows.POOLS:
         pooled = _rows(op.outputs[0])
         return Slabs(rows=pooled.extent, inputs=(window,), outputs=(pooled,))
     pooled, gradient = _rows(op.inputs[1], copies=2), _rows(op.inputs[1])
@@ -194,12 +168,7 @@ def _is_option(op: tf.Operation, position: int) -> bool:
 
 
 def _keeps_rows(op: tf.Operation, *, has_rows: bool) -> bool:
-    """Whether an op of SAME_ROWS leaves each row in its place, as its options say.
-
-    Args:
-        op: The op.
-        has_rows: Whether its first input has the rows of its output.
-    """
+    """Whether an op of SAME_ROWS, whose first input `has_rows`, leaves each row in its place."""
     if op.type == "ConcatV2":
         axis = static_value(op.inputs[-1])
         return axis is not None and int(axis) % op.outputs[0].shape.rank != 1
@@ -215,10 +184,7 @@ def _keeps_rows(op: tf.Operation, *, has_rows: bool) -> bool:
 
 
 def _several_rows(op: tf.Operation) -> Slabs | None:
-    """Return the slabs of a Reshape that makes one row of several, or several of one.
-
-    Up-sampling that repeats voxels has such, and so has its gradient.
-    """
+    """Return the slabs of a Reshape of up-sampling: one row becomes several, or several one."""
     source, target = op.inputs[0], op.outputs[0]
     if source.shape.rank < LEAST_RANK or source.shape[0] != target.shape[0]:
         return None

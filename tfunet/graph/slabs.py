@@ -11,10 +11,7 @@ class SlabRows:
 
     Args:
         reach: From the rows of the slab to those of the tensor.
-        extent: Rows of the tensor.
-        row_bytes: Bytes of one of them.
         copies: How many copies of the slab's rows are on the device while the op runs.
-        more_rows: Rows that each copy has in addition.
     """
 
     reach: Reach
@@ -38,7 +35,6 @@ class Slabs:
     """How an op can run in slabs.
 
     Args:
-        rows: Number of rows that the slabs divide.
         inputs: The rows of each input that a slab reads; None if it reads all of the input.
         outputs: The rows of each output that a slab makes; None if the output is the sum over the
             slabs.

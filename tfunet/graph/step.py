@@ -14,61 +14,24 @@ SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "Zeros
 FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul"})
 # The output of these ops shares the memory of the first input.
 ALIASES = frozenset(
-    {
-        "CheckNumerics",
-        "EnsureShape",
-        "ExpandDims",
-        "Identity",
-        "PreventGradient",
-        "Reshape",
-        "Squeeze",
-        "StopGradient",
-    }
+    (
+        *("CheckNumerics", "EnsureShape", "ExpandDims", "Identity", "PreventGradient", "Reshape"),
+        *("Squeeze", "StopGradient"),
+    )
 )
+# TensorFlow may fuse these with a convolution and its bias.
+ACTIVATIONS = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"})
 # The output of these ops may take over the memory of an input that no later op reads.
-IN_PLACE = frozenset(
-    {
-        "Abs",
-        "Add",
-        "AddN",
-        "AddV2",
-        "BiasAdd",
-        "Elu",
-        "EluGrad",
-        "Exp",
-        "LeakyRelu",
-        "LeakyReluGrad",
-        "Log",
-        "LogSoftmax",
-        "Maximum",
-        "Minimum",
-        "Mul",
-        "Neg",
-        "RealDiv",
-        "Relu",
-        "Relu6",
-        "ReluGrad",
-        "Rsqrt",
-        "RsqrtGrad",
-        "Selu",
-        "SeluGrad",
-        "Sigmoid",
-        "SigmoidGrad",
-        "Softmax",
-        "Softplus",
-        "SoftplusGrad",
-        "Sqrt",
-        "Square",
-        "SquaredDifference",
-        "Sub",
-        "Tanh",
-        "TanhGrad",
-    }
+IN_PLACE = ACTIVATIONS | frozenset(
+    (
+        *("Abs", "Add", "AddN", "AddV2", "BiasAdd", "EluGrad", "Exp", "LeakyReluGrad", "Log"),
+        *("LogSoftmax", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "ReluGrad", "Rsqrt"),
+        *("RsqrtGrad", "Selu", "SeluGrad", "SigmoidGrad", "Softmax", "Softplus", "SoftplusGrad"),
+        *("Sqrt", "Square", "SquaredDifference", "Sub", "TanhGrad"),
+    )
 )
 # The second output of these ops, a gradient, may take over the memory of the first input.
 LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
-# TensorFlow may fuse these with a convolution and its bias.
-ACTIVATIONS = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +39,6 @@ class Tensor:
     """A tensor of the step.
 
     Args:
-        name: Its name in the graph.
         num_bytes: Its bytes; 0 if its shape is not known when the step is traced, or if its memory
             is not the step's.
         producer: Index of the op that makes it; -1 if it was there before the step.
@@ -115,15 +77,10 @@ class Op:
     """An op of the step.
 
     Args:
-        name: Its name in the graph.
-        kind: Its type, such as "Conv3D".
-        inputs: Indices of the tensors that it reads.
-        outputs: Indices of the tensors that it makes.
         is_backward: Whether it belongs to the gradient or comes after it; in a forward pass alone,
             whether it belongs to the second part (`tfunet.graph.forward`).
         is_repeatable: Whether it may run twice: it has no state and draws no random numbers.
         flops: Multiplications and additions, of convolutions and matrix products.
-        item_bytes: Bytes of one number of its output.
         slabs: How it can run in slabs; None if it cannot.
         instead: If it is the gradient of an activation: the tensor that it may read instead of the
             activation's input, with the same result to the bit; -1 if there is none.
@@ -155,12 +112,9 @@ class Trace:
     """The ops of a step in the order in which they were traced, which is one they can run in.
 
     Args:
-        ops: The ops.
-        tensors: The tensors that they make and read.
         compression: The type in which tensors with `compressed_bytes` are stored.
         constant_bytes: Bytes of the large tensors that TensorFlow computes before the first step
             and keeps.
-        is_forward: Whether it is a forward pass alone, of an evaluation or a prediction.
         parted: Inputs of activations that the backward pass would read, but reads something else
             instead. The activation is not fused with the bias, as if the backward pass read them.
     """
@@ -203,16 +157,22 @@ def root(trace: Trace, tensor: int) -> int:
     return root(trace, trace.ops[producer].inputs[0])
 
 
+def readers_of(trace: Trace) -> dict[int, list[int]]:
+    """Return the ops that read each tensor."""
+    readers: dict[int, list[int]] = {}
+    for index, op in enumerate(trace.ops):
+        for tensor in op.inputs:
+            readers.setdefault(tensor, []).append(index)
+    return readers
+
+
 def fused(trace: Trace) -> dict[int, int]:
     """Return the ops that TensorFlow may fuse with the op that reads them, and that reader.
 
     They are a convolution with its bias, and the bias with an activation, if nothing else reads
     their output.
     """
-    readers: dict[int, list[int]] = {}
-    for position, op in enumerate(trace.ops):
-        for tensor in op.inputs:
-            readers.setdefault(tensor, []).append(position)
+    readers = readers_of(trace)
     reader_of = {}
     for position, op in enumerate(trace.ops):
         reading = [reader for tensor in op.outputs for reader in readers.get(tensor, ())]
@@ -233,11 +193,6 @@ def without_small(
 
     A small op reads and makes no tensor of `least_bytes`, and takes less scratch memory. Tensors
     keep their indices. The tensors of small ops count as there before the step.
-
-    Args:
-        trace: The step.
-        least_bytes: Bytes from which a tensor, or scratch memory, is large.
-        scratch: Bytes that an op takes beside its outputs while it runs, by its index.
     """
     stays = [
         index

@@ -16,13 +16,7 @@ POOL_GRADIENTS = frozenset({"MaxPool3DGrad", "MaxPoolGrad"})
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """A spatial axis of a convolution or a pooling.
-
-    Args:
-        extent: Rows of its input.
-        out_extent: Rows of its output.
-        reach: From the rows of its output to those of its input.
-    """
+    """A spatial axis of a convolution or a pooling: rows of input and output, and its reach."""
 
     extent: int
     out_extent: int

@@ -15,12 +15,7 @@ Average = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 @final
 class Switch:
-    """An average that can be left out of a step while the step is traced.
-
-    Args:
-        average: The backend's average.
-        note: Called for each average in each step, with "all-reduce".
-    """
+    """A backend's average, which is left out of what is traced in `off`; `note` is told of each."""
 
     def __init__(self, average: Average, note: Note | None = None) -> None:
         self._average = average
@@ -58,8 +53,6 @@ def averaging(
 
     Args:
         optimizer: Not yet built. Its class and configuration stay, also in a saved model.
-        average: The backend's `average`.
-        accumulation: Calls of `apply` that make one step.
     """
     original = type(optimizer)
     calls = threading.local()  # MirroredStrategy traces each replica in a thread of its own.

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from tfunet.config.run import RunConfig
+
 
 @keras.saving.register_keras_serializable(package="tfunet")
 class WarmupStepDecay(keras.optimizers.schedules.LearningRateSchedule):
@@ -12,13 +14,6 @@ class WarmupStepDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     The linear scaling rule with gradual warm-up of Goyal et al. 2017, "Accurate, Large Minibatch
     SGD" (section 2.2).
-
-    Args:
-        start: Rate at step 0.
-        peak: Rate after the warm-up.
-        warmup_steps: Optimizer steps of the warm-up; 0 for none.
-        boundaries: Optimizer steps at which the rate is multiplied by `factor`.
-        factor: See `boundaries`.
     """
 
     def __init__(
@@ -56,26 +51,20 @@ class WarmupStepDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def learning_rate(
-    *,
-    rate: float,
-    num_replicas: int,
-    scaled: bool,
-    warmup_epochs: float,
-    decay_epochs: Sequence[int],
-    decay_factor: float,
-    steps_per_epoch: int,
+    config: RunConfig, num_replicas: int, steps_per_epoch: int
 ) -> float | WarmupStepDecay:
     """Return a number where the rate never changes by itself, else a schedule.
 
     A number can be changed by callbacks (ReduceLROnPlateau); a schedule cannot.
     """
-    peak = rate * num_replicas if scaled else rate
-    if not warmup_epochs and not decay_epochs:
+    rate = config.learning_rate
+    peak = rate * num_replicas if config.scale_learning_rate else rate
+    if not config.warmup_epochs and not config.decay_epochs:
         return peak
     return WarmupStepDecay(
         start=rate,
         peak=peak,
-        warmup_steps=round(warmup_epochs * steps_per_epoch),
-        boundaries=[epoch * steps_per_epoch for epoch in decay_epochs],
-        factor=decay_factor,
+        warmup_steps=round(config.warmup_epochs * steps_per_epoch),
+        boundaries=[epoch * steps_per_epoch for epoch in config.decay_epochs],
+        factor=config.decay_factor,
     )

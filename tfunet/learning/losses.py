@@ -92,14 +92,9 @@ class Tversky(keras.Loss):
     """One minus the Tversky index, per sample and class, then averaged over classes.
 
     Salehi et al. 2017, "Tversky loss function for image segmentation", equation 3. With alpha =
-    beta = 0.5 it is the Dice loss of Milletari et al. 2016 with plain sums.
-
-    Args:
-        alpha: Weight of false positives.
-        beta: Weight of false negatives.
-        background: Count class 0 among the classes.
-        smooth: Voxels added to numerator and denominator; a class that is absent from a sample
-            and from its prediction costs nothing.
+    beta = 0.5 it is the Dice loss of Milletari et al. 2016 with plain sums. `smooth` voxels are
+    added to numerator and denominator; a class that is absent from a sample and from its prediction
+    costs nothing.
     """
 
     def __init__(
@@ -145,10 +140,6 @@ class Dice(keras.Loss):
     Milletari et al. 2016, "V-Net", with plain instead of squared sums. keras.losses.Dice
     flattens batch and classes into one number by default, so that its value depends on how a
     batch is divided among devices.
-
-    Args:
-        background: Count class 0 among the classes.
-        smooth: See `Tversky`.
     """
 
     def __init__(
@@ -179,12 +170,9 @@ class DiceCrossEntropy(Dice):
 
 @keras.saving.register_keras_serializable(package="tfunet")
 class Focal(keras.Loss):
-    """Cross-entropy with easy voxels weighted down by (1 - p)^gamma.
+    """Cross-entropy with easy voxels weighted down by (1 - p)^gamma; a gamma of 0 weights none.
 
     Lin et al. 2017, "Focal loss for dense object detection", equation 4.
-
-    Args:
-        gamma: Exponent; 0 gives the cross-entropy.
     """
 
     def __init__(self, gamma: float = 2.0, name: str = "focal", **kwargs: Any) -> None:

@@ -12,15 +12,7 @@ def make(config: RunConfig, num_replicas: int, steps_per_epoch: int) -> keras.Op
 
     With precision mixed_float16 it scales the loss (keras.optimizers.LossScaleOptimizer).
     """
-    rate = learning_rate(
-        rate=config.learning_rate,
-        num_replicas=num_replicas,
-        scaled=config.scale_learning_rate,
-        warmup_epochs=config.warmup_epochs,
-        decay_epochs=config.decay_epochs,
-        decay_factor=config.decay_factor,
-        steps_per_epoch=steps_per_epoch,
-    )
+    rate = learning_rate(config, num_replicas, steps_per_epoch)
     kind = _class(config.optimizer)
     if config.optimizer_options.get("gradient_accumulation_steps"):
         raise ValueError(

@@ -16,13 +16,7 @@ def cap_variables(amount: str | None) -> dict[str, str]:
 
 
 def check_cap(amount: str | None, environment: Mapping[str, str], *, on_gpu: bool) -> None:
-    """Raise ValueError if a run asks for a cap that its process does not have.
-
-    Args:
-        amount: The cap that the run asks for.
-        environment: Environment of the process.
-        on_gpu: Whether the run trains on a GPU.
-    """
+    """Raise ValueError if a run asks for a cap that its process does not have."""
     if amount is None:
         return
     if on_gpu:

@@ -21,27 +21,9 @@ from typing import Any, Literal
 
 from tfunet.backend import BACKENDS, facts_of
 from tfunet.exit_codes import CHECK_FAILED, OK
+from tfunet.machine import energy, probes
 from tfunet.machine.cores import usable_cores
-from tfunet.machine.energy import (
-    gpu_counters,
-    is_readable,
-    load_nvml,
-    package_counters,
-    powercap_root,
-)
 from tfunet.machine.environment import gpus
-from tfunet.machine.probes import (
-    HIDE_GPUS,
-    HOROVOD_PROBE,
-    MIRRORED_PROBE,
-    MULTIWORKER_PROBE,
-    OVER_GLOO,
-    TENSORFLOW_IO_PROBE,
-    TENSORFLOW_PROBE,
-    Answer,
-    ask,
-    one_worker,
-)
 
 PYTHONS = ("3.11", "3.12")
 OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = (2, 16, 2), (2, 21)
@@ -62,7 +44,7 @@ INSTALL_MPI = "sudo apt-get install libopenmpi-dev openmpi-bin, or module load o
 Status = Literal["ok", "missing", "broken"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Check:
     """One row; `remedy` is what to type, empty if there is nothing to do."""
 
@@ -73,19 +55,21 @@ class Check:
 
 
 def diagnose(logs: Path = Path("logs")) -> list[Check]:
-    """Return a check of everything that tfunet can use. Takes as long as a few TensorFlow starts.
-
-    `logs` is the folder into which runs are written.
-    """
-    probes: dict[str, tuple[str, Mapping[str, str]]] = {
-        "single": (TENSORFLOW_PROBE, {}),
-        "mirrored": (MIRRORED_PROBE, {}),
-        "multiworker": (MULTIWORKER_PROBE, {**HIDE_GPUS, "TF_CONFIG": one_worker()}),
-        "horovod": (HOROVOD_PROBE, {**HIDE_GPUS, **OVER_GLOO}),
-        "tensorflow-io": (TENSORFLOW_IO_PROBE, HIDE_GPUS),
+    """Return a check of all that tfunet can use; takes as long as a few TensorFlow starts."""
+    scripts: dict[str, tuple[str, Mapping[str, str]]] = {
+        "single": (probes.TENSORFLOW_PROBE, {}),
+        "mirrored": (probes.MIRRORED_PROBE, {}),
+        "multiworker": (
+            probes.MULTIWORKER_PROBE,
+            {**probes.HIDE_GPUS, "TF_CONFIG": probes.one_worker()},
+        ),
+        "horovod": (probes.HOROVOD_PROBE, {**probes.HIDE_GPUS, **probes.OVER_GLOO}),
+        "tensorflow-io": (probes.TENSORFLOW_IO_PROBE, probes.HIDE_GPUS),
     }
-    with ThreadPoolExecutor(max_workers=min(len(usable_cores()), len(probes))) as pool:
-        answers = dict(zip(probes, pool.map(lambda name: ask(*probes[name]), probes), strict=True))
+    with ThreadPoolExecutor(max_workers=min(len(usable_cores()), len(scripts))) as pool:
+        answers = dict(
+            zip(scripts, pool.map(lambda name: probes.ask(*scripts[name]), scripts), strict=True)
+        )
     core = answers["single"]
     has_compiler = compiler_check().status == "ok"
     return [
@@ -93,7 +77,7 @@ def diagnose(logs: Path = Path("logs")) -> list[Check]:
         *tensorflow_checks(core),
         gpu_check(num_seen=core.facts.get("gpus", 0), listed=[gpu["name"] for gpu in gpus()]),
         cores_check(),
-        energy_check(powercap_root(), load_nvml()),
+        energy_check(energy.powercap_root(), energy.load_nvml()),
         memory_check(),
         logs_check(logs),
         *(backend_check(name, answers[name]) for name in BACKENDS if name != "horovod"),
@@ -135,57 +119,55 @@ def run(*, as_json: bool = False, logs: Path = Path("logs")) -> int:
 def python_check(version: str) -> Check:
     """Return whether tfunet supports the TensorFlow wheels of this Python."""
     if version.rpartition(".")[0] in PYTHONS:
-        return Check(name="Python", status="ok", detail=version)
+        return Check("Python", "ok", version)
     return Check(
-        name="Python",
-        status="broken",
-        detail=f"{version}; supported: {', '.join(PYTHONS)}",
+        "Python",
+        "broken",
+        f"{version}; supported: {', '.join(PYTHONS)}",
         remedy="make env PYTHON=/path/to/python3.11",
     )
 
 
-def tensorflow_checks(answer: Answer) -> list[Check]:
+def tensorflow_checks(answer: probes.Answer) -> list[Check]:
     """Return the rows of TensorFlow and Keras."""
     if answer.error:
         remedy = "make env, or pip install tfunet"
         status = _status(answer)
-        row = Check(name="TensorFlow", status=status, detail=_reason(answer), remedy=remedy)
-        return [row, Check(name="Keras", status=status, detail="starts with TensorFlow")]
+        row = Check("TensorFlow", status, _reason(answer), remedy=remedy)
+        return [row, Check("Keras", status, "starts with TensorFlow")]
     version, keras = answer.facts["tensorflow"], answer.facts["keras"]
     release = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if release >= OLDEST_TENSORFLOW and release[:2] <= NEWEST_TENSORFLOW:
-        tensorflow = Check(name="TensorFlow", status="ok", detail=version)
+        tensorflow = Check("TensorFlow", "ok", version)
     else:
         tensorflow = Check(
-            name="TensorFlow",
-            status="broken",
-            detail=f"{version}; supported: 2.16.2 to 2.21",
+            "TensorFlow",
+            "broken",
+            f"{version}; supported: 2.16.2 to 2.21",
             remedy="make env, or pip install tfunet in a new environment",
         )
     keras_backend = answer.facts["keras_backend"]
     if keras_backend != "tensorflow":
         detail = f"{keras} computes with {keras_backend}, and tfunet needs TensorFlow"
         remedy = "export KERAS_BACKEND=tensorflow"
-        return [tensorflow, Check(name="Keras", status="broken", detail=detail, remedy=remedy)]
-    return [tensorflow, Check(name="Keras", status="ok", detail=keras)]
+        return [tensorflow, Check("Keras", "broken", detail, remedy=remedy)]
+    return [tensorflow, Check("Keras", "ok", keras)]
 
 
 def gpu_check(*, num_seen: int, listed: list[str]) -> Check:
     """Return whether TensorFlow sees the GPUs that nvidia-smi lists."""
     if num_seen:
-        return Check(name="GPUs", status="ok", detail=f"{num_seen}: {', '.join(listed)}")
+        return Check("GPUs", "ok", f"{num_seen}: {', '.join(listed)}")
     if not listed:
-        return Check(name="GPUs", status="ok", detail="none; replicas are CPU cores")
+        return Check("GPUs", "ok", "none; replicas are CPU cores")
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden in ("", "-1"):
         detail = f"{len(listed)}, hidden by CUDA_VISIBLE_DEVICES={hidden!r}"
-        return Check(
-            name="GPUs", status="missing", detail=detail, remedy="unset CUDA_VISIBLE_DEVICES"
-        )
+        return Check("GPUs", "missing", detail, remedy="unset CUDA_VISIBLE_DEVICES")
     return Check(
-        name="GPUs",
-        status="broken",
-        detail=f"{len(listed)} ({', '.join(listed)}), but TensorFlow sees none",
+        "GPUs",
+        "broken",
+        f"{len(listed)} ({', '.join(listed)}), but TensorFlow sees none",
         remedy="pip install 'tensorflow[and-cuda]', at the version that is installed",
     )
 
@@ -193,34 +175,34 @@ def gpu_check(*, num_seen: int, listed: list[str]) -> Check:
 def cores_check() -> Check:
     """Return how many cores this process may use: in a job fewer than the machine has."""
     detail = f"{len(usable_cores())} of {os.cpu_count()} may be used"
-    return Check(name="cores", status="ok", detail=detail)
+    return Check("cores", "ok", detail)
 
 
 def energy_check(powercap: Path, nvml: Any) -> Check:
     """Return which energy counters can be read, and how to open those that only root may read."""
-    counters = [*package_counters(powercap), *gpu_counters(nvml)]
-    readable = [counter.name for counter in counters if is_readable(counter)]
+    counters = [*energy.package_counters(powercap), *energy.gpu_counters(nvml)]
+    readable = [counter.name for counter in counters if energy.is_readable(counter)]
     packages = [counter.name for counter in counters if counter.is_package]
     closed = [name for name in packages if name not in readable]
     known = f"{', '.join(readable)} can be read"
     if closed:
         only_root = f"only root may read {', '.join(closed)}"
         return Check(
-            name="energy",
-            status="missing",
-            detail=f"{known}, {only_root}" if readable else f"{only_root}; runs record no energy",
+            "energy",
+            "missing",
+            f"{known}, {only_root}" if readable else f"{only_root}; runs record no energy",
             remedy=f"sudo chmod a+r {powercap}/intel-rapl:*/energy_uj (until the next boot)",
         )
     if readable:
-        return Check(name="energy", status="ok", detail=known)
-    return Check(name="energy", status="missing", detail="no counter here; runs record no energy")
+        return Check("energy", "ok", known)
+    return Check("energy", "missing", "no counter here; runs record no energy")
 
 
 def memory_check() -> Check:
     """Return how much memory the machine has, and how much is free."""
     sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
     total, free = (int(sizes[name]) / 2**20 for name in ("MemTotal", "MemAvailable"))
-    return Check(name="memory", status="ok", detail=f"{total:.1f} GiB, {free:.1f} GiB free")
+    return Check("memory", "ok", f"{total:.1f} GiB, {free:.1f} GiB free")
 
 
 def logs_check(logs: Path) -> Check:
@@ -228,49 +210,49 @@ def logs_check(logs: Path) -> Check:
     existing = next(path for path in (logs, *logs.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
-            return Check(name="logs", status="ok", detail=f"{logs} can be written")
+            return Check("logs", "ok", f"{logs} can be written")
     except OSError as error:
         detail = f"{logs} cannot be written: {error.strerror}"
         remedy = "cd to a folder of your own, or ask for write permission to this one"
-        return Check(name="logs", status="broken", detail=detail, remedy=remedy)
+        return Check("logs", "broken", detail, remedy=remedy)
 
 
-def backend_check(name: str, answer: Answer) -> Check:
+def backend_check(name: str, answer: probes.Answer) -> Check:
     """Return the row of a backend that is part of TensorFlow."""
     if answer.error:
         remedy = "make env, or pip install tfunet" if _status(answer) == "missing" else ""
-        return Check(name=name, status=_status(answer), detail=_reason(answer), remedy=remedy)
+        return Check(name, _status(answer), _reason(answer), remedy=remedy)
     devices = answer.facts.get("devices")
     detail = f"works on {' and '.join(devices)}" if devices else "works"
     if facts_of(name).is_open:
         detail += (
             "; ITS PORTS ARE OPEN on all network interfaces, without a password: docs/security.md"
         )
-    return Check(name=name, status="ok", detail=detail)
+    return Check(name, "ok", detail)
 
 
-def horovod_checks(answer: Answer, *, has_compiler: bool, num_gpus: int) -> list[Check]:
+def horovod_checks(answer: probes.Answer, *, has_compiler: bool, num_gpus: int) -> list[Check]:
     """Return the rows of the Horovod backend and of its communication libraries."""
     build = build_command()
     if answer.error:
         remedy = build if has_compiler else f"{INSTALL_COMPILER}; then {build}"
-        row = Check(name="horovod", status=_status(answer), detail=_reason(answer), remedy=remedy)
+        row = Check("horovod", _status(answer), _reason(answer), remedy=remedy)
         return [row]
-    rows = [Check(name="horovod", status="ok", detail=f"works, {answer.facts['version']}")]
+    rows = [Check("horovod", "ok", f"works, {answer.facts['version']}")]
     for name, key, needs in (("Gloo", "gloo", ""), ("MPI", "mpi", f"{INSTALL_MPI}; then ")):
         built = answer.facts[key]
         rows.append(
             Check(
-                name=f"horovod {name}",
-                status="ok" if built else "missing",
-                detail="built in" if built else "not built in",
+                f"horovod {name}",
+                "ok" if built else "missing",
+                "built in" if built else "not built in",
                 remedy="" if built else f"{needs}{build}",
             )
         )
     if num_gpus and not answer.facts["nccl"]:
         remedy = f"HOROVOD_GPU_OPERATIONS=NCCL {build}"
         detail = "not built in: gradients go through the CPU's memory"
-        rows.append(Check(name="horovod NCCL", status="missing", detail=detail, remedy=remedy))
+        rows.append(Check("horovod NCCL", "missing", detail, remedy=remedy))
     return rows
 
 
@@ -280,12 +262,12 @@ def compiler_check() -> Check:
     names = os.environ.get("CXX", "").split()[:1] or COMPILERS
     compilers = [path for name in names if (path := shutil.which(name))]
     if compilers and shutil.which("make"):
-        return Check(name="compiler", status="ok", detail=compilers[0])
+        return Check("compiler", "ok", compilers[0])
     missing = "make" if compilers else "a C++ compiler"
     return Check(
-        name="compiler",
-        status="missing",
-        detail=f"no {missing.removeprefix('a ')}; only building Horovod needs it",
+        "compiler",
+        "missing",
+        f"no {missing.removeprefix('a ')}; only building Horovod needs it",
         remedy=INSTALL_COMPILER,
     )
 
@@ -294,36 +276,36 @@ def mpi_check() -> Check:
     """Return the MPI compiler, with which Horovod is built with MPI."""
     path = shutil.which("mpicxx")
     if path:
-        return Check(name="mpicxx", status="ok", detail=path)
+        return Check("mpicxx", "ok", path)
     detail = "no MPI compiler; only Horovod under mpirun needs it"
-    return Check(name="mpicxx", status="missing", detail=detail, remedy=INSTALL_MPI)
+    return Check("mpicxx", "missing", detail, remedy=INSTALL_MPI)
 
 
 def extra_check(extra: str, packages: Iterable[str]) -> Check:
     """Return whether all packages of an extra are installed; none is imported."""
     missing = [name for name in packages if not _is_installed(name)]
     if not missing:
-        return Check(name=f"extra {extra}", status="ok", detail=", ".join(packages))
+        return Check(f"extra {extra}", "ok", ", ".join(packages))
     return Check(
-        name=f"extra {extra}",
-        status="missing",
-        detail=f"without {', '.join(missing)}",
+        f"extra {extra}",
+        "missing",
+        f"without {', '.join(missing)}",
         remedy=f"pip install 'tfunet[{extra}]'",
     )
 
 
-def tensorflow_io_check(answer: Answer) -> Check:
+def tensorflow_io_check(answer: probes.Answer) -> Check:
     """Return whether a native operation of tensorflow-io runs."""
     if not answer.error:
         detail = f"{answer.facts['version']}, its native operations run"
-        return Check(name="tensorflow-io", status="ok", detail=detail)
+        return Check("tensorflow-io", "ok", detail)
     if _status(answer) == "missing":
         detail = "not installed; tifffile and pillow read instead"
         remedy = "pip install 'tfunet[io]'"
     else:
         detail = "its native operations do not load; tifffile and pillow read instead"
         remedy = "make env TF=2.16.2, the newest TensorFlow for which they were built"
-    return Check(name="tensorflow-io", status="missing", detail=detail, remedy=remedy)
+    return Check("tensorflow-io", "missing", detail, remedy=remedy)
 
 
 def slurm_check(variables: Mapping[str, str]) -> Check:
@@ -331,9 +313,9 @@ def slurm_check(variables: Mapping[str, str]) -> Check:
     path = shutil.which("sbatch")
     if path is None:
         detail = "no sbatch here; sweeps run on this machine"
-        return Check(name="SLURM", status="missing", detail=detail)
+        return Check("SLURM", "missing", detail)
     job = variables.get("SLURM_JOB_ID")
-    return Check(name="SLURM", status="ok", detail=f"{path}{f', in job {job}' if job else ''}")
+    return Check("SLURM", "ok", f"{path}{f', in job {job}' if job else ''}")
 
 
 def build_command(prefix: Path = Path(sys.prefix)) -> str:
@@ -342,11 +324,11 @@ def build_command(prefix: Path = Path(sys.prefix)) -> str:
     return f"make horovod TF={prefix.name[3:]}" if made_by_make else "python -m hvd.build"
 
 
-def _status(answer: Answer) -> Status:
+def _status(answer: probes.Answer) -> Status:
     return "missing" if "ModuleNotFoundError" in answer.error else "broken"
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: probes.Answer) -> str:
     missing = re.search(r"ModuleNotFoundError: No module named '([^']+)'", answer.error)
     # Some of TensorFlow's errors are pages long.
     return f"{missing[1]} is not installed" if missing else answer.error[:300]

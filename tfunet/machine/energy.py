@@ -34,12 +34,9 @@ NOTHING_YET = {"joules": 0.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Counter:
-    """An energy counter, which starts again at 0 after `range_joules`.
+    """An energy counter of a CPU package or a GPU, which starts again at 0 after `range_joules`.
 
-    Args:
-        name: "package-0", "GPU 0".
-        is_package: Whether it counts a CPU package; else a GPU.
-        read: Returns joules; raises OSError where it cannot be read.
+    `read` returns joules, and raises OSError where it cannot be read.
     """
 
     name: str
@@ -169,7 +166,6 @@ class RunEnergy:
 
     Args:
         before: The result of `so_far` when the resumed run was saved; None if its record has none.
-        with_gpus: Whether the run uses GPUs; then all GPUs of a host count.
     """
 
     def __init__(

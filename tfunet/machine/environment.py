@@ -1,5 +1,6 @@
-"""The machine and the software of a run, for env.json. Imports no TensorFlow."""
+"""The machine and the software of a run, for env.json; a hash of its code. No TensorFlow."""
 
+import hashlib
 import os
 import platform
 import re
@@ -14,30 +15,15 @@ from typing import Any
 from tfunet.machine.cpu_memory import VARIABLES
 
 PACKAGES = (
-    "tfunet",
-    "tensorflow",
-    "keras",
-    "tf_keras",
-    "horovod",
-    "tensorflow-io",
-    "numpy",
-    "mpi4py",
-    "nvidia-cuda-runtime-cu12",
-    "nvidia-cudnn-cu12",
-    "nvidia-nccl-cu12",
+    *("tfunet", "tensorflow", "keras", "tf_keras", "horovod", "tensorflow-io", "numpy", "mpi4py"),
+    *("nvidia-cuda-runtime-cu12", "nvidia-cudnn-cu12", "nvidia-nccl-cu12"),
 )
+OWN_PACKAGES = ("tfunet", "tf_native", "hvd")
 GPU_FIELDS = ("index", "name", "memory.total", "driver_version", "pci.bus_id")
 SLURM_VARIABLES = (
-    "SLURM_JOB_ID",
-    "SLURM_ARRAY_JOB_ID",
-    "SLURM_ARRAY_TASK_ID",
-    "SLURM_STEP_ID",
-    "SLURM_JOB_PARTITION",
-    "SLURM_JOB_NODELIST",
-    "SLURM_NNODES",
-    "SLURM_NTASKS",
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_CLUSTER_NAME",
+    *("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_STEP_ID"),
+    *("SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST", "SLURM_NNODES", "SLURM_NTASKS"),
+    *("SLURM_CPUS_PER_TASK", "SLURM_CLUSTER_NAME"),
 )
 # Variables of the libraries below that change a step's speed, memory or rounding.
 SWITCHES = (
@@ -111,6 +97,17 @@ def launcher(variables: Mapping[str, str]) -> str:
     return "none"
 
 
+def code_hash() -> str:
+    """Return 12 hex digits that change whenever a Python file of the project changes."""
+    root = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for package in OWN_PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(f"{path.relative_to(root)}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -129,7 +126,6 @@ def _cpu_model() -> str:
 
 
 def _answer(command: list[str]) -> str | None:
-    """Return the output of a program; None if it does not exist or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:

@@ -30,7 +30,14 @@ with tf.GradientTape() as tape:
 facts["single"] = bool(tf.math.is_finite(loss))
 print(json.dumps(facts))
 """
-MIRRORED_PROBE = """
+_SUM = """
+def step():
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+total = float(strategy.experimental_local_results(strategy.run(tf.function(step)))[0])
+"""
+MIRRORED_PROBE = (
+    """
 import json
 import tensorflow as tf
 devices = [f"GPU:{i}" for i in range(len(tf.config.list_physical_devices("GPU")))]
@@ -38,27 +45,24 @@ if len(devices) < 2:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     devices = ["CPU:0", "CPU:1"]
-strategy = tf.distribute.MirroredStrategy(devices)
-def step():
-    context = tf.distribute.get_replica_context()
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
-total = float(strategy.experimental_local_results(strategy.run(tf.function(step)))[0])
-if total != len(devices):
+strategy = tf.distribute.MirroredStrategy(devices)"""
+    + _SUM
+    + """if total != len(devices):
     raise ValueError(f"the sum of 1 over {devices} is {total}")
 print(json.dumps({"devices": devices}))
 """
-MULTIWORKER_PROBE = """
+)
+MULTIWORKER_PROBE = (
+    """
 import json
 import tensorflow as tf
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-def step():
-    context = tf.distribute.get_replica_context()
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
-total = float(strategy.experimental_local_results(strategy.run(tf.function(step)))[0])
-if total != 1:
+strategy = tf.distribute.MultiWorkerMirroredStrategy()"""
+    + _SUM
+    + """if total != 1:
     raise ValueError(f"the sum of 1 over one worker is {total}")
 print(json.dumps({"workers": 1}))
 """
+)
 HOROVOD_PROBE = """
 import importlib.metadata
 import json

@@ -17,7 +17,7 @@ MODELS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Card:
     """What `tfunet models` says about a model."""
 
@@ -30,59 +30,39 @@ _SUMMIT = "Seal et al. 2020, Toward Large-Scale Image Segmentation on Summit"
 
 CARDS = {
     "unet": Card(
-        dimensions="2D, 3D",
-        summary="U-Net with every option: filters, levels, normalization, up-sampling, residual",
-        citation="Ronneberger et al. 2015, arXiv:1505.04597; Cicek et al. 2016, arXiv:1606.06650",
+        "2D, 3D",
+        "U-Net with every option: filters, levels, normalization, up-sampling, residual",
+        "Ronneberger et al. 2015, arXiv:1505.04597; Cicek et al. 2016, arXiv:1606.06650",
     ),
     "isensee": Card(
-        dimensions="2D, 3D",
-        summary="context and localization modules, segmentation layers of three levels summed",
-        citation="Isensee et al. 2017, arXiv:1802.10508",
+        "2D, 3D",
+        "context and localization modules, segmentation layers of three levels summed",
+        "Isensee et al. 2017, arXiv:1802.10508",
     ),
     "isensee_3dunetcnn": Card(
-        dimensions="2D, 3D",
-        summary="the same as 3DUnetCNN arranges it, the code of IBM's large-model case study",
-        citation="github.com/ellisdg/3DUnetCNN, after Isensee et al. 2017",
+        "2D, 3D",
+        "the same as 3DUnetCNN arranges it, the code of IBM's large-model case study",
+        "github.com/ellisdg/3DUnetCNN, after Isensee et al. 2017",
     ),
     "ronneberger2d": Card(
-        dimensions="2D",
-        summary="the first U-Net, with same padding",
-        citation="Ronneberger et al. 2015, arXiv:1505.04597",
+        "2D", "the first U-Net, with same padding", "Ronneberger et al. 2015, arXiv:1505.04597"
     ),
     "cicek3d": Card(
-        dimensions="3D",
-        summary="the first 3D U-Net, with same padding",
-        citation="Cicek et al. 2016, arXiv:1606.06650",
+        "3D", "the first 3D U-Net, with same padding", "Cicek et al. 2016, arXiv:1606.06650"
     ),
-    "summit_5_2": Card(
-        dimensions="2D",
-        summary="torchgpipe's U-Net, 5 poolings, 2 convolutions a level",
-        citation=_SUMMIT,
-    ),
-    "summit_5_5": Card(
-        dimensions="2D",
-        summary="torchgpipe's U-Net, 5 poolings, 5 convolutions a level",
-        citation=_SUMMIT,
-    ),
-    "summit_6_2": Card(
-        dimensions="2D",
-        summary="torchgpipe's U-Net, 6 poolings, 2 convolutions a level",
-        citation=_SUMMIT,
-    ),
-    "summit_7_2": Card(
-        dimensions="2D",
-        summary="torchgpipe's U-Net, 7 poolings, 2 convolutions a level",
-        citation=_SUMMIT,
-    ),
+    "summit_5_2": Card("2D", "torchgpipe's U-Net, 5 poolings, 2 convolutions a level", _SUMMIT),
+    "summit_5_5": Card("2D", "torchgpipe's U-Net, 5 poolings, 5 convolutions a level", _SUMMIT),
+    "summit_6_2": Card("2D", "torchgpipe's U-Net, 6 poolings, 2 convolutions a level", _SUMMIT),
+    "summit_7_2": Card("2D", "torchgpipe's U-Net, 7 poolings, 2 convolutions a level", _SUMMIT),
     "nnunet2d": Card(
-        dimensions="2D",
-        summary="nnU-Net's 2D network without deep supervision",
-        citation="Isensee et al. 2021, arXiv:1904.08128",
+        "2D",
+        "nnU-Net's 2D network without deep supervision",
+        "Isensee et al. 2021, arXiv:1904.08128",
     ),
     "nnunet3d": Card(
-        dimensions="3D",
-        summary="nnU-Net's 3D network without deep supervision",
-        citation="Isensee et al. 2021, arXiv:1904.08128",
+        "3D",
+        "nnU-Net's 3D network without deep supervision",
+        "Isensee et al. 2021, arXiv:1904.08128",
     ),
 }
 

@@ -6,13 +6,7 @@ from typing import Any
 
 import keras
 
-from tfunet.models.options import (
-    check_at_least,
-    check_choice,
-    check_flag,
-    check_rate,
-    check_slope,
-)
+from tfunet.models import options
 
 NORMALIZATIONS = ("none", "batch", "synchronized_batch", "group", "instance")
 ACTIVATIONS = ("relu", "leaky_relu", "elu", "gelu", "silu")
@@ -41,17 +35,17 @@ class Style:
     negative_slope: float | None
 
     def __post_init__(self) -> None:
-        check_choice("normalization", self.normalization, NORMALIZATIONS)
-        check_choice("activation", self.activation, ACTIVATIONS)
-        check_rate("dropout", self.dropout)
-        check_flag("affine", self.affine)
+        options.check_choice("normalization", self.normalization, NORMALIZATIONS)
+        options.check_choice("activation", self.activation, ACTIVATIONS)
+        options.check_rate("dropout", self.dropout)
+        options.check_flag("affine", self.affine)
         if self.bias is not None:
-            check_flag("bias", self.bias)
+            options.check_flag("bias", self.bias)
         if self.groups is not None:
-            check_at_least("groups", self.groups, 1)
+            options.check_at_least("groups", self.groups, 1)
             _check_belongs("groups", "normalization", self.normalization, "group")
         if self.negative_slope is not None:
-            check_slope("negative_slope", self.negative_slope)
+            options.check_slope("negative_slope", self.negative_slope)
             _check_belongs("negative_slope", "activation", self.activation, "leaky_relu")
 
     @property

@@ -4,31 +4,12 @@ from typing import Any
 
 import keras
 
-from tfunet.models.blocks import (
-    Style,
-    activate,
-    block,
-    check_groups,
-    convolve,
-    drop,
-    normalize,
-    segment,
-    upsample,
-)
-from tfunet.models.options import (
-    Shape,
-    check_at_least,
-    check_divisible,
-    check_flag,
-    check_instance_statistics,
-    check_rate,
-    check_shape,
-)
+from tfunet.models import blocks, options
 
 
 def build(
     *,
-    image_shape: Shape,
+    image_shape: options.Shape,
     num_classes: int,
     filters: int = 16,
     depth: int = 5,
@@ -54,22 +35,22 @@ def build(
     supervision. Dropout is that of the context modules.
     Raises ValueError where an option is unknown or a size is not divisible by 2**(depth - 1).
     """
-    check_shape(image_shape, num_classes)
-    check_at_least("filters", filters, 1)
-    check_at_least("depth", depth, 2)
-    check_at_least("segmentation_levels", segmentation_levels, 1)
-    check_rate("dropout", dropout)
-    check_flag("pre_activation", pre_activation)
-    check_flag("narrow_localization", narrow_localization)
+    options.check_shape(image_shape, num_classes)
+    options.check_at_least("filters", filters, 1)
+    options.check_at_least("depth", depth, 2)
+    options.check_at_least("segmentation_levels", segmentation_levels, 1)
+    options.check_rate("dropout", dropout)
+    options.check_flag("pre_activation", pre_activation)
+    options.check_flag("narrow_localization", narrow_localization)
     if segmentation_levels > depth - 1:
         raise ValueError(
             f"segmentation_levels must be at most depth - 1 = {depth - 1}, the levels that have a "
             f"localization module, got {segmentation_levels}."
         )
     spatial = image_shape[:-1]
-    check_divisible(spatial, depth - 1, option=f"depth={depth}")
-    check_instance_statistics(normalization, spatial, depth - 1)
-    style = Style(
+    options.check_divisible(spatial, depth - 1, option=f"depth={depth}")
+    options.check_instance_statistics(normalization, spatial, depth - 1)
+    style = blocks.Style(
         dimensions=len(spatial),
         normalization=normalization,
         activation=activation,
@@ -80,7 +61,7 @@ def build(
         negative_slope=negative_slope,
     )
     counts = [filters * 2**level for level in range(depth)]
-    check_groups(style, counts)
+    blocks.check_groups(style, counts)
 
     inputs = tensor = keras.Input(tuple(image_shape), name="image")
     context = _pre_activated_context if pre_activation else _post_activated_context
@@ -92,51 +73,51 @@ def build(
     logits = None
     for level in reversed(range(depth - 1)):
         name, count = f"up{level}", counts[level]
-        tensor = upsample(tensor, "nearest", style.dimensions, f"{name}_upsampling")
-        tensor = block(tensor, count, undropped, f"{name}_upsampled")
+        tensor = blocks.upsample(tensor, "nearest", style.dimensions, f"{name}_upsampling")
+        tensor = blocks.block(tensor, count, undropped, f"{name}_upsampled")
         tensor = keras.layers.Concatenate(name=f"{name}_concatenation")([skips[level], tensor])
         wide_end = level == 0 and not narrow_localization
         first = count if narrow_localization else 2 * count
-        tensor = block(tensor, first, undropped, f"{name}_localization0")
+        tensor = blocks.block(tensor, first, undropped, f"{name}_localization0")
         if not wide_end:
-            tensor = block(tensor, count, undropped, f"{name}_localization1", size=1)
+            tensor = blocks.block(tensor, count, undropped, f"{name}_localization1", size=1)
         if level < segmentation_levels:
             logits = _add_segmentation(logits, tensor, num_classes, style.dimensions, level)
     return keras.Model(inputs, logits, name="isensee")
 
 
-def _without_dropout(style: Style) -> Style:
+def _without_dropout(style: blocks.Style) -> blocks.Style:
     """The style of everything outside the context modules."""
-    return Style(**{**vars(style), "dropout": 0.0})
+    return blocks.Style(**{**vars(style), "dropout": 0.0})
 
 
 def _pre_activated_context(
-    tensor: Any, filters: int, style: Style, name: str, *, stride: int
+    tensor: Any, filters: int, style: blocks.Style, name: str, *, stride: int
 ) -> Any:
     """Convolution, and a pre-activated residual block on it with dropout between its two."""
-    tensor = convolve(tensor, filters, style, f"{name}_convolution", stride=stride)
+    tensor = blocks.convolve(tensor, filters, style, f"{name}_convolution", stride=stride)
     shortcut = tensor
     for index in (0, 1):
-        tensor = normalize(tensor, style, f"{name}_context{index}_normalization")
-        tensor = activate(tensor, style, f"{name}_context{index}_activation")
-        tensor = convolve(tensor, filters, style, f"{name}_context{index}_convolution")
+        tensor = blocks.normalize(tensor, style, f"{name}_context{index}_normalization")
+        tensor = blocks.activate(tensor, style, f"{name}_context{index}_activation")
+        tensor = blocks.convolve(tensor, filters, style, f"{name}_context{index}_convolution")
         if index == 0:
-            tensor = drop(tensor, style, f"{name}_context_dropout")
+            tensor = blocks.drop(tensor, style, f"{name}_context_dropout")
     tensor = keras.layers.Add(name=f"{name}_sum")([shortcut, tensor])
-    tensor = normalize(tensor, style, f"{name}_normalization")
-    return activate(tensor, style, f"{name}_activation")
+    tensor = blocks.normalize(tensor, style, f"{name}_normalization")
+    return blocks.activate(tensor, style, f"{name}_activation")
 
 
 def _post_activated_context(
-    tensor: Any, filters: int, style: Style, name: str, *, stride: int
+    tensor: Any, filters: int, style: blocks.Style, name: str, *, stride: int
 ) -> Any:
     """The same with normalization and activation after each convolution, as in 3DUnetCNN."""
     undropped = _without_dropout(style)
-    tensor = block(tensor, filters, undropped, f"{name}_entry", stride=stride)
+    tensor = blocks.block(tensor, filters, undropped, f"{name}_entry", stride=stride)
     shortcut = tensor
-    tensor = block(tensor, filters, undropped, f"{name}_context0")
-    tensor = drop(tensor, style, f"{name}_context_dropout")
-    tensor = block(tensor, filters, undropped, f"{name}_context1")
+    tensor = blocks.block(tensor, filters, undropped, f"{name}_context0")
+    tensor = blocks.drop(tensor, style, f"{name}_context_dropout")
+    tensor = blocks.block(tensor, filters, undropped, f"{name}_context1")
     return keras.layers.Add(name=f"{name}_sum")([shortcut, tensor])
 
 
@@ -144,10 +125,10 @@ def _add_segmentation(
     coarser: Any | None, tensor: Any, num_classes: int, dimensions: int, level: int
 ) -> Any:
     """This level's segmentation plus the up-sampled one of the coarser levels, in float32."""
-    logits = segment(tensor, num_classes, dimensions, f"segmentation{level}")
+    logits = blocks.segment(tensor, num_classes, dimensions, f"segmentation{level}")
     if coarser is None:
         return logits
     name = f"segmentation{level}_upsampling"
-    coarser = upsample(coarser, "nearest", dimensions, name, dtype="float32")
+    coarser = blocks.upsample(coarser, "nearest", dimensions, name, dtype="float32")
     add = keras.layers.Add(dtype="float32", name=f"segmentation{level}_sum")
     return add([logits, coarser])

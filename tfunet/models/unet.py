@@ -6,30 +6,7 @@ from typing import Any
 
 import keras
 
-from tfunet.models.blocks import (
-    UPSAMPLINGS,
-    Style,
-    activate,
-    block,
-    check_groups,
-    convolve,
-    normalize,
-    segment,
-    unactivated_block,
-    up_convolve,
-    upsample,
-)
-from tfunet.models.options import (
-    Shape,
-    check_at_least,
-    check_choice,
-    check_divisible,
-    check_flag,
-    check_instance_statistics,
-    check_rate,
-    check_shape,
-    check_table,
-)
+from tfunet.models import blocks, options
 
 DOWNSAMPLINGS = ("max", "average", "strided")
 
@@ -49,7 +26,7 @@ class Widths:
 
 def build(
     *,
-    image_shape: Shape,
+    image_shape: options.Shape,
     num_classes: int,
     filters: int | None = None,
     levels: int = 4,
@@ -82,20 +59,20 @@ def build(
     bottom. If `bias` is None, only convolutions without a normalization have one.
     Raises ValueError if an option is unknown or a size is not divisible by 2**levels.
     """
-    check_shape(image_shape, num_classes)
-    check_at_least("levels", levels, 1)
-    check_choice("downsampling", downsampling, DOWNSAMPLINGS)
-    check_choice("upsampling", upsampling, UPSAMPLINGS)
-    check_rate("bottom_dropout", bottom_dropout)
+    options.check_shape(image_shape, num_classes)
+    options.check_at_least("levels", levels, 1)
+    options.check_choice("downsampling", downsampling, DOWNSAMPLINGS)
+    options.check_choice("upsampling", upsampling, blocks.UPSAMPLINGS)
+    options.check_rate("bottom_dropout", bottom_dropout)
     for name, flag in (
         ("residual", residual),
         ("upsampling_bias", upsampling_bias),
         ("output_bias", output_bias),
     ):
-        check_flag(name, flag)
+        options.check_flag(name, flag)
     spatial = image_shape[:-1]
-    check_divisible(spatial, levels, option=f"levels={levels}")
-    check_instance_statistics(normalization, spatial, levels)
+    options.check_divisible(spatial, levels, option=f"levels={levels}")
+    options.check_instance_statistics(normalization, spatial, levels)
     if upsampling_filters is not None and upsampling != "transposed":
         raise ValueError(
             f"upsampling_filters is for upsampling 'transposed' only, and upsampling is "
@@ -110,7 +87,7 @@ def build(
         decoder_filters=decoder_filters,
         upsampling_filters=upsampling_filters,
     )
-    style = Style(
+    style = blocks.Style(
         dimensions=len(spatial),
         normalization=normalization,
         activation=activation,
@@ -120,7 +97,7 @@ def build(
         groups=groups,
         negative_slope=negative_slope,
     )
-    check_groups(style, [count for row in widths.encoder + widths.decoder for count in row])
+    blocks.check_groups(style, [count for row in widths.encoder + widths.decoder for count in row])
 
     inputs = keras.Input(tuple(image_shape), name="image")
     tensor, skips = _descend(inputs, widths, style, downsampling, residual)
@@ -130,12 +107,12 @@ def build(
         name = f"up{level}_upsampling"
         if upsampling == "transposed":
             count = widths.upsampling[level]
-            tensor = up_convolve(tensor, count, style, name, bias=upsampling_bias)
+            tensor = blocks.up_convolve(tensor, count, style, name, bias=upsampling_bias)
         else:
-            tensor = upsample(tensor, upsampling, style.dimensions, name)
+            tensor = blocks.upsample(tensor, upsampling, style.dimensions, name)
         tensor = keras.layers.Concatenate(name=f"up{level}_concatenation")([skips[level], tensor])
         tensor = _level(tensor, widths.decoder[level], style, f"up{level}", residual)
-    logits = segment(tensor, num_classes, style.dimensions, "logits", bias=output_bias)
+    logits = blocks.segment(tensor, num_classes, style.dimensions, "logits", bias=output_bias)
     return keras.Model(inputs, logits, name="unet")
 
 
@@ -153,17 +130,19 @@ def plan_widths(
     numbers = {"filters": filters, "convolutions": convolutions, "max_filters": max_filters}
     given = [name for name, value in numbers.items() if value is not None]
     for name in given:
-        check_at_least(name, numbers[name], 1)
+        options.check_at_least(name, numbers[name], 1)
     if None not in (encoder_filters, decoder_filters) and given:
         raise ValueError(
             f"{', '.join(given)}: encoder_filters and decoder_filters already say the number of "
             f"filters of every convolution: give one or the other."
         )
-    check_table("encoder_filters", encoder_filters, levels + 1, "one a level and the bottom")
-    check_table("decoder_filters", decoder_filters, levels, "one a level")
+    options.check_table(
+        "encoder_filters", encoder_filters, levels + 1, "one a level and the bottom"
+    )
+    options.check_table("decoder_filters", decoder_filters, levels, "one a level")
     if upsampling_filters is not None:
         rows = [[count] for count in upsampling_filters]
-        check_table("upsampling_filters", rows, levels, "one a level")
+        options.check_table("upsampling_filters", rows, levels, "one a level")
     base = 32 if filters is None else filters
     limit = max_filters or base * 2**levels
     counts = [min(base * 2**level, limit) for level in range(levels + 1)]
@@ -178,7 +157,7 @@ def plan_widths(
 
 
 def _descend(
-    tensor: Any, widths: Widths, style: Style, downsampling: str, residual: bool
+    tensor: Any, widths: Widths, style: blocks.Style, downsampling: str, residual: bool
 ) -> tuple[Any, list[Any]]:
     """The bottom's output, and the output of each level above it."""
     skips: list[Any] = []
@@ -208,7 +187,7 @@ def _downsample(tensor: Any, kind: str, dimensions: int, name: str) -> Any:
 def _level(
     tensor: Any,
     filters: Sequence[int],
-    style: Style,
+    style: blocks.Style,
     name: str,
     residual: bool,
     *,
@@ -218,19 +197,19 @@ def _level(
     shortcut = tensor
     strides = [stride] + [1] * (len(filters) - 1)
     for index, count in enumerate(filters[:-1]):
-        tensor = block(tensor, count, style, f"{name}_{index}", stride=strides[index])
+        tensor = blocks.block(tensor, count, style, f"{name}_{index}", stride=strides[index])
     last = f"{name}_{len(filters) - 1}"
     if not residual:
-        return block(tensor, filters[-1], style, last, stride=strides[-1])
-    tensor = unactivated_block(tensor, filters[-1], style, last, stride=strides[-1])
+        return blocks.block(tensor, filters[-1], style, last, stride=strides[-1])
+    tensor = blocks.unactivated_block(tensor, filters[-1], style, last, stride=strides[-1])
     shortcut = _project(shortcut, filters[-1], style, f"{name}_shortcut", stride)
     tensor = keras.layers.Add(name=f"{name}_sum")([tensor, shortcut])
-    return activate(tensor, style, f"{last}_activation")
+    return blocks.activate(tensor, style, f"{last}_activation")
 
 
-def _project(tensor: Any, filters: int, style: Style, name: str, stride: int) -> Any:
+def _project(tensor: Any, filters: int, style: blocks.Style, name: str, stride: int) -> Any:
     """A shortcut with the shape of what it is added to (He et al. 2016, option B)."""
     if tensor.shape[-1] == filters and stride == 1:
         return tensor
-    tensor = convolve(tensor, filters, style, f"{name}_convolution", size=1, stride=stride)
-    return normalize(tensor, style, f"{name}_normalization")
+    tensor = blocks.convolve(tensor, filters, style, f"{name}_convolution", size=1, stride=stride)
+    return blocks.normalize(tensor, style, f"{name}_normalization")

@@ -18,17 +18,13 @@ CAST_BYTES = 1.5
 OP_START_SECONDS = 5e-6
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Device:
     """A device as its data sheet describes it.
 
     Args:
-        memory_bytes: Size of its memory.
         flops_per_second: In float32 convolutions as TensorFlow computes them: in TF32 if it can.
         half_flops_per_second: In bfloat16 or float16.
-        bytes_per_second: From and to its memory.
-        link_bytes_per_second: To the host, in each direction.
-        source: Where the figures are from.
     """
 
     memory_bytes: int
@@ -64,51 +60,23 @@ def _estimate(trace: Trace, op: Op, device: Device) -> float:
 # large-model support); each later generation has twice as much.
 DEVICES = {
     "v100-pcie3": Device(
-        memory_bytes=16 * GIB,
-        flops_per_second=14 * TERA,
-        half_flops_per_second=112 * TERA,
-        bytes_per_second=900 * GB,
-        link_bytes_per_second=11 * GB,
-        source="NVIDIA V100 data sheet; IBM",
+        16 * GIB, 14 * TERA, 112 * TERA, 900 * GB, 11 * GB, "NVIDIA V100 data sheet; IBM"
     ),
     "v100-nvlink2": Device(
-        memory_bytes=16 * GIB,
-        flops_per_second=15.7 * TERA,
-        half_flops_per_second=125 * TERA,
-        bytes_per_second=900 * GB,
-        link_bytes_per_second=62 * GB,
-        source="NVIDIA V100 data sheet; IBM measured 64 and 60 GB/s",
+        *(16 * GIB, 15.7 * TERA, 125 * TERA, 900 * GB, 62 * GB),
+        "NVIDIA V100 data sheet; IBM measured 64 and 60 GB/s",
     ),
     "a100-pcie4": Device(
-        memory_bytes=80 * GIB,
-        flops_per_second=156 * TERA,
-        half_flops_per_second=312 * TERA,
-        bytes_per_second=1935 * GB,
-        link_bytes_per_second=22 * GB,
-        source="NVIDIA A100 80GB PCIe data sheet",
+        80 * GIB, 156 * TERA, 312 * TERA, 1935 * GB, 22 * GB, "NVIDIA A100 80GB PCIe data sheet"
     ),
     "h100-pcie5": Device(
-        memory_bytes=80 * GIB,
-        flops_per_second=495 * TERA,
-        half_flops_per_second=989 * TERA,
-        bytes_per_second=3350 * GB,
-        link_bytes_per_second=44 * GB,
-        source="NVIDIA H100 SXM data sheet",
+        80 * GIB, 495 * TERA, 989 * TERA, 3350 * GB, 44 * GB, "NVIDIA H100 SXM data sheet"
     ),
     "h200-pcie5": Device(
-        memory_bytes=141 * GB,
-        flops_per_second=495 * TERA,
-        half_flops_per_second=989 * TERA,
-        bytes_per_second=4800 * GB,
-        link_bytes_per_second=44 * GB,
-        source="NVIDIA H200 SXM data sheet",
+        141 * GB, 495 * TERA, 989 * TERA, 4800 * GB, 44 * GB, "NVIDIA H200 SXM data sheet"
     ),
     "gh200": Device(
-        memory_bytes=96 * GB,
-        flops_per_second=495 * TERA,
-        half_flops_per_second=989 * TERA,
-        bytes_per_second=4000 * GB,
-        link_bytes_per_second=340 * GB,
-        source="NVIDIA GH200 data sheet; three quarters of the link's 450 GB/s",
+        *(96 * GB, 495 * TERA, 989 * TERA, 4000 * GB, 340 * GB),
+        "NVIDIA GH200 data sheet; three quarters of the link's 450 GB/s",
     ),
 }

@@ -15,25 +15,22 @@ from tfunet.data.task import open_task
 from tfunet.graph import reader
 from tfunet.learning import losses
 from tfunet.performance.devices import DISK_BYTES_PER_SECOND, Device, described
+from tfunet.swap.arena.arena import Memory
 from tfunet.swap.arena.device_memory import variable_bytes
-from tfunet.swap.arena.memory import Memory
-from tfunet.swap.plan.placement import Tiers, with_advice
+from tfunet.swap.plan.placement import Tiers
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.text import text
 from tfunet.swap.search.fitting import fitted
 from tfunet.swap.search.planner import Planner
+from tfunet.swap.search.strategy import Problem
 from tfunet.training.setup import compiled_model
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """The predicted memory and time of a step.
+    """The predicted memory and time of a step of some samples.
 
-    Args:
-        plan: Memory and time without the weights, the optimizer's variables and the batch.
-        resident_bytes: Memory of weights, variables and batch.
-        memory_bytes: Memory of the device.
-        samples: Samples of a step.
+    `plan` is without the weights, the optimizer's variables and the batch, which are resident.
     """
 
     plan: Plan
@@ -62,13 +59,8 @@ def forecast(
     """Return the predicted memory and time of one replica's step on a device.
 
     The step is traced but not run; only the weights and the optimizer's variables are allocated.
-    The data set is opened for the shape of an image, and no case is read.
-
-    Args:
-        config: The replicas of a process share its limits of host memory and disk.
-        device: See `tfunet.performance.devices`.
-        memory_bytes: Replaces the memory of the device.
-        allowed: What may be done with a tensor instead of keeping it.
+    The data set is opened for the shape of an image, and no case is read. The replicas of a process
+    share its limits of host memory and disk.
 
     Raises ValueError for a configuration that cannot be trained.
     """
@@ -92,22 +84,10 @@ def forecast(
         resident=variable_bytes(model),
         more_bytes=reader.num_bytes(image) + reader.num_bytes(mask) + trace.constant_bytes,
     )
-    costs = described(trace, device)
-    limits = _tiers(config)
-
-    def planned(budget_bytes: int) -> Plan:
-        return with_advice(
-            lambda tiers: Planner(allowed).plan(
-                trace,
-                budget_bytes=budget_bytes,
-                costs=replace(costs, tiers=tiers),
-                threshold_bytes=MIB,
-            ),
-            limits,
-        )
-
+    costs = replace(described(trace, device), tiers=_tiers(config))
+    problem = Problem(trace=trace, costs=costs, budget_bytes=0, threshold_bytes=MIB)
     return Forecast(
-        plan=fitted(trace, memory, planned, {}, replace(costs, tiers=limits)),
+        plan=fitted(problem, memory, Planner(allowed)),
         resident_bytes=sum(memory.resident) + memory.more_bytes,
         memory_bytes=memory.limit_bytes,
         samples=batch,

@@ -68,10 +68,8 @@ class Watch:
     """Finds the process of a run that hangs. Pure: times are arguments, in seconds.
 
     Args:
-        names: Index and name of each process: "process 1 of 2".
         limit: A process hangs if it is silent for longer, or is behind when no process makes
             progress for longer.
-        now: The time at the start.
     """
 
     def __init__(self, names: Iterable[tuple[int, str]], limit: float, now: float) -> None:

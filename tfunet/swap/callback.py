@@ -11,27 +11,19 @@ import keras
 import tensorflow as tf
 
 from tfunet.config import amount
-from tfunet.config import compression as compressions
 from tfunet.config.amount import MIB
+from tfunet.config.memory import check_compression
 from tfunet.graph import forward, reader
 from tfunet.graph.capture import taken_over
 from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.graph.step import Trace
 from tfunet.machine import device
 from tfunet.swap import compiled, making
-from tfunet.swap.arena import budget as budgets
 from tfunet.swap.arena import device_memory
-from tfunet.swap.arena.memory import Memory
+from tfunet.swap.arena.arena import Memory
 from tfunet.swap.plan.plan import WAYS, Plan, Way, check_plan
+from tfunet.swap.report import text
 from tfunet.swap.report.scalars import scalars
-from tfunet.swap.report.stopwatch import Stopwatch
-from tfunet.swap.report.text import (
-    begin_line,
-    end_line,
-    forward_line,
-    out_of_memory_line,
-    unknown_line,
-)
 from tfunet.swap.rewrite import rewrite
 from tfunet.swap.search import tflms
 from tfunet.swap.search.applied import as_planned, cut_as_planned, scheduled
@@ -39,6 +31,7 @@ from tfunet.swap.search.planner import Planner
 from tfunet.swap.search.strategy import Strategy
 from tfunet.swap.storage.room import Room, local_replicas, read_limits
 from tfunet.timing.stamps import Note
+from tfunet.timing.warm_up import Stopwatch
 
 SCALAR = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
@@ -135,7 +128,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             disk,
             _renamed("disk_budget", disk_budget, "disk_size", disk_size),
         )
-        compressions.check("compression", compression)
+        check_compression("compression", compression)
         if margin is not None and not 0 <= margin < 1:
             raise ValueError(f"margin must be at least 0 and less than 1, got {margin}.")
         rule = tflms.Rule(
@@ -197,7 +190,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._remove()
         # A CPU without a cap has no memory of its own that tensors could be moved out of.
         used = device.used_bytes() if device.device_bytes() is not None else None
-        line = self.plans and end_line(
+        line = self.plans and text.end_line(
             _largest(self.plans),
             resident_bytes=device_memory.resident_bytes(self.model),
             used_bytes=None if used is None else used[1],
@@ -235,7 +228,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             except BaseException as error:
                 plans = self.evaluation_plans if evaluates else self.plans
                 if isinstance(error, tf.errors.ResourceExhaustedError) and plans:
-                    error.add_note(out_of_memory_line(plans[-1], allowed=self.allowed))
+                    error.add_note(text.out_of_memory_line(plans[-1], allowed=self.allowed))
                 explained = self._room and self._room.explained()
                 self._remove()
                 if explained is not None:
@@ -256,7 +249,6 @@ class LargeModelSupport(keras.callbacks.Callback):
         return taken_over(step, partial(self._rewrite_forward, what=what))
 
     def _begin_alone(self, logs: dict[str, Any] | None = None) -> None:
-        """Support an evaluation or a prediction outside of training."""
         if self._undo is None:
             self._install(self.model, trains=False)
             self._is_alone = True
@@ -283,7 +275,10 @@ class LargeModelSupport(keras.callbacks.Callback):
             self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
         )
         self._memory = partial(
-            device_memory.of_model, model, budgets.in_bytes(self.budget), budgets.join_regions()
+            device_memory.of_model,
+            model,
+            device_memory.in_bytes(self.budget),
+            device_memory.join_regions(),
         )
         steps = {
             "train_step": taken_over(model.train_step, self._rewrite),
@@ -316,7 +311,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         unknown = reader.of_unknown_size(trace, handles)
         if unknown and self.verbose and not self._told_of_unknown:
             self._told_of_unknown = True
-            print(unknown_line(unknown), flush=True)
+            print(text.unknown_line(unknown), flush=True)
         plan = self.plan or self._make_plan(trace, ops, memory)
         check_plan(plan, self.compression)
         trace = as_planned(trace, plan)
@@ -327,7 +322,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             self._follow(plan, trace, ops, handles, room)
             self._follows = True
         if self.verbose:
-            line = begin_line(plan, "all of known size" if unknown else "all")
+            line = text.begin_line(plan, "all of known size" if unknown else "all")
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
     def _rewrite_forward(
@@ -345,7 +340,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self.evaluation_plans.append(plan)
         if plan.gives_up:
             self._follow(plan, trace, ops, handles, self._room)
-        line = forward_line(plan, what)
+        line = text.forward_line(plan, what)
         if self.verbose and line:
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
@@ -378,14 +373,12 @@ class LargeModelSupport(keras.callbacks.Callback):
         cut = cut_as_planned(trace, plan)
         rewrite.follow(
             cut,
-            trace,
             ops,
             handles,
+            plan,
             scheduled(cut.trace, plan),
             tier=room.tier(plan, trace, ops[0].graph, ops[0].device),
             threshold_bytes=self.threshold_bytes,
-            serialized=frozenset(plan.serialized),
-            is_placed=plan.is_placed,
         )
 
 

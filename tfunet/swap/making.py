@@ -8,18 +8,16 @@ import tensorflow as tf
 
 from tfunet.graph.step import Trace
 from tfunet.machine.device import device_bytes
-from tfunet.swap.arena.device_memory import more_bytes
-from tfunet.swap.arena.memory import Memory
-from tfunet.swap.arena.pieces import free_pieces
+from tfunet.swap.arena.arena import Memory
+from tfunet.swap.arena.device_memory import free_pieces, more_bytes
 from tfunet.swap.measure import profile
 from tfunet.swap.plan.costs import Costs
-from tfunet.swap.plan.placement import Tiers, with_advice
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import memory as memory_of
 from tfunet.swap.plan.schedule import schedule
 from tfunet.swap.search.applied import as_planned, cut_as_planned
 from tfunet.swap.search.fitting import fitted
-from tfunet.swap.search.strategy import Strategy
+from tfunet.swap.search.strategy import Problem, Strategy
 from tfunet.swap.storage.room import Room
 
 # A step that needs less than this share of the budget fits with any scratch, and in any order.
@@ -37,15 +35,10 @@ def make_plan(
     threshold_bytes: int,
     margin: float | None,
 ) -> Plan:
-    """Return a plan for a step within the memory of a device.
+    """Return a plan for a traced step within the memory of a device, which is as before the step.
 
-    Args:
-        trace: The step, as `tfunet.graph.reader.read` returns it.
-        ops: Of its graph, in the same order.
-        room: For what is given up.
-        memory: Of the device, before the step.
-        timed: What is known of the steps of a model (`tfunet.swap.measure.profile`). It grows.
-        strategy: This and the rest are described at `tfunet.swap.LargeModelSupport`.
+    `timed` is what is known of the steps of a model (`tfunet.swap.measure.profile`), and grows. The
+    arguments from `strategy` on are described at `tfunet.swap.LargeModelSupport`.
     """
     strategy = strategy.for_forward_pass() if trace.is_forward else strategy
     tiers = room.left(ops[0].graph, ops[0].device)
@@ -59,46 +52,31 @@ def make_plan(
     memory = replace(memory, more_bytes=memory.more_bytes + trace.constant_bytes)
     # Training has timed most ops of an evaluation already.
     known = timed if trace.is_forward else {}
-    is_near = strategy.needs_costs or _needed_bytes(trace) > FAR * memory.step_bytes
+    needed_bytes = int(memory_of(trace, schedule(trace, {})).max(initial=0))
+    is_near = strategy.needs_costs or needed_bytes > FAR * memory.step_bytes
     if is_near:
         with tf.init_scope():
             costs, scratch = profile.measure(trace, ops, room.host, known)
         costs = replace(costs, tiers=room.timed(tiers))
     memory = _as_found(memory, trace, has_margin=margin is not None, is_near=is_near)
 
-    def make(budget_bytes: int) -> Plan:
-        def planned(tiers: Tiers) -> Plan:
-            return strategy.plan(
-                trace,
-                budget_bytes=budget_bytes,
-                costs=replace(costs, tiers=tiers),
-                threshold_bytes=threshold_bytes,
-                scratch=scratch,
-            )
+    problem = Problem(
+        trace=trace, costs=costs, budget_bytes=0, threshold_bytes=threshold_bytes, scratch=scratch
+    )
 
-        return with_advice(planned, costs.tiers)
+    def best(problem: Problem, most_bytes: int | None = None) -> Plan:
+        if margin is None:
+            return fitted(problem, memory, strategy, most_bytes)
+        left_bytes = memory.limit_bytes * (1 - margin) - sum(memory.resident)
+        budget_bytes = max(0, int(left_bytes) - trace.constant_bytes)
+        return strategy.advised(replace(problem, budget_bytes=budget_bytes))
 
-    def best(most_bytes: int | None = None) -> Plan:
-        if margin is not None:
-            left_bytes = memory.limit_bytes * (1 - margin) - sum(memory.resident)
-            return make(max(0, int(left_bytes) - trace.constant_bytes))
-        return fitted(
-            trace,
-            memory,
-            make,
-            scratch,
-            costs,
-            most_bytes=most_bytes,
-            takes_detours=strategy.takes_detours,
-        )
-
-    plan = best()
+    plan = best(problem)
     if plan.split:
         with tf.init_scope():
-            whole = as_planned(trace, plan)
-            cut = cut_as_planned(whole, plan)
-            costs = profile.with_slabs(whole, cut, ops, room.host, costs, known)
-        plan = best(plan.budget_bytes)
+            cut = cut_as_planned(as_planned(trace, plan), plan)
+            costs = profile.with_slabs(cut, ops, room.host, costs, known)
+        plan = best(replace(problem, costs=costs), plan.budget_bytes)
     timed |= known
     return plan
 
@@ -116,7 +94,3 @@ def _as_found(memory: Memory, trace: Trace, *, has_margin: bool, is_near: bool) 
         coming_bytes = trace.constant_bytes + memory.more_bytes - now_bytes
         memory = replace(memory, pieces=(*small, max(0, largest - coming_bytes)))
     return memory
-
-
-def _needed_bytes(trace: Trace) -> int:
-    return int(memory_of(trace, schedule(trace, {})).max(initial=0))

@@ -23,10 +23,9 @@ PROFILED_STEPS = 5
 class Profile(keras.callbacks.Callback):
     """Writes TensorFlow's profile of this process, as TensorBoard's profile page reads it.
 
-    Args:
-        folder: For the files, of this process alone: TensorFlow names them by host and second.
-        backends_own: Returns the context in which the backend writes a profile of its own there.
-        note: Is told when the profile was taken: TensorFlow's times count from its begin.
+    `folder` is of this process alone, since TensorFlow names files by host and second.
+    `backends_own` returns the context in which the backend writes a profile of its own there.
+    `note` is told when the profile was taken: TensorFlow's times count from its begin.
     """
 
     def __init__(

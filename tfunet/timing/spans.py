@@ -18,9 +18,7 @@ class Span:
 
     Args:
         step: Optimizer step that it belongs to, or the last one before it.
-        name: "step", "evaluation", and within a step "input", "all-reduce", "swap out".
         begin_seconds: Unix time by the clock of the process's host.
-        seconds: Its duration.
     """
 
     step: int
@@ -31,14 +29,10 @@ class Span:
 
 @final
 class Spans:
-    """Times the activities of a process, one after another, and parts within them.
+    """Times the activities of a process that `began` at a Unix time, and parts within them.
 
-    `begin` has the arguments of `process.watchdog.Pulse.begin` and passes them on. Each activity is
-    written when the next one begins, so that the file is useful after the process is killed.
-
-    Args:
-        began: Unix time at which the process was started.
-        tell: The `begin` to pass on to.
+    `begin` has the arguments of `process.watchdog.Pulse.begin` and passes them on to `tell`. Each
+    activity is written when the next begins: the file is useful after the process is killed.
     """
 
     def __init__(self, began: float, tell: Callable[..., None]) -> None:

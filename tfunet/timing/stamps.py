@@ -22,16 +22,9 @@ def timed(
     """Return `part(given)` in a tf.function, and have `note` told of each time it ran.
 
     Between two Unix times: that at which all of `given` was there, and that at which all that
-    `part` makes is. Neither begins anything before, or TensorFlow would look at its clock when
-    it has nothing else to do. Both are of the host: what a GPU was asked to do may not be done
-    then. Without `note` nothing is added to the graph.
-
-    Args:
-        name: What is timed.
-        note: Is told the name and the two times.
-        part: Makes a structure of tensors from such a structure.
-        given: To `part`.
-        device: Of what `part` makes; by default TensorFlow places it.
+    `part` makes is. Neither begins anything before, or TensorFlow would look at its clock when it
+    has nothing else to do. Both are of the host: what a GPU was asked to do may not be done then.
+    Without `note` nothing is added to the graph. What `part` makes lies on `device`, if given.
     """
     if note is None:
         return part(given)
@@ -85,5 +78,5 @@ def _stamped(
     with where, tf.control_dependencies([seconds]):
         # Names of their own: Horovod knows tensors by names, which must be those of all ranks,
         # and what else is named "Identity" depends on each rank's plan of what to swap.
-        after = [tf.identity(one, name=name) for one in flat]
+        after = [tf.identity(tensor, name=name) for tensor in flat]
     return seconds, tf.nest.pack_sequence_as(values, after, expand_composites=True)

@@ -1,7 +1,9 @@
-"""Which steps of a run count for its speed: those after its warm-up. Pure."""
+"""Which steps of a run count for its speed, those after its warm-up, and a stopwatch for them."""
 
 import statistics
+import time
 from collections.abc import Iterable, Sequence
+from typing import final
 
 BATCH_STEPS = 5
 # The spread of fewer says nothing: one batch alone has none.
@@ -34,10 +36,7 @@ def steady_seconds(
 ) -> tuple[list[float], int]:
     """Return the times of the steps after the warm-up, and how many were left out for that.
 
-    Args:
-        step_seconds: Of all steps.
-        traced_steps: Those that traced a graph, from 1; they count for neither.
-        first: The first step that counts at all.
+    Steps that traced a graph, from 1, and those before `first` count for neither.
     """
     traced = set(traced_steps)
     untraced = [
@@ -45,3 +44,29 @@ def steady_seconds(
     ]
     warm_up = warm_up_steps(untraced)
     return untraced[warm_up:], warm_up
+
+
+@final
+class Stopwatch:
+    """Times steps; those during which a plan was made are not steady."""
+
+    def __init__(self) -> None:
+        self._seconds: list[float] = []
+        self._traced: list[int] = []
+        self._begin = 0.0
+        self._num_plans = 0
+
+    def begin(self, num_plans: int) -> None:
+        """Begin a step; so many plans have been made before it."""
+        self._begin, self._num_plans = time.perf_counter(), num_plans
+
+    def end(self, num_plans: int, *, steps: int = 1) -> None:
+        """End the step, or several steps that Keras ran in one call."""
+        self._seconds.append((time.perf_counter() - self._begin) / steps)
+        if num_plans > self._num_plans:
+            self._traced.append(len(self._seconds))
+
+    def median_seconds(self) -> tuple[float, int] | None:
+        """Return (median of the steady steps, their number); None if there is none."""
+        steady, _ = steady_seconds(self._seconds, self._traced)
+        return (statistics.median(steady), len(steady)) if steady else None

@@ -16,14 +16,11 @@ LEAST_SECONDS = 2e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """A block of memory that an op asked its device's allocator for, or gave back.
+    """A block of memory that an op ("" if not known) asked its device's allocator for (`begins`),
+    or gave back, which has 0 bytes.
 
     Args:
-        op: Name of the op; "" where it is not known.
-        address: Of the block.
-        num_bytes: As asked for; 0 where it is given back.
-        begins: Whether it was asked for.
-        allocator: Name of the allocator, such as "GPU_0_bfc".
+        allocator: Such as "GPU_0_bfc".
         call: A number of the function call that asked for it, those of tf.data included; 0 where
             that is not known.
         seconds: When, from somewhere on.
@@ -45,17 +42,17 @@ def read_allocations(path: Path) -> list[Allocation]:
     (TF_CPU_ALLOCATOR_USE_BFC=true).
     """
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
-    found = []
+    allocations = []
     for plane in space.planes:
-        names = {key: one.name for key, one in plane.stat_metadata.items()}
+        names = {key: stat.name for key, stat in plane.stat_metadata.items()}
         for line in plane.lines:
             for event in line.events:
                 kind = plane.event_metadata[event.metadata_id].name
                 if kind not in ("MemoryAllocation", "MemoryDeallocation"):
                     continue
                 when = line.timestamp_ns * 1000 + event.offset_ps
-                stats = {names[one.metadata_id]: one for one in event.stats}
-                one = Allocation(
+                stats = {names[stat.metadata_id]: stat for stat in event.stats}
+                allocation = Allocation(
                     op=_text(stats.get("tf_op"), names),
                     address=_number(stats.get("addr")),
                     num_bytes=_number(stats.get("requested_bytes")),
@@ -64,8 +61,8 @@ def read_allocations(path: Path) -> list[Allocation]:
                     call=_number(stats.get("id")),
                     seconds=when * 1e-12,
                 )
-                found.append((when, one))
-    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+                allocations.append((when, allocation))
+    return [allocation for _, allocation in sorted(allocations, key=lambda pair: pair[0])]
 
 
 def _text(stat: xplane_pb2.XStat | None, names: Mapping[int, str]) -> str:
@@ -83,22 +80,22 @@ def read_ops(run: str | Path) -> dict[int, list[OpSpan]]:
     TensorFlow's times count from somewhere in the start of its profile. Where its begin by our
     clock was, an event tells.
     """
-    found: dict[int, list[OpSpan]] = {}
+    ops: dict[int, list[OpSpan]] = {}
     for process, spans in read_spans(run).items():
-        begins = [one.begin_seconds for one in spans if one.name == "profile"]
+        begins = [span.begin_seconds for span in spans if span.name == "profile"]
         folder = Path(run) / "profile" / f"process-{process}"
         paths = sorted(folder.glob("plugins/profile/*/*.xplane.pb"))
         if begins and paths:
-            found[process] = list(_read(paths[-1], begins[-1]))
-    return found
+            ops[process] = list(_read(paths[-1], begins[-1]))
+    return ops
 
 
 def _read(path: Path, begin_seconds: float) -> Iterator[OpSpan]:
-    found = list(_events(path))
-    clock = min((one.begin_seconds for one in found if one.name == CLOCK), default=0.0)
-    for one in found:
-        if one.seconds >= LEAST_SECONDS:
-            yield replace(one, begin_seconds=begin_seconds + one.begin_seconds - clock)
+    spans = list(_events(path))
+    clock = min((span.begin_seconds for span in spans if span.name == CLOCK), default=0.0)
+    for span in spans:
+        if span.seconds >= LEAST_SECONDS:
+            yield replace(span, begin_seconds=begin_seconds + span.begin_seconds - clock)
 
 
 def _events(path: Path) -> Iterator[OpSpan]:

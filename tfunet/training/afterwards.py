@@ -27,12 +27,9 @@ class Measurements:
     """What is measured after the last step.
 
     Args:
-        elapsed_seconds: Of this attempt, from its start to its last epoch.
         peaks: (processes, 2): peak resident and peak device memory.
         turns: Seconds of steps with real data, with data in memory and, where asked for, without
             an average.
-        parts: What result.json holds of the parts of a step.
-        step: Memory of a step.
     """
 
     elapsed_seconds: float

@@ -29,10 +29,7 @@ def make_fingerprint(backend: Backend, variables: Sequence[Any]) -> Any:
 
 
 def weights_hash(backend: Backend, topology: Topology, fingerprints: np.ndarray) -> str:
-    """Return the hash that all replicas of all processes share.
-
-    Args:
-        fingerprints: (local replicas, variables, 8) uint8, from `make_fingerprint`.
+    """Return the hash that all replicas share, from what `make_fingerprint` returns.
 
     Raises CheckFailedError, which names the replicas, where hashes differ.
     """
@@ -79,12 +76,7 @@ def dropped_samples(sample_uses: np.ndarray) -> list[int]:
 
 
 def every_voxel_once(counted: np.ndarray, expected: Sequence[int], cases: Sequence[str]) -> None:
-    """Raise CheckFailedError unless each case's voxels were counted exactly once.
-
-    Args:
-        counted: (cases,) voxels that the evaluation counted.
-        expected: (cases,) voxels that the cases have.
-    """
+    """Raise CheckFailedError unless the voxels of each case were counted exactly once."""
     wrong = np.flatnonzero(counted != np.asarray(expected))
     if wrong.size:
         first = int(wrong[0])

@@ -18,12 +18,8 @@ from tfunet.swap import LargeModelSupport
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """The result of an evaluation, the same in every process.
-
-    Args:
-        loss: Mean over windows.
-        counts: (cases, regions, 4) float64: TP, FP, FN, voxels counted.
-        regions: Names, in the order of `counts`.
+    """The result of an evaluation, the same in every process: the mean loss over windows, and
+    counts (cases, regions, 4) float64 of TP, FP, FN and voxels.
     """
 
     loss: float

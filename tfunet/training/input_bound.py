@@ -75,15 +75,8 @@ def paired_seconds(
 ) -> list[tuple[float, ...]]:
     """Return pairs of (median seconds of a step, of a synthetic step); called by all together.
 
-    With `alone_step`, a third value is that of a synthetic step that averages nothing.
-
-    Args:
-        timed_step: Makes one optimizer step with an iterator and returns its seconds.
-        backend: Feeds the steps.
-        pipeline: That of the run.
-        variables: What the steps change; afterwards they have their values again.
-        steps: Optimizer steps of the run.
-        alone_step: As `timed_step`, without waiting for other replicas.
+    With `alone_step`, a third value is that of a synthetic step that averages nothing. `variables`,
+    which the steps change, have their values again afterwards.
 
     Raises NoRoomError in all processes where `alone_step` cannot be traced in one of them.
     """
@@ -138,14 +131,7 @@ def parts(
     alone_seconds: Sequence[float],
     variables: Sequence[Any],
 ) -> dict[str, Any]:
-    """Return the parts of a step for result.json; called by all together.
-
-    Args:
-        backend: Averages gradients.
-        topology: That of the run.
-        alone_seconds: Seconds of this process's steps without an average, one for each turn.
-        variables: The variables whose gradients are averaged.
-    """
+    """Return the parts of a step for result.json; called by all together."""
     alone = np.zeros((topology.process_count, len(alone_seconds)))
     alone[topology.process_index] = alone_seconds
     return {

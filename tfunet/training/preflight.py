@@ -37,15 +37,7 @@ def inspect(
     num_classes: int,
     support: LargeModelSupport | None = None,
 ) -> Preflight:
-    """Check the model and its loss with one batch; neither changes.
-
-    Args:
-        model: A built model.
-        loss: The loss that it is compiled with.
-        image: (batch, *spatial, channels).
-        mask: (batch, *spatial), labels 0..num_classes-1.
-        num_classes: Number of labels, the background included.
-        support: Plans the forward pass within its budget.
+    """Check the model and its loss with one batch, labels 0..num_classes-1; neither changes.
 
     Raises ValueError for an output that does not fit the mask, for probabilities instead of
     logits, and for a loss that expects probabilities.

@@ -43,10 +43,8 @@ class Resumed:
     """Where an attempt begins.
 
     Args:
-        progress: Of the attempts before.
         epoch_arrays: Sums over the steps of an epoch that was begun before; on the chief only.
         callback_states: What the callbacks held, by their place.
-        was_begun: Whether there was an attempt before.
     """
 
     progress: Progress

@@ -1,9 +1,10 @@
 """What a run has before its first step: devices and folder, then data, then the network."""
 
 import functools
+import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -19,8 +20,10 @@ from tfunet.config.run import RunConfig
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.sample_order import steps_per_epoch
-from tfunet.data.split import Split
+from tfunet.data.source import DataSource
+from tfunet.data.split import Split, from_json, leave_out, left_out, split_of, to_table
 from tfunet.data.task import Task, open_task
+from tfunet.files.printable import printable
 from tfunet.learning import losses, optimizers
 from tfunet.learning.averaging import Switch, averaging
 from tfunet.machine.cpu_memory import check_cap
@@ -29,11 +32,11 @@ from tfunet.models.make import make_model
 from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.arena.budget import join_regions
+from tfunet.swap.arena.device_memory import join_regions
 from tfunet.timing.spans import Spans
 from tfunet.timing.stamps import Note
+from tfunet.training import checkpoint
 from tfunet.training.preflight import Preflight, inspect
-from tfunet.training.shared_split import shared_split
 
 
 @final
@@ -44,8 +47,6 @@ class Attempt:
     Args:
         started: Unix time at which the process began.
         begin: Is told what this process begins, as `Pulse.begin`.
-        spans: Records what was begun when; None where the run is not traced.
-        support: Large-model support, if the configuration asks for it.
     """
 
     config: RunConfig
@@ -127,12 +128,7 @@ def _support(config: RunConfig, *, is_chief: bool) -> LargeModelSupport | None:
 @final
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """The data of a run: the same split, order and number of steps in every process.
-
-    Args:
-        num_left_out: Cases that cannot be used.
-        last_step: Optimizer steps of the run.
-    """
+    """The data of a run: the same split, order and number of steps in every process."""
 
     task: Task
     augmentation: Augmentation
@@ -186,8 +182,8 @@ def open_data(attempt: Attempt) -> RunData:
     augmentation = task.augmentation()
     cases = task.decode(alive=functools.partial(attempt.begin, "decoding"))
     attempt.begin("setting up the model")
-    source, bad = task.source, cases.defects
-    split, num_left_out = shared_split(config, source, bad, folder, attempt.backend, topology)
+    source = task.source
+    split, num_left_out = _shared_split(attempt, source, cases.defects)
     if topology.is_chief:
         folder.write_data(
             {
@@ -218,15 +214,37 @@ def open_data(attempt: Attempt) -> RunData:
     )
 
 
+def _shared_split(
+    attempt: Attempt, source: DataSource, bad: Mapping[int, str]
+) -> tuple[Split, int]:
+    """Return the chief's split, and how many cases it leaves out.
+
+    A run that goes on keeps the split of split.json. `bad` says what is wrong with cases that
+    cannot be used. Raises ValueError in a process that has other cases than the chief.
+    """
+    folder, topology, text = attempt.folder, attempt.topology, b""
+    if topology.is_chief:
+        table = folder.read_split() if checkpoint.exists(folder) else None
+        if table is None:
+            split = leave_out(split_of(attempt.config, source), source, bad)
+            table = to_table(split, source, left_out(source, bad))
+            folder.write_split(table)
+        text = json.dumps(table).encode()
+    shared = checkpoint.share_bytes(
+        attempt.backend, topology, np.frombuffer(text, np.uint8)
+    ).decode()
+    defects = json.loads(shared).get("left_out", [])
+    if defects and topology.is_chief:
+        name = printable(source.name)
+        print(f"{len(defects)} defects of {name} are left out: see split.json.", flush=True)
+    case_ids = {defect["case_id"] for defect in defects if defect["case_id"]}
+    return from_json(shared, source, bad), len(case_ids)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """The compiled model of a run.
-
-    Args:
-        average: Averages its gradients over replicas.
-        variables: Its variables and the optimizer's, in the order of a checkpoint.
-    """
+    """A run's compiled model, and all variables in the order of a checkpoint."""
 
     model: keras.Model
     loss: keras.Loss

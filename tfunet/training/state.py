@@ -46,7 +46,11 @@ class MetricState:
         self._model = model
 
         def replica_state() -> tf.Tensor:
-            values = [tf.convert_to_tensor(variable.value) for variable in self._variables()]
+            values = [
+                tf.convert_to_tensor(variable.value)
+                for metric in model.metrics
+                for variable in metric.variables
+            ]
             flat = [tf.cast(tf.reshape(value, [-1]), tf.float64) for value in values]
             return tf.concat(flat, 0)
 
@@ -72,6 +76,3 @@ class MetricState:
             named = result if isinstance(result, dict) else {metric.name: result}
             logs.update({key: float(value) for key, value in named.items()})
         return logs
-
-    def _variables(self) -> list[Any]:
-        return [variable for metric in self._model.metrics for variable in metric.variables]

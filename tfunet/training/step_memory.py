@@ -38,16 +38,9 @@ def step_memory(
 ) -> Measured:
     """Return the memory over one more step, which has no effect; called by all processes together.
 
-    Only the chief profiles it: in other processes TensorFlow 2.21 often aborts when a profile
-    ends. The chief says in `why_not` what went wrong. An error of the step itself is raised where
-    other processes take part.
-
-    Args:
-        step: Makes one optimizer step with an iterator.
-        backend: Feeds the step.
-        topology: That of the run.
-        pipeline: That of the run.
-        variables: What the steps change; afterwards they have their values again.
+    Only the chief profiles it: in other processes TensorFlow 2.21 often aborts when a profile ends.
+    The chief says in `why_not` what went wrong. An error of the step itself is raised where other
+    processes take part. `variables`, which the step changes, have their values again afterwards.
     """
     is_profiled = topology.is_chief and used_bytes() is not None
     # Either all processes make the steps or none, and only the chief knows its allocator.
@@ -94,7 +87,6 @@ def _profiled(step: Callable[[], Any]) -> Measured:
 
 
 def _end_profile(folder: Path) -> Measured:
-    """End the profile that is being taken, and return the memory that it shows."""
     try:
         tf.profiler.experimental.stop()
         (path,) = folder.glob("**/*.xplane.pb")

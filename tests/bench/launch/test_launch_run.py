@@ -18,9 +18,9 @@ import pytest
 import tfunet
 from tfunet.backend import num_processes
 from tfunet.bench.launch import supervisor as supervisor_module
-from tfunet.bench.launch.failed_process import Outcome, blame
 from tfunet.bench.launch.launch_run import launch
 from tfunet.bench.launch.processes_to_start import child_environment, free_ports, plan_processes
+from tfunet.bench.launch.supervisor import Outcome, blame
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import WriteError
 from tfunet.record import RunFolder

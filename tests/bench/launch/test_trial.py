@@ -13,7 +13,7 @@ from tfunet.bench.records.sweep_record import planned_trial
 from tfunet.bench.study.study_file import study_from_dict
 from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.bench.trial import main
-from tfunet.machine.code_version import code_hash
+from tfunet.machine.environment import code_hash
 
 RESULT = {
     "schema_version": 1,

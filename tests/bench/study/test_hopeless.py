@@ -30,7 +30,7 @@ from tfunet.bench.study.study_file import study_from_dict
 from tfunet.bench.study.toml_writer import study_toml
 from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.bench.trial import main
-from tfunet.machine.code_version import code_hash
+from tfunet.machine.environment import code_hash
 
 TABLE = {
     "name": "fake",

@@ -8,13 +8,14 @@ import subprocess
 import sys
 
 import pytest
-from traces import COSTS, MIB, STEP, planned
+from strategies import ForBudget
+from traces import MIB, PROBLEM, STEP, planned
 
-from tfunet.swap.arena.arena import ALIGNMENT, Arena, Request, at_start, plays
-from tfunet.swap.arena.budget import SCALARS
-from tfunet.swap.arena.memory import Memory
+from tfunet.swap.arena.arena import ALIGNMENT, Arena, Memory, Request, at_start, plays
+from tfunet.swap.arena.device_memory import SCALARS
 from tfunet.swap.report.text import begin_line
 from tfunet.swap.search.fitting import finds_room, fitted
+from tfunet.swap.search.planner import Planner
 
 LIMIT_SECONDS = 120
 
@@ -23,9 +24,9 @@ REAL = """
 import json, sys
 import tensorflow as tf
 from tfunet.machine import device
-from tfunet.swap.arena import budget
+from tfunet.swap.arena.device_memory import join_regions
 joined, sizes = json.loads(sys.argv[1])
-first = budget.join_regions() if joined else 0
+first = join_regions() if joined else 0
 held, used = {}, [device.used_bytes()[0] if joined else 0]
 for number, size in sizes:
     if size:
@@ -116,7 +117,7 @@ def test_a_step_that_leaves_gaps_finds_no_room():
     last = Request(kept=[5 * MIB], passing=[], ended=[1, 3])
 
     def arena(limit_bytes):
-        return at_start(limit_bytes, first_bytes=0, resident=[], more_bytes=0)
+        return at_start(Memory(limit_bytes=limit_bytes))
 
     assert not plays(arena(8 * MIB), [gap, last])
     assert plays(arena(12 * MIB), [gap, last])
@@ -162,7 +163,7 @@ def test_a_plan_with_room_is_within_the_budget_of_the_step():
         return dataclasses.replace(plan, budget_bytes=asked, obstacles={"a": 1})
 
     assert room(make(limit), limit_bytes=limit) < 1
-    plan = fitted(STEP, Memory(limit_bytes=limit), make, {}, COSTS)
+    plan = fitted(PROBLEM, Memory(limit_bytes=limit), ForBudget(make))
     assert plan.finds_room == 1
     assert plan.peak_bytes <= plan.budget_bytes == limit
     assert not plan.obstacles
@@ -180,7 +181,7 @@ def test_the_plan_with_the_largest_budget_that_has_room_is_taken():
         tried.append(planned(budget_bytes))
         return tried[-1]
 
-    plan = fitted(STEP, memory, make, {}, COSTS)
+    plan = fitted(PROBLEM, memory, ForBudget(make))
     *others, last = tried
     assert others
     assert plan == dataclasses.replace(last, finds_room=1.0, is_placed=True)
@@ -189,7 +190,7 @@ def test_the_plan_with_the_largest_budget_that_has_room_is_taken():
         (plan.budget_bytes for plan in tried), reverse=True
     )
     # The search goes on from the budget that was found before slabs were timed.
-    again = fitted(STEP, memory, planned, {}, COSTS, most_bytes=last.budget_bytes)
+    again = fitted(PROBLEM, memory, Planner(), most_bytes=last.budget_bytes)
     assert again == plan
 
 
@@ -200,7 +201,7 @@ def test_without_room_for_any_it_is_the_lowest_peak_and_the_user_is_told():
         tried.append(planned(budget_bytes))
         return tried[-1]
 
-    plan = fitted(STEP, Memory(limit_bytes=14 * MIB), make, {}, COSTS)
+    plan = fitted(PROBLEM, Memory(limit_bytes=14 * MIB), ForBudget(make))
     assert plan.finds_room < 1
     assert plan.peak_bytes == min(trial.peak_bytes for trial in tried)
     # Where there is nothing less, the search ends.

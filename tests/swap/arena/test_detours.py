@@ -3,11 +3,12 @@
 import dataclasses
 
 import pytest
+from strategies import Fixed
 from traces import CHAIN, costs, make_trace
 
-from tfunet.swap.arena.arena import Arena, failing, requests
+from tfunet.swap.arena.arena import Arena, Memory, failing, requests
 from tfunet.swap.arena.detours import Detour, find, movable, name_of, with_detours
-from tfunet.swap.arena.memory import Memory
+from tfunet.swap.plan.placement import Tiers
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.swap.plan.timeline import timeline
@@ -15,6 +16,7 @@ from tfunet.swap.report.diff import difference
 from tfunet.swap.report.text import begin_line, text
 from tfunet.swap.search import applied
 from tfunet.swap.search.fitting import fitted
+from tfunet.swap.search.strategy import Problem
 
 MIB = 2**20
 # Of 8 MiB, when a is gone, b has one free on one side and six on the other, and c wants more.
@@ -136,18 +138,19 @@ def _tight():
     device = Memory(limit_bytes=8 * MIB, first_bytes=0)
     link = costs(trace, overlaps=False)
     link = dataclasses.replace(link, out_bytes_per_second=MIB, in_bytes_per_second=MIB)
-    return trace, device, plan, link
+    problem = Problem(trace=trace, costs=link, budget_bytes=0, threshold_bytes=1)
+    return problem, device, plan
 
 
 def test_a_plan_without_room_gets_detours(tight):
-    trace, device, plan, link = tight
-    detoured = fitted(trace, device, lambda _: plan, {}, link)
+    problem, device, plan = tight
+    detoured = fitted(problem, device, Fixed(lambda _: plan))
     assert detoured.detours == (("b", "op2", "op2"),)
     assert detoured.finds_room > 0
     assert (detoured.out_bytes, detoured.in_bytes, detoured.host_bytes) == (MIB, MIB, MIB)
     assert detoured.step_seconds == 6
     assert detoured.gives_up
-    actions = applied.scheduled(trace, Plan.from_json(detoured.to_json()))
+    actions = applied.scheduled(problem.trace, Plan.from_json(detoured.to_json()))
     assert [action.kind for action in actions].count("leave") == 1
     assert "1 moved to make room" in begin_line(detoured, "all")
     assert "b, before op2" in text(detoured)
@@ -155,13 +158,14 @@ def test_a_plan_without_room_gets_detours(tight):
 
 
 def test_detours_need_room_on_the_host(tight):
-    trace, device, plan, link = tight
-    full = dataclasses.replace(link, tiers=dataclasses.replace(link.tiers, host_bytes=MIB - 1))
-    assert fitted(trace, device, lambda _: plan, {}, full).detours == ()
+    problem, device, plan = tight
+    costs = dataclasses.replace(problem.costs, tiers=Tiers(host_bytes=MIB - 1))
+    problem = dataclasses.replace(problem, costs=costs)
+    assert fitted(problem, device, Fixed(lambda _: plan)).detours == ()
 
 
 def test_a_detour_of_another_model_is_refused(tight):
-    trace, _, plan, _ = tight
+    problem, _, plan = tight
     other = dataclasses.replace(plan, detours=(("b", "op2", "another"),))
     with pytest.raises(ValueError, match="names another and"):
-        applied.scheduled(trace, other)
+        applied.scheduled(problem.trace, other)

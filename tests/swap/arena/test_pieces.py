@@ -7,13 +7,13 @@ import sys
 
 import pytest
 import tensorflow as tf
-from traces import COSTS, STEP, planned
+from traces import PROBLEM, STEP, planned
 
 from tfunet.machine import device
-from tfunet.swap.arena.arena import Request, in_pieces, plays
-from tfunet.swap.arena.memory import Memory
-from tfunet.swap.arena.pieces import free_pieces
+from tfunet.swap.arena.arena import Memory, Request, in_pieces, plays
+from tfunet.swap.arena.device_memory import free_pieces
 from tfunet.swap.search.fitting import finds_room, fitted
+from tfunet.swap.search.planner import Planner
 
 MIB = 2**20
 LIMIT_SECONDS = 120
@@ -23,9 +23,8 @@ HOLES = """
 import json, sys
 import tensorflow as tf
 from tfunet.machine import device
-from tfunet.swap.arena import budget
-from tfunet.swap.arena.pieces import free_pieces
-budget.join_regions()
+from tfunet.swap.arena.device_memory import free_pieces, join_regions
+join_regions()
 held = [tf.raw_ops.Empty(shape=[int(size * 2**20)], dtype=tf.uint8) for size in (3, 1.5, 5, 2, 9)]
 del held[1], held[2]
 device.forget_peak()
@@ -95,6 +94,6 @@ def test_a_plan_is_made_for_the_pieces_that_are_there():
     kept = planned(64 * MIB)
     memory = Memory(limit_bytes=64 * MIB, pieces=(16 * MIB,))
     assert kept.peak_bytes > 16 * MIB
-    plan = fitted(STEP, memory, planned, {}, COSTS)
+    plan = fitted(PROBLEM, memory, Planner())
     assert plan.gives_up
     assert plan.finds_room == 1

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tfunet.graph import reader
 from tfunet.swap.measure import profile, slab_times
-from tfunet.swap.plan.chains import seconds_of
 from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.slab_chains import seconds_of
 from tfunet.swap.plan.split import cut, splittable
 from tfunet.swap.storage.host import NumpyMemory
 
@@ -38,10 +38,10 @@ def test_slabs_take_what_their_copies_among_the_ops_take(monkeypatch):
     trace, cut_step, ops = step_of(convolved, (1, ROWS, 16, 4), (3, 3, 4, 4))
     costs = Costs(op_seconds=[1e-6] * len(ops), out_bytes_per_second=1e9, in_bytes_per_second=1e9)
     (first, last), tier = cut_step.chains, NumpyMemory()
-    fast = profile.with_slabs(trace, cut_step, ops, tier, costs)
+    fast = profile.with_slabs(cut_step, ops, tier, costs)
     monkeypatch.setattr(NumpyMemory, "array", slow)
     known = {}
-    slowed = profile.with_slabs(trace, cut_step, ops, tier, costs, known)
+    slowed = profile.with_slabs(cut_step, ops, tier, costs, known)
     for op in (first, last):
         chain = cut_step.chains[op]
         slabs = len(chain.slabs)
@@ -55,11 +55,11 @@ def test_slabs_take_what_their_copies_among_the_ops_take(monkeypatch):
         assert taken[1] < 2 * slabs * PAUSE_SECONDS + taken[0]
     # What is known is not timed again.
     monkeypatch.setattr(slab_times, "_seconds", None)
-    assert profile.with_slabs(trace, cut_step, ops, tier, costs, known) == slowed
+    assert profile.with_slabs(cut_step, ops, tier, costs, known) == slowed
 
 
 def test_chains_that_find_no_room_do_not_spoil_the_others(monkeypatch):
-    trace, cut_step, ops = step_of(convolved, (1, ROWS, 16, 4), (3, 3, 4, 4))
+    _, cut_step, ops = step_of(convolved, (1, ROWS, 16, 4), (3, 3, 4, 4))
     first, *others = cut_step.chains
     timed = slab_times._seconds
 
@@ -69,6 +69,6 @@ def test_chains_that_find_no_room_do_not_spoil_the_others(monkeypatch):
         return timed(*arguments)
 
     monkeypatch.setattr(slab_times, "_seconds", refusing)
-    times = slab_times.seconds_of_slabs(trace, cut_step, ops, NumpyMemory, list(cut_step.chains))
+    times = slab_times.seconds_of_slabs(cut_step, ops, NumpyMemory, list(cut_step.chains))
     assert others
     assert list(times) == others

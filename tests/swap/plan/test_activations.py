@@ -13,6 +13,7 @@ from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.swap.search.applied import as_planned
 from tfunet.swap.search.planner import Planner
+from tfunet.swap.search.strategy import Problem
 
 # Twice a convolution (of the image x, a; of c, e), its bias (b, f), an activation (c, g); a third.
 STEP = (
@@ -86,7 +87,7 @@ def test_input_that_stays_is_read(more, changed, threshold_bytes, expected):
 def test_plan_reads_outputs_where_not_all_can_be_kept_and_says_of_which():
     made, _ = step(*STEP)
     plans = [
-        Planner().plan(made, budget_bytes=one, costs=costs(made), threshold_bytes=50)
+        Planner().plan(Problem(trace=made, budget_bytes=one, costs=costs(made), threshold_bytes=50))
         for one in (420, 330)
     ]
     assert [list(plan.from_outputs) for plan in plans] == [[], GRADIENTS]
@@ -97,7 +98,8 @@ def test_plan_reads_outputs_where_not_all_can_be_kept_and_says_of_which():
     assert as_planned(made, again) == reading_outputs(made, GRADIENTS)
     # A forward pass alone is followed as it was traced.
     alone = dataclasses.replace(made, is_forward=True)
-    plan = Planner().plan(alone, budget_bytes=330, costs=costs(alone), threshold_bytes=50)
+    problem = Problem(trace=alone, budget_bytes=330, costs=costs(alone), threshold_bytes=50)
+    plan = Planner().plan(problem)
     assert plan.from_outputs == ()
 
 

@@ -14,6 +14,7 @@ from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.swap.plan.timeline import Moves, moved, overlap, timeline
 from tfunet.swap.search.applied import as_planned
 from tfunet.swap.search.planner import Planner
+from tfunet.swap.search.strategy import Problem
 
 # A pooling's gradient looks for the numbers of its output p in its input a.
 POOLED = (
@@ -77,7 +78,7 @@ def decided(names, decisions):
 )
 def test_what_is_looked_for_is_found(rows, decisions, expected):
     trace, names = compressed(*rows)
-    tensors = compared(trace, split.cut(trace, ()), decided(names, decisions))
+    tensors = compared(split.cut(trace, ()), decided(names, decisions))
     assert "".join(sorted(names[tensor] for tensor in tensors)) == expected
 
 
@@ -85,7 +86,7 @@ def test_a_gradient_that_is_handed_on_is_not_looked_for():
     # The third input of a pooling's gradient; here P was rounded on its way.
     rows = (*POOLED[:-2], ("MaxPool3DGrad", "xxr", "A", 100))
     trace, names = compressed(*rows)
-    assert not compared(trace, split.cut(trace, ()), decided(names, {"p": "swap"}))
+    assert not compared(split.cut(trace, ()), decided(names, {"p": "swap"}))
 
 
 def test_what_is_looked_for_directly_is_known_before_anything_is_planned():
@@ -114,7 +115,7 @@ def test_what_is_looked_for_is_not_computed_again_from_what_was_rounded(link_rat
     trace, _ = compressed(*rows)
     seconds = [1e3 if op.kind == "Conv3D" else 1.0 for op in trace.ops]
     costs = dataclasses.replace(costs_of(trace, link_rate=link_rate), op_seconds=seconds)
-    plan = Planner().plan(trace, budget_bytes=430, costs=costs, threshold_bytes=1)
+    plan = Planner().plan(Problem(trace=trace, budget_bytes=430, costs=costs, threshold_bytes=1))
     assert plan.decisions == {"c": "swap", "a": "recompute"}
     assert (plan.compressed_bytes, plan.compression) == ({}, None)
     assert plan.host_bytes == 100
@@ -194,8 +195,8 @@ def test_plan_says_what_is_compressed_and_counts_it_so(tiers, budget):
     found = []
     for one in (plain, trace):
         costs = dataclasses.replace(costs_of(one), tiers=tiers)
-        planner = Planner(["swap"])
-        found.append(planner.plan(one, budget_bytes=budget, costs=costs, threshold_bytes=1))
+        problem = Problem(trace=one, budget_bytes=budget, costs=costs, threshold_bytes=1)
+        found.append(Planner(["swap"]).plan(problem))
     without, plan = found
     assert Plan.from_json(plan.to_json()) == plan
     assert (plan.compression, without.compression) == ("bfloat16", None)

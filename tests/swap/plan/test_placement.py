@@ -12,6 +12,7 @@ from tfunet.swap.plan.schedule import schedule
 from tfunet.swap.report.text import limits_line, text
 from tfunet.swap.search.candidates import Candidates
 from tfunet.swap.search.planner import Planner
+from tfunet.swap.search.strategy import Problem
 
 # Each a size, in the order in which the forward pass makes them.
 SIZES = (("Conv3D", "x", "a", 30), ("Conv3D", "a", "b", 50), ("Conv3D", "b", "c", 20))
@@ -29,7 +30,8 @@ def named(rows):
 def plan_for(rows, budget, tiers, *, allowed=("swap", "recompute"), **costs):
     trace, _ = named(rows)
     costs = dataclasses.replace(costs_of(trace, **costs), tiers=tiers)
-    return Planner(allowed).plan(trace, budget_bytes=budget, costs=costs, threshold_bytes=1)
+    problem = Problem(trace=trace, budget_bytes=budget, costs=costs, threshold_bytes=1)
+    return Planner(allowed).plan(problem)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,9 @@ def test_swapping_one_more_costs_what_has_to_go_to_the_disk(
 def test_tensor_of_unknown_size_is_no_candidate_under_any_threshold():
     trace, names = named((("Conv3D", "x", "a", 0), *CHAIN[1:]))
     for threshold_bytes in (0, 1):
-        search = Candidates(trace, costs_of(trace), ("swap",), threshold_bytes)
+        costs = costs_of(trace)
+        problem = Problem(trace=trace, costs=costs, budget_bytes=0, threshold_bytes=threshold_bytes)
+        search = Candidates(problem, ("swap",))
         idle = {names[one] for one in search.idle(schedule(trace, {}), {})}
         assert "a" not in idle
         assert "b" in idle

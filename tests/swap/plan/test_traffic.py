@@ -8,7 +8,6 @@ from tfunet.graph.slabs import SlabRows, Slabs
 from tfunet.graph.step import Op, Tensor, Trace
 from tfunet.swap.plan import split
 from tfunet.swap.plan.costs import Costs
-from tfunet.swap.plan.traffic import traffic
 
 ROW_BYTES = 10
 ROWS = 8
@@ -52,7 +51,7 @@ def window_after_rows():
 def test_swapped_tensors_go_and_come_once_and_others_not_at_all():
     trace, names = make_trace(*CHAIN)
     decisions = {names.index("a"): "swap", names.index("b"): "recompute", names.index("c"): "swap"}
-    copied = traffic(trace, split.cut(trace, ()), decisions, COSTS)
+    copied = split.cut(trace, ()).traffic(decisions, COSTS)
     assert (copied.out_bytes, copied.in_bytes, copied.slab_seconds) == (200, 200, 0)
 
 
@@ -67,7 +66,7 @@ def test_rows_that_two_slabs_reach_are_copied_twice(decisions, in_bytes):
     trace = window_after_rows()
     cut = split.cut(trace, {1}, heights={0: 4, 1: 4})
     assert [chain.slabs for chain in cut.chains.values()] == [[(0, 4), (4, 8)]] * 2
-    copied = traffic(trace, cut, decisions, COSTS)
+    copied = cut.traffic(decisions, COSTS)
     # a and b, a slab after the other; of a the rows 0 to 5 and 3 to 8; b as a whole.
     assert (copied.out_bytes, copied.in_bytes) == (2 * 80, in_bytes)
     out = 2 * (80 / 10 + 2 * 0.5)

@@ -9,8 +9,8 @@ from kinds import KINDS, batches
 
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan.plan import Plan
-from tfunet.swap.report.stopwatch import Stopwatch
 from tfunet.swap.report.text import end_line
+from tfunet.timing.warm_up import Stopwatch
 
 MIB = 2**20
 PLAN = Plan(peak_bytes=60 * MIB, step_seconds=2.6)

@@ -67,8 +67,8 @@ def test_what_a_loss_makes_of_the_mask_waits_for_the_network(monkeypatch):
     seen = {}
     follow = rewrite.follow
 
-    def spied(cut, trace, ops, *rest, **more):
-        follow(cut, trace, ops, *rest, **more)
+    def spied(cut, ops, *rest, **more):
+        follow(cut, ops, *rest, **more)
         casts = [op for op in ops if op.type == "Cast" and op.outputs[0].shape.rank == 3]
         seen["waits"] = [casts[0].inputs[0].op.control_inputs, casts[0].control_inputs]
 

@@ -14,6 +14,7 @@ from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report import text
 from tfunet.swap.rewrite import rewrite
 from tfunet.swap.search.planner import Planner
+from tfunet.swap.search.strategy import Problem
 from tfunet.swap.search.tflms import Levels, Rule
 
 GIB = 2**30
@@ -43,12 +44,13 @@ BRANCHES = (
 def plan_for(rows, *, budget=1000, threshold_bytes=1, cost=None, tiers=None, **rule):
     trace, _ = make_trace(*rows)
     strategy = Rule(**{"swapout_threshold": 0, "swapin_ahead": 0, "swapin_groupby": 0, **rule})
-    return strategy.plan(
-        trace,
+    problem = Problem(
+        trace=trace,
         budget_bytes=budget,
         costs=costs(trace, tiers=tiers or Tiers(), **{"copy_seconds": 2.5, **(cost or {})}),
         threshold_bytes=threshold_bytes,
     )
+    return strategy.plan(problem)
 
 
 def num_bytes_at(plan, seconds):
@@ -329,9 +331,9 @@ def steps(monkeypatch):
     followed = []
     follow = rewrite.follow
 
-    def spied(cut, whole, ops, *rest, **options):
-        follow(cut, whole, ops, *rest, **options)
-        followed.append((whole, {op.name: op for op in ops}))
+    def spied(cut, ops, *rest, **options):
+        follow(cut, ops, *rest, **options)
+        followed.append((cut.whole, {op.name: op for op in ops}))
 
     monkeypatch.setattr(rewrite, "follow", spied)
     monkeypatch.setitem(KINDS, "branches", branches)

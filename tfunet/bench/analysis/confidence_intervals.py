@@ -43,14 +43,11 @@ class Estimate:
     """A difference of means or a ratio of geometric means, with its confidence interval.
 
     Args:
-        value: The estimate.
-        low: Lower end of the interval; NaN with too few repeats.
-        high: Upper end of the interval.
+        low, high: NaN with too few repeats, as `error`.
         repeats: Number of pairs, or of values of the side with fewer.
         paired: Whether each repeat of one side is compared with the same repeat of the other.
         effect: The difference, or the logarithm of the ratio.
-        error: Standard error of `effect`; NaN with too few repeats.
-        freedom: Degrees of freedom of `error`.
+        error, freedom: Standard error of `effect`, and its degrees of freedom.
     """
 
     value: float

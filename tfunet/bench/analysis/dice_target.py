@@ -12,12 +12,9 @@ from tfunet.bench.records.sweep_record import TrialRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much a run had trained so far.
-
-    Args:
-        samples: Of all replicas together.
-        seconds: Of training, with the first step (tracing) and without evaluation.
-        device_hours: The same time in hours, times the replicas.
+    """How much a run had trained so far: samples of all replicas together, seconds without
+    evaluation but with the first step (tracing), and device_hours, the same time times the
+    replicas.
     """
 
     samples: int
@@ -31,12 +28,7 @@ Curve = Sequence[tuple[float, Effort]]
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """The efforts of a cell's repeats to reach a Dice.
-
-    Args:
-        num_reached: Repeats that reached it; the spreads are over these.
-        num_repeats: Repeats that have a Dice.
-    """
+    """The efforts of those of a cell's repeats that reached a Dice; `num_repeats` have one."""
 
     num_reached: int
     num_repeats: int

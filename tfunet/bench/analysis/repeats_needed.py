@@ -28,7 +28,6 @@ class Noise:
     Args:
         deviation: Standard deviation of its logarithm: 0.02 is 2 %.
         freedom: Degrees of freedom of that estimate; None for an assumption.
-        source: Where it comes from, as part of a sentence.
     """
 
     deviation: float
@@ -44,7 +43,6 @@ class Need:
         precision: Difference between two ways that should be detected: 0.02 is 2 %.
         repeats: Number of repeats that detect it in 95 of 100 sweeps.
         half_width: Expected half width of the 95 % interval of a ratio with these repeats.
-        num_comparisons: Number of comparisons that verdicts are adjusted for.
     """
 
     precision: float
@@ -101,11 +99,8 @@ def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need
 def block_noise(speeds: Sequence[Mapping[int, float]]) -> tuple[float, int]:
     """Return the variance of the log ratio of two cells within a repeat, and its freedom.
 
-    With cells as rows and repeats as columns, the residual of the logarithms after subtracting the
-    means of both is the noise of one cell. A ratio has twice its variance.
-
-    Args:
-        speeds: Of every cell, by repeat.
+    With cells as rows and repeats as columns of `speeds`, the residual of the logarithms after
+    subtracting the means of both is the noise of one cell. A ratio has twice its variance.
     """
     common = sorted(set.intersection(*(set(by_repeat) for by_repeat in speeds)))
     freedom = (len(speeds) - 1) * (len(common) - 1)

@@ -12,7 +12,6 @@ class Fit:
     """A law fitted to the speed-ups of one way of training.
 
     Args:
-        law: "Amdahl" or "Gustafson".
         share: Serial share; below 0 if speed-ups exceed the number of replicas.
         miss: Largest relative distance of a speed-up from the law.
     """
@@ -44,12 +43,9 @@ def serial_share(speed_up: float, num_replicas: int, scaling: str) -> float:
 def fit(speed_ups: Mapping[int, float], scaling: str) -> Fit | None:
     """Return the law of the scaling, fitted by least squares; None for fewer than 2 speed-ups.
 
-    Amdahl's law (1967, doi:10.1145/1465482.1465560) is 1 / S = s + (1 - s) / N, and Gustafson's is
-    S = N - s (N - 1). Both are straight lines through the origin with the serial share s as slope.
-
-    Args:
-        speed_ups: By number of replicas; that of one replica is ignored.
-        scaling: "strong" or "weak".
+    Amdahl's law (1967, doi:10.1145/1465482.1465560) is 1 / S = s + (1 - s) / N, and Gustafson's,
+    for "weak" scaling, S = N - s (N - 1). Both are straight lines through the origin with the
+    serial share s as slope. The speed-up of one replica is ignored.
     """
     known = {count: value for count, value in speed_ups.items() if count > 1}
     if len(known) < 2:

@@ -3,14 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tfunet.bench.analysis.confidence_intervals import (
-    Estimate,
-    Spread,
-    difference,
-    efficiency,
-    ratio,
-    spread,
-)
+from tfunet.bench.analysis import confidence_intervals as intervals
 from tfunet.bench.analysis.lost_efficiency import Lost, bus_bytes_per_second, lost
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.records.trial_result import Result
@@ -24,9 +17,6 @@ class Cell:
     """All repeats of one combination of settings.
 
     Args:
-        way: Backend with its options, which the study compares.
-        trials: All repeats; the numbers of `done` ones count.
-        speed_up: Images per second divided by those of the baseline; None without a baseline.
         speed_up_repeats: Speed-up of every repeat, against the same repeat of the baseline, or
             against its median.
         dice_difference: Mean Dice minus that of the baseline; None without a baseline.
@@ -40,9 +30,9 @@ class Cell:
     global_batch: int
     trials: tuple[TrialRecord, ...]
     is_baseline: bool
-    speed_up: Estimate | None
+    speed_up: intervals.Estimate | None
     speed_up_repeats: tuple[float, ...]
-    dice_difference: Estimate | None
+    dice_difference: intervals.Estimate | None
     lost: tuple[Lost, ...] = ()
     dice_p: float | None = None
 
@@ -67,22 +57,22 @@ class Cell:
         return any(trial.state == "hopeless" for trial in self.trials)
 
     @property
-    def images_per_second(self) -> Spread | None:
+    def images_per_second(self) -> intervals.Spread | None:
         """Speed of all replicas together, from steady steps."""
         return _spread(result.images_per_second for result in self.results)
 
     @property
-    def synthetic_share(self) -> Spread | None:
+    def synthetic_share(self) -> intervals.Spread | None:
         """Time of a step on data in memory divided by that of a step on real data."""
         return _spread(result.synthetic_share for result in self.results)
 
     @property
-    def average_seconds(self) -> Spread | None:
+    def average_seconds(self) -> intervals.Spread | None:
         """Time of averaging the gradients alone."""
         return _spread(result.average_seconds for result in self.results)
 
     @property
-    def bus_bytes_per_second(self) -> Spread | None:
+    def bus_bytes_per_second(self) -> intervals.Spread | None:
         """Bus bandwidth of averaging the gradients."""
         return _spread(
             bus_bytes_per_second(result.gradient_bytes, result.average_seconds, result.num_replicas)
@@ -94,20 +84,24 @@ class Cell:
     @property
     def efficiency(self) -> float | None:
         """Speed-up per replica."""
-        return None if self.speed_up is None else efficiency(self.speed_up.value, self.num_replicas)
+        return (
+            None
+            if self.speed_up is None
+            else intervals.efficiency(self.speed_up.value, self.num_replicas)
+        )
 
     @property
-    def resident_bytes(self) -> Spread | None:
+    def resident_bytes(self) -> intervals.Spread | None:
         """Peak resident memory, summed over the processes."""
         return _spread(sum(result.peak_resident_bytes) or None for result in self.results)
 
     @property
-    def device_bytes(self) -> Spread | None:
+    def device_bytes(self) -> intervals.Spread | None:
         """Peak device memory of the process that needs most."""
         return _spread(max(result.peak_device_bytes, default=None) for result in self.results)
 
     @property
-    def device_hours(self) -> Spread | None:
+    def device_hours(self) -> intervals.Spread | None:
         """Hours of a run times its replicas."""
         seconds = [result.elapsed_seconds for result in self.results]
         return _spread(
@@ -116,12 +110,12 @@ class Cell:
         )
 
     @property
-    def energy_joules(self) -> Spread | None:
+    def energy_joules(self) -> intervals.Spread | None:
         """Energy of the training loop, if counters could be read."""
         return _spread(result.energy_joules for result in self.results)
 
     @property
-    def joules_per_sample(self) -> Spread | None:
+    def joules_per_sample(self) -> intervals.Spread | None:
         """Energy divided by the samples that the run trained on."""
         return _spread(
             None
@@ -141,16 +135,16 @@ class Cell:
         """Names of the scored regions."""
         return list(dict.fromkeys(region for result in self.results for region in result.dice))
 
-    def dice(self, region: str) -> Spread | None:
+    def dice(self, region: str) -> intervals.Spread | None:
         """Return the mean Dice over cases of each repeat."""
         return _spread(result.dice.get(region) for result in self.results)
 
-    def iou(self, region: str) -> Spread | None:
+    def iou(self, region: str) -> intervals.Spread | None:
         """Return the mean IoU over cases of each repeat."""
         return _spread(result.iou.get(region) for result in self.results)
 
     @property
-    def mean_dice(self) -> Spread | None:
+    def mean_dice(self) -> intervals.Spread | None:
         """Mean of `dice` over regions."""
         return _spread(result.mean_dice for result in self.results)
 
@@ -160,13 +154,15 @@ class Cell:
         rows = [_phases(result) for result in self.results]
         if not rows:
             return None
-        return {name: spread([row[name] for row in rows]).median for name in PHASES}
+        return {name: intervals.spread([row[name] for row in rows]).median for name in PHASES}
 
 
-def speed_ratio(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:
+def speed_ratio(
+    upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]
+) -> intervals.Estimate | None:
     """Return how many times as fast `upper` is; None if a side has no trial with numbers."""
     top, bottom = speed_by_repeat(upper), speed_by_repeat(lower)
-    return ratio(top, bottom) if top and bottom else None
+    return intervals.ratio(top, bottom) if top and bottom else None
 
 
 def speed_ratios(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> tuple[float, ...]:
@@ -174,14 +170,16 @@ def speed_ratios(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> 
     top, bottom = speed_by_repeat(upper), speed_by_repeat(lower)
     if not bottom:
         return ()
-    typical = spread(list(bottom.values())).median
+    typical = intervals.spread(list(bottom.values())).median
     return tuple(value / bottom.get(repeat, typical) for repeat, value in top.items())
 
 
-def dice_difference(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> Estimate | None:
+def dice_difference(
+    upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]
+) -> intervals.Estimate | None:
     """Return the difference of mean Dice; None if a side has none."""
     top, bottom = (by_repeat(side, lambda result: result.mean_dice) for side in (upper, lower))
-    return difference(top, bottom) if top and bottom else None
+    return intervals.difference(top, bottom) if top and bottom else None
 
 
 def lost_by_repeat(
@@ -195,9 +193,9 @@ def lost_by_repeat(
     return tuple(parts for parts in losses if parts is not None)
 
 
-def _spread(values: Iterable[float | None]) -> Spread | None:
+def _spread(values: Iterable[float | None]) -> intervals.Spread | None:
     known = [float(value) for value in values if value is not None]
-    return spread(known) if known else None
+    return intervals.spread(known) if known else None
 
 
 def _phases(result: Result) -> dict[str, float]:

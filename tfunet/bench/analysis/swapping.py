@@ -6,13 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from tfunet.bench.analysis.confidence_intervals import (
-    Estimate,
-    Spread,
-    adjusted_p_values,
-    speed_verdict,
-    spread,
-)
+from tfunet.bench.analysis import confidence_intervals as intervals
 from tfunet.bench.analysis.study_cell import speed_ratio, speed_ratios
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
@@ -35,15 +29,11 @@ class BudgetComparison:
     """The repeats of one combination of settings with a budget and without one.
 
     Args:
-        way: Backend with its options.
         budget: Settings of the budget: "24MiB", with limits of host and disk, and compression.
-        upper: Finished runs with the budget.
         lower: Finished runs without a budget; may be empty.
         plans: The plan of each run of `upper`: of the replica and step that need most memory.
-        measured: Measured memory of a step, for each run of `upper` that has it.
         copied_seconds: Time of the copies of a step, for each traced run of `upper`.
         ratio: Speed with the budget divided by speed without; None if a side has no runs.
-        ratio_repeats: `ratio` of every repeat.
         adjusted_p: p-value of `ratio`, adjusted for all ratios of the sweep.
     """
 
@@ -56,7 +46,7 @@ class BudgetComparison:
     plans: tuple[Plan, ...]
     measured: tuple[Measured, ...]
     copied_seconds: tuple[float, ...]
-    ratio: Estimate | None
+    ratio: intervals.Estimate | None
     ratio_repeats: tuple[float, ...]
     adjusted_p: float | None = None
 
@@ -66,10 +56,10 @@ class BudgetComparison:
         return f"{self.way} x{self.num_replicas}, batch {self.replica_batch}, {self.budget}"
 
     @property
-    def predicted_ratio(self) -> Spread:
+    def predicted_ratio(self) -> intervals.Spread:
         """The ratio that the plans predict."""
         # A plan that changes nothing is made without measured times.
-        return spread(
+        return intervals.spread(
             [
                 plan.unlimited_step_seconds / plan.step_seconds if plan.step_seconds else 1.0
                 for plan in self.plans
@@ -77,16 +67,15 @@ class BudgetComparison:
         )
 
     @property
-    def saved_bytes(self) -> Spread:
+    def saved_bytes(self) -> intervals.Spread:
         """Device memory of a step that the plans save."""
-        return spread([plan.unlimited_peak_bytes - plan.peak_bytes for plan in self.plans])
+        return intervals.spread(
+            [plan.unlimited_peak_bytes - plan.peak_bytes for plan in self.plans]
+        )
 
 
 def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
-    """Return every combination of settings that ran with a budget, by replicas and batch.
-
-    Raises ValueError if no finished run has a plan.
-    """
+    """Return each combination of settings with a budget; ValueError if no run has a plan."""
     groups: dict[str, dict[str | None, list[TrialRecord]]] = {}
     for trial in sweep.trials:
         if trial.result is not None:
@@ -113,7 +102,7 @@ def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
             comparison.upper[0].cell,
         )
     )
-    adjusted = adjusted_p_values([comparison.ratio for comparison in comparisons])
+    adjusted = intervals.adjusted_p_values([comparison.ratio for comparison in comparisons])
     return tuple(
         replace(comparison, adjusted_p=p)
         for comparison, p in zip(comparisons, adjusted, strict=True)
@@ -143,7 +132,7 @@ def budget_facts(comparison: BudgetComparison) -> dict[str, Any]:
         "ratio_low": None if ratio is None else _finite(ratio.low),
         "ratio_high": None if ratio is None else _finite(ratio.high),
         "adjusted_p": comparison.adjusted_p,
-        "verdict": None if ratio is None else speed_verdict(ratio, comparison.adjusted_p),
+        "verdict": None if ratio is None else intervals.speed_verdict(ratio, comparison.adjusted_p),
     }
 
 

@@ -36,8 +36,7 @@ MAX_PAIRWISE = 3
 class Comparison:
     """How many times as fast `upper` is as `lower`, both with the same number of replicas.
 
-    Args:
-        adjusted_p: p-value of `ratio`, adjusted for all comparisons of speeds, or None.
+    `adjusted_p` is the p-value of `ratio`, adjusted for all comparisons of speeds, or None.
     """
 
     upper: Cell
@@ -57,8 +56,6 @@ class Family:
 
     Args:
         scaling: "weak" (fixed batch of each replica) or "strong" (fixed global batch).
-        settings: Settings in which the families of the sweep differ.
-        cells: Sorted by number of replicas.
         baseline: The way whose one replica is the baseline: "single", or the only one there is.
         comparisons: All pairs of ways with equal numbers of replicas, the faster one first.
     """
@@ -97,13 +94,8 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A sweep, ready to be reported.
-
-    Args:
-        varying: Settings that differ between trials, with their values.
-        fixed: Settings that are equal in all trials.
-        environment: Facts of the machine that are equal for all trials.
-        environment_differences: Other facts, with the number of trials of each value.
+    """A sweep, ready to be reported: settings and facts of the machine that are equal for all
+    trials, and those that differ, with their values or the number of trials of each value.
     """
 
     sweep: SweepRecord

@@ -26,7 +26,6 @@ class CellChange:
     """One cell of both sweeps.
 
     Args:
-        settings: Settings that vary in the first sweep.
         speeds: Median images per second in both sweeps; None without a done trial.
         ratio: How many times as fast the second is; None if a side has no done trial.
         adjusted_p: p-value of a ratio beyond the tolerance, adjusted for all cells.
@@ -43,13 +42,7 @@ class CellChange:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepChange:
-    """Two sweeps compared.
-
-    Args:
-        cells: Cells of both sweeps, in the order of the first.
-        unmatched: Sentences on the cells of only one of them.
-        doubts: Sentences on what weakens the verdicts.
-    """
+    """Two sweeps compared: cells of both, and sentences on other cells and on doubts."""
 
     folders: tuple[str, str]
     tolerance: float
@@ -67,14 +60,11 @@ class SweepChange:
 
 
 def compare_sweeps(first: str | Path, second: str | Path, tolerance: float = 0.0) -> SweepChange:
-    """Compare the speeds of two sweeps' cells of equal settings.
+    """Compare the speeds of two sweeps' cells of equal settings: of the folders before and after a
+    change.
 
-    Args:
-        first: Folder of the sweep before the change.
-        second: Folder of the sweep after the change.
-        tolerance: A change that does not matter: 0.03 is 3 % slower, or as much faster.
-
-    Raises ValueError if a folder has no records, or the sweeps have no common cell.
+    A change within `tolerance` does not matter: 0.03 is 3 % slower, or as much faster. Raises
+    ValueError if a folder has no records, or the sweeps have no common cell.
     """
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must lie between 0 % and 100 %, got {tolerance:.0%}.")

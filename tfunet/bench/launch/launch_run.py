@@ -8,10 +8,9 @@ from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import signals_noted
-from tfunet.bench.launch.failed_process import Outcome
 from tfunet.bench.launch.private_network import private_network
 from tfunet.bench.launch.processes_to_start import fewer, plan_processes
-from tfunet.bench.launch.supervisor import Supervisor
+from tfunet.bench.launch.supervisor import Outcome, Supervisor
 from tfunet.config.run import RunConfig
 from tfunet.machine.cores import usable_cores
 from tfunet.record import RunFolder
@@ -29,18 +28,16 @@ def launch(
 ) -> Outcome:
     """Run `config` in `folder` with as many processes as its backend needs, until all have ended.
 
-    The terminal shows the output of the chief, or of all processes with `verbose`. After a failure
-    it shows the last lines of the process that failed, and failure.json holds the reason.
-    log-<index>.txt holds the whole output of a process.
+    Each process runs `command`, by default the worker on this folder. The terminal shows the output
+    of the chief, or of all processes with `verbose`. After a failure it shows the last lines of the
+    process that failed, and failure.json holds the reason. log-<index>.txt holds the whole output
+    of a process.
 
     Before any process is started, ValueError says that the run is impossible (too many replicas; a
     folder in use, finished, or of other settings) and WriteError that files cannot be written.
     Afterwards the Outcome tells. In the main thread, SIGINT, SIGTERM and SIGHUP end the run, and a
-    second signal ends it at once. In other threads, signals are left to the caller.
-
-    Args:
-        command: What each process runs; by default the worker on this folder.
-        grace_seconds: Time between SIGTERM and SIGKILL.
+    second signal, or `grace_seconds`, ends it at once. In other threads, signals are left to the
+    caller.
     """
     plans = plan_processes(config, usable_cores())
     if config.elastic and len(plans) == 1:

@@ -88,14 +88,11 @@ def job_script(
     python: str,
     cwd: Path,
 ) -> str:
-    """Return the text of a job script.
+    """Return the text of the job script at `path` for a sweep's folder.
 
-    Args:
-        path: Of the script.
-        folder: Of the sweep.
-        code: Hash of the planned code (`tfunet.machine.code_version.code_hash`).
-        python: The interpreter that runs the trials.
-        cwd: Working folder of the trials, which paths of data sets are relative to.
+    `code` is the hash of the planned code (`tfunet.machine.environment.code_hash`), `python` the
+    interpreter of the trials and `cwd` their working folder, which paths of data sets are relative
+    to.
     """
     for text in (str(path), str(folder), python, str(cwd), code, study, *job.trials):
         if not is_printable(text):

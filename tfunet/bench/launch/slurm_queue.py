@@ -30,9 +30,7 @@ class Entry:
 
     Args:
         job: "12_3", the fourth trial of the array 12.
-        state: As SLURM names it, such as PENDING.
         reason: Why the job waits, such as Priority or Resources.
-        script: Path of the job script.
     """
 
     job: str

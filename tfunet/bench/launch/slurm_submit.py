@@ -19,7 +19,7 @@ from tfunet.bench.study.hopeless import why_hopeless
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.files.atomic import write_atomic
-from tfunet.machine.code_version import code_hash
+from tfunet.machine.environment import code_hash
 from tfunet.process.launcher_variables import check_alone
 from tfunet.record import RunFolder
 

@@ -15,11 +15,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import final
 
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import Guard, Process, start
-from tfunet.bench.launch.failed_process import Outcome, blame, describe_end, follows_another
 from tfunet.bench.launch.process_output import Log, Screen, Stream, last_words
 from tfunet.bench.launch.processes_to_start import ProcessPlan, child_environment, prefix
 from tfunet.files.atomic import WriteError
@@ -36,6 +36,56 @@ TICK_SECONDS = 0.05
 KILLED_SECONDS = 10.0
 # Only a daemon still holds a pipe open after all processes have ended.
 DRAIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        reason: In words; empty if it ended well.
+        is_lost: Whether that process was killed or hangs, without an error of its own.
+    """
+
+    exit_code: int
+    reason: str = ""
+    process: int | None = None
+    is_lost: bool = False
+
+
+def blame(failures: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return the (index, return code) that made the others fail.
+
+    `failures` are in order of their end, but processes end almost together, so the order alone
+    does not tell. A process killed from outside follows no other; one that ended on purpose knew
+    why; one whose collective broke raises or aborts.
+    """
+
+    def rank(failure: tuple[int, int]) -> int:
+        code = failure[1]
+        if code < 0 and code != -signal.SIGABRT:
+            return 0
+        if code in exit_codes.ON_PURPOSE:
+            return 1
+        return 2 if code < 0 else 3
+
+    return min(failures, key=rank)
+
+
+def follows_another(failures: Sequence[tuple[int, int]]) -> bool:
+    """Whether these (index, return code) are typical of processes that lost a peer."""
+    _, code = blame(failures)
+    return code == -signal.SIGABRT or (code > 0 and code not in exit_codes.ON_PURPOSE)
+
+
+def describe_end(index: int, count: int, code: int, last_words: str) -> str:
+    """Return the reason for failure.json; `last_words` is the last line of an error."""
+    who, where = f"process {index} of {count}", f"see log-{index}.txt"
+    if code < 0:
+        names = {int(known): known.name for known in signal.Signals}
+        return f"{who} was killed by {names.get(-code, f'signal {-code}')}, {where}"
+    words = f": {last_words}" if last_words else ""
+    return f"{who} ended with exit code {code}, {where}{words}"
 
 
 @final
@@ -135,7 +185,6 @@ class Supervisor:
             self._dump_stacks(guard)
 
     def _dump_stacks(self, guard: Guard) -> None:
-        """Have all processes write their stacks."""
         alive = self._alive()
         stopped = [process for process in alive if process.is_stopped()]
         for process in alive:
@@ -263,7 +312,6 @@ class Supervisor:
             self.unwritten = self.unwritten or error
 
     def _report(self, outcome: Outcome) -> None:
-        """Tell the terminal and failure.json what went wrong."""
         index = outcome.process
         if index is not None and not self._is_shown(index):
             for line in self.logs[index].tail:

@@ -38,10 +38,6 @@ class ShownCase:
     Args:
         files: Paths of the files of the image, joined by commas.
         pixel_size: Pixel size of the image if the run resamples, else None.
-        image: float32 (*spatial, channels).
-        mask: Manual mask, uint8 (*spatial).
-        regions: Region to its labels.
-        labels: Label to its name.
     """
 
     case_id: str

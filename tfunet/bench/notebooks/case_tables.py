@@ -65,9 +65,7 @@ def worst_and_best(run: Path) -> list[str]:
 def find_run(sweep: str | Path, run: str) -> Path:
     """Return the folder of a run that kept its network; raise ValueError if there is none.
 
-    Args:
-        sweep: Folder of a sweep.
-        run: Name of a run in it, a pattern such as "single-1r-r1-*", or another path.
+    `run` is the name of a run in `sweep`, a pattern such as "single-1r-r1-*", or another path.
     """
     place = Path(sweep)
     # An absolute path stays itself.

@@ -14,7 +14,7 @@ from tfunet.bench.analysis.confidence_intervals import Spread, spread
 from tfunet.bench.analysis.swapping import budget_text, device_bytes, step_seconds
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.bench.records.ways_of_training import by_repeat
-from tfunet.bench.report.number_text import NONE, spread_text
+from tfunet.bench.report.number_text import NONE, spread_text, values_text
 from tfunet.config.amount import MIB, whole_mib
 from tfunet.record import RunFolder
 from tfunet.swap.plan.plan import Plan
@@ -29,7 +29,6 @@ class Size:
     """All trials with samples of one shape.
 
     Args:
-        shape: Spatial shape of a sample.
         ways: Trials under the cap: "without" support, or by their budget, such as "swap auto".
         kept: Trials that keep all tensors and have enough memory for them.
     """
@@ -80,12 +79,9 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """What trains under a cap.
+    """What trains under the cap of a study, such as "200MiB", or "the device's memory" without one.
 
-    Args:
-        cap: Cap of the study, such as "200MiB", or "the device's memory" without one.
-        ways: "without", then the budgets.
-        sizes: From the smallest to the largest.
+    `ways` are "without", then the budgets; `sizes` are sorted.
     """
 
     cap: str
@@ -235,9 +231,8 @@ def _shape(trial: TrialRecord) -> tuple[int, ...]:
 
 
 def _milliseconds(trials: Sequence[TrialRecord]) -> str:
-    milliseconds = [1000 * seconds for seconds in step_seconds(trials)]
-    return spread_text(spread(milliseconds) if milliseconds else None, 0)
+    return values_text((1000 * seconds for seconds in step_seconds(trials)), 0)
 
 
 def _mib(values: Sequence[int]) -> str:
-    return spread_text(spread([value / MIB for value in values]) if values else None, 0)
+    return values_text((value / MIB for value in values), 0)

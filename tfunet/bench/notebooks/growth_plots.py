@@ -9,15 +9,7 @@ from matplotlib.figure import Figure
 from tfunet.bench.analysis.swapping import device_bytes
 from tfunet.bench.notebooks.growth import WITHOUT, Growth
 from tfunet.bench.notebooks.resolution import DataSetResolutions
-from tfunet.bench.report.plot_style import (
-    OTHER_COLOURS,
-    OTHER_MARKERS,
-    bars_height,
-    draw_boxes,
-    legend_above,
-    make_panels,
-    repeat_dots,
-)
+from tfunet.bench.report import plot_style
 from tfunet.config.amount import MIB, whole_mib
 
 KEPT = "#4d4d4d"
@@ -36,9 +28,15 @@ BOXES = (
 
 def growth_figure(growth: Growth) -> Figure:
     """Draw memory and step time against the number of voxels, a line for each way."""
-    figure, (left, right) = make_panels(1, 2, 3.9)
+    figure, (left, right) = plot_style.make_panels(1, 2, 3.9)
     sizes = growth.sizes
-    styles = dict(zip(growth.ways, zip(OTHER_COLOURS, OTHER_MARKERS, strict=True), strict=False))
+    styles = dict(
+        zip(
+            growth.ways,
+            zip(plot_style.OTHER_COLOURS, plot_style.OTHER_MARKERS, strict=True),
+            strict=False,
+        )
+    )
     known = [size for size in sizes if device_bytes(size.kept)]
     left.plot(
         [size.voxels for size in known],
@@ -68,7 +66,7 @@ def growth_figure(growth: Growth) -> Figure:
         if way != WITHOUT and timed:
             right.plot([voxels for voxels, _ in timed], [over.median for _, over in timed], **line)
             for voxels, over in timed:
-                repeat_dots(right, [voxels] * len(over.values), over.values, colour)
+                plot_style.repeat_dots(right, [voxels] * len(over.values), over.values, colour)
         predicted = [(size.voxels, ratio) for size in trained if (ratio := size.predicted(way))]
         if way != WITHOUT and predicted:
             right.plot(
@@ -88,7 +86,7 @@ def growth_figure(growth: Growth) -> Figure:
         axes.minorticks_off()
         axes.set_xlim(0.8 * sizes[0].voxels, 1.25 * sizes[-1].voxels)
         axes.set_xlabel("size of a sample")
-    legend_above(figure, left, right)
+    plot_style.legend_above(figure, left, right)
     return figure
 
 
@@ -114,8 +112,8 @@ def _crosses(axes: Any, growth: Growth, way: str, colour: str, at: int) -> None:
 def resolution_figure(compared: Sequence[DataSetResolutions]) -> Figure:
     """Draw the Dice of every case, a row for each data set and a panel for each of its regions."""
     columns = max(len(data_set.regions) for data_set in compared)
-    height = sum(bars_height(len(data_set.resolutions)) + 0.4 for data_set in compared)
-    figure, panels = make_panels(len(compared), columns, height)
+    height = sum(plot_style.bars_height(len(data_set.resolutions)) + 0.4 for data_set in compared)
+    figure, panels = plot_style.make_panels(len(compared), columns, height)
     for row, data_set in enumerate(compared):
         for column in range(columns):
             axes = panels[row * columns + column]
@@ -128,7 +126,7 @@ def resolution_figure(compared: Sequence[DataSetResolutions]) -> Figure:
 
 def _boxes(axes: Any, data_set: DataSetResolutions, region: str, *, is_first: bool) -> None:
     values = [list(resolution.case_dice(region).values()) for resolution in data_set.resolutions]
-    draw_boxes(axes, values, OTHER_COLOURS)
+    plot_style.draw_boxes(axes, values, plot_style.OTHER_COLOURS)
     labels = [resolution.label for resolution in data_set.resolutions]
     axes.set_yticks(range(len(values)), labels if is_first else [""] * len(labels))
     axes.set_ylim(len(values) - 0.4, -0.6)

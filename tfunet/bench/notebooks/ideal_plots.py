@@ -13,45 +13,29 @@ from matplotlib.figure import Figure
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family
 from tfunet.bench.records.published_campaign import CampaignRun
-from tfunet.bench.report.plot_style import (
-    BESIDE,
-    STYLES,
-    Styles,
-    legend_above,
-    make_panels,
-    repeat_dots,
-    replica_axis,
-    shifts,
-)
+from tfunet.bench.report import plot_style
 from tfunet.bench.report.plots import FigureKind, speed_up_lines
 
 DEVIATION = "(speed-up / ideal - 1), %"
 
 
-def deviation(family: Family, styles: Styles) -> Figure | None:
+def deviation(family: Family, styles: plot_style.Styles) -> Figure | None:
     """Draw the deviation of a family's speed-ups from the ideal, in per cent; None without any."""
     if not _scaled(family):
         return None
-    figure, (axes,) = make_panels(1, 1, 3.5)
+    figure, (axes,) = plot_style.make_panels(1, 1, 3.5)
     _deviations(axes, family, styles)
     _replica_axis(axes, family)
-    legend_above(figure, axes)
+    plot_style.legend_above(figure, axes)
     return figure
 
 
 def beside_campaign(
-    family: Family, runs: Sequence[CampaignRun], styles: Styles, name: str
+    family: Family, runs: Sequence[CampaignRun], styles: plot_style.Styles, name: str
 ) -> Figure:
-    """Draw deviation and IoU of a family on the left, those of the campaign on the right.
-
-    Args:
-        family: A family of a sweep.
-        runs: Runs of the campaign.
-        styles: Styles of the ways of the sweep.
-        name: Name of the sweep for the title.
-    """
+    """Draw deviation and IoU of a family of the sweep `name`, and on the right the campaign's."""
     # Each row shares its scale, so that it can be compared at a glance.
-    figure, panels = make_panels(2, 2, 6.2, sharey="row")
+    figure, panels = plot_style.make_panels(2, 2, 6.2, sharey="row")
     top, right, bottom, bottom_right = panels
     _deviations(top, family, styles, beside=[_percent(run) for run in runs])
     _ious(bottom, family, styles)
@@ -59,7 +43,7 @@ def beside_campaign(
         for way in dict.fromkeys(run.way for run in runs):
             points = {run.num_gpus: value(run) for run in runs if run.way == way}
             known = {count: point for count, point in points.items() if point is not None}
-            colour, marker = STYLES[way]
+            colour, marker = plot_style.STYLES[way]
             axes.plot(known.keys(), known.values(), color=colour, marker=marker, label=way)
     right.axhline(0, color="#888888", linestyle="--", linewidth=1, zorder=1)
     top.set(title=f"Deviation from the ideal: {name}", ylabel=DEVIATION)
@@ -68,17 +52,17 @@ def beside_campaign(
     bottom_right.set_title("IoU of the published campaign")
     counts = sorted({run.num_gpus for run in runs})
     for axes in (right, bottom_right):
-        replica_axis(axes, counts, "GPUs")
+        plot_style.replica_axis(axes, counts, "GPUs")
     for axes in (top, bottom):
         _replica_axis(axes, family)
-    legend_above(figure, *panels)
+    plot_style.legend_above(figure, *panels)
     return figure
 
 
 def campaign_figure(runs: Sequence[CampaignRun], name: str) -> FigureKind:
     """Return the figure `beside_campaign` as `tfunet.bench.report.plots.draw_all` takes it."""
 
-    def draw(family: Family, styles: Styles) -> Figure:
+    def draw(family: Family, styles: plot_style.Styles) -> Figure:
         return beside_campaign(family, runs, styles, name)
 
     return (
@@ -96,12 +80,13 @@ def _percent(run: CampaignRun) -> float:
 
 
 def _scaled(family: Family) -> list[Cell]:
-    """Return the cells with a speed-up, if any of them has several replicas."""
     cells = [cell for cell in family.cells if cell.speed_up is not None]
     return cells if any(cell.num_replicas > 1 for cell in cells) else []
 
 
-def _deviations(axes: Any, family: Family, styles: Styles, beside: Sequence[float] = ()) -> None:
+def _deviations(
+    axes: Any, family: Family, styles: plot_style.Styles, beside: Sequence[float] = ()
+) -> None:
     """Draw a line for each way, on a scale that also holds the values `beside`."""
     axes.axhline(0, color="#888888", linestyle="--", linewidth=1, zorder=1)
     axes.set_ylabel(DEVIATION)
@@ -117,22 +102,22 @@ def _deviations(axes: Any, family: Family, styles: Styles, beside: Sequence[floa
     axes.set_ylim(min(shown) - margin, max(shown) + margin)
 
 
-def _ious(axes: Any, family: Family, styles: Styles) -> None:
+def _ious(axes: Any, family: Family, styles: plot_style.Styles) -> None:
     """Draw the mean IoU over regions: the median of the repeats, and a dot for each of them."""
     cells = [cell for cell in family.cells if cell.results]
-    shift = shifts(cells)
+    shift = plot_style.shifts(cells)
     for cell in cells:
         values = [fmean(result.iou.values()) for result in cell.results if result.iou]
         if values:
             colour, marker = styles[cell.way]
             x = cell.num_replicas * shift[cell.way]
             axes.plot(x, np.median(values), color=colour, marker=marker, markersize=7)
-            repeat_dots(axes, [x * BESIDE] * len(values), values, colour)
+            plot_style.repeat_dots(axes, [x * plot_style.BESIDE] * len(values), values, colour)
 
 
 def _replica_axis(axes: Any, family: Family) -> None:
     counts = sorted({cell.num_replicas for cell in family.cells if cell.results})
-    replica_axis(axes, counts, f"replicas ({family.scaling} scaling)")
+    plot_style.replica_axis(axes, counts, f"replicas ({family.scaling} scaling)")
 
 
 DEVIATION_FIGURE: FigureKind = (

@@ -35,9 +35,7 @@ class Resolution:
     """The runs of one data set at one resolution.
 
     Args:
-        coarser: Voxels along each axis that the network sees as one.
         shape: Spatial shape of what the network sees.
-        trained: Runs that ended well; their Dice counts.
         failed: How the other runs ended: "without support: out of memory".
     """
 
@@ -77,11 +75,8 @@ class DataSetResolutions:
 def read_resolutions(sweep: SweepRecord, key: str = COARSER) -> tuple[DataSetResolutions, ...]:
     """Return the data sets of a sweep with finished runs at two or more resolutions.
 
-    Args:
-        sweep: Records of the sweep.
-        key: Setting of the model that makes its input coarser; 1 by default.
-
-    Raises ValueError if there is no such data set.
+    `key` is the setting of the model that makes its input coarser; 1 by default. Raises ValueError
+    if there is no such data set.
     """
     groups: dict[str, dict[int, list[TrialRecord]]] = {}
     for trial in sweep.trials:
@@ -174,7 +169,8 @@ def _sentence(
     upper, lower_dice = full.case_dice(region), lower.case_dice(region)
     common = upper.keys() & lower_dice.keys()
     better = sum(upper[case] > lower_dice[case] for case in common)
-    runs = _by_seed(region, full, lower)
+    highest, lowest = full.mean_dice(region), lower.mean_dice(region)
+    runs = [highest[repeat] - lowest[repeat] for repeat in sorted(highest.keys() & lowest.keys())]
     seeds = ", ".join(f"{value:+.3f}" for value in runs) or "none in common"
     interval = (
         f"95 % interval over cases {estimate.low:.3f} to {estimate.high:.3f}{p_text(adjusted_p)}"
@@ -187,13 +183,6 @@ def _sentence(
         f"by seed {seeds}), better in {better} of {len(common)} cases: "
         f"{_verdict(estimate, adjusted_p, runs)}."
     )
-
-
-def _by_seed(region: str, full: Resolution, lower: Resolution) -> list[float]:
-    upper, lower_dice = full.mean_dice(region), lower.mean_dice(region)
-    return [
-        upper[repeat] - lower_dice[repeat] for repeat in sorted(upper.keys() & lower_dice.keys())
-    ]
 
 
 def _verdict(estimate: Estimate, adjusted_p: float | None, runs: Sequence[float]) -> str:

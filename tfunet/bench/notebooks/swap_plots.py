@@ -9,13 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tfunet.bench.analysis.swapping import BudgetComparison, device_bytes, resident_bytes
-from tfunet.bench.report.plot_style import (
-    Styles,
-    bars_height,
-    legend_above,
-    make_panels,
-    repeat_dots,
-)
+from tfunet.bench.report import plot_style
 from tfunet.config.amount import MIB
 
 KEPT = "#4d4d4d"
@@ -35,11 +29,8 @@ CAPTIONS = {
 PREDICTED = {"color": "#000000", "marker": "|", "markersize": 13, "markeredgewidth": 2}
 
 
-def memory_curves(comparisons: Sequence[BudgetComparison], styles: Styles) -> Figure:
-    """Draw the memory in use during a step, as planned and with everything kept.
-
-    A panel for each batch and budget, with the plan of the first run of each way.
-    """
+def memory_curves(comparisons: Sequence[BudgetComparison], styles: plot_style.Styles) -> Figure:
+    """Draw memory over a step, planned and all kept: a panel for each batch and budget, by way."""
 
     def key(comparison: BudgetComparison) -> tuple[int, str]:
         return comparison.replica_batch, comparison.budget
@@ -47,7 +38,7 @@ def memory_curves(comparisons: Sequence[BudgetComparison], styles: Styles) -> Fi
     groups = [
         (at, list(group)) for at, group in itertools.groupby(sorted(comparisons, key=key), key)
     ]
-    figure, panels = make_panels(len(groups), 1, 0.6 + 2.7 * len(groups), sharex=True)
+    figure, panels = plot_style.make_panels(len(groups), 1, 0.6 + 2.7 * len(groups), sharex=True)
     for axes, ((batch, budget), group) in zip(panels, groups, strict=True):
         # The first of each way, by number of replicas.
         ways = {comparison.way: comparison for comparison in reversed(group)}
@@ -77,7 +68,7 @@ def memory_curves(comparisons: Sequence[BudgetComparison], styles: Styles) -> Fi
         axes.set(ylabel="memory of a step (MiB)", xlim=(0, 100))
         axes.set_ylim(bottom=0)
     panels[-1].set_xlabel("share of the step, by predicted time (%)")
-    legend_above(figure, *panels)
+    plot_style.legend_above(figure, *panels)
     return figure
 
 
@@ -89,9 +80,13 @@ def _curve(axes: Any, curve: Sequence[Sequence[float]], seconds: float, **line: 
     axes.plot(times, [point[1] / MIB for point in curve], drawstyle="steps-post", **line)
 
 
-def predicted_and_measured(comparisons: Sequence[BudgetComparison], styles: Styles) -> Figure:
+def predicted_and_measured(
+    comparisons: Sequence[BudgetComparison], styles: plot_style.Styles
+) -> Figure:
     """Draw time and memory with a budget relative to those without, predicted and measured."""
-    figure, (left, right) = make_panels(1, 2, bars_height(len(comparisons)) + 0.5, sharey=True)
+    figure, (left, right) = plot_style.make_panels(
+        1, 2, plot_style.bars_height(len(comparisons)) + 0.5, sharey=True
+    )
     left.axvline(1, color="#888888", linestyle="--", linewidth=1, zorder=1)
     right.axvline(0, color="#888888", linestyle="--", linewidth=1, zorder=1)
     for at, comparison in enumerate(comparisons):
@@ -109,21 +104,23 @@ def predicted_and_measured(comparisons: Sequence[BudgetComparison], styles: Styl
     left.set_ylim(len(comparisons) - 0.4, -0.6)
     for axes in (left, right):
         axes.grid(visible=False, axis="y")
-    legend_above(figure, left, right)
+    plot_style.legend_above(figure, left, right)
     return figure
 
 
-def _time(axes: Any, at: int, comparison: BudgetComparison, styles: Styles) -> None:
+def _time(axes: Any, at: int, comparison: BudgetComparison, styles: plot_style.Styles) -> None:
     axes.plot(comparison.predicted_ratio.median, at, linestyle="none", zorder=4, **PREDICTED)
     if (ratio := comparison.ratio) is None:
         return
     colour, marker = styles[comparison.way]
     ends = np.nan_to_num([[ratio.value - ratio.low], [ratio.high - ratio.value]])
     axes.errorbar([ratio.value], [at], xerr=ends, color=colour, marker=marker, capsize=3, zorder=3)
-    repeat_dots(axes, comparison.ratio_repeats, [at + 0.22] * len(comparison.ratio_repeats), colour)
+    plot_style.repeat_dots(
+        axes, comparison.ratio_repeats, [at + 0.22] * len(comparison.ratio_repeats), colour
+    )
 
 
-def _memory(axes: Any, at: int, comparison: BudgetComparison, styles: Styles) -> None:
+def _memory(axes: Any, at: int, comparison: BudgetComparison, styles: plot_style.Styles) -> None:
     colour, marker = styles[comparison.way]
     label = "predicted (of memory: the device's)" if at == 0 else None
     saved = comparison.saved_bytes.median / MIB

@@ -11,17 +11,10 @@ from tfunet.record import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTimes:
-    """The times of an epoch in seconds, as Unix times if `began` is one.
+    """The times of an epoch, from 1, in seconds: Unix times if `began` is one.
 
-    Args:
-        epoch: Number, from 1.
-        steps: Optimizer steps of the run up to its end.
-        began: Start of the run.
-        training_begin: Start of its first step.
-        training_end: End of its last step.
-        evaluation_begin: Start of its evaluation.
-        end: End of its evaluation.
-        scores: val_loss, Dice and IoU by the names of epochs.csv; empty without evaluation.
+    `steps` are those of the run up to the epoch's end; `scores` are val_loss, Dice and IoU by the
+    names of epochs.csv, empty without evaluation.
     """
 
     epoch: int

@@ -12,6 +12,10 @@ from tfunet.files.atomic import write_atomic
 from tfunet.record import RunFolder
 
 CAMPAIGN_VERSION = 1
+HEADING = (
+    "Published campaign; efficiency from the mean epoch without the first, against one GPU of the "
+    "same backend"
+)
 WARNINGS = (
     "Each number of GPUs is one run, so there is no interval and no verdict. Its epochs differ "
     "little, but another run could differ more.",
@@ -33,7 +37,7 @@ WARNINGS = (
 def campaign_text(runs: Sequence[CampaignRun]) -> str:
     """Return the table and the warnings for a terminal."""
     warnings = ["Before you rely on this:", *(f"- {warning}" for warning in WARNINGS)]
-    table = [_heading(), *plain_text(campaign_rows(runs))]
+    table = [HEADING, *plain_text(campaign_rows(runs))]
     return "\n\n".join(["\n".join(table), "\n".join(warnings)])
 
 
@@ -54,7 +58,7 @@ def write_campaign_report(folder: str | Path, out: str | Path | None = None) -> 
     warnings = "\n".join(f"- {warning}" for warning in WARNINGS)
     text = (
         f"# {Path(folder).resolve().name}\n\n**Before you rely on this:**\n\n{warnings}\n\n"
-        f"{_heading()}\n\n{markdown_text(campaign_rows(runs))}\n"
+        f"{HEADING}\n\n{markdown_text(campaign_rows(runs))}\n"
     )
     write_atomic(target / "cells.csv", csv_text([_facts(run) for run in runs]))
     write_atomic(target / "report.md", text)
@@ -94,10 +98,3 @@ def _facts(run: CampaignRun) -> dict[str, Any]:
         "median_efficiency": run.median_efficiency,
         "serial_share": None if run.num_gpus == 1 else _serial_share(run),
     }
-
-
-def _heading() -> str:
-    return (
-        "Published campaign; efficiency from the mean epoch without the first, against one GPU of "
-        "the same backend"
-    )

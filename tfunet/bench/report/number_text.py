@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, speed_verdict
+from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, speed_verdict, spread
 from tfunet.files.printable import printable
 from tfunet.process.terminal import columns, counted
 
@@ -21,6 +21,12 @@ def significant(spread: Spread | None) -> str:
 def spread_text(spread: Spread | None, digits: int) -> str:
     """Return "20.9 [18.6, 22.9]": median, lowest and highest value, with `digits` decimals."""
     return _with_range(spread, lambda value: f"{value:.{digits}f}")
+
+
+def values_text(values: Iterable[float], digits: int) -> str:
+    """Return the same of the values of a quantity over repeats; "-" without any."""
+    known = list(values)
+    return spread_text(spread(known) if known else None, digits)
 
 
 def _with_range(spread: Spread | None, text: Callable[[float], str]) -> str:

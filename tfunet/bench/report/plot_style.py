@@ -91,10 +91,7 @@ def repeat_dots(
     marker: str = "o",
     size: float = 3.0,
 ) -> None:
-    """Draw a small hollow mark for each repeat, `size` points wide.
-
-    With `trials`, each mark links to the row of its trial in the report.
-    """
+    """Draw a small hollow mark for each repeat; with `trials`, it links to the trial's row."""
     style = {"facecolors": face, "edgecolors": colour, "linewidths": 0.9, "zorder": 4}
     marks = axes.scatter(x, y, s=size**2, marker=marker, **style)
     if trials:

@@ -12,20 +12,7 @@ from matplotlib.figure import Figure
 
 from tfunet.bench.analysis.study_cell import PHASES, Cell
 from tfunet.bench.analysis.sweep_summary import Family, Summary
-from tfunet.bench.report.plot_style import (
-    BESIDE,
-    RC,
-    Styles,
-    bars_height,
-    legend_above,
-    make_panels,
-    name_rows,
-    repeat_dots,
-    replica_axis,
-    shifts,
-    styles_of,
-    to_svg,
-)
+from tfunet.bench.report import plot_style
 from tfunet.bench.report.score_plots import case_boxes, loss_curves, scores_by_replicas
 from tfunet.config.amount import GIB
 
@@ -35,7 +22,7 @@ PHASE_HATCHES = ("", "//", "", "..", "xx")
 MAX_FAMILIES = 8
 
 # Name, title, caption, and the function that draws the figure for a family.
-FigureKind = tuple[str, str, str, Callable[[Family, Styles], Figure | None]]
+FigureKind = tuple[str, str, str, Callable[[Family, plot_style.Styles], Figure | None]]
 # Turns a speed-up of a cell into what is drawn.
 Scale = Callable[[float, Cell], float]
 
@@ -55,14 +42,11 @@ class Drawing:
 
 
 def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> list[Drawing]:
-    """Return the figures for which the sweep has numbers, for the first families of cells.
-
-    Args:
-        summary: The sweep.
-        figures: Name, title, caption and function of each; by default those of a report.
+    """Return those of `figures`, (name, title, caption, function), for which the sweep has numbers,
+    for its first families of cells.
     """
     drawings = []
-    styles = styles_of(summary)
+    styles = plot_style.styles_of(summary)
     for number, family in enumerate(summary.families[:MAX_FAMILIES], 1):
         suffix = f"-{number}" if len(summary.families) > 1 else ""
         for name, title, caption, draw in FIGURES if figures is None else figures:
@@ -82,11 +66,11 @@ def drawn(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Dr
 
 def styled(name: str) -> AbstractContextManager[None]:
     """Return a context in which a figure is made and saved in our style; `name` fixes its ids."""
-    return rc_context({**RC, "svg.hashsalt": name})
+    return rc_context({**plot_style.RC, "svg.hashsalt": name})
 
 
 def _drawing(figure: Figure, name: str, title: str, caption: str) -> Drawing:
-    svg = to_svg(figure, name, title)
+    svg = plot_style.to_svg(figure, name, title)
     return Drawing(name=name, title=title, caption=caption, svg=svg)
 
 
@@ -95,11 +79,11 @@ def named(*names: str) -> list[FigureKind]:
     return [kind for kind in FIGURES if kind[0] in names]
 
 
-def _scaling(family: Family, styles: Styles) -> Figure | None:
+def _scaling(family: Family, styles: plot_style.Styles) -> Figure | None:
     cells = [cell for cell in family.cells if cell.speed_up is not None]
     if not any(cell.num_replicas > 1 for cell in cells):
         return None
-    figure, (left, right) = make_panels(1, 2, 3.7)
+    figure, (left, right) = plot_style.make_panels(1, 2, 3.7)
     counts = sorted({cell.num_replicas for cell in cells})
     left.plot(counts, counts, color="#888888", linestyle="--", linewidth=1, zorder=1)
     # Between two numbers of replicas, where no interval crosses the text.
@@ -113,7 +97,11 @@ def _scaling(family: Family, styles: Styles) -> Figure | None:
         color="#666666",
     )
     right.axhline(1, color="#888888", linestyle="--", linewidth=1, zorder=1)
-    for axes, scale in ((left, _unchanged), (right, _per_replica)):
+    scales: tuple[Scale, Scale] = (
+        lambda speed_up, _: speed_up,
+        lambda speed_up, cell: speed_up / cell.num_replicas,
+    )
+    for axes, scale in zip((left, right), scales, strict=True):
         shown = speed_up_lines(axes, cells, styles, scale)
         # The ideal must be visible too.
         shown += [1.0, *(scale(cell.num_replicas, cell) for cell in cells)]
@@ -129,23 +117,15 @@ def _scaling(family: Family, styles: Styles) -> Figure | None:
     left.minorticks_off()
     right.set_ylim(0, max(1.1, right.get_ylim()[1]))
     for axes in (left, right):
-        replica_axis(axes, counts, f"replicas ({family.scaling} scaling)")
-    legend_above(figure, left)
+        plot_style.replica_axis(axes, counts, f"replicas ({family.scaling} scaling)")
+    plot_style.legend_above(figure, left)
     return figure
-
-
-def _unchanged(speed_up: float, cell: Cell) -> float:
-    return speed_up
-
-
-def _per_replica(speed_up: float, cell: Cell) -> float:
-    return speed_up / cell.num_replicas
 
 
 def speed_up_lines(
     axes: Any,
     cells: Sequence[Cell],
-    styles: Styles,
+    styles: plot_style.Styles,
     scale: Scale,
     *,
     with_links: bool = True,
@@ -155,7 +135,7 @@ def speed_up_lines(
     Returns the values that the axes must show: intervals of two or three repeats can be so wide
     that they would flatten everything else.
     """
-    shift = shifts(cells)
+    shift = plot_style.shifts(cells)
     shown = []
     for way in dict.fromkeys(cell.way for cell in cells):
         colour, marker = styles[way]
@@ -168,7 +148,9 @@ def speed_up_lines(
                 points.append([x, *(scale(value, cell) for value in ends)])
                 repeats = [scale(value, cell) for value in cell.speed_up_repeats]
                 trials = cell.done if with_links else ()
-                repeat_dots(axes, [x * BESIDE] * len(repeats), repeats, colour, trials)
+                plot_style.repeat_dots(
+                    axes, [x * plot_style.BESIDE] * len(repeats), repeats, colour, trials
+                )
                 shown += repeats
         x, middle, low, high = np.array(points).T
         axes.errorbar(
@@ -188,23 +170,25 @@ def speed_up_lines(
     return shown
 
 
-def _throughput(family: Family, styles: Styles) -> Figure | None:
+def _throughput(family: Family, styles: plot_style.Styles) -> Figure | None:
     cells = [cell for cell in family.cells if cell.images_per_second is not None]
     if not cells:
         return None
-    figure, (axes,) = make_panels(1, 1, bars_height(len(cells)))
+    figure, (axes,) = plot_style.make_panels(1, 1, plot_style.bars_height(len(cells)))
     rates = [cell.images_per_second.values if cell.images_per_second else () for cell in cells]
     _bars(axes, cells, rates, styles, "{:.1f}")
     axes.set_xlabel("images per second, all replicas together (steady steps)")
     return figure
 
 
-def _memory(family: Family, styles: Styles) -> Figure | None:
+def _memory(family: Family, styles: plot_style.Styles) -> Figure | None:
     cells = [cell for cell in family.cells if cell.resident_bytes is not None]
     if not cells:
         return None
     on_device = [cell for cell in cells if cell.device_bytes is not None]
-    figure, panels = make_panels(1, 2 if on_device else 1, bars_height(len(cells)))
+    figure, panels = plot_style.make_panels(
+        1, 2 if on_device else 1, plot_style.bars_height(len(cells))
+    )
     resident = [cell.resident_bytes.values if cell.resident_bytes else () for cell in cells]
     _bars(panels[0], cells, [[value / GIB for value in row] for row in resident], styles, "{:.2f}")
     panels[0].set_xlabel("peak resident memory, all processes together (GiB)")
@@ -220,10 +204,9 @@ def _bars(
     axes: Any,
     cells: Sequence[Cell],
     rows: Sequence[Sequence[float]],
-    styles: Styles,
+    styles: plot_style.Styles,
     text: str,
 ) -> None:
-    """Draw a bar a cell as long as the median, with a dot for every repeat."""
     largest = max(max(row) for row in rows)
     for at, (cell, values) in enumerate(zip(cells, rows, strict=True)):
         colour, _ = styles[cell.way]
@@ -231,18 +214,18 @@ def _bars(
         axes.barh(at, median, height=0.62, color=colour, alpha=0.55, zorder=2)
         # A trial for each value, unless some trials lack it.
         trials = cell.done if len(values) == len(cell.done) else ()
-        repeat_dots(axes, values, [at] * len(values), "#222222", trials, size=4)
+        plot_style.repeat_dots(axes, values, [at] * len(values), "#222222", trials, size=4)
         said = text.format(median) if len(values) == 1 else f"median {text.format(median)}"
         axes.text(max(values) + 0.015 * largest, at, said, va="center")
     axes.set_xlim(0, largest * 1.2)
-    name_rows(axes, cells)
+    plot_style.name_rows(axes, cells)
 
 
-def _phases(family: Family, styles: Styles) -> Figure | None:
+def _phases(family: Family, styles: plot_style.Styles) -> Figure | None:
     cells = [cell for cell in family.cells if cell.phases]
     if not cells:
         return None
-    figure, (axes,) = make_panels(1, 1, bars_height(len(cells)) + 0.3)
+    figure, (axes,) = plot_style.make_panels(1, 1, plot_style.bars_height(len(cells)) + 0.3)
     left = np.zeros(len(cells))
     for phase, colour, hatch in zip(PHASES, PHASE_COLOURS, PHASE_HATCHES, strict=True):
         widths = np.array([cell.phases[phase] for cell in cells if cell.phases])
@@ -263,8 +246,8 @@ def _phases(family: Family, styles: Styles) -> Figure | None:
         axes.text(total + 0.01 * left.max(), at, f"{total:.1f} s", va="center")
     axes.set_xlim(0, left.max() * 1.1)
     axes.set_xlabel("seconds (median of the repeats)")
-    name_rows(axes, cells)
-    legend_above(figure, axes)
+    plot_style.name_rows(axes, cells)
+    plot_style.legend_above(figure, axes)
     return figure
 
 

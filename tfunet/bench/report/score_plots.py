@@ -11,23 +11,13 @@ from tfunet.bench.analysis.case_dice import dice_by_case
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family
 from tfunet.bench.records.run_tables import read_steps
-from tfunet.bench.report.plot_style import (
-    Styles,
-    bars_height,
-    draw_boxes,
-    legend_above,
-    make_panels,
-    name_rows,
-    repeat_dots,
-    replica_axis,
-    shifts,
-)
+from tfunet.bench.report import plot_style
 
 MAX_COUNTS = 4
 MAX_POINTS = 300
 
 
-def loss_curves(family: Family, styles: Styles) -> Figure | None:
+def loss_curves(family: Family, styles: plot_style.Styles) -> Figure | None:
     """Draw the training loss over steps and over time, a column for each number of replicas."""
     curves = {(cell.way, cell.num_replicas): _curves(cell) for cell in family.cells if cell.results}
     counts = _some(
@@ -36,7 +26,7 @@ def loss_curves(family: Family, styles: Styles) -> Figure | None:
     counts = counts or [1]
     if not any(curves.values()):
         return None
-    figure, panels = make_panels(2, len(counts), 5.6, sharey=True)
+    figure, panels = plot_style.make_panels(2, len(counts), 5.6, sharey=True)
     grid = np.array(panels, dtype=object).reshape(2, len(counts))
     for column, count in enumerate(counts):
         # Every column also has the curves of one replica, the baseline.
@@ -61,7 +51,7 @@ def loss_curves(family: Family, styles: Styles) -> Figure | None:
         grid[1, column].set_xlabel("seconds of training")
     for row in (0, 1):
         grid[row, 0].set_ylabel("training loss")
-    legend_above(figure, *grid[1])
+    plot_style.legend_above(figure, *grid[1])
     return figure
 
 
@@ -94,27 +84,29 @@ def _curve(axes: Any, curves: Sequence[Curve], column: int, label: str, **line: 
         axes.plot(curve[column], curve[2], label=label if number == 0 else None, **line)
 
 
-def scores_by_replicas(family: Family, styles: Styles) -> Figure | None:
+def scores_by_replicas(family: Family, styles: plot_style.Styles) -> Figure | None:
     """Draw Dice and IoU of every region, with a mark for every repeat."""
     regions = _regions(family)
     if not regions:
         return None
     # One region: its two scores side by side. Several regions: a column for each.
     rows, columns = (1, 2) if len(regions) == 1 else (2, len(regions))
-    figure, panels = make_panels(rows, columns, 0.6 + 2.6 * rows)
+    figure, panels = plot_style.make_panels(rows, columns, 0.6 + 2.6 * rows)
     counts = sorted({cell.num_replicas for cell in family.cells if cell.results})
     places = [(score, region) for score in ("Dice", "IoU") for region in regions]
     for axes, (score, region) in zip(panels, places, strict=True):
         _score_panel(axes, family, region, score, styles)
         axes.set(title=f"{score}, {region}", ylabel="mean over cases")
-        replica_axis(axes, counts, "replicas")
-    legend_above(figure, panels[0])
+        plot_style.replica_axis(axes, counts, "replicas")
+    plot_style.legend_above(figure, panels[0])
     return figure
 
 
-def _score_panel(axes: Any, family: Family, region: str, score: str, styles: Styles) -> None:
+def _score_panel(
+    axes: Any, family: Family, region: str, score: str, styles: plot_style.Styles
+) -> None:
     cells = [cell for cell in family.cells if cell.results]
-    shift = shifts(cells)
+    shift = plot_style.shifts(cells)
     for cell in cells:
         spread = cell.dice(region) if score == "Dice" else cell.iou(region)
         if spread is None:
@@ -124,7 +116,7 @@ def _score_panel(axes: Any, family: Family, region: str, score: str, styles: Sty
         if cell.is_baseline:
             axes.axhspan(spread.low, spread.high, color=colour, alpha=0.12, linewidth=0, zorder=0)
         trials = cell.done if len(spread.values) == len(cell.done) else ()
-        repeat_dots(
+        plot_style.repeat_dots(
             axes,
             [x] * len(spread.values),
             spread.values,
@@ -148,18 +140,20 @@ def _score_panel(axes: Any, family: Family, region: str, score: str, styles: Sty
         )
 
 
-def case_boxes(family: Family, styles: Styles) -> Figure | None:
+def case_boxes(family: Family, styles: plot_style.Styles) -> Figure | None:
     """Draw the spread of Dice over cases, a panel for each region."""
     regions = _regions(family)
     cells = [cell for cell in family.cells if cell.results]
     values = {region: [case_dice(cell, region) for cell in cells] for region in regions}
     if not any(len(dice) for rows in values.values() for dice in rows):
         return None
-    figure, panels = make_panels(1, len(regions), bars_height(len(cells)) + 0.3, sharey=True)
+    figure, panels = plot_style.make_panels(
+        1, len(regions), plot_style.bars_height(len(cells)) + 0.3, sharey=True
+    )
     for axes, region in zip(panels, regions, strict=True):
-        draw_boxes(axes, values[region], [styles[cell.way][0] for cell in cells])
+        plot_style.draw_boxes(axes, values[region], [styles[cell.way][0] for cell in cells])
         axes.set(title=region, xlabel="Dice of a case")
-    name_rows(panels[0], cells)
+    plot_style.name_rows(panels[0], cells)
     return figure
 
 

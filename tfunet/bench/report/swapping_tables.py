@@ -3,24 +3,24 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tfunet.bench.analysis import swapping
 from tfunet.bench.analysis.confidence_intervals import spread
-from tfunet.bench.analysis.swapping import (
-    BudgetComparison,
-    device_bytes,
-    peak_bytes,
-    resident_bytes,
-    step_seconds,
-)
 from tfunet.bench.records.sweep_record import TrialRecord
-from tfunet.bench.report.number_text import NONE, estimate_text, spread_text, verdict_text
+from tfunet.bench.report.number_text import (
+    NONE,
+    estimate_text,
+    spread_text,
+    values_text,
+    verdict_text,
+)
 from tfunet.config.amount import MIB
 from tfunet.swap.plan.plan import Plan, of_one_replica
 
 
-def plan_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
+def plan_rows(comparisons: Sequence[swapping.BudgetComparison]) -> list[dict[str, str]]:
     """Return the memory of a step that the plans predict, and how they reach it."""
     has_disk = any(plan.on_disk for comparison in comparisons for plan in comparison.plans)
-    is_measured = any(peak_bytes(comparison) for comparison in comparisons)
+    is_measured = any(swapping.peak_bytes(comparison) for comparison in comparisons)
     compresses = any(
         plan.compressed_bytes for comparison in comparisons for plan in comparison.plans
     )
@@ -29,7 +29,7 @@ def plan_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
             **_names(comparison),
             "all kept (MiB)": _mib(plan.unlimited_peak_bytes for plan in comparison.plans),
             "under the plan": _mib(plan.peak_bytes for plan in comparison.plans),
-            **({"measured": _mib(peak_bytes(comparison))} if is_measured else {}),
+            **({"measured": _mib(swapping.peak_bytes(comparison))} if is_measured else {}),
             "a step may use": _mib(plan.budget_bytes for plan in comparison.plans),
             "on the host": _mib(plan.host_bytes for plan in comparison.plans),
             **({"on disk": _mib(plan.disk_bytes for plan in comparison.plans)} if has_disk else {}),
@@ -45,7 +45,7 @@ def plan_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
     ]
 
 
-def time_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
+def time_rows(comparisons: Sequence[swapping.BudgetComparison]) -> list[dict[str, str]]:
     """Return the time of a step, measured and predicted."""
     return [
         {
@@ -64,7 +64,7 @@ def time_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
     ]
 
 
-def memory_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
+def memory_rows(comparisons: Sequence[swapping.BudgetComparison]) -> list[dict[str, str]]:
     """Return predicted savings and measured memory, in MiB.
 
     Device memory is that of the fullest process, if its allocator counts it: on a GPU, or under a
@@ -74,17 +74,17 @@ def memory_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]
         {
             **_names(comparison),
             "less on the device, predicted": spread_text(comparison.saved_bytes.scaled(1 / MIB), 1),
-            "device": _mib(device_bytes(comparison.upper)),
-            "device without": _mib(device_bytes(comparison.lower)),
+            "device": _mib(swapping.device_bytes(comparison.upper)),
+            "device without": _mib(swapping.device_bytes(comparison.lower)),
             "more on the host, predicted": _mib(plan.host_bytes for plan in comparison.plans),
-            "processes": _mib(resident_bytes(comparison.upper)),
-            "processes without": _mib(resident_bytes(comparison.lower)),
+            "processes": _mib(swapping.resident_bytes(comparison.upper)),
+            "processes without": _mib(swapping.resident_bytes(comparison.lower)),
         }
         for comparison in comparisons
     ]
 
 
-def traffic_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
+def traffic_rows(comparisons: Sequence[swapping.BudgetComparison]) -> list[dict[str, str]]:
     """Return how much a step copies and for how long, as the plans predict.
 
     A copy is hidden while computation runs, and exposed while a step waits for it. Runs with
@@ -112,7 +112,7 @@ def traffic_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]
     ]
 
 
-def tensor_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]:
+def tensor_rows(comparisons: Sequence[swapping.BudgetComparison]) -> list[dict[str, str]]:
     """Return a row for each tensor that any plan swaps or recomputes, the largest first.
 
     A column for each batch and budget counts the runs that swapped, recomputed or kept it.
@@ -132,7 +132,7 @@ def tensor_rows(comparisons: Sequence[BudgetComparison]) -> list[dict[str, str]]
     ]
 
 
-def verdicts(comparisons: Sequence[BudgetComparison]) -> list[str]:
+def verdicts(comparisons: Sequence[swapping.BudgetComparison]) -> list[str]:
     """Return a sentence on the time that large-model support costs, for each comparison."""
     return [
         f"{comparison.label}: {ratio.value:.2f} times as fast as without "
@@ -142,7 +142,7 @@ def verdicts(comparisons: Sequence[BudgetComparison]) -> list[str]:
     ]
 
 
-def _names(comparison: BudgetComparison) -> dict[str, str]:
+def _names(comparison: swapping.BudgetComparison) -> dict[str, str]:
     return {
         "backend": comparison.way,
         "replicas": str(comparison.num_replicas),
@@ -157,8 +157,7 @@ def _decided(name: str, plans: Sequence[Plan]) -> str:
 
 
 def _mib(values: Iterable[float]) -> str:
-    known = list(values)
-    return spread_text(spread(known).scaled(1 / MIB), 1) if known else NONE
+    return values_text((value / MIB for value in values), 1)
 
 
 def _whole(values: Iterable[float]) -> str:
@@ -170,9 +169,8 @@ def _whole(values: Iterable[float]) -> str:
 
 
 def _tenths(values: Iterable[float]) -> str:
-    known = [1000 * value for value in values]
-    return spread_text(spread(known), 1) if known else NONE
+    return values_text((1000 * value for value in values), 1)
 
 
 def _milliseconds(trials: Iterable[TrialRecord]) -> str:
-    return _whole(1000 * seconds for seconds in step_seconds(trials))
+    return _whole(1000 * seconds for seconds in swapping.step_seconds(trials))

@@ -61,14 +61,11 @@ class Report:
 def write_report(
     folder: str | Path, out: str | Path | None = None, target_dice: float | None = None
 ) -> Report:
-    """Write the report of a sweep, of a run, or of a folder of runs.
+    """Write the report of a sweep, of a run, or of a folder of runs, by default into
+    `folder`/report.
 
-    Args:
-        folder: Folder of the records.
-        out: Folder of the report; by default `report` in `folder`.
-        target_dice: Dice whose cost is reported; by default the highest that all trials reached.
-
-    Raises ValueError without records, or if matplotlib or jinja2 is missing.
+    `target_dice` is the Dice whose cost is reported; by default the highest that all trials
+    reached. Raises ValueError without records, or if matplotlib or jinja2 is missing.
     """
     summary = summarise(read_sweep(folder))
     render, plots = _needs()

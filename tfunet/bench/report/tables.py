@@ -10,14 +10,7 @@ from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
-from tfunet.bench.report.number_text import (
-    NONE,
-    estimate_text,
-    interval_facts,
-    significant,
-    spread_text,
-    three_digits,
-)
+from tfunet.bench.report import number_text as texts
 from tfunet.config.amount import GIB
 from tfunet.config.keys import describe
 
@@ -29,17 +22,17 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
     has_share = any(cell.synthetic_share for cell in family.cells)
     rows = []
     for cell in family.cells:
+        has_baseline = cell.is_baseline and cell.results
         row = {
-            "backend": cell.way,
-            "replicas": str(cell.num_replicas),
+            **_names(cell),
             "repeats": _repeats(cell),
-            "images/s": spread_text(cell.images_per_second, 1),
-            "speed-up": _speed_up(cell),
-            "efficiency": NONE if cell.efficiency is None else f"{cell.efficiency:.2f}",
+            "images/s": texts.spread_text(cell.images_per_second, 1),
+            "speed-up": "1 (baseline)" if has_baseline else texts.estimate_text(cell.speed_up),
+            "efficiency": texts.NONE if cell.efficiency is None else f"{cell.efficiency:.2f}",
         }
         if has_share:
-            row["of bound"] = spread_text(cell.synthetic_share, 2)
-        row |= {f"Dice {region}": spread_text(cell.dice(region), 3) for region in regions}
+            row["of bound"] = texts.spread_text(cell.synthetic_share, 2)
+        row |= {f"Dice {region}": texts.spread_text(cell.dice(region), 3) for region in regions}
         row["memory (GiB)"] = _gibibytes(cell.resident_bytes)
         if has_device:
             row["device memory (GiB)"] = _gibibytes(cell.device_bytes)
@@ -53,22 +46,23 @@ def cost_rows(family: Family, target: DiceTarget) -> list[dict[str, str]]:
     rows = []
     for cell in family.cells:
         row = {
-            "backend": cell.way,
-            "replicas": str(cell.num_replicas),
+            **_names(cell),
             "serial share": _share_text(family, cell),
-            "device-hours a run": significant(cell.device_hours),
+            "device-hours a run": texts.significant(cell.device_hours),
         }
         if has_energy:
-            row["energy a run (Wh)"] = significant(
+            row["energy a run (Wh)"] = texts.significant(
                 cell.energy_joules and cell.energy_joules.scaled(1 / 3600)
             )
-            row["J a sample"] = significant(cell.joules_per_sample)
+            row["J a sample"] = texts.significant(cell.joules_per_sample)
         if target.dice is not None:
             effort = target.reached.get(cell.label)
             row |= {
-                f"samples to Dice {target.dice:g}": significant(effort.samples if effort else None),
-                "seconds": significant(effort.seconds if effort else None),
-                "device-hours": significant(effort.device_hours if effort else None),
+                f"samples to Dice {target.dice:g}": texts.significant(
+                    effort.samples if effort else None
+                ),
+                "seconds": texts.significant(effort.seconds if effort else None),
+                "device-hours": texts.significant(effort.device_hours if effort else None),
                 "reached": _reached_text(effort, len(cell.results)),
             }
         rows.append(row)
@@ -85,14 +79,15 @@ def lost_rows(family: Family) -> list[dict[str, str]]:
         bandwidth = cell.bus_bytes_per_second
         rows.append(
             {
-                "backend": cell.way,
-                "replicas": str(cell.num_replicas),
+                **_names(cell),
                 "lost efficiency": f"{parts.total:.3f}",
                 **{name: f"{value:+.3f}" for name, value in vars(parts).items()},
-                "average alone (ms)": significant(
+                "average alone (ms)": texts.significant(
                     cell.average_seconds and cell.average_seconds.scaled(1000)
                 ),
-                "bus GB/s": NONE if bandwidth is None else three_digits(bandwidth.median / 1e9),
+                "bus GB/s": texts.NONE
+                if bandwidth is None
+                else texts.three_digits(bandwidth.median / 1e9),
             }
         )
     return rows
@@ -107,9 +102,9 @@ def trial_row(trial: TrialRecord) -> dict[str, str]:
         "replicas": str(trial.config.num_replicas),
         "repeat": str(trial.repeat),
         "state": trial.state,
-        "images/s": NONE,
-        "Dice": NONE,
-        "seconds": NONE,
+        "images/s": texts.NONE,
+        "Dice": texts.NONE,
+        "seconds": texts.NONE,
         "reason": trial.reason,
     }
     if result is not None:
@@ -158,34 +153,29 @@ def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]
         "repeats_done": len(cell.done),
         "repeats": len(cell.trials),
     }
-    facts |= _spread_facts("images_per_second", cell.images_per_second)
-    facts |= _spread_facts("synthetic_share", cell.synthetic_share)
+    facts |= _spreads(cell, "images_per_second", "synthetic_share")
     if cell.speed_up is not None:
         facts |= {
             "speed_up": cell.speed_up.value,
-            **interval_facts("speed_up", cell.speed_up),
+            **texts.interval_facts("speed_up", cell.speed_up),
             "efficiency": cell.efficiency,
             **share_facts(family, cell),
         }
     if cell.lost:
         facts |= {f"lost_{name}": value for name, value in vars(mean_lost(cell.lost)).items()}
-    facts |= _spread_facts("average_seconds", cell.average_seconds)
-    facts |= _spread_facts("bus_bytes_per_second", cell.bus_bytes_per_second)
+    facts |= _spreads(cell, "average_seconds", "bus_bytes_per_second")
     for region in cell.regions:
         facts |= _spread_facts(f"dice_{region}", cell.dice(region))
         facts |= _spread_facts(f"iou_{region}", cell.iou(region))
     facts |= _spread_facts("peak_resident_bytes", cell.resident_bytes)
     facts |= _spread_facts("peak_device_bytes", cell.device_bytes)
-    facts |= _spread_facts("device_hours", cell.device_hours)
-    facts |= _spread_facts("energy_joules", cell.energy_joules)
-    facts |= _spread_facts("joules_per_sample", cell.joules_per_sample)
+    facts |= _spreads(cell, "device_hours", "energy_joules", "joules_per_sample")
     effort = target.reached.get(cell.label)
     if target.dice is not None:
         facts |= {"target_dice": target.dice, "reached": effort.num_reached if effort else 0}
     if effort is not None:
-        facts |= _spread_facts("samples_to_target", effort.samples)
-        facts |= _spread_facts("seconds_to_target", effort.seconds)
-        facts |= _spread_facts("device_hours_to_target", effort.device_hours)
+        for name in ("samples", "seconds", "device_hours"):
+            facts |= _spread_facts(f"{name}_to_target", getattr(effort, name))
     return facts
 
 
@@ -197,7 +187,7 @@ def comparison_facts(family: Family, comparison: Comparison) -> dict[str, Any]:
         "upper": comparison.upper.way,
         "lower": comparison.lower.way,
         "ratio": comparison.ratio.value,
-        **interval_facts("ratio", comparison.ratio),
+        **texts.interval_facts("ratio", comparison.ratio),
         "repeats": comparison.ratio.repeats,
         "paired": comparison.ratio.paired,
         "p": comparison.ratio.p_value() if comparison.ratio.has_interval else None,
@@ -245,14 +235,14 @@ def _repeats(cell: Cell) -> str:
     return str(done) if done == planned else f"{done} of {planned}"
 
 
-def _speed_up(cell: Cell) -> str:
-    return "1 (baseline)" if cell.is_baseline and cell.results else estimate_text(cell.speed_up)
+def _names(cell: Cell) -> dict[str, str]:
+    return {"backend": cell.way, "replicas": str(cell.num_replicas)}
 
 
 def _share_text(family: Family, cell: Cell) -> str:
     shares = share_facts(family, cell)
     if not shares:
-        return NONE
+        return texts.NONE
     share, low, high = shares.values()
     text = f"{share:.3f}"
     return text if low is None else f"{text} ({low:.3f} to {high:.3f})"
@@ -264,7 +254,14 @@ def _reached_text(effort: Reached | None, num_repeats: int) -> str:
 
 def _gibibytes(spread: Spread | None) -> str:
     # Only the median: repeats differ in the third digit.
-    return NONE if spread is None else f"{spread.median / GIB:.2f}"
+    return texts.NONE if spread is None else f"{spread.median / GIB:.2f}"
+
+
+def _spreads(cell: Cell, *names: str) -> dict[str, float]:
+    facts: dict[str, float] = {}
+    for name in names:
+        facts |= _spread_facts(name, getattr(cell, name))
+    return facts
 
 
 def _spread_facts(name: str, spread: Spread | None) -> dict[str, float]:
@@ -274,4 +271,4 @@ def _spread_facts(name: str, spread: Spread | None) -> dict[str, float]:
 
 
 def _number(value: float | None, digits: int) -> str:
-    return NONE if value is None else f"{value:.{digits}f}"
+    return texts.NONE if value is None else f"{value:.{digits}f}"

@@ -14,12 +14,7 @@ from tfunet.config.keys import WAY
 
 @dataclass(frozen=True, kw_only=True)
 class HopelessRule:
-    """When a cell is given up: the table [hopeless] of a study.
-
-    Args:
-        after: So many repeats of a cell must have ended first.
-        slower_than: The fastest cell of its group must be more than so many times as fast.
-    """
+    """When a cell is given up: after so many repeats, if another is so many times as fast."""
 
     after: int = 2
     slower_than: float = 3.0

@@ -22,13 +22,10 @@ class Slurm:
         time: Limit of one trial, as sbatch takes it: "30" (minutes), "2:00:00".
         processes_per_node: At most so many processes of a run on one node; with a process for each
             GPU, the GPUs of a node.
-        gpus_per_replica: GPUs of each replica.
         max_running: At most so many trials of an array run at once.
         signal_seconds: So long before its time limit, a trial writes a checkpoint and is queued
             again.
         setup: Lines of the job script before the run, which load modules or set variables.
-        sbatch: More options of sbatch.
-        srun: More options of srun.
     """
 
     partition: str = ""

@@ -32,16 +32,10 @@ class Study:
     """What is compared: every case with every combination of the grid, `repeats` times.
 
     Args:
-        name: Name of the study and of its folder in logs/.
         repeats: Runs of every cell; the seed of repeat k is that of the base settings plus k - 1.
-        seed: Seed of the order of the trials.
-        base: Settings of every cell.
         grid: Values of each setting that varies. A setting is a key of RunConfig, or dotted for an
             entry of a table: "model_options.filters".
-        cases: Settings that belong together, a table for each case.
-        skips: Cells to leave out.
         hopeless: When the remaining repeats of a cell are not run; None to run all.
-        slurm: How trials run under SLURM; not part of what is compared.
         text: Text of the study file; empty for a study made in Python.
     """
 

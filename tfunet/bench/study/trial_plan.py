@@ -1,19 +1,23 @@
 """Turns a study into its trials: every repeat of every cell, in the order in which they run."""
 
+import hashlib
 import itertools
+import json
 import math
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tfunet.backend import Launch, facts_of, num_processes
 from tfunet.bench.study.study_file import SkipRule, Study
-from tfunet.bench.study.trial_names import settings_text, trial_name
-from tfunet.config.keys import defaults, flat, nested
+from tfunet.config.keys import defaults, flat, nested, show
 from tfunet.config.run import RunConfig
 from tfunet.machine.cores import share_cores, usable_cores
 from tfunet.process.terminal import counted
+
+MAX_SLUG = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +25,10 @@ class Trial:
     """One run of one cell.
 
     Args:
-        id: Name of its folder (tfunet.bench.study.trial_names).
+        id: Name of its folder (`trial_name`).
         cell: Number of the cell; trials that differ only in the seed share it.
-        repeat: From 1.
         scaling: "strong" where global_batch was given, else "weak".
         settings: The settings that vary over the study, with dotted keys.
-        config: All settings.
     """
 
     id: str
@@ -203,3 +205,37 @@ def _trials(
                 settings=settings[number],
                 config=config,
             )
+
+
+def trial_name(settings: Mapping[str, Any], config: RunConfig, repeat: int) -> str:
+    """Return the name of a trial's folder, such as "horovod-2r-r1-7a445a"."""
+    parts = [_part(key, value) for key, value in settings.items() if value is not None]
+    slug = "-".join(part for part in parts if part)[:MAX_SLUG]
+    digest = hashlib.sha256(f"{settings_text(config)}{config.seed}".encode()).hexdigest()
+    # A slug that was cut no longer tells cells apart: the longer hash does.
+    return f"{slug}-r{repeat}-{digest[: 12 if len(slug) == MAX_SLUG else 6]}"
+
+
+def settings_text(config: RunConfig) -> str:
+    """Return the same text for equal configurations, the seed left out."""
+    values = {key: value for key, value in vars(config).items() if key != "seed"}
+    return json.dumps(values, sort_keys=True, default=str)
+
+
+def _part(key: str, value: Any) -> str:
+    if key == "backend":
+        return _plain(str(value).rpartition(":")[2] or str(value))
+    if key == "num_replicas":
+        return f"{value}r"
+    words = key.rpartition(".")[2].split("_")
+    if isinstance(value, bool):
+        return _plain("".join(words)) if value else ""
+    if isinstance(value, (str, dict)):
+        return _plain(str(value))
+    # b4 is the batch of a replica, g8 the global batch.
+    name = {"replica_batch": "b", "global_batch": "g"}.get(key, "".join(word[:1] for word in words))
+    return name + _plain(show(value))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "_", text.lower()).strip("_.")

@@ -13,14 +13,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from tfunet.config.augmentation import KINDS, Amount, Augmentation, chosen_axes
-from tfunet.data.augmentation import intensity, spatial
-from tfunet.data.augmentation.random_streams import (
-    STREAMS,
-    normal,
-    random_bits,
-    stream_seed,
-    uniform,
-)
+from tfunet.data.augmentation import intensity, random_streams, spatial
 
 
 @final
@@ -34,11 +27,13 @@ class Draws:
 
     def seed_of(self, stream: str) -> tf.Tensor:
         """Return the seed (2,) of one stream."""
-        return stream_seed(self.seed, self.epoch, self.sample, STREAMS[stream])
+        return random_streams.stream_seed(
+            self.seed, self.epoch, self.sample, random_streams.STREAMS[stream]
+        )
 
     def amounts(self, name: str, amount: Amount, count: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Return whether the sample is changed (a scalar), and by which amounts (count,)."""
-        numbers = uniform([1 + count], self.seed_of(name))
+        numbers = random_streams.uniform([1 + count], self.seed_of(name))
         is_on = numbers[0] < amount.probability
         return is_on, between(amount.low, amount.high, numbers[1:], KINDS[name].neutral)
 
@@ -56,15 +51,8 @@ def augment(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return a sample as one epoch shows it, with the same shapes and types.
 
-    Image and mask move together, and are resampled once.
-
-    Args:
-        image: (*patch, channels) float32, of static shape.
-        mask: (*patch) uint8.
-        augmentation: What to do; its `check_patch` has accepted this patch.
-        seed: Seed of the run.
-        epoch: Scalar int64.
-        sample: Scalar int64.
+    The image is (*patch, channels) float32, of static shape, the mask (*patch) uint8. Both move
+    together, and are resampled once. `augmentation.check_patch` has accepted this patch.
     """
     draws = Draws(seed=seed, epoch=epoch, sample=sample)
     image, mask = _oriented(image, mask, augmentation, draws)
@@ -124,12 +112,14 @@ def draw_orientation(augmentation: Augmentation, rank: int, draws: Draws) -> Ori
     reverse = tf.zeros([rank], tf.bool)
     if turned:
         turns = spatial.quarter_turns(turned, rank)
-        number = tf.cast(uniform([], draws.seed_of("rotation90")) * len(turns), tf.int32)
+        number = tf.cast(
+            random_streams.uniform([], draws.seed_of("rotation90")) * len(turns), tf.int32
+        )
         orders = list(dict.fromkeys(turn.order for turn in turns))
         order = tf.gather([orders.index(turn.order) for turn in turns], number)
         reverse = tf.gather([turn.reverse for turn in turns], number)
     if flipped:
-        flips = random_bits([rank], draws.seed_of("flips")) < 0
+        flips = random_streams.random_bits([rank], draws.seed_of("flips")) < 0
         reverse = tf.not_equal(reverse, flips & [axis in flipped for axis in range(rank)])
     return Orientation(orders=orders, order=order, reverse=reverse)
 
@@ -207,7 +197,7 @@ def _displacement(
     knots = [len(axes), *spatial.knots_shape(shape, elastic.sigma)]
 
     def field() -> tf.Tensor:
-        numbers = uniform(knots, draws.seed_of("elastic_field"))
+        numbers = random_streams.uniform(knots, draws.seed_of("elastic_field"))
         return spatial.displacement(numbers, deviation, shape, elastic.sigma)
 
     is_on = elastic.probability == 1 or deviation > 0
@@ -219,7 +209,9 @@ def _recoloured(image: tf.Tensor, augmentation: Augmentation, draws: Draws) -> t
     """Change the grey values; each channel has its own amounts."""
 
     def noise(image: tf.Tensor, deviation: tf.Tensor) -> tf.Tensor:
-        return intensity.noise(image, deviation, normal(image.shape, draws.seed_of("noise_field")))
+        return intensity.noise(
+            image, deviation, random_streams.normal(image.shape, draws.seed_of("noise_field"))
+        )
 
     changes: dict[str, Callable[..., tf.Tensor]] = {
         "blur": partial(intensity.blur, greatest=getattr(augmentation.blur, "high", 0.0)),

@@ -6,7 +6,6 @@ choice has its own stream, so that a new choice does not change the others.
 
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 ORDER_STREAM = 0
@@ -47,12 +46,6 @@ def epoch_order(num_samples: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:
     # times what chance gives), and it takes longer than this sort.
     keys = random_bits([num_samples], stream_seed(seed, epoch, 0, ORDER_STREAM))
     return tf.cast(tf.argsort(keys, stable=True), tf.int64)
-
-
-def crop_start(shape: tf.Tensor, patch: Sequence[int], seed: tf.Tensor) -> tf.Tensor:
-    """Return the first voxel of a uniformly random patch in a case of `shape` (rank,), int64."""
-    room = tf.cast(shape, tf.int64) - np.asarray(patch, np.int64) + 1
-    return tf.math.floormod(tf.cast(random_bits([len(patch)], seed), tf.int64), room)
 
 
 def random_bits(shape: Sequence[int], seed: tf.Tensor) -> tf.Tensor:

@@ -19,3 +19,17 @@ FORMATS = {
     ".zarr": "tfunet.data.formats.zarr_store",
     ".npy": "tfunet.data.formats.npy",
 }
+
+# Kinds of files: their suffixes, the position of their signature, and its possible values.
+SIGNATURES = {
+    "PNG": ((".png",), 0, (b"\x89PNG",)),
+    "JPEG": ((".jpg", ".jpeg"), 0, (b"\xff\xd8\xff",)),
+    "WebP": ((".webp",), 8, (b"WEBP",)),
+    "TIFF": ((".tif", ".tiff"), 0, (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")),
+    "gzip": ((".nii.gz",), 0, (b"\x1f\x8b",)),
+    "NIfTI": ((".nii",), 344, (b"n+1\0", b"ni1\0")),
+    "NIfTI-2": ((".nii",), 4, (b"n+2\0", b"ni2\0")),
+    "HDF5": ((".h5", ".hdf5"), 0, (b"\x89HDF\r\n\x1a\n",)),
+    "NumPy": ((".npy",), 0, (b"\x93NUMPY",)),
+    "DICOM": ((".dcm", "/"), 128, (b"DICM",)),
+}

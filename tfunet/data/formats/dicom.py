@@ -22,14 +22,14 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
     """Return what the series is and its pixels, with each slice's rescale slope and intercept."""
     slices = _slices(path, pixels=True)
     described = _stored(slices)
-    planes = [apply_rescale(one.pixel_array, one) for one in slices]
+    planes = [apply_rescale(slice_.pixel_array, slice_) for slice_ in slices]
     return described, np.stack(planes).reshape(described.shape)
 
 
 def _stored(slices: list[Any]) -> Stored:
     first = slices[0]
     planes = len(slices) * int(getattr(first, "NumberOfFrames", 1) or 1)
-    sizes = [float(one) for one in getattr(first, "PixelSpacing", ())]
+    sizes = [float(size) for size in getattr(first, "PixelSpacing", ())]
     spacing = dict(zip("yx", sizes, strict=False))
     depth = _plane_distance(slices)
     if depth:
@@ -47,46 +47,46 @@ def _stored(slices: list[Any]) -> Stored:
 def _slices(path: Path, *, pixels: bool) -> list[Any]:
     """Return the data sets of a series in the order of their positions along its normal."""
     files = [path] if path.is_file() else _files(path)
-    slices = [one for file in files if "Rows" in (one := _read(file, pixels=pixels))]
+    slices = [slice_ for file in files if "Rows" in (slice_ := _read(file, pixels=pixels))]
     if not slices:
         raise ValueError("no DICOM image in it")
-    series = sorted({str(one.get("SeriesInstanceUID", "")) for one in slices})
+    series = sorted({str(slice_.get("SeriesInstanceUID", "")) for slice_ in slices})
     if len(series) > 1:
         raise ValueError(
             f"{len(series)} series in one folder ({', '.join(series[:3])}); give each its own"
         )
-    kinds = {(one.Rows, one.Columns, one.SamplesPerPixel) for one in slices}
+    kinds = {(slice_.Rows, slice_.Columns, slice_.SamplesPerPixel) for slice_ in slices}
     if len(kinds) > 1:
         raise ValueError(f"slices of {len(kinds)} sizes in one series: {sorted(kinds)}")
     if len(slices) > 1:
         slices.sort(key=_position)
-        _check_distances([_position(one) for one in slices])
+        _check_distances([_position(slice_) for slice_ in slices])
     return slices
 
 
 def _files(folder: Path) -> list[Path]:
-    names = sorted(one for one in folder.iterdir() if not one.name.startswith("."))
-    return [one for one in names if one.is_file() and one.name != "DICOMDIR"]
+    paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    return [path for path in paths if path.is_file() and path.name != "DICOMDIR"]
 
 
 def _read(file: Path, *, pixels: bool) -> Any:
     try:
-        found = pydicom.dcmread(file, stop_before_pixels=not pixels)
+        content = pydicom.dcmread(file, stop_before_pixels=not pixels)
     except (pydicom.errors.InvalidDicomError, EOFError, ValueError) as error:
         raise ValueError(f"{file.name}: {error}") from error
     # pydicom reads a header that was cut off as far as it goes; reports and the like have no rows.
-    kind = found.file_meta.get("MediaStorageSOPClassUID", pydicom.uid.UID("")).name
-    if "Rows" not in found and kind.endswith("Image Storage"):
+    kind = content.file_meta.get("MediaStorageSOPClassUID", pydicom.uid.UID("")).name
+    if "Rows" not in content and kind.endswith("Image Storage"):
         raise ValueError(f"{file.name}: the file ends before its pixels")
-    return found
+    return content
 
 
-def _position(one: Any) -> float:
+def _position(slice_: Any) -> float:
     """Return where a slice lies along the normal of its plane, in mm (PS3.3 C.7.6.2)."""
-    if "ImagePositionPatient" not in one or "ImageOrientationPatient" not in one:
+    if "ImagePositionPatient" not in slice_ or "ImageOrientationPatient" not in slice_:
         raise ValueError("slices without ImagePositionPatient cannot be put in order")
-    rows, columns = np.reshape([float(value) for value in one.ImageOrientationPatient], (2, 3))
-    position = np.array([float(value) for value in one.ImagePositionPatient])
+    rows, columns = np.reshape([float(value) for value in slice_.ImageOrientationPatient], (2, 3))
+    position = np.array([float(value) for value in slice_.ImagePositionPatient])
     return float(np.cross(rows, columns) @ position)
 
 
@@ -102,7 +102,7 @@ def _check_distances(positions: list[float]) -> None:
 
 def _plane_distance(slices: list[Any]) -> float | None:
     if len(slices) > 1:
-        return float(np.median(np.diff([_position(one) for one in slices])))
+        return float(np.median(np.diff([_position(slice_) for slice_ in slices])))
     first = slices[0]
     stated = first.get("SpacingBetweenSlices") or first.get("SliceThickness")
     return float(stated) if stated else None

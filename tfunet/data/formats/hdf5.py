@@ -14,25 +14,25 @@ def stored(path: Path) -> Stored:
     """Describe the data set from the file's header."""
     file_path, name = split_container(path)
     with h5py.File(file_path, "r") as file:
-        found = _dataset(file, name)
-        return plain(found.shape, found.dtype)
+        dataset = _dataset(file, name)
+        return plain(dataset.shape, dataset.dtype)
 
 
 def decoded(path: Path) -> tuple[Stored, np.ndarray]:
     """Return what the data set is, and all of it."""
     file_path, name = split_container(path)
     with h5py.File(file_path, "r") as file:
-        found = _dataset(file, name)
-        return plain(found.shape, found.dtype), found[()]
+        dataset = _dataset(file, name)
+        return plain(dataset.shape, dataset.dtype), dataset[()]
 
 
 def region(path: Path) -> Region | None:
     """Return the reader of boxes; None for a data set of a few chunks, which is read whole."""
     file_path, name = split_container(path)
     with h5py.File(file_path, "r") as file:
-        found = _dataset(file, name)
-        place = found.name
-        if found.chunks and num_chunks(found.shape, found.chunks) < FEWEST_PARTS:
+        dataset = _dataset(file, name)
+        place = dataset.name
+        if dataset.chunks and num_chunks(dataset.shape, dataset.chunks) < FEWEST_PARTS:
             return None
 
     def read(box: tuple[slice, ...]) -> np.ndarray:
@@ -45,7 +45,7 @@ def region(path: Path) -> Region | None:
 
 def _dataset(file: Any, name: str) -> Any:
     names: list[str] = []
-    file.visititems(lambda at, one: names.append(at) if isinstance(one, h5py.Dataset) else None)
+    file.visititems(lambda at, node: names.append(at) if isinstance(node, h5py.Dataset) else None)
     name = name.strip("/")
     if not name and len(names) == 1:
         name = names[0]

@@ -89,7 +89,7 @@ class Stored:
 
 def num_chunks(shape: Sequence[int], chunk: Sequence[int]) -> int:
     """Return how many chunks an array is stored in."""
-    return math.prod(-(-all_ // one) for all_, one in zip(shape, chunk, strict=True))
+    return math.prod(-(-length // step) for length, step in zip(shape, chunk, strict=True))
 
 
 def plain(shape: tuple[int, ...], dtype: np.dtype) -> Stored:

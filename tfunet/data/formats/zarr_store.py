@@ -54,7 +54,9 @@ def _find(path: Path) -> tuple[Any, Stored]:
     array = node[level["path"]]
     axes = [_letter(axis) for axis in images[0].get("axes", "tczyx")]
     scales = [
-        one["scale"] for one in level.get("coordinateTransformations", []) if one["type"] == "scale"
+        transform["scale"]
+        for transform in level.get("coordinateTransformations", [])
+        if transform["type"] == "scale"
     ]
     sizes = dict(zip(axes, scales[0], strict=True)) if scales else {}
     return array, Stored(
@@ -72,7 +74,7 @@ def _check_blosc(array: Any) -> None:
     if "blosc" not in str(codecs.get("compressor") or codecs.get("codecs")):
         return
     folder = Path(array.store_path.store.root) / array.store_path.path
-    chunks = [one for one in folder.rglob("*") if one.is_file() and one.name[0].isdigit()]
+    chunks = [file for file in folder.rglob("*") if file.is_file() and file.name[0].isdigit()]
     for chunk in chunks:
         with chunk.open("rb") as file:
             header = file.read(16)

@@ -1,1 +1,1 @@
-"""Plays TensorFlow's allocator through a step, so that a plan finds room. Pure but for budget."""
+"""Plays TensorFlow's allocator through a step, so that a plan finds room."""

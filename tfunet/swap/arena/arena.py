@@ -8,6 +8,7 @@ tensorflow/core/framework/bfc_allocator.h.
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from tfunet.graph.step import Trace
@@ -46,12 +47,7 @@ class Arena:
         self.used_bytes = 0
 
     def allocate(self, num_bytes: int, *, within_regions: bool = False) -> int | None:
-        """Return the address of so many bytes; None where no free block is large enough.
-
-        Args:
-            num_bytes: Bytes asked for.
-            within_regions: Whether no new region may be taken for it.
-        """
+        """Return the address of so many bytes, `within_regions` or not; None without room."""
         if not num_bytes:
             return NOWHERE
         wanted = -(-num_bytes // ALIGNMENT) * ALIGNMENT
@@ -90,12 +86,7 @@ class Arena:
         self.give(size, address)
 
     def extend(self, num_bytes: int, *, at_once: bool = False) -> None:
-        """Take regions until they have so many bytes, or the limit.
-
-        Args:
-            num_bytes: Bytes of all regions together.
-            at_once: Whether what is left is taken in one piece.
-        """
+        """Take regions until they have `num_bytes` together, or the limit; `at_once` as one."""
         while self._limit - self._left < min(num_bytes, self._limit):
             self._extend(self._left if at_once else ALIGNMENT)
 
@@ -133,36 +124,42 @@ class Arena:
         del self._starts[address + size]
 
 
-def at_start(
-    limit_bytes: int,
-    *,
-    first_bytes: int,
-    resident: Sequence[int],
-    more_bytes: int,
-    hole_bytes: int = 0,
-    cut_bytes: int = 0,
-) -> Arena:
-    """Return the arena of a device before a step.
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The memory of a device as a step finds it.
 
     Args:
-        limit_bytes: What the allocator has.
         first_bytes: The part that it took in small regions, before it took the rest in one.
-        resident: Bytes of each variable.
-        more_bytes: Bytes of all else that is in memory.
-        hole_bytes: Free bytes between the variables and all else.
-        cut_bytes: See `Arena`.
+        more_bytes: Bytes of all else in memory, such as the batch.
+        pieces: Bytes of each free piece, the largest last; empty where they are not known
+            (`device_memory.free_pieces`).
     """
-    arena = Arena(limit_bytes, cut_bytes=cut_bytes)
+
+    limit_bytes: int
+    first_bytes: int = 0
+    resident: Sequence[int] = ()
+    more_bytes: int = 0
+    pieces: Sequence[int] = ()
+
+    @property
+    def step_bytes(self) -> int:
+        """The bytes that are left for a step."""
+        return max(0, self.limit_bytes - sum(self.resident) - self.more_bytes)
+
+
+def at_start(memory: Memory, *, hole_bytes: int = 0, cut_bytes: int = 0) -> Arena:
+    """Return the arena of a device before a step, with a hole between variables and all else."""
+    arena = Arena(memory.limit_bytes, cut_bytes=cut_bytes)
     later = []
-    arena.extend(first_bytes)
-    for num_bytes in resident:
+    arena.extend(memory.first_bytes)
+    for num_bytes in memory.resident:
         if arena.allocate(num_bytes, within_regions=True) is None:
             later.append(num_bytes)
-    arena.extend(limit_bytes, at_once=True)
+    arena.extend(memory.limit_bytes, at_once=True)
     if None in [arena.allocate(num_bytes) for num_bytes in later]:
         arena.fill()
     hole = arena.allocate(hole_bytes)
-    if arena.allocate(more_bytes) is None:
+    if arena.allocate(memory.more_bytes) is None:
         arena.fill()
     arena.free(hole)
     return arena
@@ -199,12 +196,9 @@ class Request(NamedTuple):
 def requests(
     trace: Trace, actions: Sequence[Action], blocks: Mapping[int, Sequence[int]]
 ) -> list[Request]:
-    """Return what a step asks of an allocator, in order, without scalars, which always fit.
+    """Return what a cut step asks of an allocator, in order, without scalars, which always fit.
 
-    Args:
-        trace: The step, cut as it will run.
-        actions: Its actions.
-        blocks: Bytes that an op needs while it runs and that no tensor shows, by its index.
+    `blocks` are the bytes that an op needs while it runs and that no tensor shows, by its index.
     """
     compressed = of_compressed(trace, actions).tolist()
     asked = []
@@ -236,10 +230,8 @@ def plays(arena: Arena, asked: Sequence[Request]) -> bool:
 def failing(arena: Arena, asked: Sequence[Request], *, least_bytes: int = 0) -> int | None:
     """Return the first action of a step for which an arena has no room; None where it has.
 
-    Args:
-        arena: From `at_start`; it is used up.
-        asked: What the step asks, from `requests`. It is played through twice.
-        least_bytes: Smaller requests count as met even where there is no room.
+    `asked`, from `requests`, is played through twice, and `arena` is used up. Requests of less than
+    `least_bytes` count as met even where there is no room.
     """
 
     def allocate(num_bytes: int) -> int | None:

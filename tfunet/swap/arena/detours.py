@@ -97,18 +97,14 @@ def find(
     *,
     limit_bytes: int,
 ) -> list[Detour]:
-    """Return detours with which a step finds room, or gets further.
+    """Return detours with which a cut step finds room, or gets further.
 
     At the first action without room, the detour is taken that gives room in most arenas: of a
     tensor that is not read there, or of those that are, which come back at once, one beside the
     other. Where neither gives room, the largest unread tensor leaves, and the search goes on.
 
-    Args:
-        trace: The step, cut as it will run.
-        actions: Its actions.
-        blocks: See `tfunet.swap.arena.arena.requests`.
-        arenas: Functions that make the memory that the step may find; each should have room.
-        limit_bytes: What the allocator has.
+    `arenas` make the memory that the step may find; each should have room. For `blocks` see
+    `tfunet.swap.arena.arena.requests`.
     """
     search = _Search(trace, actions, blocks, limit_bytes)
     detours: list[Detour] = []
@@ -126,10 +122,8 @@ def _further(
     arenas: Sequence[Callable[[], Arena]],
     places: Sequence[int | None],
 ) -> list[Detour] | None:
-    """Return detours that give room in most of the arenas that had none. Failing that, add the
-    largest tensor in the way; None where there is none.
-
-    `places` is what `_Search.failing` gives for the arenas.
+    """Return detours that give room in most of the arenas that had none, at `places`. Failing that,
+    add the largest tensor in the way; None where there is none.
     """
     largest: list[Detour] | None = None
     for place in sorted({place for place in places if place is not None}):
@@ -203,15 +197,8 @@ def movable(
     *,
     least_bytes: int,
 ) -> tuple[list[Detour], list[Detour]]:
-    """Return the detours that tensors on the device can take before an action: of those that it
-    does not read, and of those that it reads, the largest first.
-
-    Args:
-        trace: The step, cut as it will run.
-        actions: Its actions.
-        detours: Detours that are taken already.
-        place: The place of the action.
-        least_bytes: Smaller tensors stay.
+    """Return the detours that tensors of at least `least_bytes` can take before the action at
+    `place`: of those that it does not read, and of those that it reads, the largest first.
     """
     placed = list(_with_places(trace, actions, detours))
     begin = next(at for at, (_, action_place) in enumerate(placed) if action_place == place)

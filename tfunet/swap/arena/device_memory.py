@@ -1,14 +1,73 @@
-"""What a device's memory holds before a step: variables, the batch, and all else in use."""
+"""A device's memory before a step: the budget, what it holds, and the pieces that are free."""
 
+import contextlib
+import functools
 from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
+from tfunet.config.amount import MIB, parse
 from tfunet.graph import reader
 from tfunet.graph.step import Trace
 from tfunet.machine import device
-from tfunet.swap.arena.memory import Memory
+from tfunet.swap.arena.arena import ALIGNMENT, FIRST_REGION_BYTES, Memory
+
+# How many scalars have a place of their own.
+SCALARS = 2**11
+_BETWEEN_SCALARS: list[tf.Tensor] = []
+# Smaller pieces are not looked for, nor those below this share of the free memory.
+LEAST_BYTES, LEAST_SHARE = 2**16, 1 / 2048
+# This share and so many blocks stay free, since TensorFlow tries for ten seconds to allocate what
+# does not fit. Nothing is looked for where there are fewer blocks.
+LEFT_SHARE, LEAST_BLOCKS = 1 / 16, 64
+
+
+def in_bytes(budget: str | float) -> int:
+    """Return the bytes of a budget on each device; ValueError if it has no limit to go by."""
+    wanted = parse(budget)
+    if isinstance(wanted, int):
+        return wanted
+    limit = device.device_bytes()
+    if limit is None:
+        raise ValueError(
+            f"swap budget {budget!r} depends on the device's memory, and a CPU has no limit of its "
+            "own. Give an amount such as '4GiB', or cap TensorFlow's allocator with "
+            "TF_CPU_ALLOCATOR_USE_BFC=true and TF_CPU_BFC_MEM_LIMIT_IN_MB."
+        )
+    return limit if wanted is None else int(limit * wanted)
+
+
+def join_regions() -> int:
+    """Make TensorFlow's capped allocator of a CPU take the rest of its memory in one piece.
+
+    It takes memory in regions, each twice the size of the one before, and no tensor spans two of
+    them. Returns the bytes that it had taken before; 0 on a GPU, whose memory is one region. Only
+    the first call in a process does anything.
+    """
+    cap = device.cpu_cap()
+    return 0 if cap is None else _join_regions(cap)
+
+
+@functools.cache
+def _join_regions(limit: int) -> int:
+    # Scalars, which may stay for ever, get gaps of their own: anywhere else they would cut free
+    # memory into pieces.
+    with tf.device("CPU:0"):
+        small = [tf.raw_ops.Empty(shape=[ALIGNMENT], dtype=tf.uint8) for _ in range(2 * SCALARS)]
+    _BETWEEN_SCALARS.extend(small[::2])
+    del small
+    used = device.used_bytes()
+    taken, region = 0, FIRST_REGION_BYTES
+    while taken < (1 if used is None else used[1]):
+        taken, region = taken + region, 2 * region
+    while taken < limit:
+        # If this does not fit, after TensorFlow's 10 seconds of trying, there was another region.
+        with contextlib.suppress(tf.errors.ResourceExhaustedError), tf.device("CPU:0"):
+            tf.raw_ops.Empty(shape=[(limit - taken) // MIB, MIB], dtype=tf.uint8)
+            break
+        taken, region = taken + region, 2 * region
+    return min(taken, limit)
 
 
 def of_model(
@@ -18,15 +77,7 @@ def of_model(
     trace: Trace,
     handles: Sequence[tf.Tensor],
 ) -> Memory:
-    """Return the memory of a device before a step.
-
-    Args:
-        model: The model, whose variables are in memory.
-        limit_bytes: The budget.
-        first_bytes: See `tfunet.swap.arena.arena.at_start`.
-        trace: The step. Tensors that none of its ops makes are its batch.
-        handles: The tensors behind the trace's indices.
-    """
+    """Return a device's memory before a step; tensors that none of its ops makes are the batch."""
     resident = variable_bytes(model)
     batch_bytes = sum(
         reader.num_bytes(handle)
@@ -44,11 +95,11 @@ def of_model(
 def more_bytes(resident: Sequence[int], limit_bytes: int) -> int:
     """Return the bytes of the budget in use beside variables; 0 where the allocator keeps no
     account."""
-    device_bytes = device.device_bytes()
-    used = device.used_bytes() if device_bytes is not None else None
-    if device_bytes is None or used is None:
+    most = device.device_bytes()
+    used = device.used_bytes() if most is not None else None
+    if most is None or used is None:
         return 0
-    return max(0, used[0] - sum(resident) - max(0, device_bytes - limit_bytes))
+    return max(0, used[0] - sum(resident) - max(0, most - limit_bytes))
 
 
 def resident_bytes(model: keras.Model) -> int:
@@ -61,3 +112,52 @@ def variable_bytes(model: keras.Model) -> list[int]:
     optimizer = getattr(model, "optimizer", None)
     optimizer = optimizer.variables if optimizer else ()
     return [reader.num_bytes(variable.value) for variable in (*model.variables, *optimizer)]
+
+
+def free_pieces() -> tuple[int, ...]:
+    """Return the bytes, or little less, of each free piece of a capped CPU's memory, the largest
+    last.
+
+    Allocates blocks, never written to, until little is left, and reads their addresses; TensorFlow
+    fills the smallest pieces first. Empty on a GPU, and where there is no cap, where the allocator
+    keeps no account, or where little is free or only in small pieces.
+    """
+    cap, used = device.cpu_cap(), device.used_bytes()
+    if cap is None or used is None:
+        return ()
+    # The gaps between scalars only have room for scalars.
+    free = cap - used[0] - SCALARS * ALIGNMENT
+    block = int(max(LEAST_BYTES, free * LEAST_SHARE)) // ALIGNMENT * ALIGNMENT
+    number = int(free * (1 - LEFT_SHARE)) // block - LEAST_BLOCKS
+    if number < LEAST_BLOCKS:
+        return ()
+    with tf.init_scope(), tf.device("CPU:0"), device.uncounted():
+        try:
+            pieces = _pieces(_addresses(block, number), block)
+            # The rest of each piece, too small for a block, is free as well.
+            pieces[-1] += max(0, free - block * len(pieces) - sum(pieces))
+            # Fails if the rest lies in many small pieces instead.
+            _addresses(pieces[-1], 1)
+        except tf.errors.ResourceExhaustedError:
+            return ()
+    return tuple(sorted(pieces))
+
+
+def _addresses(num_bytes: int, number: int) -> list[int]:
+    """Return the addresses of so many blocks, allocated together and freed again."""
+    shape = tf.constant([num_bytes // ALIGNMENT, ALIGNMENT])
+    blocks = [tf.raw_ops.Empty(shape=shape, dtype=tf.uint8) for _ in range(number)]
+    # The memory itself: `numpy()` would copy it.
+    return [block._numpy().__array_interface__["data"][0] for block in blocks]
+
+
+def _pieces(addresses: list[int], block: int) -> list[int]:
+    pieces: list[int] = []
+    end = None
+    for address in addresses:
+        if address == end:
+            pieces[-1] += block
+        else:
+            pieces.append(block)
+        end = address + block
+    return pieces

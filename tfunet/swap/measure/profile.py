@@ -10,16 +10,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfunet.graph import op_times
 from tfunet.graph.clock import Clock
-from tfunet.graph.op_scratch import unrolled_bytes
-from tfunet.graph.op_times import AHEAD_SHARE, Kind, Taken, signature, take, tiny_seconds
 from tfunet.graph.reader import num_bytes
 from tfunet.graph.slabs import Slabs
 from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, SHAPE_READERS, Trace, root
 from tfunet.machine.device import free_bytes
 from tfunet.swap.measure import slab_times
-from tfunet.swap.plan.chains import Chain, copied_seconds
 from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.slab_chains import Chain, copied_seconds
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.storage.host import Tier
 
@@ -60,17 +59,18 @@ def measure(
     known = {} if known is None else known
     keys, kinds = _kinds(trace, ops)
     able = {key: kind for key, kind in kinds.items() if kind is not None and key[0] not in known}
-    timed = dict(zip(able, take(list(able.values())), strict=True))
+    timed = dict(zip(able, op_times.take(list(able.values())), strict=True))
     for key, taken in timed.items():
         if taken is not None:
             known.setdefault(key[0], taken)
     timed |= {key: known[key[0]] for key in kinds if key not in able and key[0] in known}
-    tiny, rate = tiny_seconds(), _bytes_per_second()
+    tiny, rate = op_times.tiny_seconds(), _bytes_per_second()
     seconds, scratch = [], {}
     is_limited = free_bytes() is not None
     for index, (op, key) in enumerate(zip(ops, keys, strict=True)):
-        taken = timed.get(key) or Taken(
-            seconds=tiny + _moved(op) / rate, scratch_bytes=unrolled_bytes(op) if is_limited else 0
+        taken = timed.get(key) or op_times.Taken(
+            seconds=tiny + _moved(op) / rate,
+            scratch_bytes=op_times.unrolled_bytes(op) if is_limited else 0,
         )
         seconds.append(0.0 if _is_free(op) else max(taken.seconds, tiny))
         if taken.scratch_bytes:
@@ -89,11 +89,13 @@ def measure(
     return costs, scratch
 
 
-def _kinds(trace: Trace, ops: Sequence[tf.Operation]) -> tuple[list[Any], dict[Any, Kind | None]]:
+def _kinds(
+    trace: Trace, ops: Sequence[tf.Operation]
+) -> tuple[list[Any], dict[Any, op_times.Kind | None]]:
     """Return a key for each op, None where it is not timed, and by key the kind of op to time, None
     where it does not fit."""
     keys: list[Any] = []
-    kinds: dict[Any, tuple[Kind, Slabs | None]] = {}
+    kinds: dict[Any, tuple[op_times.Kind, Slabs | None]] = {}
     readers = _last_readers(trace)
     for index, (op, described, fresh) in enumerate(
         zip(ops, trace.ops, _fresh(trace, ops), strict=True)
@@ -106,12 +108,12 @@ def _kinds(trace: Trace, ops: Sequence[tf.Operation]) -> tuple[list[Any], dict[A
         is_held = op.type in IN_PLACE and not any(
             readers[root(trace, tensor)] == index for tensor in described.inputs
         )
-        key = (signature(op), is_held, fresh)
+        key = (op_times.signature(op), is_held, fresh)
         keys.append(key)
-        kinds.setdefault(key, (Kind(op, is_held=is_held, fresh=fresh), described.slabs))
+        kinds.setdefault(key, (op_times.Kind(op, is_held=is_held, fresh=fresh), described.slabs))
     counts = Counter(keys)
     free = free_bytes()
-    free = None if free is None else int(free * (1 - AHEAD_SHARE))
+    free = None if free is None else int(free * (1 - op_times.AHEAD_SHARE))
     return keys, {
         key: _that_fits(kind._replace(times=counts[key]), slabs, free)
         for key, (kind, slabs) in kinds.items()
@@ -119,7 +121,6 @@ def _kinds(trace: Trace, ops: Sequence[tf.Operation]) -> tuple[list[Any], dict[A
 
 
 def with_slabs(
-    trace: Trace,
     cut: Cut,
     ops: Sequence[tf.Operation],
     tier: Tier,
@@ -133,28 +134,28 @@ def with_slabs(
     slabs. For `known` see `measure`. Call it where ops run at once (`tf.init_scope`).
     """
     known = {} if known is None else known
-    keys = {last: slab_times.signature_of(trace, cut, ops, last) for last in cut.chains}
+    keys = {last: slab_times.signature_of(cut, ops, last) for last in cut.chains}
     free = free_bytes()
     wanted = {
         key: last
         for last, key in keys.items()
         if key not in known and (free is None or _chain_fits(cut.chains[last], ops, free))
     }
-    timed = slab_times.seconds_of_slabs(trace, cut, ops, type(tier), list(wanted.values()))
+    timed = slab_times.seconds_of_slabs(cut, ops, type(tier), list(wanted.values()))
     known |= {key: timed[last] for key, last in wanted.items() if last in timed}
     seconds: dict[int, float] = {}
     for last, chain in cut.chains.items():
         if keys[last] in known:
             kept = cut.kept[last]
             # Tensors that come back whole do so after the slabs.
-            copied = copied_seconds(trace, chain, kept, cut.split.union(kept), costs)
+            copied = copied_seconds(cut.whole, chain, kept, cut.split.union(kept), costs)
             parts = [0.0 if _is_free(ops[at]) else costs.op_seconds[at] for at in chain.ops]
             rest = max(0.0, known[keys[last]] - copied) / (sum(parts) or 1.0)
             seconds |= {at: rest * part for at, part in zip(chain.ops, parts, strict=True)}
     return replace(costs, slab_seconds=seconds)
 
 
-def _that_fits(kind: Kind, slabs: Slabs | None, free: int | None) -> Kind | None:
+def _that_fits(kind: op_times.Kind, slabs: Slabs | None, free: int | None) -> op_times.Kind | None:
     """Return a slab of an op that does not fit in the device's free memory; None where it has none.
 
     Trying and catching TensorFlow's error is not safe: oneDNN ends the process.
@@ -173,11 +174,10 @@ def _that_fits(kind: Kind, slabs: Slabs | None, free: int | None) -> Kind | None
 
 def _fits_surely(op: tf.Operation, free: int, share: float = 1.0) -> bool:
     """Return whether a share of an op's rows fits with the scratch that is known."""
-    return share * _moved(op) + unrolled_bytes(op, share) <= SURE_SHARE * free
+    return share * _moved(op) + op_times.unrolled_bytes(op, share) <= SURE_SHARE * free
 
 
 def _chain_fits(chain: Chain, ops: Sequence[tf.Operation], free: int) -> bool:
-    """Return whether each op of a chain fits with the scratch that is known, for one slab."""
     share = min(1.0, chain.height / chain.rows)
     return all(_fits_surely(ops[at], free, share) for at in chain.ops)
 
@@ -265,10 +265,7 @@ def _cast_bytes_per_second(compression: str) -> float:
 
 @functools.cache
 def _link(kind: type[Tier]) -> tuple[float, float, float]:
-    """Return the seconds that a copy takes to start, and the bytes per second to the host and back.
-
-    Measured once in a process.
-    """
+    """Return the seconds that a copy takes to start, and bytes per second to the host and back."""
     tier, clock = kind(), Clock()
 
     def copies(

@@ -9,7 +9,7 @@ from tfunet.graph.clock import Clock
 from tfunet.graph.op_times import MOST_OUT_OF_MEMORY, REFUSALS, made_up_numbers, repeated, signature
 from tfunet.graph.static_values import known_value
 from tfunet.graph.step import Trace
-from tfunet.swap.plan.chains import Chain, outputs_of, reached_inputs
+from tfunet.swap.plan.slab_chains import Chain, outputs_of, reached_inputs
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.rewrite.slab_graph import in_slabs
 from tfunet.swap.storage.host import Rows, Tier
@@ -19,11 +19,7 @@ IN_A_ROW = 4
 
 
 def seconds_of_slabs(
-    trace: Trace,
-    cut: Cut,
-    ops: Sequence[tf.Operation],
-    tier: type[Tier],
-    lasts: Sequence[int],
+    cut: Cut, ops: Sequence[tf.Operation], tier: type[Tier], lasts: Sequence[int]
 ) -> dict[int, float]:
     """Return the time of all slabs of each chain, measured on a few of them.
 
@@ -31,13 +27,6 @@ def seconds_of_slabs(
     of its neighbours, too, small ops are less efficient, and a copy among them takes longer to
     start than one that follows another. Chains that cannot be run on made-up numbers, or find no
     room, are left out. Call it where ops run at once (`tf.init_scope`).
-
-    Args:
-        trace: The step before it was cut.
-        cut: The cut step.
-        ops: The ops of its graph.
-        tier: Where split tensors lie.
-        lasts: The last op of each chain to time.
     """
     seconds: dict[int, float] = {}
     parts = [lasts] if lasts else []
@@ -45,7 +34,7 @@ def seconds_of_slabs(
     while parts and out_of_memory < MOST_OUT_OF_MEMORY:
         part = parts.pop()
         try:
-            seconds |= _seconds(trace, cut, ops, tier, part)
+            seconds |= _seconds(cut, ops, tier, part)
         except REFUSALS as error:
             out_of_memory += isinstance(error, tf.errors.ResourceExhaustedError)
             half = len(part) // 2
@@ -53,9 +42,9 @@ def seconds_of_slabs(
     return seconds
 
 
-def signature_of(trace: Trace, cut: Cut, ops: Sequence[tf.Operation], last: int) -> Any:
+def signature_of(cut: Cut, ops: Sequence[tf.Operation], last: int) -> Any:
     """Return a signature of a chain; chains that take the same time have the same."""
-    chain = cut.chains[last]
+    trace, chain = cut.whole, cut.chains[last]
     numbers: dict[int, int] = {}
 
     def numbered(tensors: Sequence[int], marked: Collection[int]) -> tuple[tuple[int, bool], ...]:
@@ -73,14 +62,10 @@ def signature_of(trace: Trace, cut: Cut, ops: Sequence[tf.Operation], last: int)
 
 
 def _seconds(
-    trace: Trace,
-    cut: Cut,
-    ops: Sequence[tf.Operation],
-    tier: type[Tier],
-    lasts: Sequence[int],
+    cut: Cut, ops: Sequence[tf.Operation], tier: type[Tier], lasts: Sequence[int]
 ) -> dict[int, float]:
     clock = Clock()
-    reads = [_read(trace, cut.chains[last], ops) for last in lasts]
+    reads = [_read(cut.whole, cut.chains[last], ops) for last in lasts]
     used = {handle.dtype for read in reads for _, handle in read.values()}
     dtypes = [tf.float32, *(used - {tf.float32})]
 
@@ -90,7 +75,7 @@ def _seconds(
         host = tier()
         previous = clock.warm(numbers[0])
         for last in lasts:
-            previous = _timed(trace, cut, ops, host, last, clock, made_up, previous)
+            previous = _timed(cut, ops, host, last, clock, made_up, previous)
         with tf.control_dependencies([previous]):
             return tf.zeros(())
 
@@ -122,7 +107,6 @@ def _read(
 
 
 def _timed(
-    trace: Trace,
     cut: Cut,
     ops: Sequence[tf.Operation],
     tier: Tier,
@@ -131,8 +115,7 @@ def _timed(
     made_up: Mapping[tf.DType, tf.Tensor],
     previous: tf.Operation,
 ) -> tf.Operation:
-    """Return the op after which some slabs of a chain have been timed."""
-    chain = cut.chains[last]
+    trace, chain = cut.whole, cut.chains[last]
     slabs = _in_a_row(chain.slabs)
     rows: dict[int, Rows] = {}
     given: dict[int, tf.Tensor] = {}
@@ -194,7 +177,6 @@ def _filled(
     reached: Sequence[tuple[int, int]],
     made_up: Mapping[tf.DType, tf.Tensor],
 ) -> tf.Operation:
-    """Return the op after which rows outside of the device are filled."""
     previous: list[tf.Operation] = []
     for first, last in reached:
         with tf.control_dependencies(previous):

@@ -18,15 +18,12 @@ class Costs:
 
     Args:
         op_seconds: Time of each op of the trace.
-        out_bytes_per_second: Speed of copies from device to host.
-        in_bytes_per_second: Speed of copies from host to device.
         copy_seconds: Time that a copy takes to start, whatever its size.
         slab_seconds: Measured time of ops in slabs, all slabs together, by the op's index.
         bytes_per_second: Speed at which an op reads and writes that only moves numbers.
         copies_overlap: Whether copies run beside computation, one in each direction.
         cast_bytes_per_second: Speed of casts to and from the compressed type, in bytes of the
             uncompressed tensor.
-        tiers: Room for swapped tensors.
         on_disk: Indices of the tensors that go on to the disk and back; see `placed`.
     """
 
@@ -54,10 +51,6 @@ class Costs:
         if tensor in self.on_disk:
             seconds += num_bytes / self.tiers.disk_in_bytes_per_second
         return seconds
-
-    def moved_seconds(self, num_bytes: int) -> float:
-        """Return the time of an op that only reads and writes so many bytes on the device."""
-        return num_bytes / self.bytes_per_second
 
     def leaving_seconds(self, trace: Trace, tensor: int) -> float:
         """Return the time from when a swapped tensor was made to when its memory is free."""

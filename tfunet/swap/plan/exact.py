@@ -49,24 +49,19 @@ def without_compared(trace: Trace) -> Trace:
     }
     if not all_swapped:
         return trace
-    return uncompressed(trace, compared(trace, split.cut(trace, ()), all_swapped))
+    return uncompressed(trace, compared(split.cut(trace, ()), all_swapped))
 
 
-def compared(trace: Trace, cut: split.Cut, decisions: Mapping[int, Decision]) -> frozenset[int]:
+def compared(cut: split.Cut, decisions: Mapping[int, Decision]) -> frozenset[int]:
     """Return the compressed tensors that an op compares with another tensor, directly or after
     something was recomputed from them.
-
-    Args:
-        trace: The step before it was cut.
-        cut: The cut step.
-        decisions: See `tfunet.swap.plan.schedule.schedule`.
     """
     tensors = cut.trace.tensors
     if not any(tensors[tensor].compressed_bytes for tensor in decisions):
         return frozenset()
     comparing = {index for index, op in enumerate(cut.trace.ops) if op.kind in COMPARING}
     for last, chain in cut.chains.items():
-        if any(trace.ops[index].kind in COMPARING for index in chain.ops):
+        if any(cut.whole.ops[index].kind in COMPARING for index in chain.ops):
             comparing.add(last)
     # The compressed tensors that the numbers of each copy come from.
     sources: dict[Copy, frozenset[int]] = {}

@@ -1,10 +1,10 @@
 """Which swapped tensors lie in host memory and which on a disk. Pure."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from tfunet.graph.step import Trace
-from tfunet.swap.plan.plan import Decision, Plan
+from tfunet.swap.plan.plan import Decision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +15,6 @@ class Tiers:
         host_bytes: Limit on host memory; None for no limit.
         disk_bytes: Limit on the disk, which takes what does not fit in host memory; 0 without a
             disk, None for no limit.
-        disk_out_bytes_per_second: Speed of copies from host memory to the disk.
-        disk_in_bytes_per_second: Speed of copies from the disk to host memory.
     """
 
     host_bytes: int | None = None
@@ -55,23 +53,6 @@ class Tiers:
     def has_room(self, trace: Trace, on_disk: Collection[int]) -> bool:
         """Whether the disk has room for these tensors."""
         return self.disk_bytes is None or swapped_bytes(trace, on_disk) <= self.disk_bytes
-
-
-def with_advice(planned: Callable[[Tiers], Plan], tiers: Tiers) -> Plan:
-    """Return the plan for the tiers; where they keep it from its budget, with the host memory that
-    would help.
-
-    Args:
-        planned: Returns the plan for given tiers.
-        tiers: The room that there is.
-    """
-    plan = planned(tiers)
-    if tiers.host_bytes is None or plan.peak_bytes <= plan.budget_bytes:
-        return plan
-    wanted = planned(replace(tiers, host_bytes=None))
-    if wanted.peak_bytes >= plan.peak_bytes:
-        return plan
-    return replace(plan, wanted_host_bytes=wanted.host_bytes, wanted_peak_bytes=wanted.peak_bytes)
 
 
 def swapped_in(decisions: Mapping[int, Decision]) -> set[int]:

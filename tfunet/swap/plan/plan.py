@@ -75,9 +75,6 @@ class DeviceSection:
     """Device memory, as predicted.
 
     Args:
-        budget_bytes: What the plan was made for.
-        peak_bytes: The most in use at once.
-        unlimited_peak_bytes: The same with every tensor kept.
         finds_room: TensorFlow's allocator is played through a step several times, within the budget
             of the whole training. This is the share of times when it had room.
         is_placed: Whether that was done, so that the step has to run in the order that was played:
@@ -97,11 +94,8 @@ class DiagnosisSection:
 
     Args:
         floor_bytes: The largest working set of one op; no plan needs less.
-        floor_op: That op's name.
-        peak_op: The op that runs, or the tensor that is copied, when most memory is in use.
         peak_tensors: Bytes of the largest tensors that are held then, by name.
         obstacles: If the budget is not met: the ops that alone need more, with their bytes.
-        advice: What would help then.
     """
 
     floor_bytes: int = 0
@@ -117,7 +111,6 @@ class HostSection:
     """Host memory, disk and copies of a step, as predicted.
 
     Args:
-        host_bytes: Host memory for the tensors that are swapped or split.
         disk_bytes: Room for those on disk. A step writes and reads as many bytes.
         out_bytes: Copied from device to host, also what goes on to the disk.
         in_bytes: Copied from host to device.
@@ -143,8 +136,6 @@ class TimeSection:
     """Time of a step, as predicted; 0 where no op was timed.
 
     Args:
-        step_seconds: The whole step.
-        unlimited_step_seconds: The same with every tensor kept.
         repeat_seconds: The part in which ops are run again.
         copy_seconds: All copies, hidden behind computation or not.
         exposed_seconds: The part in which the step waits for copies.
@@ -164,12 +155,9 @@ class TimeSection:
 
 @dataclass(frozen=True, kw_only=True)
 class PictureSection:
-    """What pictures and tables show beside the totals.
-
-    Args:
-        curve: Memory in use over the step, as predicted: (seconds, bytes) wherever it changes.
-        unlimited_curve: The same with every tensor kept.
-        tensor_bytes: Of the tensors in `decisions` and `split`.
+    """What pictures and tables show beside the totals: memory in use over the step, as predicted,
+    (seconds, bytes) wherever it changes, the same with every tensor kept, and the bytes of the
+    tensors in `decisions` and `split`.
     """
 
     curve: Sequence[Sequence[float]] = ()

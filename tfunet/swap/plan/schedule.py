@@ -30,11 +30,8 @@ class Action(NamedTuple):
     """One thing that happens in a step.
 
     Args:
-        kind: See above.
-        index: Index of the op, or of the tensor that is copied.
         inputs: Copies of tensors that are read: (tensor, number), where 0 is the one that its op
             made, 1 the one that the backward pass got back, and so on if it gets back several.
-        outputs: Copies that are made.
     """
 
     kind: Kind
@@ -51,7 +48,6 @@ def schedule(
     """Return the actions of a step in order.
 
     Args:
-        trace: The step.
         decisions: For tensors of the forward pass, by index. The others are kept, except inner
             tensors and views of what is given up, which are recomputed.
         copies: For swapped tensors that come back several times, by index: the number of the copy
@@ -126,12 +122,8 @@ def memory(
 
     Memory that was in use before the step (variables, the batch) does not count. A compressed
     tensor is there in both forms when its copy to the host begins, and from its copy to the device
-    until it is read; its compressed form alone until the copy to the host has ended.
-
-    Args:
-        trace: The step.
-        actions: From `schedule`.
-        scratch: Bytes that an op needs while it runs and that no tensor of the trace shows.
+    until it is read; its compressed form alone until the copy to the host has ended. `scratch` are
+    the bytes that an op needs while it runs and that no tensor of the trace shows.
     """
     scratch = scratch or {}
     in_use = np.zeros(len(actions), np.int64)

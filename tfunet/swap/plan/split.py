@@ -7,22 +7,14 @@ each other on the same rows form a chain, and pass a slab on without the host.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tfunet.graph.slabs import SlabRows
-from tfunet.graph.step import Op, Trace
-from tfunet.swap.plan.chains import (
-    Chain,
-    bytes_of_slab,
-    height_of,
-    kept_rows,
-    outputs_of,
-    reached_inputs,
-    readers_of,
-    seconds_of,
-    slabs_of,
-)
+from tfunet.graph.step import Op, Trace, readers_of
+from tfunet.swap.plan import slab_chains
 from tfunet.swap.plan.costs import Costs
-from tfunet.swap.plan.placement import total_bytes
+from tfunet.swap.plan.placement import swapped_bytes, swapped_in, total_bytes
+from tfunet.swap.plan.plan import Decision
 
 # The share of the budget that the slab of one chain may take.
 SLAB_SHARE = 1 / 8
@@ -30,22 +22,31 @@ SLAB_SHARE = 1 / 8
 MOST_TRIALS = 6
 
 
+class Traffic(NamedTuple):
+    """The copies of a step, and the time of those that ops in slabs wait for."""
+
+    out_bytes: int
+    in_bytes: int
+    slab_seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cut:
     """A step some of whose tensors are split.
 
     Args:
+        whole: The step before it was cut.
         trace: The step in which each chain is one op, at the place of its last; its other ops do
             nothing. Split tensors, and those inside a chain, take no memory.
         chains: By the index of their last op.
         kept: Outputs of each chain that are put together on the host, by the chain's last op.
-        split: Tensors that are never whole on the device, by index.
         on_host: The split tensors, and others that slabs put together on the host.
         scratch: Bytes that a slab takes on the device, by the chain's last op.
     """
 
+    whole: Trace
     trace: Trace
-    chains: Mapping[int, Chain]
+    chains: Mapping[int, slab_chains.Chain]
     kept: Mapping[int, Sequence[int]]
     split: frozenset[int]
     on_host: frozenset[int]
@@ -60,18 +61,35 @@ class Cut:
             scratch[last] = self.scratch[last] + max(parts)
         return scratch
 
-    def costs(self, trace: Trace, costs: Costs) -> Costs:
-        """Return the costs of the cut step's ops, with their copies to and from the host.
-
-        `trace` and `costs` are those of the step before it was cut.
-        """
+    def costs(self, costs: Costs) -> Costs:
+        """Return the costs of the cut step's ops, with their copies to and from the host, from
+        those of the step before it was cut."""
         seconds = list(costs.op_seconds)
         for last, chain in self.chains.items():
-            seconds[last] = seconds_of(trace, chain, self.kept[last], self.split, costs)
+            seconds[last] = slab_chains.seconds_of(
+                self.whole, chain, self.kept[last], self.split, costs
+            )
             for index in chain.ops[:-1]:
                 seconds[index] = 0.0
-        tiers = costs.tiers.without(total_bytes(trace, self.on_host))
+        tiers = costs.tiers.without(total_bytes(self.whole, self.on_host))
         return replace(costs, op_seconds=seconds, tiers=tiers)
+
+    def traffic(self, decisions: Mapping[int, Decision], costs: Costs) -> Traffic:
+        """Return what is copied: swapped tensors once each way, rows that slabs share twice."""
+        slabs = [
+            copy
+            for last, chain in self.chains.items()
+            for copy in slab_chains.copies(self.whole, chain, self.kept[last], self.split)
+        ]
+        swapped = swapped_in(decisions)
+        return Traffic(
+            # Tensors that slabs put together on the host are there already.
+            out_bytes=swapped_bytes(self.trace, swapped - self.on_host)
+            + sum(num_bytes for is_out, num_bytes, _ in slabs if is_out),
+            in_bytes=swapped_bytes(self.trace, swapped)
+            + sum(num_bytes for is_out, num_bytes, _ in slabs if not is_out),
+            slab_seconds=sum(slab_chains.copy_seconds(*copy, costs) for copy in slabs),
+        )
 
 
 def splittable(trace: Trace) -> set[int]:
@@ -98,7 +116,7 @@ def _made_rows(trace: Trace, tensor: int) -> SlabRows | None:
 def _takes_rows(trace: Trace, op: int, tensor: int, readers: Mapping[int, Sequence[int]]) -> bool:
     """Whether an op that touches a tensor, and the ops it must run with, can run in slabs of it."""
     described = trace.ops[op]
-    if described.slabs is None or (tensor, None) in reached_inputs(described):
+    if described.slabs is None or (tensor, None) in slab_chains.reached_inputs(described):
         return False
     return all(_runs_with(trace, *pair) for pair in _passing_on(trace, op, readers))
 
@@ -167,8 +185,6 @@ def cut(
     """Return the step with some tensors split.
 
     Args:
-        trace: The step.
-        split: Some tensors of `splittable`.
         slab_bytes: What a slab may take, if that is possible; or of each chain, by its last op.
         heights: Instead, the height of the slabs of each chain, by its last op.
     """
@@ -176,17 +192,18 @@ def cut(
     readers = readers_of(trace)
     chains, kept, scratch = {}, {}, {}
     for ops in _chains(trace, split):
-        last, rows = ops[-1], slabs_of(trace.ops[ops[0]]).rows
+        last, rows = ops[-1], slab_chains.slabs_of(trace.ops[ops[0]]).rows
         most = slab_bytes if isinstance(slab_bytes, int) else slab_bytes[last]
-        height = (heights or {}).get(last) or height_of(trace, ops, most)
-        all_slabs = [slabs_of(trace.ops[index]) for index in ops]
+        height = (heights or {}).get(last) or slab_chains.height_of(trace, ops, most)
+        all_slabs = [slab_chains.slabs_of(trace.ops[index]) for index in ops]
         if {slabs.rows for slabs in all_slabs} != {rows} or height % all_slabs[-1].unit:
             raise ValueError(f"{trace.ops[last].name} cannot run in slabs of {height} rows.")
-        chains[last] = Chain(ops=ops, rows=rows, height=height)
-        kept[last] = kept_rows(trace, ops, readers)
-        scratch[last] = bytes_of_slab(trace, ops, height)
+        chains[last] = slab_chains.Chain(ops=ops, rows=rows, height=height)
+        kept[last] = slab_chains.kept_rows(trace, ops, readers)
+        scratch[last] = slab_chains.bytes_of_slab(trace, ops, height)
     on_host = split.union(*kept.values())
     return Cut(
+        whole=trace,
         trace=_cut(trace, split, chains, on_host),
         chains=chains,
         kept=kept,
@@ -240,7 +257,7 @@ def _joins(trace: Trace, chain: list[int], made: set[int], op: Op) -> bool:
     if slabs is None or first is None or (slabs.rows, slabs.unit) != (first.rows, first.unit):
         return False
     follows = False
-    for tensor, reach in reached_inputs(op):
+    for tensor, reach in slab_chains.reached_inputs(op):
         if tensor in made:
             made_rows = _made_rows(trace, tensor)
             if not (reach and reach.reach.is_same and made_rows and made_rows.reach.is_same):
@@ -252,7 +269,10 @@ def _joins(trace: Trace, chain: list[int], made: set[int], op: Op) -> bool:
 
 
 def _cut(
-    trace: Trace, split: frozenset[int], chains: Mapping[int, Chain], on_host: Collection[int]
+    trace: Trace,
+    split: frozenset[int],
+    chains: Mapping[int, slab_chains.Chain],
+    on_host: Collection[int],
 ) -> Trace:
     ops, tensors = list(trace.ops), list(trace.tensors)
     readers = readers_of(trace)
@@ -261,7 +281,7 @@ def _cut(
     for tensor in split:
         tensors[tensor] = replace(tensors[tensor], num_bytes=0)
     for last, chain in chains.items():
-        inside = outputs_of(trace, chain.ops)
+        inside = slab_chains.outputs_of(trace, chain.ops)
         inputs: dict[int, None] = {}
         outputs: dict[int, None] = {}
         for index in chain.ops:

@@ -26,15 +26,7 @@ from tfunet.swap.plan.schedule import Action, Copy, is_on_host, memory
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """How long a step takes.
-
-    Args:
-        step_seconds: From its first op to its last.
-        repeat_seconds: The part of it in which ops are run again.
-        exposed_seconds: The part of it in which nothing is computed because a copy is awaited.
-        copy_seconds: Time of all copies, hidden or not.
-        ends: When each action is over, (actions,), in seconds.
-    """
+    """How long a step takes, in seconds; `ends` are when each action is over, (actions,)."""
 
     step_seconds: float
     repeat_seconds: float
@@ -72,18 +64,12 @@ def timeline(trace: Trace, actions: Sequence[Action], costs: Costs) -> Timeline:
 
 
 class _Link:
-    """The copies of a step between device and host; see `timeline`.
-
-    Attributes:
-        swapped: The tensors that are swapped.
-        seconds: Time of all copies so far.
-        arriving: When each copy is back on the device.
-    """
+    """The copies of a step between device and host; see `timeline`."""
 
     def __init__(self, trace: Trace, actions: Sequence[Action], costs: Costs) -> None:
         self.swapped = {action.index for action in actions if action.kind == "out"}
-        self.seconds = 0.0
-        self.arriving: dict[Copy, float] = {}
+        self.seconds = 0.0  # of all copies so far
+        self.arriving: dict[Copy, float] = {}  # when each copy is back on the device
         self._trace = trace
         self._costs = costs
         self._leaving: dict[int, float] = {}  # when each tensor is on the host
@@ -136,12 +122,8 @@ class _Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Moves:
-    """Where the copies of a step stand: tensor to the op (by index) right after which.
-
-    Args:
-        awaited: Where the step waits for a tensor's copy to the host.
-        fetched: Where a tensor's first copy to the device begins.
-        fetched_again: Where its other copies begin, by tensor and number.
+    """Where the copies of a step stand: tensor to the op (by index) right after which it is awaited
+    on the host or fetched; further copies by tensor and number.
     """
 
     awaited: Mapping[int, int]
@@ -208,7 +190,6 @@ class _Points(NamedTuple):
     """The ops of a step in order, each a point after which a copy can stand.
 
     Args:
-        ops: The index of each op.
         use: The most bytes in use at each: while it runs, with what is repeated or copied just
             before it, (points,).
         ends: When each ends, if nothing waits for copies.

@@ -39,14 +39,9 @@ PLACES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A tensor that two plans treat differently.
+    """A tensor that two plans treat differently; its size is 0 if neither plan tells.
 
-    Args:
-        name: In the graph, without the name of a replica.
-        num_bytes: Its size; 0 if neither plan tells.
-        first: Under the first plan: "keep", "swap", "swap to disk", "recompute" or "split"; if it
-            is swapped in fewer bits, "swap as bfloat16".
-        second: The same under the second plan.
+    Treatments are "keep", "swap", "swap to disk", "recompute", "split", and "swap as bfloat16".
     """
 
     name: str
@@ -60,7 +55,6 @@ class Difference:
     """What two plans do differently, and what they come to.
 
     Args:
-        changes: Tensors that are treated differently, the largest first.
         moved: By the names of PLACES, how many places differ.
         figures: By the names of BYTES and SECONDS, and "measured_peak_bytes" and
             "measured_step_seconds": (of the first plan, of the second); None if not known.
@@ -149,7 +143,6 @@ def difference_text(difference: Difference) -> str:
 
 
 def _treatments(plan: Plan) -> dict[str, str]:
-    """Return what is done with each tensor that is not kept."""
     on_disk = {*plan.on_disk}
 
     def described(name: str, way: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tfunet.swap.plan.peak import largest
+from tfunet.swap.plan.diagnosis import largest
 
 if TYPE_CHECKING:
     from tfunet.timing.xplane import Allocation
@@ -21,10 +21,8 @@ class Measured:
     """The memory of one more step after the last of a run, and the time of the steps of the run.
 
     Args:
-        step_seconds: Median of the steady steps of the run; None if there is none.
         peak_bytes: The most that the ops of a step held at once of their device's memory, beyond
             what was held before; None if it was not measured.
-        why_not: Why memory was not measured; "" if it was.
         curve: Memory in use over the step: (share of its time, bytes), the peak of each of a few
             hundred parts.
         peak_op: The op that asked for the block with which the peak was reached.

@@ -64,7 +64,6 @@ def _coordinates(curve: Sequence[Sequence[float]]) -> tuple[list[float], list[fl
 
 
 def _shares(times: Sequence[float]) -> list[float]:
-    """Return times in percent of the last."""
     if times and times[-1]:
         return [100 * (time / times[-1]) for time in times]
     # In a plan that was made without measured times, all are 0.

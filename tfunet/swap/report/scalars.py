@@ -11,10 +11,8 @@ def scalars(
 ) -> Mapping[str, float]:
     """Return the bytes that a step of a replica copies, and its times and memory as planned.
 
-    Args:
-        plan: For one pass of the step.
-        measured: Adds the measured memory of a step, beyond weights and batch, if it is known.
-        num_passes: Of a step (`accumulation`), each with the copies of the plan.
+    A step has `num_passes` (`accumulation`), each with the copies of the plan. The measured memory
+    is that of a step, beyond weights and batch.
     """
     values: dict[str, float] = {
         "swap/copied_out_bytes": num_passes * plan.out_bytes,

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tfunet.config.amount import MIB
-from tfunet.swap.plan.obstacles import ALWAYS, SPLITTING
+from tfunet.swap.plan.diagnosis import ALWAYS, SPLITTING
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.measured import NOT_TOLD, Measured
 from tfunet.swap.search import tflms
@@ -124,12 +124,7 @@ def forward_line(plan: Plan, what: str) -> str:
 
 
 def out_of_memory_line(plan: Plan, *, allowed: Collection[Way] = WAYS) -> str:
-    """Return what to do when a device has no memory left in a step of this plan.
-
-    Args:
-        plan: Of the step.
-        allowed: What may be done with a tensor beside keeping it.
-    """
+    """Return what to do when a device has no memory left in a step of this plan."""
     over = over_line(plan)
     if over:
         return (
@@ -214,11 +209,8 @@ def end_line(
 ) -> str:
     """Return what a step of training took beside what was predicted; "" if nothing is known.
 
-    Args:
-        plan: Of the step.
-        resident_bytes: What the device held before it.
-        used_bytes: Of the device, at the peak; None if that is not known.
-        seconds: Median of the steady steps, and how many those are; None without any.
+    The device held `resident_bytes` before the step and `used_bytes` at its peak. `seconds` are the
+    median of the steady steps, and how many those are.
     """
     parts = []
     if used_bytes is not None:

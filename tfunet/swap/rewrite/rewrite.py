@@ -22,7 +22,7 @@ Around ops whose tensor a is swapped and b is recomputed, with --- for data, ...
   large op before; all later ops wait for "leave".
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import final
 
 import tensorflow as tf
@@ -31,6 +31,7 @@ from tfunet.graph.edits import delayed, done, identity, kept_apart, named_after,
 from tfunet.graph.regrouped import PRODUCTS, SUMS
 from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, READS, Trace, fused, root
 from tfunet.graph.window_axes import FILTER_GRADIENTS
+from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import Action, Copy, is_on_host
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.rewrite.slab_graph import SlabGraph, apart
@@ -53,38 +54,24 @@ ORDERED_BYTES = 2**16
 
 def follow(
     cut: Cut,
-    trace: Trace,
     ops: Sequence[tf.Operation],
     handles: Sequence[tf.Tensor],
+    plan: Plan,
     actions: Sequence[Action],
     *,
     tier: Tier,
     threshold_bytes: int,
-    serialized: Collection[str] = (),
-    is_placed: bool = False,
 ) -> None:
-    """Change the step's graph in place so that it runs as the schedule says; see the module.
+    """Change the step's graph in place so that it runs as a plan's schedule says; see the module.
 
-    Large ops of the forward pass run in order too, unless TensorFlow runs them as one op with a
-    neighbour or rearranges them.
-
-    Args:
-        cut: The cut step.
-        trace: The step before it was cut.
-        ops: The step's ops in the order in which they were traced.
-        handles: The tensors behind the trace's indices.
-        actions: The actions of the cut step, in order.
-        tier: Where swapped tensors go.
-        threshold_bytes: An op is large if it reads or writes a tensor of this size.
-        serialized: Names of the ops of the forward pass that run one after the other too.
-        is_placed: Whether convolutions do so too, and copies to the device if they do not run
-            beside computation. They do in any case where tensors leave to make room.
+    Large ops of the forward pass, which read or write a tensor of `threshold_bytes`, run in order
+    too, unless TensorFlow runs them as one op with a neighbour or rearranges them. If the plan is
+    placed, convolutions do so too, and copies to the device if they do not run beside computation.
+    They do in any case where tensors leave to make room.
     """
-    _read_outputs(trace, ops, handles)
-    slabs = SlabGraph(trace, cut, ops, list(handles), tier)
-    follower = _Follower(
-        cut, slabs, ops, actions, tier, threshold_bytes, frozenset(serialized), is_placed
-    )
+    _read_outputs(cut.whole, ops, handles)
+    slabs = SlabGraph(cut, ops, list(handles), tier)
+    follower = _Follower(cut, slabs, ops, plan, actions, tier, threshold_bytes)
     for place, action in enumerate(actions):
         follower.do(place, action)
 
@@ -98,11 +85,10 @@ class _Follower:
         cut: Cut,
         slabs: SlabGraph,
         ops: Sequence[tf.Operation],
+        plan: Plan,
         actions: Sequence[Action],
         tier: Tier,
         threshold_bytes: int,
-        serialized: Collection[str],
-        is_placed: bool,
     ) -> None:
         self._trace = trace = cut.trace
         self._chains = cut.chains
@@ -111,7 +97,7 @@ class _Follower:
         self._actions = actions
         self._tier = tier
         self._threshold_bytes = threshold_bytes
-        self._serialized = serialized
+        self._serialized = frozenset(plan.serialized)
         self._slabs = slabs
         self._last_forward = _last_forward_reads(trace)
         self._parts = fused(trace)
@@ -120,7 +106,7 @@ class _Follower:
         self._beside = frozenset(self._of_bias.values())  # placed where those of the weights are
         # Tensors come back in order where it was planned at which addresses they come to lie.
         self._is_placed = any(action.kind == "leave" for action in actions) or (
-            is_placed and not tier.copies_overlap
+            plan.is_placed and not tier.copies_overlap
         )
         self._in_line = self._is_placed and not tier.copies_overlap
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfunet.graph import slab_ops
 from tfunet.graph.step import SHAPE_READERS, Trace
-from tfunet.swap.plan.chains import Chain, reached_outputs, slabs_of
+from tfunet.swap.plan.slab_chains import Chain, reached_outputs, slabs_of
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.storage.host import Rows, Tier
 
@@ -14,25 +14,13 @@ from tfunet.swap.storage.host import Rows, Tier
 class SlabGraph:
     """Replaces ops of a step by the slabs of their chains.
 
-    Args:
-        trace: The step before it was cut.
-        cut: The cut step.
-        ops: The ops behind the indices of both.
-        handles: The tensors behind the indices of both. A tensor that a chain makes anew replaces
-            the old one here and in every op that reads it.
-        tier: Where split tensors go.
+    A tensor that a chain makes anew replaces the old one in `handles` and in all that read it.
     """
 
     def __init__(
-        self,
-        trace: Trace,
-        cut: Cut,
-        ops: Sequence[tf.Operation],
-        handles: list[tf.Tensor],
-        tier: Tier,
+        self, cut: Cut, ops: Sequence[tf.Operation], handles: list[tf.Tensor], tier: Tier
     ) -> None:
         self.handles = handles
-        self._trace = trace
         self._cut = cut
         self._ops = ops
         self._rows = {tensor: tier.rows(handles[tensor]) for tensor in cut.on_host}
@@ -51,14 +39,11 @@ class SlabGraph:
     ) -> tf.Operation:
         """Make a chain run in slabs, and return the op after which all of it is done.
 
-        Args:
-            chain: A chain of the cut step.
-            given: Tensors that the chain reads instead of the step's own, by index.
-            before: Ops that come first.
+        The chain reads the tensors in `given`, by index, instead of the step's own.
         """
         rows_out = {tensor: self._rows[tensor] for tensor in self._cut.kept[chain.ops[-1]]}
         after, sums = in_slabs(
-            self._trace,
+            self._cut.whole,
             self._ops,
             chain,
             chain.slabs,
@@ -88,7 +73,6 @@ class SlabGraph:
         return self._rows[tensor].read(0, self.handles[tensor].shape[1])
 
     def _replace(self, tensor: int, handle: tf.Tensor) -> None:
-        """Make every op that reads a tensor of the step read another one instead."""
         _read_instead(self.handles[tensor], handle)
         self.handles[tensor] = handle
 
@@ -114,15 +98,11 @@ def in_slabs(
     """Put slabs of a chain into the graph, one after the other.
 
     Args:
-        trace: The step before it was cut.
-        ops: The ops of its graph.
-        chain: A chain of its ops.
         slabs: First row, and the row after the last, of each slab that runs.
         given: Returns the tensor to read for one that is whole on the device, from its index and
             the tensor that the op reads now.
         rows: The rows of tensors that are not whole on the device, by index.
         rows_out: Where rows go that the chain makes, by index.
-        before: Ops that come first.
 
     Returns the ops after which all is done, and the sums over the slabs, in 32 bits or more, by
     index.
@@ -140,7 +120,8 @@ def in_slabs(
             if reach is None:
                 with tf.device(value.device):
                     # In 16 bits each slab would round the sum once more.
-                    more = tf.cast(value, _of_sums(value.dtype))
+                    is_short = value.dtype.is_floating and value.dtype.size < 4
+                    more = tf.cast(value, tf.float32 if is_short else value.dtype)
                     sums[tensor] = sums[tensor] + more if tensor in sums else more
                 after.append(sums[tensor].op)
             elif tensor in rows_out:
@@ -158,7 +139,6 @@ def _slab(
     rows: Mapping[int, Rows],
     after: Sequence[tf.Operation],
 ) -> dict[int, tf.Tensor]:
-    """Put one slab into the graph; return its part of each output of the chain's ops."""
     made: dict[int, tf.Tensor] = {}
     read: dict[tuple[int, int, int], tf.Tensor] = {}
     for index in chain.ops:
@@ -197,7 +177,6 @@ def apart(tensor: tf.Tensor) -> tf.Tensor:
 def _read(
     rows: Rows | None, whole: tf.Tensor, first: int, last: int, after: Sequence[tf.Operation]
 ) -> tf.Tensor:
-    """Return some rows, from outside of the device or from a tensor that is whole on it."""
     with tf.control_dependencies(after):
         if rows is not None:
             return rows.read(first, last)
@@ -205,10 +184,6 @@ def _read(
             rest = whole.shape.as_list()[2:]
             begin = [0, first, *(0 for _ in rest)]
             return tf.slice(whole, begin, [whole.shape[0], last - first, *rest])
-
-
-def _of_sums(dtype: tf.DType) -> tf.DType:
-    return tf.float32 if dtype.is_floating and dtype.size < 4 else dtype
 
 
 def _forget_shape_readers(tensor: tf.Tensor) -> None:

@@ -27,12 +27,7 @@ def as_planned(trace: Trace, plan: Plan) -> Trace:
 
 
 def cut_as_planned(trace: Trace, plan: Plan) -> split.Cut:
-    """Return a step cut as a plan says; ValueError if it is the plan of another step.
-
-    Args:
-        trace: From `as_planned`.
-        plan: The plan.
-    """
+    """Return a step cut as a plan says; ValueError if it is the plan of another step."""
     tensors, ops = _indices(trace)
     _check_names({*plan.split}, tensors)
     _check_names({*plan.slab_rows}, ops)
@@ -44,12 +39,7 @@ def cut_as_planned(trace: Trace, plan: Plan) -> split.Cut:
 
 
 def scheduled(trace: Trace, plan: Plan) -> list[Action]:
-    """Return the actions of a step under a plan; ValueError if it is the plan of another step.
-
-    Args:
-        trace: That of `cut_as_planned`.
-        plan: The plan.
-    """
+    """Return the actions of a step under a plan; ValueError if it is the plan of another step."""
     tensors, ops = _indices(trace)
     places = [*plan.awaited.items(), *plan.fetched.items()]
     for name, by_number in plan.fetched_again.items():
@@ -84,7 +74,6 @@ def scheduled(trace: Trace, plan: Plan) -> list[Action]:
 
 
 def _indices(trace: Trace) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the indices of the tensors, and those of the ops, by name."""
     tensors = {tensor.name: index for index, tensor in enumerate(trace.tensors)}
     return tensors, {op.name: index for index, op in enumerate(trace.ops)}
 

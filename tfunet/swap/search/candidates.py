@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tfunet.graph.step import ALIASES, Trace, root
-from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.plan import Decision
 from tfunet.swap.plan.schedule import Action
+from tfunet.swap.search.strategy import Problem
 
 # A repeated op may need repeated inputs, and so on; a longer chain costs more than a copy.
 MAX_CHAIN = 12
@@ -28,26 +28,14 @@ def may_go(trace: Trace, index: int, threshold_bytes: int) -> bool:
 class Candidates:
     """The tensors of a step that may be given up, and what giving up each of them costs.
 
-    Args:
-        trace: The step.
-        costs: Of its ops and copies.
-        allowed: What may be done with a tensor beside keeping it.
-        threshold_bytes: Smaller tensors are kept.
-        exposed: Share of a copy's time that counts as time of the step.
+    `exposed` is the share of a copy's time that counts as time of the step.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        costs: Costs,
-        allowed: Sequence[Decision],
-        threshold_bytes: int,
-        exposed: float = 1.0,
-    ) -> None:
-        self.trace = trace
-        self.costs = costs
+    def __init__(self, problem: Problem, allowed: Sequence[Decision], exposed: float = 1.0) -> None:
+        self.trace = trace = problem.trace
+        self.costs = problem.costs
         self.allowed = allowed
-        self.threshold_bytes = threshold_bytes
+        self.threshold_bytes = problem.threshold_bytes
         self.exposed = exposed
         self.roots = [root(trace, tensor) for tensor in range(len(trace.tensors))]
 

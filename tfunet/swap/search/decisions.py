@@ -1,95 +1,19 @@
 """Searches for the decisions with which a step fits its budget and is shortest. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
-from tfunet.graph.step import Trace, without_small
+from tfunet.graph.step import without_small
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.plan import Decision
-from tfunet.swap.plan.schedule import Action, memory, schedule
-from tfunet.swap.plan.timeline import Moves, Timeline, moved, overlap, timeline
+from tfunet.swap.plan.schedule import Action, schedule
 from tfunet.swap.search.candidates import Candidates
+from tfunet.swap.search.strategy import Outcome, Problem
 
 # A step of thousands of ops is not searched to the end: at most so many actions are weighed.
 SEARCHED_ACTIONS = 300_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """A step, and what it has to fit.
-
-    Args:
-        trace: The step.
-        costs: Of its ops and copies.
-        budget_bytes: For what the step itself holds.
-        threshold_bytes: Smaller tensors are kept.
-        scratch: See `tfunet.swap.plan.schedule.memory`.
-    """
-
-    trace: Trace
-    costs: Costs
-    budget_bytes: int
-    threshold_bytes: int
-    scratch: Mapping[int, int] = field(default_factory=dict)
-
-    def memory(self, actions: Sequence[Action]) -> np.ndarray:
-        """Return the bytes in use while each action runs."""
-        return memory(self.trace, actions, self.scratch)
-
-    def weigh(self, decisions: Mapping[int, Decision]) -> "Outcome":
-        """Return what decisions come to, with the copies moved as far as the budget allows."""
-        costs = self.costs.placed(self.trace, decisions)
-        actions = schedule(self.trace, decisions)
-        moves = overlap(
-            self.trace, actions, costs, budget_bytes=self.budget_bytes, scratch=self.scratch
-        )
-        return self.outcome(decisions, moves, moved(actions, moves))
-
-    def outcome(
-        self, decisions: Mapping[int, Decision], moves: Moves, actions: Sequence[Action]
-    ) -> "Outcome":
-        """Return what these actions come to, which follow from the decisions and moves."""
-        costs = self.costs.placed(self.trace, decisions)
-        return Outcome(
-            decisions=decisions,
-            moves=moves,
-            actions=actions,
-            in_use=self.memory(actions),
-            times=timeline(self.trace, actions, costs),
-            on_disk=costs.on_disk,
-        )
-
-    def badness(self, outcome: "Outcome") -> tuple[int, float]:
-        """Return what to make small: bytes over the budget first, then time."""
-        return max(0, outcome.peak_bytes - self.budget_bytes), outcome.times.step_seconds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Decisions, and what they come to.
-
-    Args:
-        decisions: For tensors, by index; what is not named is kept.
-        moves: Where the copies stand.
-        actions: What the step does, in order.
-        in_use: Bytes in use while each action runs.
-        times: How long the step takes.
-        on_disk: Swapped tensors for which host memory has no room.
-    """
-
-    decisions: Mapping[int, Decision]
-    moves: Moves
-    actions: Sequence[Action]
-    in_use: np.ndarray
-    times: Timeline
-    on_disk: frozenset[int] = frozenset()
-
-    @property
-    def peak_bytes(self) -> int:
-        """Most memory in use at once."""
-        return int(self.in_use.max(initial=0))
 
 
 def best_outcome(problem: Problem, allowed: Sequence[Decision]) -> Outcome:
@@ -123,14 +47,10 @@ def best_outcome(problem: Problem, allowed: Sequence[Decision]) -> Outcome:
 def _decisions(problem: Problem, allowed: Sequence[Decision]) -> Mapping[int, Decision]:
     outcomes = []
     for ways, exposed in _beginnings(allowed, problem.costs):
-        candidates = _candidates(problem, ways, exposed)
-        outcomes.append(problem.weigh(_enough(problem, candidates)))
+        decisions = _enough(problem, Candidates(problem, ways, exposed))
+        outcomes.append(problem.weigh(decisions))
     best = min(outcomes, key=problem.badness)
-    return _improved(problem, _candidates(problem, allowed), best)
-
-
-def _candidates(problem: Problem, allowed: Sequence[Decision], exposed: float = 1.0) -> Candidates:
-    return Candidates(problem.trace, problem.costs, allowed, problem.threshold_bytes, exposed)
+    return _improved(problem, Candidates(problem, allowed), best)
 
 
 def _beginnings(

@@ -5,18 +5,16 @@ from dataclasses import replace
 from functools import partial
 
 from tfunet.graph.step import Trace
-from tfunet.swap.arena.arena import Arena, Request, at_start, in_pieces, plays, requests
+from tfunet.swap.arena.arena import Arena, Memory, Request, at_start, in_pieces, plays, requests
 from tfunet.swap.arena.detours import find, with_detours
-from tfunet.swap.arena.memory import Memory
-from tfunet.swap.plan.chains import blocks_of_slab
-from tfunet.swap.plan.costs import Costs
-from tfunet.swap.plan.peak import at_peak
+from tfunet.swap.plan.diagnosis import at_peak
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import Action, is_on_host
-from tfunet.swap.plan.schedule import memory as memory_of
+from tfunet.swap.plan.slab_chains import blocks_of_slab
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.plan.timeline import curve, timeline
 from tfunet.swap.search.applied import as_planned, cut_as_planned, scheduled
+from tfunet.swap.search.strategy import Problem, Strategy
 
 # At most so many plans are tried: to make one takes seconds where there are thousands of ops.
 MOST_TRIALS = 10
@@ -39,14 +37,7 @@ TAKEN = (0.0, 0.0005, 0.002, 0.005, 0.01)
 
 
 def fitted(
-    trace: Trace,
-    memory: Memory,
-    make: Callable[[int], Plan],
-    scratch: Mapping[int, int],
-    costs: Costs,
-    *,
-    most_bytes: int | None = None,
-    takes_detours: bool = True,
+    problem: Problem, memory: Memory, strategy: Strategy, most_bytes: int | None = None
 ) -> Plan:
     """Return the plan with the largest budget for which TensorFlow's allocator finds room.
 
@@ -54,21 +45,13 @@ def fitted(
     between them. It is played through the step under one plan after the other, each for a smaller
     budget. If none has room, tensors that are in the way take detours (`arena.detours`), first
     under the plan with the smallest budget. If that does not help, the result is the plan that has
-    room most often, with the lowest peak.
-
-    Args:
-        trace: The step.
-        memory: Of the device.
-        make: Returns the plan for a budget in bytes.
-        scratch: See `tfunet.swap.plan.schedule.memory`.
-        costs: Of the step.
-        most_bytes: Budget to begin with instead of all that a step has.
-        takes_detours: Whether tensors may take detours.
+    room most often, with the lowest peak. The first budget is `most_bytes`, or all that a step has.
     """
+    trace, scratch = problem.trace, problem.scratch
     tried: list[Plan] = []
     budget_bytes = memory.step_bytes if most_bytes is None else most_bytes
     while len(tried) < MOST_TRIALS:
-        plan = make(budget_bytes)
+        plan = strategy.advised(replace(problem, budget_bytes=budget_bytes))
         is_over = plan.peak_bytes > plan.budget_bytes
         if is_over and tried and plan.peak_bytes >= tried[-1].peak_bytes:
             break  # There is nothing less.
@@ -80,10 +63,10 @@ def fitted(
         budget_bytes = min(budget_bytes, plan.peak_bytes)
         budget_bytes = int(budget_bytes / _short(memory, _asked(trace, plan, scratch)))
     # In a forward pass alone, detours part ops that TensorFlow runs as one: other last bits.
-    for plan in reversed(tried) if takes_detours and not trace.is_forward else ():
+    for plan in reversed(tried) if strategy.takes_detours and not trace.is_forward else ():
         if any(other.finds_room == 1 for other in tried):
             break
-        tried += _with_detours(trace, memory, plan, scratch, costs)
+        tried += _with_detours(problem, memory, plan)
     best = max(tried, key=lambda plan: (plan.finds_room, -plan.peak_bytes))
     best = replace(best, is_placed=best.gives_up and not trace.is_forward)
     most = tried[0].budget_bytes
@@ -95,38 +78,33 @@ def fitted(
     return replace(best, budget_bytes=most)
 
 
-def _with_detours(
-    trace: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, int], costs: Costs
-) -> Iterator[Plan]:
+def _with_detours(problem: Problem, memory: Memory, plan: Plan) -> Iterator[Plan]:
     """Yield the plan with detours with which the allocator has room more often."""
-    whole = as_planned(trace, plan)
-    cut = cut_as_planned(whole, plan)
+    cut = cut_as_planned(as_planned(problem.trace, plan), plan)
     if cut.chains or plan.detours:
         return
     trace, actions = cut.trace, scheduled(cut.trace, plan)
-    blocks = _blocks(whole, cut, scratch)
+    blocks = _blocks(cut, problem.scratch)
     on_disk = {index for index, tensor in enumerate(trace.tensors) if tensor.name in plan.on_disk}
-    costs = replace(costs, on_disk=frozenset(on_disk))
-    for arenas in (_as_found(memory), _more_arenas(memory)):
+    costs = replace(problem.costs, on_disk=frozenset(on_disk))
+    problem = replace(problem, trace=trace, costs=costs)
+    more_arenas = [
+        make for cut_bytes in (0, CUT_BYTES) for make in _arenas(memory, MORE_SHARES, cut_bytes)
+    ]
+    for arenas in (_as_found(memory), more_arenas):
         detours = find(trace, actions, blocks, arenas, limit_bytes=memory.limit_bytes)
         changed = with_detours(trace, actions, detours)
         room = _had_room(memory, requests(trace, changed, blocks))
         if detours and room > plan.finds_room:
-            with_them = _described(plan, trace, changed, scratch, costs)
+            with_them = _described(plan, problem, changed)
             detoured = tuple((trace.tensors[detour.tensor].name, *detour[1:]) for detour in detours)
             host_bytes = costs.tiers.host_bytes
             if host_bytes is None or with_them.host_bytes <= host_bytes:
                 yield replace(with_them, detours=detoured, finds_room=room)
 
 
-def _described(
-    plan: Plan,
-    trace: Trace,
-    actions: Sequence[Action],
-    scratch: Mapping[int, int],
-    costs: Costs,
-) -> Plan:
-    """Return a plan with what it comes to when tensors leave as these actions say."""
+def _described(plan: Plan, problem: Problem, actions: Sequence[Action]) -> Plan:
+    trace = problem.trace
     swapped = {action.index for action in actions if action.kind == "out"}
     leaving = [action for action in actions if action.kind == "leave"]
     out_bytes = sum(
@@ -135,8 +113,8 @@ def _described(
         if not is_on_host(trace, action.inputs[0], swapped)
     )
     in_bytes = sum(trace.tensors[action.index].num_bytes for action in leaving)
-    in_use, times = memory_of(trace, actions, scratch), timeline(trace, actions, costs)
-    peak_op, peak_tensors = at_peak(trace, actions, in_use, scratch)
+    in_use, times = problem.memory(actions), timeline(trace, actions, problem.costs)
+    peak_op, peak_tensors = at_peak(trace, actions, in_use, problem.scratch)
     return replace(
         plan,
         peak_bytes=int(in_use.max(initial=0)),
@@ -196,52 +174,33 @@ def _as_found(memory: Memory) -> list[Callable[[], Arena]]:
     return arenas
 
 
-def _more_arenas(memory: Memory) -> list[Callable[[], Arena]]:
-    """Return makers of more arenas than `_arenas` has, for the search for detours."""
-    return [
-        make for cut_bytes in (0, CUT_BYTES) for make in _arenas(memory, MORE_SHARES, cut_bytes)
-    ]
-
-
 def _arenas(
     memory: Memory, shares: Sequence[float] = SHARES, cut_bytes: int = 0
 ) -> Iterator[Callable[[], Arena]]:
     """Yield makers of the arenas that a step may begin in, with the holes of `HOLES`.
 
-    Args:
-        memory: Of the device.
-        shares: Share of the unknown memory that is in use; below 0, the share of the known
-            memory that is gone.
-        cut_bytes: See `Arena`.
+    `shares` are those of the unknown memory in use; below 0, of the known memory that is gone.
     """
     again = min(memory.more_bytes, int(MOST_AGAIN * memory.limit_bytes))
     unknown = again + int(UNKNOWN * memory.limit_bytes)
     for hole in HOLES:
         for share in shares:
             changed = share * (unknown if share > 0 else memory.more_bytes)
-            yield partial(
-                at_start,
-                memory.limit_bytes,
-                first_bytes=memory.first_bytes,
-                resident=memory.resident,
-                more_bytes=memory.more_bytes + int(changed),
-                hole_bytes=int(hole * memory.limit_bytes),
-                cut_bytes=cut_bytes,
-            )
+            begun = replace(memory, more_bytes=memory.more_bytes + int(changed))
+            hole_bytes = int(hole * memory.limit_bytes)
+            yield partial(at_start, begun, hole_bytes=hole_bytes, cut_bytes=cut_bytes)
 
 
 def _asked(trace: Trace, plan: Plan, scratch: Mapping[int, int]) -> list[Request]:
-    """Return what a step asks of the allocator under a plan."""
-    whole = as_planned(trace, plan)
-    cut = cut_as_planned(whole, plan)
-    return requests(cut.trace, scheduled(cut.trace, plan), _blocks(whole, cut, scratch))
+    cut = cut_as_planned(as_planned(trace, plan), plan)
+    return requests(cut.trace, scheduled(cut.trace, plan), _blocks(cut, scratch))
 
 
-def _blocks(whole: Trace, cut: Cut, scratch: Mapping[int, int]) -> dict[int, Sequence[int]]:
+def _blocks(cut: Cut, scratch: Mapping[int, int]) -> dict[int, Sequence[int]]:
     """Return the sizes of the blocks that each op of a cut step needs beside its tensors."""
     cut_scratch = cut.scratch_with(scratch)
     blocks: dict[int, Sequence[int]] = {op: [size] for op, size in cut_scratch.items()}
     for last, chain in cut.chains.items():
-        slab = blocks_of_slab(whole, chain.ops, chain.height)
+        slab = blocks_of_slab(cut.whole, chain.ops, chain.height)
         blocks[last] = [*slab, cut_scratch[last] - sum(slab)]
     return blocks

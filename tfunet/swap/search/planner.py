@@ -4,19 +4,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from tfunet.graph.step import Trace
 from tfunet.swap.plan import split
 from tfunet.swap.plan.activations import from_outputs, reading_outputs
-from tfunet.swap.plan.costs import Costs
+from tfunet.swap.plan.diagnosis import at_peak, in_the_way, largest_op
 from tfunet.swap.plan.exact import compared, uncompressed, without_compared
-from tfunet.swap.plan.obstacles import in_the_way, working_sets
-from tfunet.swap.plan.peak import at_peak
 from tfunet.swap.plan.placement import swapped_bytes, total_bytes
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.plan.timeline import curve
-from tfunet.swap.plan.traffic import traffic
-from tfunet.swap.search.decisions import Outcome, Problem, best_outcome
-from tfunet.swap.search.strategy import Strategy
+from tfunet.swap.search.decisions import best_outcome
+from tfunet.swap.search.strategy import Outcome, Problem, Strategy
 
 
 @final
@@ -30,9 +26,6 @@ class Planner(Strategy):
     nothing else is enough: first those of the ops that are larger than the budget, then more, from
     the largest on.
 
-    Args:
-        allowed: What may be done with a tensor beside keeping it.
-
     Raises ValueError for a way that does not exist.
     """
 
@@ -44,38 +37,24 @@ class Planner(Strategy):
             known = ", ".join(map(repr, WAYS))
             raise ValueError(f"allowed={tuple(self.allowed)} has {unknown}. Known: {known}.")
 
-    def plan(
-        self,
-        trace: Trace,
-        *,
-        budget_bytes: int,
-        costs: Costs,
-        threshold_bytes: int,
-        scratch: Mapping[int, int] | None = None,
-    ) -> Plan:
+    def plan(self, problem: Problem) -> Plan:
         """Return the plan, as `Strategy.plan` says."""
-        trace = without_compared(trace)
-        problem = Problem(
-            trace=trace,
-            costs=costs,
-            budget_bytes=budget_bytes,
-            threshold_bytes=threshold_bytes,
-            scratch=scratch or {},
-        )
+        trace, budget_bytes = without_compared(problem.trace), problem.budget_bytes
+        problem = replace(problem, trace=trace)
         all_kept = problem.weigh({})
         choices: list[list[str]] = [[]]
         if all_kept.peak_bytes > budget_bytes and not trace.is_forward:
             # An output that is read twice stays in between, where its input would not have to.
-            gradients = from_outputs(trace, threshold_bytes)
+            gradients = from_outputs(trace, problem.threshold_bytes)
             choices = [gradients, []] if gradients else choices
         best = self._with_split(problem, (), choices, all_kept)
         if "split" not in self.allowed:
             return best
         for tensors in split.trials(
-            trace, budget_bytes=budget_bytes, threshold_bytes=threshold_bytes
+            trace, budget_bytes=budget_bytes, threshold_bytes=problem.threshold_bytes
         ):
             # Slabs come from and go to host memory.
-            host_bytes = costs.tiers.host_bytes
+            host_bytes = problem.costs.tiers.host_bytes
             has_room = host_bytes is None or total_bytes(trace, tensors) <= host_bytes
             if best.peak_bytes <= budget_bytes or not has_room:
                 break
@@ -91,14 +70,7 @@ class Planner(Strategy):
         choices: Sequence[Sequence[str]],
         all_kept: Outcome,
     ) -> Plan:
-        """Return the best plan that splits these tensors.
-
-        Args:
-            problem: The step and its budget.
-            tensors: To split, by index.
-            choices: Gradients that may read outputs: which, by name.
-            all_kept: The step with everything kept.
-        """
+        """Return the best plan that splits these tensors, with gradients of one of the choices."""
         plans: list[Plan] = []
         for gradients in choices:
             trace = reading_outputs(problem.trace, gradients)
@@ -114,11 +86,12 @@ class Planner(Strategy):
         ways = [way for way in self.allowed if way != "split"]
         while True:
             best = best_outcome(_cut_problem(problem, cut), ways)
-            as_they_are = compared(problem.trace, cut, best.decisions)
+            as_they_are = compared(cut, best.decisions)
             if not as_they_are:
                 break
             problem = replace(problem, trace=uncompressed(problem.trace, as_they_are))
-            cut = replace(cut, trace=uncompressed(cut.trace, as_they_are))
+            trace = uncompressed(cut.trace, as_they_are)
+            cut = replace(cut, trace=trace, whole=problem.trace)
         if cut.chains:
             cut, best = _taller(problem, cut, best)
         plan = as_plan(problem, cut, best, all_kept)
@@ -135,11 +108,10 @@ class Planner(Strategy):
 
 
 def _cut_problem(problem: Problem, cut: split.Cut) -> Problem:
-    """Return the same problem for a step with what is split."""
     return replace(
         problem,
         trace=cut.trace,
-        costs=cut.costs(problem.trace, problem.costs),
+        costs=cut.costs(problem.costs),
         scratch=cut.scratch_with(problem.scratch),
     )
 
@@ -160,18 +132,11 @@ def _taller(problem: Problem, cut: split.Cut, best: Outcome) -> tuple[split.Cut,
 
 
 def as_plan(problem: Problem, cut: split.Cut, best: Outcome, all_kept: Outcome) -> Plan:
-    """Return an outcome as a plan, which names tensors and ops.
-
-    Args:
-        problem: The step before it was cut, and its budget.
-        cut: The step with what is split.
-        best: The outcome.
-        all_kept: The outcome with everything kept.
-    """
+    """Return an outcome as a plan, by names; `problem` is the step before it was cut."""
     trace, tiers = cut.trace, problem.costs.tiers
     names = [tensor.name for tensor in trace.tensors]
     scratch = cut.scratch_with(problem.scratch)
-    copied = traffic(problem.trace, cut, best.decisions, problem.costs)
+    copied = cut.traffic(best.decisions, problem.costs)
     floor_bytes, floor_op = largest_op(trace, scratch)
     peak_op, peak_tensors = at_peak(trace, best.actions, best.in_use, scratch)
     given_up = [*sorted(cut.on_host), *sorted(best.decisions.keys() - cut.on_host)]
@@ -221,10 +186,3 @@ def as_plan(problem: Problem, cut: split.Cut, best: Outcome, all_kept: Outcome) 
         # In the cut step, split tensors have no bytes.
         tensor_bytes={names[index]: problem.trace.tensors[index].num_bytes for index in given_up},
     )
-
-
-def largest_op(trace: Trace, scratch: Mapping[int, int]) -> tuple[int, str]:
-    """Return the most bytes that a single op reads, makes and needs at once, and its name."""
-    sizes = working_sets(trace, scratch)
-    name = max(sizes, key=lambda op: sizes[op], default="")
-    return sizes.get(name, 0), name

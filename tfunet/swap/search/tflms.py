@@ -19,9 +19,8 @@ from tfunet.swap.plan.plan import WAYS, Decision, Plan, Way
 from tfunet.swap.plan.schedule import Action, Copy, schedule
 from tfunet.swap.plan.timeline import Moves, moved, overlap
 from tfunet.swap.search.candidates import may_go
-from tfunet.swap.search.decisions import Problem
 from tfunet.swap.search.planner import Planner, as_plan
-from tfunet.swap.search.strategy import Strategy
+from tfunet.swap.search.strategy import Problem, Strategy
 
 AUTO = -1  # In TFLMS v2 this value means: find the best one.
 NO_LIMIT_BYTES = 2**62
@@ -69,7 +68,8 @@ class Rule(Strategy):
     def __post_init__(self) -> None:
         for name in ("swapout_threshold", "swapin_ahead", "swapin_groupby"):
             value = getattr(self, name)
-            if value is not None and (not _is_whole(value) or value < AUTO):
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and (not is_whole or value < AUTO):
                 raise ValueError(
                     f"{name} must be a number of levels, at least 0, or -1 to have it found; "
                     f"got {value!r}."
@@ -126,35 +126,18 @@ class Rule(Strategy):
                 "like replace. Leave out one of the two: TFLMS swapped tensors as they are."
             )
 
-    def plan(
-        self,
-        trace: Trace,
-        *,
-        budget_bytes: int,
-        costs: Costs,
-        threshold_bytes: int,
-        scratch: Mapping[int, int] | None = None,
-    ) -> Plan:
-        """Return the plan, as `Strategy.plan` says.
-
-        Raises ValueError for levels that the step does not have.
-        """
-        problem = Problem(
-            trace=trace,
-            costs=costs,
-            budget_bytes=budget_bytes,
-            threshold_bytes=threshold_bytes,
-            scratch=scratch or {},
-        )
+    def plan(self, problem: Problem) -> Plan:
+        """Return the plan; ValueError for levels that the step does not have."""
+        trace, costs = problem.trace, problem.costs
         levels = Levels(trace)
-        serialized = _serialized(trace, levels, self, threshold_bytes)
+        serialized = _serialized(trace, levels, self, problem.threshold_bytes)
         # Distances are counted after that, as there.
         levels = Levels(trace, serialized)
-        readers = _readers(trace, threshold_bytes)
+        readers = _readers(trace, problem.threshold_bytes)
 
         def fits(trial: _Values) -> bool:
             actions = _swaps(trace, levels, readers, trial, costs).actions(trace)
-            return int(problem.memory(actions).max(initial=0)) <= budget_bytes
+            return int(problem.memory(actions).max(initial=0)) <= problem.budget_bytes
 
         values = _filled(self, fits, levels.count, costs.copies_overlap)
         swaps = _swaps(trace, levels, readers, values, costs)
@@ -189,12 +172,7 @@ def told(plan: Plan) -> str:
 
 
 class Levels:
-    """The level of each op of a step: how many ops the longest path to it has.
-
-    Args:
-        trace: The step.
-        chain: Ops of which each waits for the one before, by index, in order.
-    """
+    """The level of each op, the length of the longest path to it; ops of `chain` wait in turn."""
 
     def __init__(self, trace: Trace, chain: Sequence[int] = ()) -> None:
         before = {after: first for first, after in pairwise(chain)}
@@ -252,7 +230,6 @@ def _swaps(
     values: _Values,
     costs: Costs,
 ) -> _Swaps:
-    """Return what is done with these values."""
     distances = {
         tensor: {op: levels.of[op] - levels.of[trace.tensors[tensor].producer] for op in ops}
         for tensor, ops in readers.items()
@@ -295,15 +272,10 @@ def _readers(trace: Trace, threshold_bytes: int) -> dict[int, list[int]]:
     readers: dict[int, list[int]] = {}
     for position, op in enumerate(trace.ops):
         if op.is_backward:
-            for tensor in {root(trace, index) for index in op.inputs if _is_forward(trace, index)}:
+            for tensor in {root(trace, index) for index in op.inputs if trace.is_of_forward(index)}:
                 if may_go(trace, tensor, threshold_bytes):
                     readers.setdefault(tensor, []).append(position)
     return readers
-
-
-def _is_forward(trace: Trace, tensor: int) -> bool:
-    producer = trace.tensors[tensor].producer
-    return producer >= 0 and not trace.ops[producer].is_backward
 
 
 def _grouped(readers: Collection[int], levels: Levels, num_levels: int) -> list[list[int]]:
@@ -346,10 +318,7 @@ def _filled(
 
 
 def _serialized(trace: Trace, levels: Levels, rule: Rule, threshold_bytes: int) -> list[int]:
-    """Return the ops that run one after the other, in order.
-
-    Raises ValueError for a number or slice that names no level of the step.
-    """
+    """Return the ops that run one after the other; ValueError for levels that are not there."""
     chosen: set[int] = set()
     for item in rule.serialization:
         named = range(levels.count)[_as_slice(item)]
@@ -392,7 +361,3 @@ def _as_slice(levels: int | str) -> slice:
     if ":" not in text:
         return slice(int(text), int(text) + 1 or None)
     return slice(*(int(part) if part else None for part in text.split(":")))
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -90,10 +90,7 @@ class DiskFile:
         self._free.atexit = False
 
     def reserve(self, sizes: Mapping[str, int], *, part: int = 0) -> None:
-        """Make room for tensors, by key; the others of the part keep their places.
-
-        Raises WriteError, with the bytes wanted and free, where the disk has no room.
-        """
+        """Make room for tensors, by key, beside others of the part; WriteError without any."""
         until = time.monotonic() + WAITED_SECONDS
         while True:
             try:
@@ -118,10 +115,7 @@ class DiskFile:
         self._places |= {(part, key): place for key, place in places.items()}
 
     def speed(self) -> tuple[float, float]:
-        """Return the bytes per second that this disk writes and reads, measured once a process.
-
-        Raises WriteError where there is no room for the few MiB that it takes.
-        """
+        """Return the bytes per second that this disk writes and reads; WriteError if it is full."""
         # Asks the file, as the folder may be gone by now.
         with self._using() as descriptor:
             device = os.fstat(descriptor).st_dev

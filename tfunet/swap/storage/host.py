@@ -38,13 +38,9 @@ def key_of(graph: tf.Graph, name: str) -> str:
 
 
 class Tier(Protocol):
-    """Takes tensors out of device memory while a step runs, and brings them back.
+    """Takes tensors out of device memory while a step runs, and brings them back."""
 
-    Attributes:
-        copies_overlap: Whether copies run beside computation.
-    """
-
-    copies_overlap: bool
+    copies_overlap: bool  # with computation
 
     def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
         """Return the op after which the device's copy is no longer needed.
@@ -77,10 +73,7 @@ class NumpyMemory:
 
     Each swapped tensor has an array of its own, which is used again in every step. A step of
     another function, traced for another batch size, takes over the arrays that fit and frees the
-    others.
-
-    Args:
-        note: Called with "swap out" or "swap in", begin and end of each copy in each step.
+    others. `note` is told of each "swap out" and "swap in" in each step.
     """
 
     # Copies take a core from the ops.

@@ -13,22 +13,15 @@ from tfunet.files.atomic import WriteError
 from tfunet.graph.step import Trace
 from tfunet.swap.plan.placement import Tiers
 from tfunet.swap.plan.plan import Plan
-from tfunet.swap.storage.compressed_tier import CompressedTier
 from tfunet.swap.storage.disk import DiskFile, check_folder
-from tfunet.swap.storage.disk_tier import DiskTier, HostAndDisk
 from tfunet.swap.storage.host import HostMemory, NumpyMemory, Tier, function_of, key_of
+from tfunet.swap.storage.tiers import CompressedTier, DiskTier, HostAndDisk
 from tfunet.timing.stamps import Note
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits on the swapped tensors of all replicas of this process.
-
-    Args:
-        host_bytes: Limit on host memory; None for none.
-        folder: Folder on the disk for the rest; None for no disk.
-        disk_bytes: Limit on the disk; None for none.
-    """
+    """Limits on the swapped tensors of all replicas of this process; None for none, or no disk."""
 
     host_bytes: int | None = None
     folder: Path | None = None
@@ -58,13 +51,8 @@ def read_limits(
 
 @final
 class Room:
-    """Holds swapped tensors while a model trains.
-
-    Args:
-        limits: The limits of all replicas of this process.
-        on_gpu: Whether the devices are GPUs.
-        num_replicas: Replicas of this process; each has an equal share.
-        note: See `tfunet.swap.storage.host.NumpyMemory`.
+    """Holds swapped tensors while a model trains, for replicas of this process that share the
+    limits equally. For `note` see `tfunet.swap.storage.host.NumpyMemory`.
     """
 
     def __init__(
@@ -91,10 +79,7 @@ class Room:
         )
 
     def timed(self, tiers: Tiers) -> Tiers:
-        """Return the tiers with the speed of the disk, if there is one.
-
-        Raises WriteError where the disk is too full to measure it.
-        """
+        """Return the tiers with the speed of the disk, if any; WriteError where it is full."""
         if self._file is None:
             return tiers
         out, back = self._file.speed()
@@ -138,7 +123,6 @@ class Room:
 
 
 def _sizes(plan: Plan, trace: Trace, graph: tf.Graph) -> dict[str, int]:
-    """Return the bytes of the tensors that a plan has on disk, by their keys."""
     # Where the trace has a batch of unknown size, the plan still knows the largest.
     sizes = {tensor.name: tensor.stored_bytes for tensor in trace.tensors}
     planned = {**plan.tensor_bytes, **plan.compressed_bytes}

@@ -1,4 +1,4 @@
-"""The tier for swapped tensors beyond host memory: a file on disk."""
+"""Tiers for swapped tensors beyond host memory: a file on disk, and fewer bits on the way."""
 
 from collections.abc import Collection
 from typing import Any, final
@@ -15,12 +15,8 @@ from tfunet.timing.stamps import Note, timed, unordered
 class DiskTier:
     """A file that tensors are written to and read from, by way of host memory.
 
-    Host memory holds a tensor while it is read, until it is on the device.
-
-    Args:
-        file: Has room for each tensor, by its `key_of`, in the part of its function.
-        on_gpu: Whether the device is a GPU rather than a CPU.
-        note: Called with "swap out" or "swap in", begin and end of each copy in each step.
+    Host memory holds a tensor while it is read, until it is on the device. `file` has room for each
+    tensor, by its `key_of`, in the part of its function. For `note` see `NumpyMemory`.
     """
 
     def __init__(self, file: DiskFile, *, on_gpu: bool, note: Note | None = None) -> None:
@@ -90,3 +86,35 @@ class HostAndDisk:
 
     def _tier_of(self, name: str) -> Tier | DiskTier:
         return self._disk if name in self._on_disk else self._host
+
+
+@final
+class CompressedTier:
+    """Casts the named tensors to a smaller type before another tier copies them, and back."""
+
+    def __init__(self, tier: Tier, compression: str, names: Collection[str]) -> None:
+        self.copies_overlap = tier.copies_overlap
+        self._tier = tier
+        self._type = tf.as_dtype(compression)
+        self._names = frozenset(names)
+        self._cast: dict[str, tf.Tensor] = {}
+
+    def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
+        name = name or tensor.name
+        if name not in self._names:
+            return self._tier.out(tensor, name=name)
+        with tf.device(tensor.device):
+            cast = tf.cast(tensor, self._type, name="compressed")
+        self._cast[key_of(tensor.graph, name)] = cast
+        return self._tier.out(cast, name=name)
+
+    def back(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
+        name = name or tensor.name
+        if name not in self._names:
+            return self._tier.back(tensor, name=name)
+        cast = self._tier.back(self._cast[key_of(tensor.graph, name)], name=name)
+        with tf.device(tensor.device):
+            return tf.cast(cast, tensor.dtype, name="restored")
+
+    def rows(self, tensor: tf.Tensor) -> Rows:
+        return self._tier.rows(tensor)

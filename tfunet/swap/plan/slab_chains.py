@@ -14,12 +14,8 @@ MOST_SLABS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """Ops that run in slabs together.
-
-    Args:
-        ops: Indices, in order. The chain runs at the place of the last op.
-        rows: Rows that each of the ops has.
-        height: Rows of a slab.
+    """Ops that run in slabs together, at the place of the last: by index, in order, with the rows
+    that each of them has and the height of a slab.
     """
 
     ops: tuple[int, ...]
@@ -53,15 +49,6 @@ def reached_outputs(op: Op) -> Iterator[tuple[int, SlabRows | None]]:
 def outputs_of(trace: Trace, ops: Sequence[int]) -> set[int]:
     """Return the tensors that some ops make."""
     return {tensor for index in ops for tensor in trace.ops[index].outputs}
-
-
-def readers_of(trace: Trace) -> dict[int, list[int]]:
-    """Return the ops that read each tensor."""
-    readers: dict[int, list[int]] = {}
-    for index, op in enumerate(trace.ops):
-        for tensor in op.inputs:
-            readers.setdefault(tensor, []).append(index)
-    return readers
 
 
 def height_of(trace: Trace, ops: tuple[int, ...], most_bytes: int) -> int:
@@ -133,15 +120,7 @@ def kept_rows(trace: Trace, ops: Sequence[int], readers: Mapping[int, Sequence[i
 def seconds_of(
     trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int], costs: Costs
 ) -> float:
-    """Return the time of a chain, with its copies to the host, back, and on the device.
-
-    Args:
-        trace: The step before it was cut.
-        chain: A chain of its ops.
-        kept: What `kept_rows` returns for the chain.
-        split: Tensors that are never whole on the device.
-        costs: Costs of the step's ops; of those in slabs where `slab_seconds` has them.
-    """
+    """Return the time of a chain with its copies; `kept` is what `kept_rows` returns for it."""
     seconds = sum(_op_seconds(trace, index, chain, costs) for index in chain.ops)
     return seconds + copied_seconds(trace, chain, kept, split, costs)
 
@@ -149,18 +128,15 @@ def seconds_of(
 def copied_seconds(
     trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int], costs: Costs
 ) -> float:
-    """Return the time of a chain's copies. See `seconds_of` for the arguments."""
+    """Return the time of a chain's copies."""
     seconds = sum(copy_seconds(*copy, costs) for copy in copies(trace, chain, kept, split))
-    return seconds + costs.moved_seconds(_moved_bytes(trace, chain, split))
+    return seconds + _moved_bytes(trace, chain, split) / costs.bytes_per_second
 
 
 def copies(
     trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int]
 ) -> Iterator[tuple[bool, int, int]]:
-    """Yield each copy of a chain: whether it goes to the host, its bytes, its number of parts.
-
-    See `seconds_of` for the arguments.
-    """
+    """Yield each copy of a chain: whether it goes to the host, its bytes, its number of parts."""
     for tensor, num_bytes in _reads(trace, chain):
         if tensor in split:
             yield False, num_bytes, 1

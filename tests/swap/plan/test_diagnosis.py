@@ -10,7 +10,7 @@ from traces import CHAIN, make_trace, plan_for
 from tfunet import cli, exit_codes
 from tfunet.process.full_memory import noting, out_of_memory
 from tfunet.swap import LargeModelSupport
-from tfunet.swap.plan.obstacles import SPLITTING, in_the_way
+from tfunet.swap.plan.diagnosis import SPLITTING, in_the_way
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.text import out_of_memory_line, over_line
 
