@@ -11,11 +11,14 @@ import numpy as np
 
 from tfunet.data.defects import BadFileError
 from tfunet.data.formats import FORMATS
+from tfunet.data.formats.claims import check_regular, pointer
 from tfunet.data.formats.container import split_container
-from tfunet.data.formats.stored import CHANNELS, Region, Stored
+from tfunet.data.formats.stored import CHANNELS, SPATIAL, Region, Stored
 
 # ITU-R BT.601, as Pillow's conversion to "L".
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+
+LONGEST_REASON = 600
 
 # Kinds of files: their suffixes, the position of their signature, and its possible values.
 SIGNATURES = {
@@ -43,7 +46,9 @@ class Header:
         dtype: Type of the stored pixels.
         spacing: Pixel size along `shape`, where the file states it, in `unit`.
         unit: "nm", "µm", "mm" or "m"; empty where the file does not say.
-        affine: (4, 4) index to position, where the file states it (NIfTI).
+        affine: (4, 4) index to position, where the file states it (NIfTI, DICOM, OME-NGFF).
+        transposed: Whether a tag of the file exchanged its rows and columns.
+        contradiction: Two statements about where the pixels lie that disagree, in words.
     """
 
     shape: tuple[int, ...]
@@ -52,6 +57,8 @@ class Header:
     spacing: tuple[float, ...] | None = None
     unit: str = ""
     affine: np.ndarray | None = None
+    transposed: bool = False
+    contradiction: str = ""
 
 
 def read_header(path: Path, *, axes: str | None = None, mask: bool = False) -> Header:
@@ -70,7 +77,7 @@ def read_header(path: Path, *, axes: str | None = None, mask: bool = False) -> H
     module = _module(path)
 
     def header(path: Path) -> Header:
-        stored = _named(module.stored(path), axes, mask)
+        stored = _named(_of(module, "stored", labels=mask)(path), axes, mask)
         letters = [stored.axes[axis] for axis in stored.spatial]
         sizes = [stored.spacing[letter] for letter in letters if letter in stored.spacing]
         return Header(
@@ -79,7 +86,9 @@ def read_header(path: Path, *, axes: str | None = None, mask: bool = False) -> H
             dtype=stored.dtype,
             spacing=tuple(sizes) if len(sizes) == len(letters) else None,
             unit=stored.unit,
-            affine=stored.affine,
+            affine=_spatial_affine(stored),
+            transposed=stored.transposed,
+            contradiction=stored.contradiction,
         )
 
     return guarded(path, header)
@@ -119,23 +128,26 @@ def read_mask(path: Path, *, colours: bool = False, axes: str | None = None) -> 
     for colours without `colours`, and for files that cannot be read.
     """
     module = _module(path)
-    # In a format with palettes, a mask's values are the palette's indices.
-    labels = None if colours else getattr(module, "decoded_labels", None)
-    decode = labels or module.decoded
+    decode = _of(module, "decoded", labels=not colours)
     return as_mask(path, _laid_out(path, decode, axes, mask=True), colours=colours)
 
 
-def open_region(path: Path, *, axes: str | None = None, mask: bool = False) -> Region | None:
+def open_region(
+    path: Path, *, axes: str | None = None, mask: bool = False, colours: bool = False
+) -> Region | None:
     """Return the reader of boxes over the spatial axes, as (*box, channels) in the stored type.
 
-    None where the file can only be read whole. `axes` and `mask` as in `read_header`.
+    None where the file can only be read whole. `axes` and `mask` as in `read_header`, `colours` as
+    in `read_mask`.
     """
     module = _module(path)
-    make = getattr(module, "region", None)
+    labels = mask and not colours
+    make = _of(module, "region", labels=labels)
     stored_box = guarded(path, make) if make else None
     if stored_box is None:
         return None
-    stored = guarded(path, lambda path: _named(module.stored(path), axes, mask))
+    describe = _of(module, "stored", labels=labels)
+    stored = guarded(path, lambda path: _named(describe(path), axes, mask))
 
     def region(box: tuple[slice, ...]) -> np.ndarray:
         places = [slice(None)] * len(stored.shape)
@@ -166,6 +178,26 @@ def content_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def _of(module: ModuleType, name: str, *, labels: bool) -> Any:
+    """Return a function of a format; of a mask's labels that of its own, where there is one.
+
+    In a format with palettes, a mask's values are the palette's indices.
+    """
+    plain = getattr(module, name, None)
+    return getattr(module, f"{name}_labels", plain) if labels else plain
+
+
+def _spatial_affine(stored: Stored) -> np.ndarray | None:
+    """Return the affine of the spatial axes, in their order; of a plane, the depth comes last."""
+    if stored.affine is None:
+        return None
+    letters = [letter for letter in stored.axes if letter in SPATIAL]
+    kept = [stored.axes[axis] for axis in stored.spatial]
+    order = kept + [letter for letter in letters if letter not in kept]
+    columns = [letters.index(letter) for letter in order]
+    return np.asarray(stored.affine)[:, [*columns, 3]] if len(columns) == 3 else None
 
 
 def _laid_out(
@@ -254,37 +286,50 @@ def _module(path: Path) -> ModuleType:
 def guarded(path: Path, read: Callable[[Path], Any]) -> Any:
     """Return `read(path)`; any error in it becomes a BadFileError with the reason."""
     try:
+        file, _ = split_container(path)
+        if file.exists():
+            check_regular(file)
         return read(path)
     except ModuleNotFoundError as error:
         raise BadFileError(
             path, f"reading it needs {error.name}: pip install 'tfunet[io]'."
         ) from error
     except Exception as error:
-        reason = _plain_reason(split_container(path)[0], _suffix(path)) or _first_line(error)
+        reason = _plain_reason(split_container(path)[0], _suffix(path)) or _on_one_line(error)
         raise BadFileError(path, f"cannot be read ({reason}).") from error
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+def _on_one_line(error: BaseException) -> str:
+    lines = [line.strip().rstrip(".:") for line in str(error).splitlines() if line.strip()]
+    # All of them: decoders give the reason first and the remedy last.
+    return "; ".join(lines)[:LONGEST_REASON] or type(error).__name__
 
 
 def _plain_reason(path: Path, suffix: str) -> str:
     """Return the usual causes in plain words, which decoders do not have; "" if none applies."""
     try:
-        if not path.exists():
-            return "there is no such file"
+        check_regular(path)
         if path.is_dir():
             return "" if suffix in ("/", ".zarr") else "it is a folder"
         if path.stat().st_size == 0:
             return "the file is empty"
+        if where := pointer(path):
+            return f"it is {where}"
         with path.open("rb") as file:
             start = file.read(400)
+    except FileNotFoundError:
+        where = pointer(path)
+        return f"it is {where}" if where else "there is no such file"
     except PermissionError:
         return "no permission to read it; run chmod u+r"
-    if start.startswith(b"version https://git-lfs"):
-        return "it is a Git LFS pointer; fetch the file itself with 'git lfs pull'"
-    for kind, (suffixes, at, marks) in SIGNATURES.items():
-        if suffix not in suffixes and any(start[at:].startswith(mark) for mark in marks):
-            return f"its content is {kind}, but its name ends in {suffix}; rename it"
+    except ValueError:  # It is no regular file, and the error says so.
+        return ""
+    kinds = [
+        (kind, suffixes)
+        for kind, (suffixes, at, marks) in SIGNATURES.items()
+        if any(start[at:].startswith(mark) for mark in marks)
+    ]
+    # A file may be of two kinds: a DICOM may begin as a TIFF does.
+    if kinds and not any(suffix in suffixes for _, suffixes in kinds):
+        return f"its content is {kinds[0][0]}, but its name ends in {suffix}; rename it"
     return ""

@@ -81,7 +81,7 @@ def open_mask(path: Path, *, colours: bool = False, axes: str | None = None) -> 
         path,
         read_header(path, axes=axes, mask=True),
         channels=1,
-        region=open_region(path, axes=axes, mask=True),
+        region=open_region(path, axes=axes, mask=True, colours=colours),
         convert=partial(as_mask, path, colours=colours),
         read_whole=partial(read_mask, path, colours=colours, axes=axes),
     )

@@ -27,6 +27,8 @@ class Stored:
         unit: "nm", "µm", "mm" or "m"; empty where the file does not say.
         affine: (4, 4) index to position, in the order of the axes, where the file states one.
         alpha: Whether the last channel says how a viewer shows a pixel, not what was measured.
+        transposed: Whether a tag of the file exchanged its rows and columns.
+        contradiction: Two statements about where the pixels lie that disagree, in words.
     """
 
     shape: tuple[int, ...]
@@ -36,6 +38,8 @@ class Stored:
     unit: str = ""
     affine: np.ndarray | None = None
     alpha: bool = False
+    transposed: bool = False
+    contradiction: str = ""
 
     def named(self, axes: str | None) -> "Stored":
         """Return it with the axes that the user names, if they name any."""

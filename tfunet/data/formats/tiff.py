@@ -9,12 +9,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-import tifffile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored
+from tfunet.data.formats.tiff_colours import seen
+from tfunet.data.formats.tiff_series import opened
 
 # Pages that tifffile has no name for: Q unknown, I a sequence of images, others of other vendors.
 PAGES = "qirp"
+FAX = (2, 3, 4)  # CCITT.
 UNITS = ("nm", "µm", "mm", "m")  # Of those that OME knows.
 ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha.
 # Of decoded tiles: windows that overlap need the same ones again.
@@ -22,29 +25,74 @@ TILE_CACHE_BYTES = 64 * 2**20
 
 
 def stored(path: Path) -> Stored:
-    """Describe the first series of the file; pages without a meaning are planes."""
-    with tifffile.TiffFile(path) as file:
-        return _stored(file)
+    """Describe the image in the file; pages without a meaning are planes."""
+    return _stored(path, labels=False)
+
+
+def stored_labels(path: Path) -> Stored:
+    """Describe the mask in the file: of a palette, its numbers."""
+    return _stored(path, labels=True)
 
 
 def decoded(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what the first series is, and its pixels as stored."""
-    with tifffile.TiffFile(path) as file:
-        return _stored(file), file.series[0].asarray()
+    """Return what the image is, and its pixels as a viewer shows them, in their stored type."""
+    return _decoded(path, labels=False)
+
+
+def decoded_labels(path: Path) -> tuple[Stored, np.ndarray]:
+    """Return what a mask is and its values."""
+    return _decoded(path, labels=True)
 
 
 def region(path: Path) -> Region | None:
-    """Return the reader of boxes of the first series; None where the file is read whole."""
-    with tifffile.TiffFile(path) as file:
-        series = file.series[0]
+    """Return the reader of boxes of the image; None where the file is read whole."""
+    return _region(path, labels=False)
+
+
+def region_labels(path: Path) -> Region | None:
+    """Return the reader of boxes of a mask; None where the file is read whole."""
+    return _region(path, labels=True)
+
+
+def _stored(path: Path, *, labels: bool) -> Stored:
+    with opened(path) as (file, series):
+        return seen(file, series, labels=labels).describe(_as_stored(file, series))
+
+
+def _decoded(path: Path, *, labels: bool) -> tuple[Stored, np.ndarray]:
+    with opened(path) as (file, series):
+        view, plain = seen(file, series, labels=labels), _as_stored(file, series)
+        if series.keyframe.compression in FAX:
+            return view.describe(plain), _fax(path, series)
+        return view.describe(plain), view.pixels(series.asarray(), plain.axes)
+
+
+def _region(path: Path, *, labels: bool) -> Region | None:
+    with opened(path) as (file, series):
+        if series.keyframe.compression in FAX:
+            return None
+        view = seen(file, series, labels=labels)
         if series.dataoffset is None:
-            return _segmented_region(path, series)
+            return view.region(_segmented_region(path, series))
         dtype = np.dtype(series.dtype).newbyteorder(file.byteorder)
-        return _mapped_region(path, dtype, series.dataoffset, series.shape)
+        return view.region(_mapped_region(path, dtype, series.dataoffset, series.shape))
 
 
-def _stored(file: Any) -> Stored:
-    series = file.series[0]
+def _fax(path: Path, series: Any) -> np.ndarray:
+    """Return a stack of pages compressed as CCITT, which tifffile cannot decode.
+
+    Pillow turns them and makes 0 black as their headers say.
+    """
+    planes = []
+    with path.open("rb") as file:
+        image = TiffImageFile(file)
+        for page in series.pages:
+            image.seek(page.index)
+            planes.append(np.asarray(image))
+    return np.stack(planes).reshape(series.shape[:-2] + planes[0].shape)
+
+
+def _as_stored(file: Any, series: Any) -> Stored:
     axes = series.axes.lower()
     if "z" not in axes and sum(letter in PAGES for letter in axes) == 1:
         axes = "".join("z" if letter in PAGES else letter for letter in axes)

@@ -95,13 +95,24 @@ def _disagreements(case: Case, headers: Sequence[Header], compare_sizes: bool) -
         if header.shape != first.shape:
             what = (
                 f"has shape {header.shape}, and its image {case.images[0]} has {first.shape}; "
-                "both must have the same pixels: crop or export them alike"
+                f"both must have the same pixels: crop or export them alike{_turned(first, header)}"
             )
         else:
             what = misplaced(first, header) if compare_sizes else ""
         if what:
             defects.append(Defect(file=file, what=what, case_id=case.case_id))
     return defects
+
+
+def _turned(image: Header, other: Header) -> str:
+    """Say that one of two files is turned by a tag, where this exchanges rows and columns."""
+    if image.transposed == other.transposed:
+        return ""
+    whose = "the image" if image.transposed else "this file"
+    return (
+        f". The header of {whose} has an orientation tag that exchanges rows and columns: if the "
+        "other was made without it, remove the tag (exiftool -Orientation=)"
+    )
 
 
 def _of_the_usual_kind(
