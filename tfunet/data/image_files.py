@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,12 +14,14 @@ from tfunet.data.defects import BadFileError
 from tfunet.data.formats import FORMATS
 from tfunet.data.formats.claims import check_regular, pointer
 from tfunet.data.formats.container import split_container
-from tfunet.data.formats.stored import CHANNELS, SPATIAL, Region, Stored
+from tfunet.data.formats.stored import CHANNELS, SPATIAL, Grid, Region, Stored
 
 # ITU-R BT.601, as Pillow's conversion to "L".
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 LONGEST_REASON = 600
+# Formats whose masks say where their pixels lie, and leave out empty planes.
+PLACED = ("tfunet.data.formats.dicom",)
 
 # Kinds of files: their suffixes, the position of their signature, and its possible values.
 SIGNATURES = {
@@ -61,7 +64,9 @@ class Header:
     contradiction: str = ""
 
 
-def read_header(path: Path, *, axes: str | None = None, mask: bool = False) -> Header:
+def read_header(
+    path: Path, *, axes: str | None = None, mask: bool = False, image: Header | None = None
+) -> Header:
     """Return the shape and channels of a file without decoding it.
 
     Only a PNG, JPEG or WebP whose end is missing is decoded, to see whether it was cut off.
@@ -71,13 +76,14 @@ def read_header(path: Path, *, axes: str | None = None, mask: bool = False) -> H
         axes: Letters for the axes of an image's array, where the file does not say or is wrong:
             z, y, x, and c for channels.
         mask: Whether the file is a mask, which has the same axes without channels.
+        image: Of the mask's image: a DICOM segmentation (SEG) is placed on its pixels.
 
     Raises BadFileError for a file that cannot be read.
     """
     module = _module(path)
 
     def header(path: Path) -> Header:
-        stored = _named(_of(module, "stored", labels=mask)(path), axes, mask)
+        stored = _named(_of(module, "stored", labels=mask, image=image)(path), axes, mask)
         letters = [stored.axes[axis] for axis in stored.spatial]
         sizes = [stored.spacing[letter] for letter in letters if letter in stored.spacing]
         return Header(
@@ -119,16 +125,19 @@ def as_image(path: Path, pixels: np.ndarray, *, grey: bool = False) -> np.ndarra
     return pixels
 
 
-def read_mask(path: Path, *, colours: bool = False, axes: str | None = None) -> np.ndarray:
+def read_mask(
+    path: Path, *, colours: bool = False, axes: str | None = None, image: Header | None = None
+) -> np.ndarray:
     """Return a mask's values as whole numbers (*spatial), in their stored type.
 
     A palette's indices are the values. Alpha is dropped. A grey mask stored as colours is read as
     grey. Whole numbers stored as floating point become int64. With `colours` the value of a pixel
-    is its colour, as 0xRRGGBB. `axes` are those of the images. Raises BadFileError for fractions,
-    for colours without `colours`, and for files that cannot be read.
+    is its colour, as 0xRRGGBB. `axes` are those of the images, `image` is as in `read_header`.
+    Raises BadFileError for fractions, for colours without `colours`, and for files that cannot be
+    read.
     """
     module = _module(path)
-    decode = _of(module, "decoded", labels=not colours)
+    decode = _of(module, "decoded", labels=not colours, image=image)
     return as_mask(path, _laid_out(path, decode, axes, mask=True), colours=colours)
 
 
@@ -180,13 +189,26 @@ def content_files(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file())
 
 
-def _of(module: ModuleType, name: str, *, labels: bool) -> Any:
+def _of(module: ModuleType, name: str, *, labels: bool, image: Header | None = None) -> Any:
     """Return a function of a format; of a mask's labels that of its own, where there is one.
 
     In a format with palettes, a mask's values are the palette's indices.
     """
-    plain = getattr(module, name, None)
-    return getattr(module, f"{name}_labels", plain) if labels else plain
+    plain: Any = getattr(module, name, None)
+    if not labels:
+        return plain
+    of_labels: Any = getattr(module, f"{name}_labels", plain)
+    if module.__name__ in PLACED and image is not None and image.affine is not None:
+        return partial(of_labels, grid=_grid(image))
+    return of_labels
+
+
+def _grid(image: Header) -> Grid:
+    """Return where the planes, rows and columns of an image lie."""
+    affine = np.asarray(image.affine)
+    if len(image.shape) == 3:
+        return Grid(shape=image.shape, affine=affine)
+    return Grid(shape=(1, *image.shape), affine=affine[:, [2, 0, 1, 3]])
 
 
 def _spatial_affine(stored: Stored) -> np.ndarray | None:

@@ -15,6 +15,19 @@ CHANNELS = "cs"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Where the pixels of an image lie, for masks that say where their own do.
+
+    Args:
+        shape: Planes, rows and columns.
+        affine: (4, 4) index to position in mm, towards the right, the front and the head.
+    """
+
+    shape: tuple[int, ...]
+    affine: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stored:
     """An array in a file.
 

@@ -169,7 +169,7 @@ class _Reader:
         return self.cases[0].headers.image.channels
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        image, mask = self._pixels(self.cases[index].files)
+        image, mask = self._pixels(self.cases[index].headers)
         shape = self.cases[index].shape
         return normalise(resize_linear(image, shape), self.scale), resize_nearest(mask, shape)
 
@@ -190,7 +190,7 @@ class _Reader:
 
     def raw(self, index: int) -> RawCase:
         case = self.cases[index]
-        image, mask = self._pixels(case.files)
+        image, mask = self._pixels(case.headers)
         header = case.headers.image
         return RawCase(
             image=image,
@@ -203,13 +203,15 @@ class _Reader:
             image_files=case.files.images,
         )
 
-    def _pixels(self, files: Case) -> tuple[np.ndarray, np.ndarray]:
+    def _pixels(self, headers: CaseHeaders) -> tuple[np.ndarray, np.ndarray]:
         """Return a case's image and labels as its files hold them."""
+        files = headers.case
         images = [
             read_image(self.root / file, grey=self.grey, axes=self.axes) for file in files.images
         ]
         image = np.concatenate(images, -1) if len(images) > 1 else images[0]
-        mask = self.labels.read([self.root / file for file in files.masks], axes=self.axes)
+        paths = [self.root / file for file in files.masks]
+        mask = self.labels.read(paths, axes=self.axes, image=headers.image)
         if mask.shape != image.shape[:-1]:
             raise BadFileError(
                 self.root / files.masks[0],

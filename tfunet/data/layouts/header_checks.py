@@ -45,7 +45,8 @@ def read_headers(
         for number, file in enumerate([*case.images, *case.masks]):
             try:
                 is_mask = number >= len(case.images)
-                headers.append(read_header(root / file, axes=axes, mask=is_mask))
+                image = headers[0] if is_mask and headers else None
+                headers.append(read_header(root / file, axes=axes, mask=is_mask, image=image))
             except BadFileError as error:
                 case_defects.append(error.defect(case.case_id, root))
         if not case_defects:

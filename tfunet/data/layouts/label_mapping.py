@@ -10,7 +10,7 @@ import numpy as np
 
 from tfunet.config.refs import near_match
 from tfunet.data.defects import BadFileError
-from tfunet.data.image_files import lossy_hint, read_mask
+from tfunet.data.image_files import Header, lossy_hint, read_mask
 
 BACKGROUND = "background"
 
@@ -35,12 +35,14 @@ class LabelMapping:
     threshold: float | None
     colours: bool = False
 
-    def read(self, paths: Sequence[Path], *, axes: str | None = None) -> np.ndarray:
-        """Return a case's labels as uint8 (*spatial); `axes` are those of its images.
+    def read(
+        self, paths: Sequence[Path], *, axes: str | None = None, image: Header | None = None
+    ) -> np.ndarray:
+        """Return a case's labels as uint8 (*spatial); `axes` and `image` are those of its image.
 
         Raises BadFileError for a mask that cannot be used.
         """
-        masks = (read_mask(path, colours=self.colours, axes=axes) for path in paths)
+        masks = (read_mask(path, colours=self.colours, axes=axes, image=image) for path in paths)
         return self.map_part(paths, masks, [set() for _ in paths])
 
     def map_part(
