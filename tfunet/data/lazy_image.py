@@ -38,7 +38,7 @@ class LazyImage:
         read: (start, stop) to that box: float32 (*box, channels) of an image, whole numbers
             (*box) of a mask. Raises ValueError that names the file if it cannot be used.
         by_parts: Whether `read` reads no more of the file than it needs.
-        spacing: Pixel size along `shape`, where the file states it.
+        spacing: Pixel size along `shape`, where the file states one.
     """
 
     shape: tuple[int, ...]
@@ -132,5 +132,5 @@ def _opened(
         channels=channels,
         read=read,
         by_parts=region is not None,
-        spacing=header.spacing,
+        spacing=None if header.contradiction else header.spacing,
     )

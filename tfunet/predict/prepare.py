@@ -71,7 +71,7 @@ class Preparation:
         if image.spacing is None:
             raise ValueError(
                 f"{file}: this run resampled its images to pixels of {self.target_pixel_size}, "
-                "but the file states no pixel size. Give it with --pixel_size."
+                "but the file states no pixel size, or two. Give it with --pixel_size."
             )
         return image.spacing
 

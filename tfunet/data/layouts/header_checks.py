@@ -90,7 +90,7 @@ def misplaced(image: Header, other: Header) -> str:
 
 def _disagreements(case: Case, headers: Sequence[Header], compare_sizes: bool) -> list[Defect]:
     """Return a defect for each file of a case whose pixels are not those of its first image."""
-    defects = []
+    defects = _contradictions(case, headers) if compare_sizes else []
     first = headers[0]
     for file, header in zip([*case.images, *case.masks][1:], headers[1:], strict=True):
         if header.shape != first.shape:
@@ -103,6 +103,20 @@ def _disagreements(case: Case, headers: Sequence[Header], compare_sizes: bool) -
         if what:
             defects.append(Defect(file=file, what=what, case_id=case.case_id))
     return defects
+
+
+def _contradictions(case: Case, headers: Sequence[Header]) -> list[Defect]:
+    """Return a defect for each file that says two things about where its pixels lie."""
+    return [
+        Defect(
+            file=file,
+            what=f"makes {header.contradiction}. Correct its header (nibabel: set_sform and "
+            "set_qform), or give pixel_size= and target_pixel_size=, which override headers",
+            case_id=case.case_id,
+        )
+        for file, header in zip([*case.images, *case.masks], headers, strict=True)
+        if header.contradiction
+    ]
 
 
 def _turned(image: Header, other: Header) -> str:

@@ -108,6 +108,8 @@ class PixelSizes:
         if self._fixed is not None:
             return self._fixed
         if self._source is None:
+            if header.contradiction:
+                raise ValueError(f"makes {header.contradiction}; give pixel_size=")
             if header.spacing is None:
                 raise ValueError("states no pixel size; give pixel_size=")
             return header.spacing
