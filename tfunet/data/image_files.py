@@ -215,11 +215,11 @@ def _spatial_affine(stored: Stored) -> np.ndarray | None:
     """Return the affine of the spatial axes, in their order; of a plane, the depth comes last."""
     if stored.affine is None:
         return None
-    letters = [letter for letter in stored.axes if letter in SPATIAL]
     kept = [stored.axes[axis] for axis in stored.spatial]
-    order = kept + [letter for letter in letters if letter not in kept]
-    columns = [letters.index(letter) for letter in order]
-    return np.asarray(stored.affine)[:, [*columns, 3]] if len(columns) == 3 else None
+    stated = [letter for letter in stored.axes if letter in SPATIAL]
+    columns = [*stated, *(letter for letter in SPATIAL if letter not in stated)]
+    order = [*kept, *(letter for letter in columns if letter not in kept)]
+    return np.asarray(stored.affine)[:, [*map(columns.index, order), 3]]
 
 
 def _laid_out(

@@ -171,10 +171,16 @@ def _read(file: Path, *, pixels: bool) -> Any:
         check_regular(file)
         _check_deflated(file)
         found = pydicom.dcmread(file, stop_before_pixels=not pixels)
-    except (pydicom.errors.InvalidDicomError, EOFError, ValueError, FileNotFoundError) as error:
+    except pydicom.errors.InvalidDicomError as error:
+        reason = _where(file) or (
+            "it is no DICOM file (Part 10): it has no mark 'DICM' at byte 128. 'dcmconv IN OUT' "
+            "of dcmtk adds it to a data set without"
+        )
+        raise ValueError(f"{file.name}: {reason}") from error
+    except (EOFError, ValueError, FileNotFoundError) as error:
         raise ValueError(f"{file.name}: {_where(file) or error}") from error
     # pydicom reads a header that was cut off as far as it goes; reports and the like have no rows.
-    kind = found.file_meta.get("MediaStorageSOPClassUID", pydicom.uid.UID("")).name
+    kind = pydicom.uid.UID(found.file_meta.get("MediaStorageSOPClassUID") or "").name
     if "Rows" not in found:
         if kind.endswith("Image Storage"):
             raise ValueError(f"{file.name}: the file ends before its pixels")

@@ -58,7 +58,11 @@ def frames_of(dataset: Any) -> list[Frame]:
 
 def num_frames(dataset: Any) -> int:
     """Return how many frames a data set claims to hold."""
-    return max(1, int(dataset.get("NumberOfFrames") or 1))
+    stated = dataset.get("NumberOfFrames") or 1
+    try:
+        return max(1, int(stated))
+    except ValueError as error:
+        raise ValueError(f"its NumberOfFrames is {stated!r}, and no number") from error
 
 
 def ordered(frames: Sequence[Frame]) -> list[Frame]:

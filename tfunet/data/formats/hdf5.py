@@ -6,8 +6,11 @@ from typing import Any
 import h5py
 import numpy as np
 
+from tfunet.data.formats.claims import check_claim, check_regular
 from tfunet.data.formats.container import split_container
 from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored, num_chunks, plain
+
+DEEPEST = 8  # Files that point to files.
 
 
 def stored(path: Path) -> Stored:
@@ -15,6 +18,7 @@ def stored(path: Path) -> Stored:
     file_path, name = split_container(path)
     with h5py.File(file_path, "r") as file:
         found = _dataset(file, name)
+        _check(file_path, found)
         return plain(found.shape, found.dtype)
 
 
@@ -23,6 +27,7 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
     file_path, name = split_container(path)
     with h5py.File(file_path, "r") as file:
         found = _dataset(file, name)
+        _check(file_path, found)
         return plain(found.shape, found.dtype), found[()]
 
 
@@ -31,6 +36,7 @@ def region(path: Path) -> Region | None:
     file_path, name = split_container(path)
     with h5py.File(file_path, "r") as file:
         found = _dataset(file, name)
+        _check(file_path, found)
         place = found.name
         if found.chunks and num_chunks(found.shape, found.chunks) < FEWEST_PARTS:
             return None
@@ -41,6 +47,46 @@ def region(path: Path) -> Region | None:
             return file[place][box]
 
     return read
+
+
+def _check(path: Path, dataset: Any) -> None:
+    """Raise ValueError for pixels in foreign files, and for more than the file may hold."""
+    if dataset.shape is None or dataset.dtype.kind not in "buif":
+        raise ValueError(f"values of type {dataset.dtype}; readable: whole and real numbers")
+    sources = _sources(path, dataset)
+    for source in sources:
+        if not source.resolve().is_relative_to(path.resolve().parent):
+            raise ValueError(
+                f"its pixels lie in {source}, outside its folder; copy them into this file, with "
+                "'h5repack' or h5py"
+            )
+        check_regular(source)
+    stored_bytes = int(dataset.id.get_storage_size())
+    if dataset.is_virtual:  # It stores nothing itself.
+        stored_bytes = sum(one.stat().st_size for one in (path, *sources))
+    itemsize = dataset.dtype.itemsize
+    check_claim(dataset.shape, itemsize, stored_bytes)
+    if dataset.chunks:
+        check_claim(dataset.chunks, itemsize, stored_bytes, "a chunk")
+
+
+def _sources(path: Path, dataset: Any, depth: int = 0) -> list[Path]:
+    """Return the other files in which the pixels of a data set lie, at any depth."""
+    if depth > DEEPEST:
+        raise ValueError("its pixels lie in files that point to each other")
+    folder = path.parent
+    found = [folder / name for name, _, _ in dataset.external or ()]
+    for source in dataset.virtual_sources() if dataset.is_virtual else ():
+        other = path if source.file_name == "." else folder / source.file_name
+        if other != path:
+            found.append(other)
+        if not other.resolve().is_relative_to(folder.resolve()) or not other.is_file():
+            continue
+        with h5py.File(other, "r") as file:
+            inner = file.get(source.dset_name)
+            if isinstance(inner, h5py.Dataset):
+                found += _sources(other, inner, depth + 1)
+    return found
 
 
 def _dataset(file: Any, name: str) -> Any:

@@ -14,11 +14,11 @@ from PIL.TiffImagePlugin import TiffImageFile
 from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored
 from tfunet.data.formats.tiff_colours import seen
 from tfunet.data.formats.tiff_series import opened
+from tfunet.data.formats.units import in_one_unit
 
 # Pages that tifffile has no name for: Q unknown, I a sequence of images, others of other vendors.
 PAGES = "qirp"
 FAX = (2, 3, 4)  # CCITT.
-UNITS = ("nm", "µm", "mm", "m")  # Of those that OME knows.
 ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha.
 # Of decoded tiles: windows that overlap need the same ones again.
 TILE_CACHE_BYTES = 64 * 2**20
@@ -109,24 +109,30 @@ def _as_stored(file: Any, series: Any) -> Stored:
 
 
 def _ome_spacing(file: Any) -> tuple[dict[str, float], str]:
-    """Return PhysicalSizeX, Y and Z of OME-XML, and their unit: µm unless the file says another."""
+    """Return PhysicalSizeX, Y and Z of OME-XML in one unit: µm unless the file says another."""
     if not file.is_ome:
         return {}, ""
     for element in ElementTree.fromstring(file.ome_metadata).iter():
         if element.tag.rpartition("}")[2] == "Pixels":
             sizes = {letter: element.get(f"PhysicalSize{letter.upper()}") for letter in "zyx"}
-            unit = element.get("PhysicalSizeXUnit", "µm")
+            units = {
+                letter: element.get(f"PhysicalSize{letter.upper()}Unit", "µm") for letter in sizes
+            }
             found = {letter: float(size) for letter, size in sizes.items() if size}
-            return found, unit if found and unit in UNITS else ""
+            spacing, unit = in_one_unit(found, units)
+            return spacing, unit if spacing else ""
     return {}, ""
 
 
 def _geo_spacing(page: Any) -> dict[str, float]:
-    """Return ModelPixelScaleTag of GeoTIFF, in the unit of its coordinate system."""
-    tag = page.tags.get(33550)
-    if tag is None or len(tag.value) < 2 or min(tag.value[:2]) <= 0:
-        return {}
-    return {"x": float(tag.value[0]), "y": float(tag.value[1])}
+    """Return the pixel size of GeoTIFF, in the unit of its coordinate system."""
+    scale, matrix = page.tags.get(33550), page.tags.get(34264)
+    if scale is not None and len(scale.value) >= 2 and min(scale.value[:2]) > 0:
+        return {"x": float(scale.value[0]), "y": float(scale.value[1])}
+    if matrix is not None and len(matrix.value) == 16:
+        sizes = np.linalg.norm(np.reshape(matrix.value, (4, 4))[:3, :2], axis=0)
+        return {"x": float(sizes[0]), "y": float(sizes[1])} if sizes.min() > 0 else {}
+    return {}
 
 
 def _mapped_region(path: Path, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> Region:
