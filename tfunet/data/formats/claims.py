@@ -68,6 +68,8 @@ def pointer(path: Path) -> str:
     if not path.exists():
         is_annexed = path.is_symlink() and "/annex/objects/" in os.readlink(path)
         return POINTERS[b"/annex/objects/"] if is_annexed else ""
+    if not path.is_file():
+        return ""
     with path.open("rb") as file:
         start = file.read(100)
     return next((what for mark, what in POINTERS.items() if start.startswith(mark)), "")

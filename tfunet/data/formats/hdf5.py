@@ -44,7 +44,7 @@ def region(path: Path) -> Region | None:
     def read(box: tuple[slice, ...]) -> np.ndarray:
         # Opened anew for each box: an open file would outlive the image, and a fork.
         with h5py.File(file_path, "r") as file:
-            return file[place][box]
+            return _dataset(file, place)[box]
 
     return read
 
@@ -100,4 +100,7 @@ def _dataset(file: Any, name: str) -> Any:
             f"it has no data set {name!r}; it has: {', '.join(names) or 'none'}. Name one as "
             "'file.h5:name'"
         )
-    return file[name]
+    # Relative names of attached files start at this one, not at the current folder.
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access.set_efile_prefix(str(Path(file.filename).resolve().parent).encode())
+    return h5py.Dataset(h5py.h5d.open(file.id, name.encode(), access))

@@ -7,6 +7,7 @@ from typing import Any
 
 from tfunet.config.refs import near_match
 from tfunet.data.defects import Defect
+from tfunet.data.formats.claims import check_regular
 from tfunet.data.image_files import Header
 from tfunet.data.layouts.case_files import Case, PatternFiles
 from tfunet.data.layouts.case_table import CaseTable
@@ -131,8 +132,9 @@ class PixelSizes:
 
 def _from_json(path: Path, key: str) -> Any:
     try:
+        check_regular(path)
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"its pixel size file {path} cannot be read ({error})") from error
     if not isinstance(values, dict) or key not in values:
         known = ", ".join(values) if isinstance(values, dict) else "no keys"
