@@ -178,6 +178,43 @@ def test_pillows_own_limit_is_not_met(tmp_path):
     assert read_header(tmp_path / "a.png").shape == (13500, 13500)
 
 
+def packed_zeros():
+    """64 MiB of zeros."""
+    return zlib.compress(bytes(2**26))
+
+
+def chunk_of_hdf5(path):
+    with h5py.File(path, "w") as file:
+        options = {"chunks": (20, 31), "compression": "gzip"}
+        raw = file.create_dataset("raw", (20, 31), np.uint8, **options)
+        raw.id.write_direct_chunk((0, 0), packed_zeros())
+
+
+def chunk_of_zarr(path):
+    codec = numcodecs.Zlib()
+    zarr.create_array(path, data=GREY, chunks=(20, 31), zarr_format=2, compressors=codec)
+    (path / "0.0").write_bytes(packed_zeros())
+
+
+def strip_of_tiff(path):
+    tifffile.imwrite(path, GREY, compression="zlib", metadata=None)
+    end = path.stat().st_size
+    path.write_bytes(path.read_bytes() + packed_zeros())
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        file.pages[0].tags["StripOffsets"].overwrite(end)
+        file.pages[0].tags["StripByteCounts"].overwrite(len(packed_zeros()))
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("a.h5", chunk_of_hdf5), ("a.zarr", chunk_of_zarr), ("a.tif", strip_of_tiff)],
+)
+def test_a_part_that_unpacks_to_more_than_its_pixels_is_refused(tmp_path, name, write):
+    write(tmp_path / name)
+    with in_little(16 * 2**20), pytest.raises(ValueError, match="cannot be read"):
+        read_image(tmp_path / name)
+
+
 NAMES = ["a.png", "a.jpg", "a.webp", "a.tif", "a.nii", "a.nii.gz", "a.dcm", "a.npy", "a.h5:raw"]
 
 

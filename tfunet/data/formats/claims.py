@@ -12,6 +12,7 @@ LIMIT_VARIABLE = "TFUNET_IMAGE_LIMIT"
 DEFAULT_LIMIT = "4GiB"
 # Of an image that somebody measured or drew. Deflate packs zeros 1000 to 1.
 PLAUSIBLE_RATIO = 100
+SMALLEST_CHUNK = 2**10
 POINTERS = {
     b"version https://git-lfs": "a Git LFS pointer; fetch the file itself with 'git lfs pull'",
     b"/annex/objects/": "a git-annex pointer; fetch the file itself with 'git annex get'",
@@ -38,6 +39,18 @@ def check_claim(shape: Sequence[int], itemsize: int, stored_bytes: int, what: st
         f"{stored_bytes} bytes. Damaged and hostile files claim so much; the limit is "
         f"{limit / GIB:g} GiB. If the claim is true, set {LIMIT_VARIABLE}={needed}GiB"
     )
+
+
+def check_chunk(stored_bytes: int, raw_bytes: int) -> None:
+    """Raise ValueError for a compressed chunk that is larger than its pixels.
+
+    No compression makes it so, but one that unpacks to more than the pixels.
+    """
+    if stored_bytes > 1.1 * raw_bytes + SMALLEST_CHUNK:
+        raise ValueError(
+            f"a chunk of {raw_bytes} bytes of pixels is stored in {stored_bytes} bytes: it is "
+            "damaged, or was made to fill the memory"
+        )
 
 
 def check_regular(path: Path) -> None:

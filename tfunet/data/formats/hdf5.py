@@ -1,12 +1,13 @@
 """A data set in an HDF5 file, with h5py: the path is 'file.h5:name'."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from tfunet.data.formats.claims import check_claim, check_regular
+from tfunet.data.formats.claims import check_chunk, check_claim, check_regular
 from tfunet.data.formats.container import split_container
 from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored, num_chunks, plain
 
@@ -68,6 +69,9 @@ def _check(path: Path, dataset: Any) -> None:
     check_claim(dataset.shape, itemsize, stored_bytes)
     if dataset.chunks:
         check_claim(dataset.chunks, itemsize, stored_bytes, "a chunk")
+        sizes = [0]
+        dataset.id.chunk_iter(lambda chunk: sizes.append(chunk.size))
+        check_chunk(max(sizes), math.prod(dataset.chunks) * itemsize)
 
 
 def _sources(path: Path, dataset: Any, depth: int = 0) -> list[Path]:

@@ -1,12 +1,13 @@
 """Arrays in zarr stores, versions 2 and 3, and OME-NGFF images at full size, with zarr."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 
-from tfunet.data.formats.claims import check_claim, check_folder, pointer
+from tfunet.data.formats.claims import check_chunk, check_claim, check_folder, pointer
 from tfunet.data.formats.container import split_container
 from tfunet.data.formats.ngff import full_size, multiscale
 from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored, num_chunks, plain
@@ -64,9 +65,15 @@ def _check_array(array: Any) -> None:
     check_claim(array.shape, array.dtype.itemsize, stored_bytes)
     for chunk in (array.chunks, array.shards or ()):
         check_claim(chunk, array.dtype.itemsize, stored_bytes, "a chunk")
+    raw_bytes = math.prod(array.shards or array.chunks) * array.dtype.itemsize
+    check_chunk(max([0, *(one.stat().st_size for one in files if _is_chunk(one))]), raw_bytes)
     for file in files[:LOOKED_AT]:  # Pointers come in all files of a store, or in none.
         if where := pointer(file):
             raise ValueError(f"{file.name}: it is {where}")
+
+
+def _is_chunk(file: Path) -> bool:
+    return file.name[0].isdigit()
 
 
 def _codecs(array: Any) -> Any:
@@ -83,7 +90,7 @@ def _check_blosc(array: Any) -> None:
     if "blosc" not in str(_codecs(array)):
         return
     folder = _folder(array)
-    chunks = [one for one in folder.rglob("*") if one.is_file() and one.name[0].isdigit()]
+    chunks = [one for one in folder.rglob("*") if one.is_file() and _is_chunk(one)]
     for chunk in chunks:
         with chunk.open("rb") as file:
             header = file.read(16)
@@ -91,3 +98,5 @@ def _check_blosc(array: Any) -> None:
         length = int.from_bytes(header[12:16], "little")
         if chunk.stat().st_size < max(length, 16):
             raise ValueError(f"chunk {chunk.relative_to(folder)} is truncated")
+        # Bytes 4 to 7: what it unpacks to.
+        check_claim((int.from_bytes(header[4:8], "little"),), 1, len(header), "a chunk")
