@@ -302,6 +302,16 @@ def test_objects_of_python_are_never_loaded(tmp_path):
                 read(tmp_path / name)
 
 
+def test_a_compression_that_hdf5_lacks_has_a_remedy(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        options = {"chunks": (20, 31), "compression": 32999, "allow_unknown_filter": True}
+        raw = file.create_dataset("raw", (20, 31), np.uint8, **options)
+        raw.id.write_direct_chunk((0, 0), bytes(100))
+    for read in READS:
+        with pytest.raises(ValueError, match=r"filter 32999 .*pip install hdf5plugin.*h5repack"):
+            read(tmp_path / "a.h5")
+
+
 ANNEX = b"/annex/objects/SHA256E-s123--0123456789abcdef.nii.gz\n"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
 

@@ -1,6 +1,8 @@
 """A data set in an HDF5 file, with h5py: the path is 'file.h5:name'."""
 
 import math
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,7 @@ def _check(path: Path, dataset: Any) -> None:
     """Raise ValueError for pixels in foreign files, and for more than the file may hold."""
     if dataset.shape is None or dataset.dtype.kind not in "buif":
         raise ValueError(f"values of type {dataset.dtype}; readable: whole and real numbers")
+    _check_filters(dataset)
     sources = _sources(path, dataset)
     for source in sources:
         if not source.resolve().is_relative_to(path.resolve().parent):
@@ -72,6 +75,23 @@ def _check(path: Path, dataset: Any) -> None:
         sizes = [0]
         dataset.id.chunk_iter(lambda chunk: sizes.append(chunk.size))
         check_chunk(max(sizes), math.prod(dataset.chunks) * itemsize)
+
+
+def _check_filters(dataset: Any) -> None:
+    """Raise ValueError for a compression that HDF5 does not have here."""
+    properties = dataset.id.get_create_plist()
+    filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
+    if all(h5py.h5z.filter_avail(code) for code, *_ in filters):
+        return
+    with suppress(ModuleNotFoundError):
+        import_module("hdf5plugin")  # It adds the usual others.
+    for code, *_, name in filters:
+        if not h5py.h5z.filter_avail(code):
+            raise ValueError(
+                f"it is compressed with filter {code} ({name.decode() or 'no name'}), which HDF5 "
+                "does not have here: pip install hdf5plugin, or rewrite the file where the filter "
+                "is, with 'h5repack -f GZIP=4 IN OUT'"
+            )
 
 
 def _sources(path: Path, dataset: Any, depth: int = 0) -> list[Path]:
