@@ -139,6 +139,14 @@ def test_frames_in_other_directions_are_refused(tmp_path):
         read_header(save(tmp_path / "a.dcm", one))
 
 
+def test_frames_with_other_pixel_sizes_are_refused(tmp_path):
+    one = enhanced(VOLUME, POSITIONS)
+    measures = item(PixelSpacing=[0.7, 0.25], SliceThickness=2)
+    one.PerFrameFunctionalGroupsSequence[4].PixelMeasuresSequence = [measures]
+    with pytest.raises(ValueError, match=r"slices with pixels of .0.5 .* to .0.7"):
+        read_header(save(tmp_path / "a.dcm", one))
+
+
 def test_the_tiles_of_a_slide_are_no_planes(tmp_path):
     tiles = np.zeros((4, 16, 16, 3), np.uint8)
     one = dataset(tiles, VLWholeSlideMicroscopyImageStorage, meaning="RGB")

@@ -121,12 +121,18 @@ def affine(frames: Sequence[Frame]) -> np.ndarray | None:
 
 
 def check_parallel(frames: Sequence[Frame]) -> None:
-    """Raise ValueError for frames in different directions."""
+    """Raise ValueError for frames in different directions, or with different pixel sizes."""
     turns = np.array([one.directions for one in frames if one.directions is not None])
     if len(turns) and np.abs(turns - turns[0]).max() > 1e-3:
         raise ValueError(
             "its slices lie in different directions, such as those of a scout; put each direction "
             "into a series of its own"
+        )
+    sizes = np.array([size for one in frames if (size := pixel_spacing(one))])
+    if len(sizes) and np.ptp(sizes, axis=0).max() > 1e-3 * sizes.max():
+        raise ValueError(
+            f"slices with pixels of {sizes.min(0)} to {sizes.max(0)} mm in one series; resample "
+            "them to one size"
         )
 
 
