@@ -147,6 +147,6 @@ def _sizes(given: Any, num_axes: int) -> Spacing:
     # NaN fails this comparison too.
     if len(sizes) != num_axes or not all(0 < size < float("inf") for size in sizes):
         raise ValueError(
-            f"pixel size {given!r}; allowed: a positive number, or {num_axes} of them, one an axis"
+            f"pixel size {given!r}; allowed: a positive number, or {num_axes} of them, one an axis, with points for decimals"
         )
     return sizes
