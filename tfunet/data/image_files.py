@@ -41,6 +41,7 @@ class Header:
             a stack; x, y[, z] in NIfTI.
         channels: Colours or channels; alpha is not counted.
         dtype: Type of the stored pixels.
+        axes: Letters of the axes of `shape`: "yx", "zyx", in NIfTI "xyz".
         spacing: Pixel size along `shape`, where the file states it, in `unit`.
         unit: "nm", "µm", "mm" or "m"; empty where the file does not say.
         affine: (4, 4) index to position, where the file states it (NIfTI).
@@ -49,6 +50,7 @@ class Header:
     shape: tuple[int, ...]
     channels: int
     dtype: str
+    axes: str = ""
     spacing: tuple[float, ...] | None = None
     unit: str = ""
     affine: np.ndarray | None = None
@@ -77,6 +79,7 @@ def read_header(path: Path, *, axes: str | None = None, mask: bool = False) -> H
             shape=tuple(stored.shape[axis] for axis in stored.spatial),
             channels=stored.channels,
             dtype=stored.dtype,
+            axes="".join(letters),
             spacing=tuple(sizes) if len(sizes) == len(letters) else None,
             unit=stored.unit,
             affine=stored.affine,

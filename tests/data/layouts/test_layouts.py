@@ -106,6 +106,41 @@ def test_regions_of_an_nnunet_folder_may_be_ones_own(tmp_path):
         open_source("nnunet", {**options, "images": "{case}.nii.gz"})
 
 
+def nnunet_files(root, names, files):
+    """Write two cases of an nnU-Net folder: file number to the channels in it."""
+    for case in ("a", "b"):
+        for number, channels in files.items():
+            shape = (20, 30) if channels == 1 else (20, 30, channels)
+            path = root / f"imagesTr/{case}_{number:04d}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(RNG.integers(0, 256, shape).astype(np.uint8)).save(path)
+        (root / "labelsTr").mkdir(exist_ok=True)
+        mask = RNG.integers(0, 2, (20, 30)).astype(np.uint8)
+        Image.fromarray(mask).save(root / f"labelsTr/{case}.png")
+    about = {"labels": {"background": 0, "road": 1}, "file_ending": ".png"}
+    names = {str(number): name for number, name in enumerate(names)}
+    (root / "dataset.json").write_text(json.dumps({**about, "channel_names": names}))
+    return {"root": str(root)}
+
+
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [("RGB", {0: 3}), ("RGBN", {0: 3, 1: 1}), ("RGBA", {0: 1, 1: 1, 2: 1, 3: 1}), ("R", {0: 1})],
+)
+def test_channels_of_an_nnunet_case_may_share_a_file(tmp_path, names, files):
+    source = open_source("nnunet", nnunet_files(tmp_path, names, files))
+    assert source.channels == len(names)
+    stored = [np.asarray(Image.open(tmp_path / f"imagesTr/a_{one:04d}.png")) for one in files]
+    np.testing.assert_array_equal(source.raw(0).image, np.dstack(stored))
+
+
+@pytest.mark.parametrize(("names", "files"), [("RGB", {0: 1}), ("RG", {0: 3}), ("RGBN", {0: 3})])
+def test_other_channels_than_an_nnunet_folder_names_are_refused(tmp_path, names, files):
+    options = nnunet_files(tmp_path, names, files)
+    with pytest.raises(ValueError, match=rf"names {len(names)} channels \(R, .* hold {files[0]}. "):
+        open_source("nnunet", options)
+
+
 def test_an_nnunet_label_to_ignore_is_refused(tmp_path):
     options = nnunet(tmp_path, {"background": 0, "a": 1, "ignore": 2}, {"0": "CT"})
     with pytest.raises(ValueError, match="'ignore', whose pixels count for nothing"):
