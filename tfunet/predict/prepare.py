@@ -28,6 +28,8 @@ class Preparation:
         intensity: See `tfunet.data.preprocess.normalise`.
         grey: Whether colours became their luminance.
         axes: Order of the axes if the files do not state it; see `open_folder`.
+        alpha: What a channel with this tag was taken for; see `open_folder`.
+        fill: What pixels without data became.
         pixel_size: Pixel size of every image, along its axes; None: the files state it.
         target_pixel_size: Pixel size that images were resampled to; None: they were not.
     """
@@ -36,6 +38,8 @@ class Preparation:
     intensity: Intensity = "none"
     grey: bool = False
     axes: str | None = None
+    alpha: str | None = None
+    fill: float | None = None
     pixel_size: Any = None
     target_pixel_size: Any = None
 
@@ -50,7 +54,13 @@ class Preparation:
                 f"{files[0]}: an image of this run is made of {self.num_files} files, got "
                 f"{len(files)}. Join their paths by commas, in the order of the run's images."
             )
-        image = joined([open_image(file, grey=self.grey, axes=self.axes) for file in files])
+        options: dict[str, Any] = {
+            "grey": self.grey,
+            "axes": self.axes,
+            "alpha": self.alpha,
+            "fill": self.fill,
+        }
+        image = joined([open_image(file, **options) for file in files])
         if not image.by_parts:
             check_memory(
                 files[0],

@@ -22,7 +22,7 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
     """Return what the series is and its pixels, with each slice's rescale slope and intercept."""
     slices = _slices(path, pixels=True)
     described = _stored(slices)
-    planes = [apply_rescale(one.pixel_array, one) for one in slices]
+    planes = [_without_padding(apply_rescale(one.pixel_array, one), one) for one in slices]
     return described, np.stack(planes).reshape(described.shape)
 
 
@@ -41,6 +41,7 @@ def _stored(slices: list[Any]) -> Stored:
         dtype=f"{'int' if first.PixelRepresentation else 'uint'}{bits}",
         spacing=spacing,
         unit="mm",
+        nodata_from=_padding_words(slices),
     )
 
 
@@ -106,3 +107,34 @@ def _plane_distance(slices: list[Any]) -> float | None:
     first = slices[0]
     stated = first.get("SpacingBetweenSlices") or first.get("SliceThickness")
     return float(stated) if stated else None
+
+
+def _padding(one: Any) -> tuple[int, int] | None:
+    """Return the range of stored values that fill up an image beyond what was measured."""
+    value = one.get("PixelPaddingValue")
+    if value is None:
+        return None
+    limit = one.get("PixelPaddingRangeLimit", value)
+    # Many write it without its sign.
+    size = 1 << int(one.BitsAllocated)
+    low = -size // 2 if one.PixelRepresentation else 0
+    first, last = sorted((int(end) - low) % size + low for end in (value, limit))
+    return first, last
+
+
+def _without_padding(plane: np.ndarray, one: Any) -> np.ndarray:
+    """Return a plane with NaN where it was filled up."""
+    padding = _padding(one)
+    if padding is None:
+        return plane
+    stored = one.pixel_array
+    filled = (stored >= padding[0]) & (stored <= padding[1])
+    return np.where(filled, np.nan, plane) if filled.any() else plane
+
+
+def _padding_words(slices: list[Any]) -> str:
+    ranges = sorted({padding for one in slices if (padding := _padding(one))})
+    if not ranges:
+        return ""
+    low, high = ranges[0][0], ranges[-1][1]
+    return f"its PixelPaddingValue is {low}{f' to {high}' if low != high else ''}"

@@ -1,5 +1,6 @@
 """A data set in an HDF5 file, with h5py: the path is 'file.h5:name'."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ def stored(path: Path) -> Stored:
     """Describe the data set from the file's header."""
     file_path, name = split_container(path)
     with h5py.File(file_path, "r") as file:
-        found = _dataset(file, name)
-        return plain(found.shape, found.dtype)
+        return _described(_dataset(file, name))
 
 
 def decoded(path: Path) -> tuple[Stored, np.ndarray]:
@@ -23,7 +23,7 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
     file_path, name = split_container(path)
     with h5py.File(file_path, "r") as file:
         found = _dataset(file, name)
-        return plain(found.shape, found.dtype), found[()]
+        return _described(found), found[()]
 
 
 def region(path: Path) -> Region | None:
@@ -41,6 +41,16 @@ def region(path: Path) -> Region | None:
             return file[place][box]
 
     return read
+
+
+def _described(dataset: Any) -> Stored:
+    described = plain(dataset.shape, dataset.dtype)
+    for name in ("_FillValue", "missing_value"):  # Of netCDF.
+        value = np.ravel(dataset.attrs.get(name, ()))
+        if value.size == 1 and value.dtype.kind in "iuf":
+            nodata = float(value[0])
+            return replace(described, nodata=nodata, nodata_from=f"its {name} is {nodata:g}")
+    return described
 
 
 def _dataset(file: Any, name: str) -> Any:

@@ -24,11 +24,11 @@ def stored(path: Path) -> Stored:
     with _opened(path) as image:
         if not is_whole:
             image.load()
-        return _described(image)
+        return _grey_or_colour_png(path) or _described(image)
 
 
 def decoded(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what the image is, and its pixels; alpha is dropped, a palette resolved."""
+    """Return what the image is, and its pixels; a palette is resolved."""
     if plain := _plain_png(path):
         import imagecodecs
 
@@ -38,18 +38,22 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
         if image.mode in AS_COLOURS:
             return _described(image), np.asarray(image.convert("RGB"))
         pixels = np.asarray(image)
-        return _described(image), pixels.reshape(*pixels.shape[:2], -1)[..., : _channels(image)]
+        described = _grey_or_colour_png(path) or _described(image)
+        return described, pixels.reshape(*pixels.shape[:2], -1)[..., : described.shape[2]]
 
 
 def decoded_labels(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what a mask is and its values: of a palette, its numbers."""
+    """Return what a mask is and its values as stored: of a palette, its numbers."""
     if _plain_png(path):
         return decoded(path)
     with _opened(path) as image:
         if image.mode == "P":
             one_channel = replace(_described(image), shape=(image.height, image.width, 1))
             return one_channel, np.asarray(image)[..., np.newaxis]
-    return decoded(path)
+    described, pixels = decoded(path)
+    # Pillow multiplies grey values of 2 and 4 bits, to fill 8.
+    step = {"uint2": 85, "uint4": 17}.get(described.dtype, 1)
+    return described, pixels // step if step > 1 else pixels
 
 
 def _plain_png(path: Path) -> Stored | None:
@@ -57,6 +61,12 @@ def _plain_png(path: Path) -> Stored | None:
 
     Pillow cuts 16-bit colours to 8 bits without a word, and takes longer for all of these.
     """
+    described = _grey_or_colour_png(path)
+    return described if described and described.dtype in ("uint8", "uint16") else None
+
+
+def _grey_or_colour_png(path: Path) -> Stored | None:
+    """Describe a PNG without palette by its first bytes; None for another file."""
     if KINDS[path.suffix.lower()] != "PNG":
         return None
     with path.open("rb") as file:
@@ -65,10 +75,16 @@ def _plain_png(path: Path) -> Stored | None:
     if start[:4] != b"\x89PNG" or start[12:16] != b"IHDR" or len(start) < PNG_START:
         return None
     width, height, bits, kind = struct.unpack(">IIBB", start[16:26])
-    channels = {0: 1, 2: 3, 4: 1, 6: 3}.get(kind)  # Alpha is not counted.
-    if channels is None or bits not in (8, 16):
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}.get(kind)
+    if channels is None:
         return None
-    return Stored(shape=(height, width, channels), axes="yxs", dtype=f"uint{bits}", spacing={})
+    return Stored(
+        shape=(height, width, channels),
+        axes="yxs",
+        dtype="bool" if bits == 1 else f"uint{bits}",
+        spacing={},
+        alpha=kind in (4, 6),
+    )
 
 
 def _described(image: Any) -> Stored:
@@ -77,6 +93,7 @@ def _described(image: Any) -> Stored:
         axes="yxs",
         dtype="uint16" if image.mode.startswith("I;16") else DTYPES.get(image.mode, "uint8"),
         spacing={},
+        alpha=image.mode not in AS_COLOURS and image.getbands()[-1] in "Aa",
     )
 
 
@@ -86,8 +103,7 @@ def _opened(path: Path) -> Any:
 
 
 def _channels(image: Any) -> int:
-    colours = [band for band in image.getbands() if band not in ("A", "a")]
-    return 3 if image.mode in AS_COLOURS else len(colours)
+    return 3 if image.mode in AS_COLOURS else len(image.getbands())
 
 
 def _is_whole(path: Path) -> bool:

@@ -1,9 +1,10 @@
 """TIFF, OME-TIFF, ImageJ's and GeoTIFF, with tifffile."""
 
+import logging
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,6 +18,12 @@ from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored
 PAGES = "qirp"
 UNITS = ("nm", "µm", "mm", "m")  # Of those that OME knows.
 ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha.
+GDAL_NODATA = 42113
+MASK, REDUCED = 4, 1  # TIFF 6.0, NewSubfileType.
+# GDAL's mask lies among the first pages; a stack may have thousands.
+FIRST_PAGES = 16
+# tifffile complains of lowest floats, as GDAL writes them.
+logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in record.getMessage())
 # Of decoded tiles: windows that overlap need the same ones again.
 TILE_CACHE_BYTES = 64 * 2**20
 
@@ -43,6 +50,22 @@ def region(path: Path) -> Region | None:
         return _mapped_region(path, dtype, series.dataoffset, series.shape)
 
 
+def hidden(path: Path) -> np.ndarray | None:
+    """Return where a mask of GDAL's says that there is no data; None without a mask.
+
+    The mask is a page of the file, or lies beside it in FILE.msk.
+    """
+    beside = path.with_name(f"{path.name}.msk")
+    if beside.exists():
+        with tifffile.TiffFile(beside) as file:
+            return file.series[0].asarray() == 0
+    with tifffile.TiffFile(path) as file:
+        for page in islice(file.pages, FIRST_PAGES):
+            if page.subfiletype & MASK and not page.subfiletype & REDUCED:
+                return page.asarray() == 0
+    return None
+
+
 def _stored(file: Any) -> Stored:
     series = file.series[0]
     axes = series.axes.lower()
@@ -50,14 +73,27 @@ def _stored(file: Any) -> Stored:
         axes = "".join("z" if letter in PAGES else letter for letter in axes)
     page = series.keyframe
     spacing, unit = _ome_spacing(file)
+    nodata = _nodata(page)
     return Stored(
         shape=tuple(int(length) for length in series.shape),
         axes=axes,
-        dtype=str(series.dtype),
+        dtype=f"uint{page.bitspersample}" if page.bitspersample in (2, 4) else str(series.dtype),
         spacing=spacing or _geo_spacing(page),
         unit=unit,
         alpha="s" in axes and bool(page.extrasamples) and page.extrasamples[-1] in ALPHA,
+        nodata=nodata,
+        nodata_from="" if nodata is None else f"GDAL's no-data value is {nodata:g}",
     )
+
+
+def _nodata(page: Any) -> float | None:
+    """Return GDAL's value of pixels without data, if the page has one."""
+    tag = page.tags.get(GDAL_NODATA)
+    text = str(tag.value).strip("\0 ") if tag is not None else ""
+    try:
+        return float(text) if text else None
+    except ValueError:  # Not a number, as Windows once wrote it.
+        return math.nan
 
 
 def _ome_spacing(file: Any) -> tuple[dict[str, float], str]:

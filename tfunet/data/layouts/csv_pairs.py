@@ -44,7 +44,8 @@ def open_csv(
         threshold: As in `open_folder`.
         pixel_size: A number, one for each axis, or {column = NAME}.
         target_pixel_size: Pixel size to resample to.
-        options: `regions`, `intensity`, `grey`, `axes`, `patch`, `name`, as in `open_folder`.
+        options: `regions`, `intensity`, `grey`, `axes`, `alpha`, `fill`, `patch`, `name`, as in
+            `open_folder`.
     """
     folder, path = find_root(str(Path(file).parent)), Path(file)
     columns = [images] if isinstance(images, str) else list(images)

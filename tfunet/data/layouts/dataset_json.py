@@ -35,7 +35,8 @@ def open_msd(
         root: The folder with dataset.json.
         pixel_size: A number, or one for each axis, instead of what the headers say.
         target_pixel_size: Pixel size to resample to.
-        options: `regions`, `intensity`, `axes`, `patch`, `name`, as in `open_folder`.
+        options: `regions`, `intensity`, `axes`, `alpha`, `fill`, `patch`, `name`, as in
+            `open_folder`.
     """
     folder = find_root(root)
     description = _read_description(folder, ("training", "labels"))
@@ -71,8 +72,8 @@ def open_nnunet(
     Args:
         root: The folder with dataset.json.
         regions: Region name to class names, instead of those in dataset.json.
-        options: `pixel_size`, `target_pixel_size`, `table`, `intensity`, `axes`, `patch`, `name`,
-            as in `open_folder`.
+        options: `pixel_size`, `target_pixel_size`, `table`, `intensity`, `axes`, `alpha`, `fill`,
+            `patch`, `name`, as in `open_folder`.
     """
     folder = find_root(root)
     description = _read_description(folder, ("labels",))
