@@ -16,10 +16,11 @@ from typing import BinaryIO
 from tfunet.data.cache_eviction import INDEX, LOCK, hold
 from tfunet.data.cache_writer import write_cases
 from tfunet.data.cached_cases import CachedCases, cached_cases
+from tfunet.data.case_signs import CaseSigns
 from tfunet.data.source import DataSource
 from tfunet.files.atomic import WriteError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 LOCK_SECONDS = 0.2
 VARIABLE = "TFUNET_CACHE"
 
@@ -104,7 +105,10 @@ def _load(
         defects = {int(key): what for key, what in index["defects"].items()}
         if defects and not skip_bad:
             return None
-        cases = cached_cases(home, source, patch, index["extents"], index["foreground"], defects)
+        signs = [CaseSigns.from_json(case) for case in index["signs"]]
+        cases = cached_cases(
+            home, source, patch, index["extents"], index["foreground"], signs, defects
+        )
         # A user may have removed a file, or a full disk may have cut it off.
         image_bytes = cases.image_path.stat().st_size
         mask_bytes = cases.mask_path.stat().st_size

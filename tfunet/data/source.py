@@ -76,6 +76,7 @@ class DataSource:
         notes: Case index to what may be a mistake in its files, once `read` or `read_parts` has
             read them.
         files: The file of each case to name in messages; by default the case's name.
+        spacings: Pixel size of each case as training sees it, where known.
         root: Folder to which files in messages are relative.
         defects: What was wrong at opening; these cases are not among `case_ids`.
         found: How many files there are, in words, for messages.
@@ -96,6 +97,7 @@ class DataSource:
     raw: Callable[[int], RawCase] | None = None
     notes: Callable[[int], Sequence[Defect]] = lambda index: ()
     files: tuple[str, ...] = ()
+    spacings: tuple[tuple[float, ...] | None, ...] = ()
     root: Path = Path()
     defects: tuple[Defect, ...] = ()
     found: str = ""
