@@ -1,8 +1,10 @@
 """Prepares images for prediction exactly as for training. Imports no TensorFlow."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,7 @@ class Preparation:
             "axes": self.axes,
             "alpha": self.alpha,
             "fill": self.fill,
+            "note": partial(_warn, files[0], set()),
         }
         image = joined([open_image(file, **options) for file in files])
         if not image.by_parts:
@@ -126,6 +129,12 @@ def check_memory(file: Path, needed: int, why: str) -> None:
             f"{file}: its prediction needs {needed / 2**30:.1f} GiB of memory at once, but only "
             f"{free / 2**30:.1f} GiB are free: {why}."
         )
+
+
+def _warn(file: Path, said: set[str], what: str) -> None:
+    if what not in said:
+        said.add(what)
+        print(f"warning: {file}: {what}", file=sys.stderr, flush=True)
 
 
 def _each(sizes: Any, num_axes: int) -> tuple[float, ...]:

@@ -110,7 +110,9 @@ def num_chunks(shape: Sequence[int], chunk: Sequence[int]) -> int:
 def plain(shape: tuple[int, ...], dtype: np.dtype) -> Stored:
     """Describe an array in a format that has no words for its axes: planes, rows, columns.
 
-    Four axes are planes, rows, columns and channels.
+    Four axes are planes, rows, columns and channels. A last axis of one is a channel.
     """
     axes = {2: "yx", 3: "zyx", 4: "zyxc"}.get(len(shape), "?" * len(shape))
+    if len(shape) == 3 and shape[-1] == 1:
+        axes = "yxc"
     return Stored(shape=tuple(map(int, shape)), axes=axes, dtype=str(dtype), spacing={})

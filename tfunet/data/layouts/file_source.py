@@ -208,12 +208,12 @@ class _Reader:
         # Percentiles need the whole image.
         if not is_large or isinstance(self.scale, Mapping):
             return None
-        stored = joined([open_image(path, **options) for path, options in self._images(index)])
+        images = [open_image(path, **options) for path, options in self._images(index)]
         labels = self._labels(index)
         masks = labels.open()
-        if not all(image.by_parts for image in (stored, *masks)):
+        if not all(image.by_parts for image in (*images, *masks)):
             return None
-        return CaseParts(shape=case.shape, parts=self._parts(index, stored, labels, masks))
+        return CaseParts(shape=case.shape, parts=self._parts(index, images, labels, masks))
 
     def notes(self, index: int) -> Sequence[Defect]:
         """Return what may be a mistake in a case that was read."""
@@ -239,10 +239,11 @@ class _Reader:
         """Return a case's image and labels as its files hold them."""
         files = self.cases[index].files
         images = [read_image(path, **options) for path, options in self._images(index)]
+        for file, pixels in zip(files.images, images, strict=True):
+            checks = IntensityChecks(self.scale)
+            checks.add(pixels)
+            self._note_all(index, file, checks)
         image = np.concatenate(images, -1) if len(images) > 1 else images[0]
-        checks = IntensityChecks(self.scale)
-        checks.add(image)
-        self._note_all(index, checks)
         mask = self._labels(index).read()
         if mask.shape != image.shape[:-1]:
             raise BadFileError(
@@ -252,17 +253,16 @@ class _Reader:
         return image, mask
 
     def _parts(
-        self, index: int, stored: LazyImage, labels: LabelReader, masks: Sequence[LazyImage]
+        self,
+        index: int,
+        images: Sequence[LazyImage],
+        labels: LabelReader,
+        masks: Sequence[LazyImage],
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (image, mask) of a case, cut along the first axis; `stored` is not resized yet."""
-        checks = IntensityChecks(self.scale)
-
-        def read(start: Sequence[int], stop: Sequence[int]) -> np.ndarray:
-            pixels = stored.read(start, stop)
-            checks.add(pixels)
-            return pixels
-
-        image = resized(replace(stored, read=read), self.cases[index].shape)
+        """Yield (image, mask) of a case, cut along the first axis; `images` are as stored."""
+        checks = [IntensityChecks(self.scale) for _ in images]
+        stored = joined(list(map(_checked, images, checks)))
+        image = resized(stored, self.cases[index].shape)
         statistics = statistics_for(self.scale, image.parts())
         rows = nearest(stored.shape[0], image.shape[0])
         for first, last in cuts(image.shape, image.channels):
@@ -273,7 +273,8 @@ class _Reader:
             pixels = normalise(image.read(start, stop), self.scale, statistics)
             yield pixels, resize_nearest(mask, pixels.shape[:-1])
         labels.finish()
-        self._note_all(index, checks)
+        for file, check in zip(self.cases[index].files.images, checks, strict=True):
+            self._note_all(index, file, check)
 
     def _images(self, index: int) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Yield the path of each image file of a case, and how it is read."""
@@ -305,9 +306,20 @@ class _Reader:
         defect = BadFileError(path, what).defect(self.cases[index].files.case_id, self.root)
         self._noted.setdefault(index, {})[defect] = None
 
-    def _note_all(self, index: int, checks: IntensityChecks) -> None:
+    def _note_all(self, index: int, file: str, checks: IntensityChecks) -> None:
         for what in checks.notes():
-            self._note(index, self.root / self.cases[index].files.images[0], what)
+            self._note(index, self.root / file, what)
+
+
+def _checked(image: LazyImage, checks: IntensityChecks) -> LazyImage:
+    """Return an image whose parts are looked at as they are read."""
+
+    def read(start: Sequence[int], stop: Sequence[int]) -> np.ndarray:
+        pixels = image.read(start, stop)
+        checks.add(pixels)
+        return pixels
+
+    return replace(image, read=read)
 
 
 def _check_axes(axes: str | None) -> None:

@@ -81,10 +81,11 @@ def axes_by_mask(root: Path, cases: Sequence[Case]) -> str | None:
         image, mask = root / case.images[0], root / case.masks[0]
         try:
             shape = read_header(image).shape
-            plane = read_header(mask, mask=True).shape
+            plane = read_header(mask, mask=True)
         except BadFileError:
             return None
-        if has_no_axes(image) and len(shape) == 3 and plane in (shape[:-1], (*shape[:-1], 1)):
+        is_plane = plane.channels == 1 and plane.shape == shape[:-1]
+        if has_no_axes(image) and len(shape) == 3 and is_plane:
             return "yxc"
     return None
 

@@ -45,15 +45,11 @@ class LabelMapping:
             return ()
         first = {label: value for value, label in reversed(list(self.values.items()))}
         classes = [first[label] for label in range(1, len(self.names) + 1)]
-        orders = (range(channels), range(1, channels + 1), (0, *classes), classes)
-        return next(
-            (
-                tuple(order)
-                for order in orders
-                if len(order) == channels and all(value in self.values for value in order)
-            ),
-            (),
-        )
+        for order in (range(channels), range(1, channels + 1), (0, *classes), classes):
+            labels = {self.values.get(value) for value in order}
+            if len(order) == channels and labels | {0} == set(range(len(classes) + 1)):
+                return tuple(order)
+        return ()
 
 
 def label_mapping(

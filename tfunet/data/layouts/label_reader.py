@@ -50,8 +50,7 @@ class LabelReader:
             "beside": shape,
         }
         self._seen: list[set[int]] = [set() for _ in paths]
-        self._highest = [0.0] * len(paths)
-        self._is_above = [False] * len(paths)
+        self._ranges = [_Range() for _ in paths]
 
     def read(self) -> np.ndarray:
         """Return the labels as uint8 (*spatial). Raises BadFileError for a mask of no use."""
@@ -90,11 +89,21 @@ class LabelReader:
         threshold = self._mapping.threshold
         if threshold is None:
             return
-        for path, highest, is_above in zip(self._paths, self._highest, self._is_above, strict=True):
-            if highest <= 0 or is_above:
+        for path, values in zip(self._paths, self._ranges, strict=True):
+            if values.low < 0:
+                what = f"its values go down to {values.low:g}, which counts as background"
+                self._note(path, what)
+            if values.mark and 0 < values.next_highest <= values.mark / 2:
+                self._note(
+                    path,
+                    f"its value {values.mark:g} stands apart from the others (up to "
+                    f"{values.next_highest:g}), as a mark of pixels to ignore does, and counts as "
+                    "the class; give classes= instead of threshold= to say what each value is",
+                )
+            if not 0 < values.high <= threshold:
                 continue
-            what = f"its values reach {highest:g}, and none is above threshold = {threshold:g}"
-            if highest * FAR < threshold:
+            what = f"its values reach {values.high:g}, and none is above threshold = {threshold:g}"
+            if values.high * FAR < threshold:
                 raise BadFileError(
                     path,
                     f"{what}: the mask would be empty. Give a threshold for its values, such as 0, "
@@ -122,10 +131,8 @@ class LabelReader:
             most = FEW_BITS.get(self._headers[index].dtype)
             if most is not None and threshold >= most:
                 mask = mask * np.uint8(255 // most)  # White is white, in any number of bits.
-            inside = mask > threshold
-            self._highest[index] = max(self._highest[index], float(mask.max(initial=0)))
-            self._is_above[index] |= bool(inside.any())
-            return inside
+            self._ranges[index].add(mask)
+            return mask > threshold
         seen = self._seen[index]
         seen.update(_unique_values(mask).tolist())
         values = np.array(sorted(seen))
@@ -166,6 +173,25 @@ class LabelReader:
             if values[int(value)]:
                 np.copyto(labels, values[int(value)], where=mask == value)
         return labels
+
+
+class _Range:
+    """The range of a mask's values, seen part by part."""
+
+    def __init__(self) -> None:
+        self.low = self.high = self.next_highest = 0.0
+        self.mark = 0.0
+
+    def add(self, mask: np.ndarray) -> None:
+        """Look at a part. The highest value of its type may be a mark of pixels to ignore."""
+        if not mask.size:
+            return
+        low, high = mask.min(), mask.max()
+        self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
+        if mask.dtype in (np.uint8, np.uint16) and high == np.iinfo(mask.dtype).max:
+            self.mark = float(high)
+            high = mask.max(where=mask < high, initial=0)
+        self.next_highest = max(self.next_highest, float(high))
 
 
 def _unique_values(mask: np.ndarray) -> np.ndarray:
