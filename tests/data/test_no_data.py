@@ -41,6 +41,15 @@ def masked_beside(path):
     tifffile.imwrite(f"{path}.msk", (~HOLE * 255).astype(np.uint8))
 
 
+def sparse_tiff(path):
+    """Leave out a tile, as GDAL does where there is no data (SPARSE_OK)."""
+    tiff(path, PIXELS, "-3.4028234663852886e+38", tile=(16, 16))
+    with tifffile.TiffFile(path, mode="r+") as file:
+        for name in ("TileOffsets", "TileByteCounts"):
+            tag = file.pages[0].tags[name]
+            tag.overwrite((*tag.value[:4], 0, *tag.value[5:]))
+
+
 def hdf5(path):
     with h5py.File(path, "w") as file:
         file["raw"] = with_hole(-5)
@@ -148,6 +157,18 @@ def test_pixels_without_data_become_what_the_user_says(tmp_path, kind):
     assert source.fingerprint != opened(tmp_path, name, fill=-8).fingerprint
     part = open_image(tmp_path / name, fill=-7).read((0, 0), (12, 48))
     np.testing.assert_array_equal(part[..., 0], with_hole(-7)[:12])
+
+
+def test_a_tile_that_is_left_out_has_no_data(tmp_path):
+    sparse_tiff(tmp_path / "a.tif")
+    expected = PIXELS.copy()
+    expected[16:32, 16:32] = -7
+    np.testing.assert_array_equal(read_image(tmp_path / "a.tif", fill=-7)[..., 0], expected)
+    by_parts = open_image(tmp_path / "a.tif", fill=-7)
+    assert by_parts.by_parts
+    np.testing.assert_array_equal(by_parts.read((0, 0), (40, 48))[..., 0], expected)
+    with pytest.raises(ValueError, match="no data in 256 of 1920 pixels"):
+        read_image(tmp_path / "a.tif")
 
 
 def test_colours_have_no_data_only_where_all_of_them_say_so(tmp_path):

@@ -106,6 +106,8 @@ def _load(
         if defects and not skip_bad:
             return None
         signs = [CaseSigns.from_json(case) for case in index["signs"]]
+        if len(signs) != len(source.case_ids):
+            return None
         cases = cached_cases(
             home, source, patch, index["extents"], index["foreground"], signs, defects
         )
@@ -113,7 +115,7 @@ def _load(
         image_bytes = cases.image_path.stat().st_size
         mask_bytes = cases.mask_path.stat().st_size
         foreground_bytes = cases.foreground_path.stat().st_size
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
         return None
     voxels = cases.num_voxels
     sizes = (voxels * cases.channels * 4, voxels, cases.num_foreground * 8)

@@ -37,7 +37,9 @@ def stored(path: Path) -> Stored:
 def decoded(path: Path) -> tuple[Stored, np.ndarray]:
     """Return what the first series is, and its pixels as stored."""
     with tifffile.TiffFile(path) as file:
-        return _stored(file), file.series[0].asarray()
+        stored = _stored(file)
+        _fill_gaps(file.series[0].keyframe)
+        return stored, file.series[0].asarray()
 
 
 def region(path: Path) -> Region | None:
@@ -45,9 +47,17 @@ def region(path: Path) -> Region | None:
     with tifffile.TiffFile(path) as file:
         series = file.series[0]
         if series.dataoffset is None:
+            _fill_gaps(series.keyframe)
             return _segmented_region(path, series)
         dtype = np.dtype(series.dtype).newbyteorder(file.byteorder)
         return _mapped_region(path, dtype, series.dataoffset, series.shape)
+
+
+def _fill_gaps(page: Any) -> None:
+    """Let tiles that the file leaves out have its no-data value, which tifffile may not know."""
+    nodata = _nodata(page)
+    if nodata is not None and np.dtype(page.dtype).kind == "f":
+        page.nodata = nodata
 
 
 def hidden(path: Path) -> np.ndarray | None:
