@@ -85,7 +85,7 @@ def below_the_threshold(folder):
         (leak, {}, ["e.png: has the same pixels as a.png, and they are on both sides"]),
         (translucent, {}, ["b.png: its channel 2 is tagged alpha"]),
         (below_the_threshold, {}, ["b_m.png: its values reach 100, and", "b.png: its mask is em"]),
-        (lambda folder: None, {"intensity": [0, 100]}, 6 * ["of its values lie outside"]),
+        (lambda folder: None, {"intensity": [0, 3]}, 6 * ["of its values lie outside"]),
     ],
 )
 def test_training_says_what_data_check_says(folder, tmp_path_factory, spoil, options, words):

@@ -270,9 +270,10 @@ def test_a_stack_with_a_plane_of_a_mask_is_told_what_to_say(tmp_path):
         (np.where(INSIDE, -9999, IMAGE), {}, "value -9999 stands apart from the others (0 to 255)"),
         (IMAGE.astype(np.int32) - 9999, {}, None),  # The lowest of its values, and no mark.
         (np.where(INSIDE, 3.4028235e38, IMAGE), {}, "value 3.40282e+38 stands apart"),
-        (IMAGE * 16.0, {"intensity": [0, 255]}, "of its values lie outside intensity = [0, 255]"),
+        (IMAGE * 257.0, {"intensity": [0, 255]}, "of its values lie outside intensity = [0, 255]"),
         (IMAGE / 255, {"intensity": [0, 255]}, "fill only 0.4% of intensity = [0, 255]"),
         (IMAGE * 1.0, {"intensity": [0, 255]}, None),
+        (IMAGE * 5.0 - 1024, {"intensity": [-160, 240]}, None),  # A window of CT.
         (IMAGE * 16.0, {"intensity": [0, 65535]}, None),  # 12 of 16 bits.
     ],
 )

@@ -9,6 +9,9 @@ from tfunet.data.preprocess import Intensity
 # Values that programs write where there is no data.
 MARKS = np.array([-9999, -99999, -32768, -3.4028235e38, 3.4028235e38, -1e30, 1e20], np.float32)
 
+# A window of CT leaves out the air, which may be most of an image.
+MOST = 0.95
+
 
 @final
 class IntensityChecks:
@@ -54,7 +57,7 @@ class IntensityChecks:
             return notes
         low, high = self._scale
         share = self._num_clipped / max(self._num_values, 1)
-        if share > 0.5:
+        if share > MOST:
             notes.append(f"{share:.0%} of its values lie outside intensity = [{low:g}, {high:g}]")
         elif 0 < span < 0.02 * (high - low):
             notes.append(
