@@ -17,6 +17,7 @@ from tfunet.backend import Backend, Topology
 from tfunet.config.augmentation import Augmentation
 from tfunet.config.run import RunConfig
 from tfunet.data.cached_cases import CachedCases
+from tfunet.data.doubts import lines_of_doubt
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.split import Split
@@ -188,6 +189,8 @@ def open_data(attempt: Attempt) -> RunData:
     attempt.begin("setting up the model")
     source, bad = task.source, cases.defects
     split, num_left_out = shared_split(config, source, bad, folder, attempt.backend, topology)
+    for line in lines_of_doubt(source, cases, split):
+        attempt.say(f"warning: {line}")
     if topology.is_chief:
         folder.write_data(
             {

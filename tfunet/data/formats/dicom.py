@@ -84,6 +84,7 @@ def _stored(frames: Sequence[Frame], *, labels: bool) -> Stored:
         spacing=spacing,
         unit="mm",
         affine=affine(frames),
+        nodata_from="" if labels else _padding_words([one.dataset for one in frames]),
     )
 
 
@@ -95,7 +96,8 @@ def _dtype(dataset: Any) -> str:
 
 def _plane(frame: Frame, *, labels: bool) -> np.ndarray:
     """Return the pixels of a frame in the units of its modality, or its colours."""
-    dataset, pixels = frame.dataset, _stored_plane(frame)
+    dataset, stored = frame.dataset, _stored_plane(frame)
+    pixels = stored
     meaning = dataset.PhotometricInterpretation
     if meaning == PALETTE:
         return pixels if labels else apply_color_lut(pixels, dataset)[..., :3]
@@ -103,7 +105,8 @@ def _plane(frame: Frame, *, labels: bool) -> np.ndarray:
         pixels = _inverted(dataset, pixels)
     if "DoseGridScaling" in dataset:
         return pixels * float(dataset.DoseGridScaling)
-    return apply_modality_lut(pixels, frame.group("PixelValueTransformationSequence"))
+    plane = apply_modality_lut(pixels, frame.group("PixelValueTransformationSequence"))
+    return plane if labels else _without_padding(plane, stored, dataset)
 
 
 def _stored_plane(frame: Frame) -> np.ndarray:
@@ -210,3 +213,33 @@ def _check_deflated(file: Path) -> None:
             num_bytes += len(inflate.decompress(packed, 2**20))
             check_claim((num_bytes,), 1, file.stat().st_size, "its deflated content")
             packed = inflate.unconsumed_tail or content.read(2**20)
+
+
+def _padding(one: Any) -> tuple[int, int] | None:
+    """Return the range of stored values that fill up an image beyond what was measured."""
+    value = one.get("PixelPaddingValue")
+    if value is None:
+        return None
+    limit = one.get("PixelPaddingRangeLimit", value)
+    # Many write it without its sign.
+    size = 1 << int(one.BitsAllocated)
+    low = -size // 2 if one.PixelRepresentation else 0
+    first, last = sorted((int(end) - low) % size + low for end in (value, limit))
+    return first, last
+
+
+def _without_padding(plane: np.ndarray, stored: np.ndarray, one: Any) -> np.ndarray:
+    """Return a plane with NaN where it was filled up."""
+    padding = _padding(one)
+    if padding is None:
+        return plane
+    filled = (stored >= padding[0]) & (stored <= padding[1])
+    return np.where(filled, np.nan, plane) if filled.any() else plane
+
+
+def _padding_words(slices: list[Any]) -> str:
+    ranges = sorted({padding for one in slices if (padding := _padding(one))})
+    if not ranges:
+        return ""
+    low, high = ranges[0][0], ranges[-1][1]
+    return f"its PixelPaddingValue is {low}{f' to {high}' if low != high else ''}"

@@ -2,6 +2,7 @@
 
 import math
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def stored(path: Path) -> Stored:
     with h5py.File(file_path, "r") as file:
         found = _dataset(file, name)
         _check(file_path, found)
-        return plain(found.shape, found.dtype)
+        return _described(found)
 
 
 def decoded(path: Path) -> tuple[Stored, np.ndarray]:
@@ -31,7 +32,7 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
     with h5py.File(file_path, "r") as file:
         found = _dataset(file, name)
         _check(file_path, found)
-        return plain(found.shape, found.dtype), found[()]
+        return _described(found), found[()]
 
 
 def region(path: Path) -> Region | None:
@@ -111,6 +112,16 @@ def _sources(path: Path, dataset: Any, depth: int = 0) -> list[Path]:
             if isinstance(inner, h5py.Dataset):
                 found += _sources(other, inner, depth + 1)
     return found
+
+
+def _described(dataset: Any) -> Stored:
+    described = plain(dataset.shape, dataset.dtype)
+    for name in ("_FillValue", "missing_value"):  # Of netCDF.
+        value = np.ravel(dataset.attrs.get(name, ()))
+        if value.size == 1 and value.dtype.kind in "iuf":
+            nodata = float(value[0])
+            return replace(described, nodata=nodata, nodata_from=f"its {name} is {nodata:g}")
+    return described
 
 
 def _dataset(file: Any, name: str) -> Any:

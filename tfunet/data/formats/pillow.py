@@ -31,11 +31,12 @@ def stored(path: Path) -> Stored:
     with _opened(path) as image:
         if not is_whole:
             image.load()
-        return upright(_described(image), _orientation(path, image))
+        described = _grey_or_colour_png(path) or _described(image)
+        return upright(described, _orientation(path, image))
 
 
 def decoded(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what the image is, and its pixels; alpha is dropped, a palette resolved."""
+    """Return what the image is, and its pixels; a palette is resolved."""
     if plain := _plain_png(path):
         import imagecodecs
 
@@ -43,14 +44,15 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
         pixels = pixels.reshape(*plain.shape[:2], -1)[..., : plain.shape[2]]
         return _upright(plain, pixels, _png_orientation(path))
     with _opened(path) as image:
-        described, orientation = _described(image), _orientation(path, image)
+        described = _grey_or_colour_png(path) or _described(image)
+        orientation = _orientation(path, image)
         pixels = np.asarray(image.convert("RGB") if image.mode in AS_COLOURS else image)
     pixels = pixels.reshape(*pixels.shape[:2], -1)[..., : described.shape[2]]
     return _upright(described, pixels, orientation)
 
 
 def decoded_labels(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what a mask is and its values: of a palette, its numbers."""
+    """Return what a mask is and its values as stored: of a palette, its numbers."""
     if _plain_png(path):
         return decoded(path)
     with _opened(path) as image:
@@ -58,7 +60,10 @@ def decoded_labels(path: Path) -> tuple[Stored, np.ndarray]:
             one_channel = replace(_described(image), shape=(image.height, image.width, 1))
             orientation = _orientation(path, image)
             return _upright(one_channel, np.asarray(image)[..., np.newaxis], orientation)
-    return decoded(path)
+    described, pixels = decoded(path)
+    # Pillow multiplies grey values of 2 and 4 bits, to fill 8.
+    step = {"uint2": 85, "uint4": 17}.get(described.dtype, 1)
+    return described, pixels // step if step > 1 else pixels
 
 
 def _upright(plain: Stored, pixels: np.ndarray, orientation: int) -> tuple[Stored, np.ndarray]:
@@ -106,6 +111,12 @@ def _plain_png(path: Path) -> Stored | None:
 
     Pillow cuts 16-bit colours to 8 bits without a word, and takes longer for all of these.
     """
+    described = _grey_or_colour_png(path)
+    return described if described and described.dtype in ("uint8", "uint16") else None
+
+
+def _grey_or_colour_png(path: Path) -> Stored | None:
+    """Describe a PNG without palette by its first bytes; None for another file."""
     if KINDS[path.suffix.lower()] != "PNG":
         return None
     with path.open("rb") as file:
@@ -114,11 +125,17 @@ def _plain_png(path: Path) -> Stored | None:
     if start[:4] != b"\x89PNG" or start[12:16] != b"IHDR" or len(start) < PNG_START:
         return None
     width, height, bits, kind = struct.unpack(">IIBB", start[16:26])
-    channels = {0: 1, 2: 3, 4: 1, 6: 3}.get(kind)  # Alpha is not counted.
-    if channels is None or bits not in (8, 16):
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}.get(kind)
+    if channels is None:
         return None
-    check_claim((height, width, channels), bits // 8, path.stat().st_size)
-    return Stored(shape=(height, width, channels), axes="yxs", dtype=f"uint{bits}", spacing={})
+    check_claim((height, width, channels), max(1, bits // 8), path.stat().st_size)
+    return Stored(
+        shape=(height, width, channels),
+        axes="yxs",
+        dtype="bool" if bits == 1 else f"uint{bits}",
+        spacing={},
+        alpha=kind in (4, 6),
+    )
 
 
 def _described(image: Any) -> Stored:
@@ -127,6 +144,7 @@ def _described(image: Any) -> Stored:
         axes="yxs",
         dtype="uint16" if image.mode.startswith("I;16") else DTYPES.get(image.mode, "uint8"),
         spacing={},
+        alpha=image.mode not in AS_COLOURS and image.getbands()[-1] in "Aa",
     )
 
 
@@ -147,8 +165,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _channels(image: Any) -> int:
-    colours = [band for band in image.getbands() if band not in ("A", "a")]
-    return 3 if image.mode in AS_COLOURS else len(colours)
+    return 3 if image.mode in AS_COLOURS else len(image.getbands())
 
 
 def _is_whole(path: Path) -> bool:

@@ -1,16 +1,20 @@
 """TIFF, OME-TIFF, ImageJ's and GeoTIFF, with tifffile."""
 
+import logging
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import tifffile
 from PIL.TiffImagePlugin import TiffImageFile
 
+from tfunet.data.formats.claims import check_regular
+from tfunet.data.formats.orientation import TAG, upright_pixels
 from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored
 from tfunet.data.formats.tiff_colours import seen
 from tfunet.data.formats.tiff_series import opened
@@ -20,6 +24,12 @@ from tfunet.data.formats.units import in_one_unit
 PAGES = "qirp"
 FAX = (2, 3, 4)  # CCITT.
 ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha.
+GDAL_NODATA = 42113
+MASK, REDUCED = 4, 1  # TIFF 6.0, NewSubfileType.
+# GDAL's mask lies among the first pages; a stack may have thousands.
+FIRST_PAGES = 16
+# tifffile complains of lowest floats, as GDAL writes them.
+logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in record.getMessage())
 # Of decoded tiles: windows that overlap need the same ones again.
 TILE_CACHE_BYTES = 64 * 2**20
 
@@ -64,6 +74,7 @@ def _decoded(path: Path, *, labels: bool) -> tuple[Stored, np.ndarray]:
         view, plain = seen(file, series, labels=labels), _as_stored(file, series)
         if series.keyframe.compression in FAX:
             return view.describe(plain), _fax(path, series)
+        _fill_gaps(series.keyframe)
         return view.describe(plain), view.pixels(series.asarray(), plain.axes)
 
 
@@ -73,9 +84,35 @@ def _region(path: Path, *, labels: bool) -> Region | None:
             return None
         view = seen(file, series, labels=labels)
         if series.dataoffset is None:
+            _fill_gaps(series.keyframe)
             return view.region(_segmented_region(path, series))
         dtype = np.dtype(series.dtype).newbyteorder(file.byteorder)
         return view.region(_mapped_region(path, dtype, series.dataoffset, series.shape))
+
+
+def _fill_gaps(page: Any) -> None:
+    """Let tiles that the file leaves out have its no-data value, which tifffile may not know."""
+    nodata = _nodata(page)
+    if nodata is not None and np.dtype(page.dtype).kind == "f":
+        page.nodata = nodata
+
+
+def hidden(path: Path) -> np.ndarray | None:
+    """Return where a mask of GDAL's says that there is no data; None without a mask.
+
+    The mask is a page of the file, or lies beside it in FILE.msk.
+    """
+    beside = path.with_name(f"{path.name}.msk")
+    if beside.exists():
+        with tifffile.TiffFile(beside) as file:
+            return file.series[0].asarray() == 0
+    check_regular(path)
+    with tifffile.TiffFile(path) as file:
+        for page in islice(file.pages, FIRST_PAGES):
+            if page.subfiletype & MASK and not page.subfiletype & REDUCED:
+                tag = file.pages.first.tags.get(TAG)
+                return upright_pixels(page.asarray() == 0, "yx", int(tag.value) if tag else 1)
+    return None
 
 
 def _fax(path: Path, series: Any) -> np.ndarray:
@@ -98,14 +135,27 @@ def _as_stored(file: Any, series: Any) -> Stored:
         axes = "".join("z" if letter in PAGES else letter for letter in axes)
     page = series.keyframe
     spacing, unit = _ome_spacing(file)
+    nodata = _nodata(page)
     return Stored(
         shape=tuple(int(length) for length in series.shape),
         axes=axes,
-        dtype=str(series.dtype),
+        dtype=f"uint{page.bitspersample}" if page.bitspersample in (2, 4) else str(series.dtype),
         spacing=spacing or _geo_spacing(page),
         unit=unit,
         alpha="s" in axes and bool(page.extrasamples) and page.extrasamples[-1] in ALPHA,
+        nodata=nodata,
+        nodata_from="" if nodata is None else f"GDAL's no-data value is {nodata:g}",
     )
+
+
+def _nodata(page: Any) -> float | None:
+    """Return GDAL's value of pixels without data, if the page has one."""
+    tag = page.tags.get(GDAL_NODATA)
+    text = str(tag.value).strip("\0 ") if tag is not None else ""
+    try:
+        return float(text) if text else None
+    except ValueError:  # Not a number, as Windows once wrote it.
+        return math.nan
 
 
 def _ome_spacing(file: Any) -> tuple[dict[str, float], str]:

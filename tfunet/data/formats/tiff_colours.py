@@ -33,6 +33,8 @@ class Seen:
 
     def describe(self, stored: Stored) -> Stored:
         """Describe the array after `pixels`."""
+        if self.convert and stored.nodata is not None:
+            stored = replace(stored, nodata=self._nodata(stored))
         if self.stored_colours == 1:
             stored = replace(stored, shape=(*stored.shape, 1), axes=f"{stored.axes}s")
         if self.stored_colours:
@@ -43,6 +45,15 @@ class Seen:
         """Return all pixels as they are seen; `axes` are those of the stored ones."""
         converted = self.convert(pixels) if self.convert else pixels
         return upright_pixels(converted, axes, self.orientation)
+
+    def _nodata(self, stored: Stored) -> float | None:
+        """Return the value of pixels without data, where it can be told after conversion."""
+        if self.stored_colours or self.convert is None or stored.nodata is None:
+            return None
+        kind = np.dtype(stored.dtype)
+        if kind.kind not in "iu" or not float(stored.nodata).is_integer():
+            return None
+        return float(self.convert(np.array([int(stored.nodata)]).astype(kind))[0])
 
     def region(self, read: Region | None) -> Region | None:
         """Return the reader of boxes of what is seen; None where it is read whole."""

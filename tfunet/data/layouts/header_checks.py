@@ -12,7 +12,7 @@ import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect
 from tfunet.data.formats.units import METRES
-from tfunet.data.image_files import Header, read_header
+from tfunet.data.image_files import Header, has_no_axes, read_header
 from tfunet.data.layouts.case_files import Case
 
 
@@ -23,16 +23,22 @@ class CaseHeaders:
     Args:
         case: Its files.
         image: Header of the first image file, with the channels of all of them.
-        mask_dtype: Type of the stored labels.
+        masks: Headers of the mask files.
     """
 
     case: Case
     image: Header
-    mask_dtype: str
+    masks: tuple[Header, ...]
 
 
 def read_headers(
-    root: Path, cases: Sequence[Case], *, grey: bool, axes: str | None, compare_sizes: bool
+    root: Path,
+    cases: Sequence[Case],
+    *,
+    grey: bool,
+    axes: str | None,
+    alpha: str | None,
+    compare_sizes: bool,
 ) -> tuple[list[CaseHeaders], list[Defect]]:
     """Return the cases whose files fit together, and the defects of the others.
 
@@ -47,7 +53,16 @@ def read_headers(
             try:
                 is_mask = number >= len(case.images)
                 image = headers[0] if is_mask and headers else None
-                headers.append(read_header(root / file, axes=axes, mask=is_mask, image=image))
+                beside = image.shape if image else None
+                header = read_header(
+                    root / file,
+                    axes=axes,
+                    alpha=alpha,
+                    mask=is_mask,
+                    beside=beside,
+                    image=image,
+                )
+                headers.append(header)
             except BadFileError as error:
                 case_defects.append(error.defect(case.case_id, root))
         if not case_defects:
@@ -59,8 +74,27 @@ def read_headers(
                 1 if grey and image.channels == 3 else image.channels for image in images
             )
             image = replace(images[0], channels=channels)
-            usable.append(CaseHeaders(case=case, image=image, mask_dtype=headers[-1].dtype))
+            masks = tuple(headers[len(case.images) :])
+            usable.append(CaseHeaders(case=case, image=image, masks=masks))
     return _of_the_usual_kind(usable, defects)
+
+
+def axes_by_mask(root: Path, cases: Sequence[Case]) -> str | None:
+    """Return the axes of images in a format without words for them, where the mask tells.
+
+    Rows, columns and colours look like a stack; but then the mask would have as many planes.
+    """
+    for case in cases[:1]:
+        image, mask = root / case.images[0], root / case.masks[0]
+        try:
+            shape = read_header(image).shape
+            plane = read_header(mask, mask=True)
+        except BadFileError:
+            return None
+        is_plane = plane.channels == 1 and plane.shape == shape[:-1]
+        if has_no_axes(image) and len(shape) == 3 and is_plane:
+            return "yxc"
+    return None
 
 
 def misplaced(image: Header, other: Header) -> str:
@@ -108,7 +142,9 @@ def _disagreements(case: Case, headers: Sequence[Header], compare_sizes: bool) -
         if header.shape != first.shape:
             what = (
                 f"has shape {header.shape}, and its image {case.images[0]} has {first.shape}; "
-                f"both must have the same pixels: crop or export them alike{_turned(first, header)}"
+                "both must have the same pixels: crop or export them alike"
+                f"{_axes_advice(header.shape, first.shape)}"
+                f"{_turned(first, header)}"
             )
         else:
             what = misplaced(first, header) if compare_sizes else ""
@@ -140,6 +176,16 @@ def _turned(image: Header, other: Header) -> str:
         f". The header of {whose} has an orientation tag that exchanges rows and columns: if the "
         "other was made without it, remove the tag (exiftool -Orientation=)"
     )
+
+
+def _axes_advice(mask: tuple[int, ...], image: tuple[int, ...]) -> str:
+    """Say which axes an image has, if its last or first axis holds channels by its mask."""
+    planes = [shape for shape in (mask, mask[:-1]) if len(shape) == len(image) - 1 >= 2]
+    letters = "zyx"[1 - len(image) :]
+    for order, others in ((f"{letters}c", image[:-1]), (f"c{letters}", image[1:])):
+        if others in planes:
+            return f". If an axis of the image holds its channels, say axes = {order!r}"
+    return ""
 
 
 def _of_the_usual_kind(
