@@ -22,7 +22,7 @@ model_options = { filters = 4, levels = 1 }
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Ten images: one without its mask, one with a label that no class has."""
+    """Ten images: one without its mask, one with a label that no class has, one without labels."""
     folder = tmp_path_factory.mktemp("bad")
     rng = np.random.default_rng(0)
     for number in range(10):
@@ -33,6 +33,7 @@ def place(tmp_path_factory):
             Image.fromarray(rng.integers(0, high, (32, 32)).astype(np.uint8)).save(path)
     (folder / "masks" / "case3.png").unlink()
     Image.fromarray(np.full((32, 32), 9, np.uint8)).save(folder / "masks" / "case5.png")
+    Image.new("L", (32, 32)).save(folder / "masks" / "case7.png")
     (folder / "data.toml").write_text(
         'images = "images/{case}.png"\nmasks = "masks/{case}.png"\nclasses = { cell = 1 }\n'
     )
@@ -87,6 +88,9 @@ def test_bad_samples_are_left_out_on_every_worker_alike_and_recorded(place):
         ended = tfunet(place, "train", "--config", "run.toml", *skip, *backend)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert "2 defects" in ended.stdout
+        # Said once, also by two workers.
+        assert ended.stdout.count("warning: ") == 1
+        assert "warning: images/case7.png: its mask is empty" in ended.stdout
         folder = place / name
         records[name] = [json.loads((folder / one).read_text()) for one in FILES]
     (split, result), (other_split, other) = records["one"], records["two"]

@@ -285,7 +285,7 @@ def test_not_a_number_in_an_image_is_refused(tmp_path):
         (
             "m.nii",
             np.full((4, 4, 4), np.nan, np.float32),
-            "holds nan; labels must be whole numbers",
+            "holds NaN or infinity; a mask needs a value in every pixel",
         ),
         ("m.png", COLOUR8, "3 different channels"),
     ],

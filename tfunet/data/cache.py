@@ -16,11 +16,12 @@ from typing import BinaryIO
 from tfunet.data.cache_eviction import INDEX, LOCK, UNFINISHED, hold
 from tfunet.data.cache_writer import write_cases
 from tfunet.data.cached_cases import CachedCases, cached_cases
+from tfunet.data.case_signs import CaseSigns
 from tfunet.data.source import DataSource
 from tfunet.files.atomic import WriteError
 from tfunet.files.regular import open_regular
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 LOCK_SECONDS = 0.2
 VARIABLE = "TFUNET_CACHE"
 
@@ -105,12 +106,17 @@ def _load(
         defects = {int(key): what for key, what in index["defects"].items()}
         if defects and not skip_bad:
             return None
-        cases = cached_cases(home, source, patch, index["extents"], index["foreground"], defects)
+        signs = [CaseSigns.from_json(case) for case in index["signs"]]
+        if len(signs) != len(source.case_ids):
+            return None
+        cases = cached_cases(
+            home, source, patch, index["extents"], index["foreground"], signs, defects
+        )
         # A user may have removed a file, or a full disk may have cut it off.
         image_bytes = cases.image_path.stat().st_size
         mask_bytes = cases.mask_path.stat().st_size
         foreground_bytes = cases.foreground_path.stat().st_size
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
         return None
     voxels = cases.num_voxels
     sizes = (voxels * cases.channels * 4, voxels, cases.num_foreground * 8)

@@ -14,6 +14,7 @@ import numpy as np
 
 from tfunet.data.cache_eviction import CONTENT, INDEX, Room
 from tfunet.data.cached_cases import CachedCases, cached_cases
+from tfunet.data.case_signs import CaseSigns, SignsReader
 from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.source import CaseParts, DataSource
 from tfunet.geometry.windows import padding_before
@@ -34,19 +35,21 @@ def write_cases(
     total = len(source.case_ids)
     extents: list[tuple[int, ...]] = []
     counts: list[list[int]] = []
+    all_signs: list[CaseSigns] = []
     defects: dict[int, str] = {}
     room = Room(home)
 
-    def decode(index: int) -> tuple[tuple[int, ...], Iterable[Rows], ForegroundVoxels]:
+    def decode(index: int) -> tuple[tuple[int, ...], Iterable[Rows], _Seen]:
         """Decode a case, but only start on one that comes in parts."""
-        voxels = ForegroundVoxels(source.num_classes)
         with _blaming_the_case():
             case = source.read_parts(index)
             if case is not None:
-                return case.shape, _padded_rows(source, case, patch, voxels), voxels
+                seen = _Seen(source, case.shape)
+                return case.shape, _padded_rows(source, case, patch, seen), seen
             image, mask = source.read(index)
         case = CaseParts(shape=mask.shape, parts=iter([(image, mask)]))
-        return case.shape, list(_padded_rows(source, case, patch, voxels)), voxels
+        seen = _Seen(source, case.shape)
+        return case.shape, list(_padded_rows(source, case, patch, seen)), seen
 
     with _replacing(*(home / name for name in CONTENT)) as (images, masks, foreground):
 
@@ -60,7 +63,7 @@ def write_cases(
         for index, case in enumerate(_in_threads(decode, total)):
             starts = images.tell(), masks.tell()
             try:
-                extent, rows, voxels = case.result()
+                extent, rows, seen = case.result()
                 write(rows)
             except _BadCaseError as error:
                 defects[index] = str(error)
@@ -68,10 +71,12 @@ def write_cases(
                 for file, start in zip((images, masks), starts, strict=True):
                     file.seek(start)
                     file.truncate()
-                extent, voxels = (0,) * len(patch), ForegroundVoxels(source.num_classes)
-                write(_padded_rows(source, CaseParts(shape=extent, parts=iter(())), patch, voxels))
+                extent = (0,) * len(patch)
+                seen = _Seen(source, extent)
+                write(_padded_rows(source, CaseParts(shape=extent, parts=iter(())), patch, seen))
             extents.append(extent)
-            voxels_by_label = voxels.places()
+            all_signs.append(seen.pixels.signs(source.notes(index)))
+            voxels_by_label = seen.voxels.places()
             stored = np.concatenate(voxels_by_label).astype("<i8").tobytes()
             room.take(len(stored))
             foreground.write(stored)
@@ -82,9 +87,18 @@ def write_cases(
             listed = [f"{source.case_ids[index]}: {what}" for index, what in defects.items()]
             raise ValueError(_listing(source.name, listed, total))
     with _replacing(home / INDEX) as (index_file,):
-        content = {"data": source.name, "extents": extents, "foreground": counts}
+        content: dict[str, Any] = {"data": source.name, "extents": extents, "foreground": counts}
+        content["signs"] = [signs.to_json() for signs in all_signs]
         index_file.write(json.dumps({**content, "defects": defects}).encode())
-    return cached_cases(home, source, patch, extents, counts, defects)
+    return cached_cases(home, source, patch, extents, counts, all_signs, defects)
+
+
+class _Seen:
+    """What is kept of a case beside its pixels."""
+
+    def __init__(self, source: DataSource, shape: tuple[int, ...]) -> None:
+        self.voxels = ForegroundVoxels(source.num_classes)
+        self.pixels = SignsReader(shape, source.channels)
 
 
 class _BadCaseError(Exception):
@@ -118,16 +132,16 @@ def _in_threads(function: Callable[[int], Any], count: int) -> Iterator[Future]:
 
 
 def _padded_rows(
-    source: DataSource, case: CaseParts, patch: tuple[int, ...], voxels: ForegroundVoxels
+    source: DataSource, case: CaseParts, patch: tuple[int, ...], seen: _Seen
 ) -> Iterator[Rows]:
     """Yield the bytes of a case's rows, checked, and padded with zeros to at least `patch`.
 
-    Adds the rows' foreground to `voxels`. Raises _BadCaseError.
+    Adds them to `seen`. Raises _BadCaseError.
     """
     rank = len(patch)
 
     def to_bytes(image: np.ndarray, mask: np.ndarray) -> Rows:
-        voxels.add(mask)
+        seen.voxels.add(mask)
         return image.data.cast("B"), mask.data.cast("B")
 
     def padding(rows: int) -> Rows:
@@ -141,6 +155,7 @@ def _padded_rows(
             yield padding(before)
         for image, mask in case.parts:
             _check_part(source, image, mask, rank=rank)
+            seen.pixels.add(image)
             yield to_bytes(
                 _padded(image, (0, *patch[1:], source.channels), "<f4"),
                 _padded(mask, (0, *patch[1:]), "u1"),

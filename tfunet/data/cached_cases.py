@@ -12,6 +12,7 @@ from itertools import accumulate
 from math import prod
 from pathlib import Path
 
+from tfunet.data.case_signs import CaseSigns
 from tfunet.data.source import DataSource
 from tfunet.geometry.windows import padding_before
 
@@ -28,6 +29,7 @@ class CachedCases:
         foreground_path: int64 little-endian: indices of foreground voxels in their flattened case,
             case after case, label after label from 1; see `tfunet.data.foreground`.
         foreground_counts: Number of these voxels for each case and label from 1.
+        signs: What decoding each case showed.
         defects: Case index to what is wrong with it, for skipped cases, whose extent is 0.
     """
 
@@ -40,6 +42,7 @@ class CachedCases:
     patch: tuple[int, ...]
     foreground_path: Path
     foreground_counts: tuple[tuple[int, ...], ...]
+    signs: tuple[CaseSigns, ...] = ()
     defects: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
@@ -79,6 +82,7 @@ def cached_cases(
     patch: tuple[int, ...],
     extents: Sequence[Sequence[int]],
     counts: Sequence[Sequence[int]],
+    signs: Sequence[CaseSigns],
     defects: Mapping[int, str],
 ) -> CachedCases:
     """Return the source's cases as they lie in the folder `home`."""
@@ -92,5 +96,6 @@ def cached_cases(
         patch=patch,
         foreground_path=home / "foreground.bin",
         foreground_counts=tuple(map(tuple, counts)),
+        signs=tuple(signs),
         defects=defects,
     )

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect, DefectsError
+from tfunet.data.doubts import CaseLook, doubts, sizes_in_words
 from tfunet.data.source import DataSource, RawCase
 from tfunet.data.split import SIDES, Split
-
-# Pixel sizes that differ by a larger factor need target_pixel_size.
-SAME_SPACING = 1.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +88,7 @@ def check(
 ) -> Report:
     """Read every case once; `progress` wraps the indices, as tqdm does."""
     cases: list[CaseFacts] = []
+    looks: list[CaseLook] = []
     defects = list(source.defects)
     sides = {index: side for side in SIDES for index in getattr(split, side, ())}
     for index in progress(range(len(source.case_ids))):
@@ -105,14 +104,15 @@ def check(
             defects += [Defect(file=raw.file, what=what, case_id=case_id) for what in problems]
             if not problems:
                 cases.append(_facts(source, case_id, raw, sides.get(index, "")))
-    copies, warnings = _duplicates(cases)
+                looks.append(_look(cases[-1], raw.notes))
+    copies, warnings = doubts(source, looks)
     return Report(
         name=source.name,
         num_cases=len(source.case_ids),
         label_names=("background", *source.label_names().values()),
         cases=tuple(cases),
         defects=(*defects, *copies),
-        warnings=(*warnings, *_warnings(source, cases)),
+        warnings=tuple(warnings),
     )
 
 
@@ -186,49 +186,18 @@ def _facts(source: DataSource, case_id: str, raw: RawCase, side: str) -> CaseFac
     )
 
 
-def _duplicates(cases: Sequence[CaseFacts]) -> tuple[list[Defect], list[Defect]]:
-    """Return copies of earlier cases: as defects across the split, as warnings on one side."""
-    first: dict[str, CaseFacts] = {}
-    across, on_one_side = [], []
-    for case in cases:
-        original = first.setdefault(case.content, case)
-        if original is case:
-            continue
-        what = f"has the same pixels as {original.file}"
-        if original.side == case.side:
-            what += ", which then counts twice. Remove one of them."
-            on_one_side.append(Defect(file=case.file, what=what, case_id=case.case_id))
-        else:
-            what += (
-                f", and they are on both sides of the split ({case.side}, {original.side}): "
-                "validation would score training data. Remove one, or give both the same group."
-            )
-            across.append(Defect(file=case.file, what=what, case_id=case.case_id))
-    return across, on_one_side
-
-
-def _warnings(source: DataSource, cases: Sequence[CaseFacts]) -> list[Defect]:
-    warnings = []
-    for case in cases:
-        if sum(case.label_pixels[1:]) == 0:
-            warnings.append(Defect(file=case.file, what="its mask is empty", case_id=case.case_id))
-        for channel, (low, high) in enumerate(zip(case.low, case.high, strict=True)):
-            if low == high:
-                what = f"every pixel of channel {channel} is {low:g}"
-                warnings.append(Defect(file=case.file, what=what, case_id=case.case_id))
-    for side in sorted({case.side for case in cases}):
-        counts = np.array([case.label_pixels for case in cases if case.side == side]).sum(0)
-        for label, name in source.label_names().items():
-            if counts[label] == 0:
-                where = f"no case of {side}" if side else "no case"
-                warnings.append(Defect(file=source.name, what=f"{where} has the class {name}"))
-    trained = [case.target or case.spacing for case in cases]
-    spacings = np.array([spacing for spacing in trained if spacing is not None])
-    if len(spacings) and (spacings.max(0) > SAME_SPACING * spacings.min(0)).any():
-        ends = " to ".join(map(_sizes, (spacings.min(0), spacings.max(0))))
-        what = f"pixel sizes from {ends}; target_pixel_size= resamples them to one"
-        warnings.append(Defect(file=source.name, what=what))
-    return warnings
+def _look(facts: CaseFacts, notes: tuple[Defect, ...]) -> CaseLook:
+    ends = enumerate(zip(facts.low, facts.high, strict=True))
+    return CaseLook(
+        case_id=facts.case_id,
+        file=facts.file,
+        side=facts.side,
+        has_label=tuple(pixels > 0 for pixels in facts.label_pixels[1:]),
+        constant={channel: f"is {low:g}" for channel, (low, high) in ends if low == high},
+        content=facts.content,
+        spacing=facts.target or facts.spacing,
+        notes=notes,
+    )
 
 
 def _summary(report: Report) -> list[str]:
@@ -261,12 +230,10 @@ def _summary(report: Report) -> list[str]:
 
 
 def _range(rows: np.ndarray) -> str:
-    low, high = _sizes(rows.min(0)), _sizes(rows.max(0))
-    return low if low == high else f"{low} to {high}, median {_sizes(np.median(rows, axis=0))}"
-
-
-def _sizes(values: Iterable[float]) -> str:
-    return " x ".join(f"{value:g}" for value in values)
+    low, high = sizes_in_words(rows.min(0)), sizes_in_words(rows.max(0))
+    return (
+        low if low == high else f"{low} to {high}, median {sizes_in_words(np.median(rows, axis=0))}"
+    )
 
 
 def _tally(values: Iterable[str]) -> str:

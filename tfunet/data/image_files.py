@@ -2,7 +2,8 @@
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,11 +12,27 @@ import numpy as np
 
 from tfunet.data.defects import BadFileError
 from tfunet.data.formats import FORMATS, SIGNATURES
+from tfunet.data.formats.claims import check_regular, pointer
 from tfunet.data.formats.container import split_container
-from tfunet.data.formats.stored import CHANNELS, Region, Stored
+from tfunet.data.formats.stored import CHANNELS, SPATIAL, Grid, Region, Stored
+from tfunet.data.mask_values import ChannelValues, as_mask, no_values
+from tfunet.data.no_data import without_data
 
 # ITU-R BT.601, as Pillow's conversion to "L".
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+
+LONGEST_REASON = 600
+# Formats whose masks say where their pixels lie, and leave out empty planes.
+PLACED = ("tfunet.data.formats.dicom",)
+
+# What a channel that is tagged alpha may be taken for.
+ALPHA = ("drop", "keep", "mask")
+
+Note = Callable[[str], None]
+
+
+def unheard(text: str) -> None:
+    """Take a note of what may be a mistake, and drop it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,20 +44,38 @@ class Header:
             a stack; x, y[, z] in NIfTI.
         channels: Colours or channels; alpha is not counted.
         dtype: Type of the stored pixels.
+        axes: Letters of the axes of `shape`: "yx", "zyx", in NIfTI "xyz".
         spacing: Pixel size along `shape`, where the file states it, in `unit`.
         unit: "nm", "µm", "mm" or "m"; empty where the file does not say.
-        affine: (4, 4) index to position, where the file states it (NIfTI).
+        affine: (4, 4) index to position, where the file states it (NIfTI, DICOM, OME-NGFF).
+        transposed: Whether a tag of the file exchanged its rows and columns.
+        contradiction: Two statements about where the pixels lie that disagree, in words.
+        nodata: Value of the pixels without data, where the file states one.
+        is_colour: Whether the channels are red, green and blue.
     """
 
     shape: tuple[int, ...]
     channels: int
     dtype: str
+    axes: str = ""
     spacing: tuple[float, ...] | None = None
     unit: str = ""
     affine: np.ndarray | None = None
+    transposed: bool = False
+    contradiction: str = ""
+    nodata: float | None = None
+    is_colour: bool = False
 
 
-def read_header(path: Path, *, axes: str | None = None, mask: bool = False) -> Header:
+def read_header(
+    path: Path,
+    *,
+    axes: str | None = None,
+    alpha: str | None = None,
+    mask: bool = False,
+    beside: tuple[int, ...] | None = None,
+    image: Header | None = None,
+) -> Header:
     """Return the shape and channels of a file without decoding it.
 
     Only a PNG, JPEG or WebP whose end is missing is decoded, to see whether it was cut off.
@@ -49,79 +84,188 @@ def read_header(path: Path, *, axes: str | None = None, mask: bool = False) -> H
         path: The file.
         axes: Letters for the axes of an image's array, where the file does not say or is wrong:
             z, y, x, and c for channels.
-        mask: Whether the file is a mask, which has the same axes without channels.
+        alpha: As in `read_image`.
+        mask: Whether the file is a mask, which has the same axes, with channels or without.
+        beside: Spatial shape of a mask's image: a further axis of the mask is its channels.
+        image: Of the mask's image: a DICOM segmentation (SEG) is placed on its pixels.
 
     Raises BadFileError for a file that cannot be read.
     """
     module = _module(path)
 
     def header(path: Path) -> Header:
-        stored = _named(module.stored(path), axes, mask)
+        describe = _of(module, "stored", labels=mask, image=image)
+        stored = _named(describe(path), axes, mask=mask, beside=beside)
         letters = [stored.axes[axis] for axis in stored.spatial]
         sizes = [stored.spacing[letter] for letter in letters if letter in stored.spacing]
         return Header(
             shape=tuple(stored.shape[axis] for axis in stored.spatial),
-            channels=stored.channels,
+            channels=stored.channels + (stored.alpha and alpha == "keep"),
             dtype=stored.dtype,
+            axes="".join(letters),
             spacing=tuple(sizes) if len(sizes) == len(letters) else None,
             unit=stored.unit,
-            affine=stored.affine,
+            affine=_spatial_affine(stored),
+            transposed=stored.transposed,
+            contradiction=stored.contradiction,
+            nodata=stored.nodata,
+            is_colour="s" in stored.axes and stored.channels == 3,
         )
 
     return guarded(path, header)
 
 
-def read_image(path: Path, *, grey: bool = False, axes: str | None = None) -> np.ndarray:
+def has_no_axes(path: Path) -> bool:
+    """Return whether a file's format has no words for its axes."""
+    return _suffix(path) in (".npy", ".h5", ".hdf5", ".zarr")
+
+
+def read_image(
+    path: Path,
+    *,
+    grey: bool = False,
+    axes: str | None = None,
+    alpha: str | None = None,
+    fill: float | None = None,
+    note: Note = unheard,
+) -> np.ndarray:
     """Return a file's pixels as float32 (*spatial, channels), in the file's own intensities.
 
-    Alpha is dropped and a palette resolved. `grey` converts colours to luminance; `axes` is as in
-    `read_header`. Raises BadFileError for a file that cannot be read or holds NaN or infinity.
+    A palette is resolved. `grey` converts colours to luminance; `axes` is as in `read_header`.
+    `alpha` says what a channel with this tag is: one of ALPHA, or None, which drops it, and notes
+    it unless it is opaque. Pixels without data become `fill`. Raises BadFileError for a file that
+    cannot be read, or has pixels without data (NaN and infinity among them) and no `fill`.
     """
-    decode = _module(path).decoded
-    return as_image(path, _laid_out(path, decode, axes, mask=False), grey=grey)
+    module = _module(path)
+    stored, pixels = _laid_out(path, module.decoded, axes, mask=False)
+    options: dict[str, Any] = {"grey": grey, "alpha": alpha, "fill": fill, "note": note}
+    return as_image(path, pixels, stored=stored, hidden=_hidden(path), **options)
 
 
-def as_image(path: Path, pixels: np.ndarray, *, grey: bool = False) -> np.ndarray:
-    """Return decoded pixels (*spatial, channels), or a part of them, as `read_image` does."""
-    may_be_infinite = pixels.dtype.kind not in "bui"
+def as_image(
+    path: Path,
+    pixels: np.ndarray,
+    *,
+    stored: Stored,
+    hidden: np.ndarray | None = None,
+    grey: bool = False,
+    alpha: str | None = None,
+    fill: float | None = None,
+    note: Note = unheard,
+) -> np.ndarray:
+    """Return decoded pixels (*spatial, channels), or a part of them, as `read_image` does.
+
+    `stored` describes the file, and `hidden` says which pixels its mask leaves out.
+    """
+    if stored.alpha and alpha != "keep":
+        pixels, shown = pixels[..., :-1], pixels[..., -1]
+        if alpha == "mask":
+            hidden = shown == 0
+        elif alpha is None and (shown != _opaque(shown.dtype)).any():
+            note(
+                f"its channel {pixels.shape[-1] + 1} is tagged alpha, is not opaque, and is left "
+                "out; alpha = 'keep' makes it a channel, 'mask' takes pixels of 0 as without data, "
+                "'drop' leaves it out without this warning"
+            )
+    missing, why = without_data(pixels, stored, hidden)
     pixels = pixels.astype(np.float32)
-    if may_be_infinite and (count := pixels.size - int(np.isfinite(pixels).sum())):
-        raise BadFileError(
-            path,
-            f"holds NaN or infinity in {count} of {pixels.size} values. Replace them or leave the "
-            "case out.",
-        )
+    if missing is not None:
+        if fill is None:
+            raise BadFileError(
+                path,
+                f"{why}. Replace them, leave the case out, or say fill = NUMBER, the value that "
+                "they take.",
+            )
+        pixels[missing] = fill
     if grey and pixels.shape[-1] == 3:
         pixels = (pixels * LUMA).sum(-1, keepdims=True)
     return pixels
 
 
-def read_mask(path: Path, *, colours: bool = False, axes: str | None = None) -> np.ndarray:
+def _opaque(dtype: np.dtype) -> float:
+    return np.iinfo(dtype).max if dtype.kind in "iu" else 1
+
+
+def _hidden(path: Path) -> np.ndarray | None:
+    find = getattr(_module(path), "hidden", None)
+    return guarded(path, find) if find else None
+
+
+def read_mask(
+    path: Path,
+    *,
+    colours: bool = False,
+    fractions: bool = False,
+    channel_values: ChannelValues = no_values,
+    axes: str | None = None,
+    beside: tuple[int, ...] | None = None,
+    image: Header | None = None,
+) -> np.ndarray:
     """Return a mask's values as whole numbers (*spatial), in their stored type.
 
     A palette's indices are the values. Alpha is dropped. A grey mask stored as colours is read as
     grey. Whole numbers stored as floating point become int64. With `colours` the value of a pixel
-    is its colour, as 0xRRGGBB. `axes` are those of the images. Raises BadFileError for fractions,
-    for colours without `colours`, and for files that cannot be read.
+    is its colour, as 0xRRGGBB. With `fractions` the values may have any.
+
+    Args:
+        path: The file.
+        colours: Whether the mask's colours are its values.
+        fractions: Whether the values need not be whole numbers.
+        channel_values: Number of channels to the value that each stands for, in a one-hot mask.
+        axes: Those of the images.
+        beside: As in `read_header`.
+        image: As in `read_header`.
+
+    Raises BadFileError for fractions without `fractions`, for colours without `colours`, and for
+    files that cannot be read.
     """
     module = _module(path)
-    # In a format with palettes, a mask's values are the palette's indices.
-    labels = None if colours else getattr(module, "decoded_labels", None)
-    decode = labels or module.decoded
-    return as_mask(path, _laid_out(path, decode, axes, mask=True), colours=colours)
+    decode = _of(module, "decoded", labels=not colours, image=image)
+    stored, values = _laid_out(path, decode, axes, mask=True, beside=beside)
+    hidden = _hidden(path)
+    if hidden is not None and hidden.any():
+        raise BadFileError(path, f"its mask of missing data leaves out {hidden.sum()} pixels.")
+    if stored.alpha:
+        values, shown = values[..., :-1], values[..., -1]
+        if (shown != shown.flat[0]).any() and (values == values[(0,) * (values.ndim - 1)]).all():
+            raise BadFileError(
+                path,
+                "has one colour, and its shape is in the alpha channel, which is left out. Store "
+                "it as grey values.",
+            )
+    is_colour = "s" in stored.axes and values.shape[-1] == 3
+    return as_mask(
+        path,
+        values,
+        colours=colours,
+        fractions=fractions,
+        channel_values=no_values if is_colour else channel_values,
+    )
 
 
-def open_region(path: Path, *, axes: str | None = None, mask: bool = False) -> Region | None:
-    """Return the reader of boxes over the spatial axes, as (*box, channels) in the stored type.
+def open_region(
+    path: Path,
+    *,
+    axes: str | None = None,
+    mask: bool = False,
+    colours: bool = False,
+    beside: tuple[int, ...] | None = None,
+) -> tuple[Stored, Region] | None:
+    """Return a file's description and the reader of boxes over its spatial axes.
 
-    None where the file can only be read whole. `axes` and `mask` as in `read_header`.
+    A box is (*box, channels) in the stored type, alpha included. None where the file can only be
+    read whole. The arguments are as in `read_header` and `read_mask`.
     """
     module = _module(path)
-    make = getattr(module, "region", None)
+    labels = mask and not colours
+    make = _of(module, "region", labels=labels)
     stored_box = guarded(path, make) if make else None
-    if stored_box is None:
+    if stored_box is None or _hidden(path) is not None:
         return None
-    stored = guarded(path, lambda path: _named(module.stored(path), axes, mask))
+    describe = _of(module, "stored", labels=labels)
+    stored = guarded(path, lambda path: _named(describe(path), axes, mask=mask, beside=beside))
+    if mask and stored.alpha:
+        return None
 
     def region(box: tuple[slice, ...]) -> np.ndarray:
         places = [slice(None)] * len(stored.shape)
@@ -129,21 +273,7 @@ def open_region(path: Path, *, axes: str | None = None, mask: bool = False) -> R
             places[axis] = inside
         return stored.channels_last(stored_box(tuple(places)))
 
-    return region
-
-
-def as_mask(path: Path, values: np.ndarray, *, colours: bool = False) -> np.ndarray:
-    """Return decoded values (*spatial, channels), or a part of them, as `read_mask` does."""
-    if colours:
-        return _colours(path, values)
-    if values.shape[-1] > 1 and (values != values[..., :1]).any():
-        raise BadFileError(
-            path,
-            f"has {values.shape[-1]} different channels; a mask must have one value a pixel. Store "
-            "it as grey values, or give each class its colour in classes=, such as "
-            f"'#ff0000'.{lossy_hint(path)}",
-        )
-    return _whole_numbers(path, values[..., 0])
+    return stored, region
 
 
 def content_files(path: Path) -> list[Path]:
@@ -154,63 +284,81 @@ def content_files(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file())
 
 
+def _of(module: ModuleType, name: str, *, labels: bool, image: Header | None = None) -> Any:
+    """Return a function of a format; of a mask's labels that of its own, where there is one.
+
+    In a format with palettes, a mask's values are the palette's indices.
+    """
+    plain: Any = getattr(module, name, None)
+    if not labels:
+        return plain
+    of_labels: Any = getattr(module, f"{name}_labels", plain)
+    if module.__name__ in PLACED and image is not None and image.affine is not None:
+        return partial(of_labels, grid=_grid(image))
+    return of_labels
+
+
+def _grid(image: Header) -> Grid:
+    """Return where the planes, rows and columns of an image lie."""
+    affine = np.asarray(image.affine)
+    if len(image.shape) == 3:
+        return Grid(shape=image.shape, affine=affine)
+    return Grid(shape=(1, *image.shape), affine=affine[:, [2, 0, 1, 3]])
+
+
+def _spatial_affine(stored: Stored) -> np.ndarray | None:
+    """Return the affine of the spatial axes, in their order; of a plane, the depth comes last."""
+    if stored.affine is None:
+        return None
+    kept = [stored.axes[axis] for axis in stored.spatial]
+    stated = [letter for letter in stored.axes if letter in SPATIAL]
+    columns = [*stated, *(letter for letter in SPATIAL if letter not in stated)]
+    order = [*kept, *(letter for letter in columns if letter not in kept)]
+    return np.asarray(stored.affine)[:, [*map(columns.index, order), 3]]
+
+
 def _laid_out(
     path: Path,
     decode: Callable[[Path], tuple[Stored, np.ndarray]],
     axes: str | None,
     *,
     mask: bool,
-) -> np.ndarray:
-    """Return a file's pixels as (*spatial, channels)."""
+    beside: tuple[int, ...] | None = None,
+) -> tuple[Stored, np.ndarray]:
+    """Return a file's description, and its pixels as (*spatial, channels), alpha included."""
 
-    def laid_out(path: Path) -> np.ndarray:
+    def laid_out(path: Path) -> tuple[Stored, np.ndarray]:
         stored, pixels = decode(path)
-        return _named(stored, axes, mask).channels_last(pixels)
+        stored = _named(stored, axes, mask=mask, beside=beside)
+        return stored, stored.channels_last(pixels)
 
     return guarded(path, laid_out)
 
 
-def _named(stored: Stored, axes: str | None, mask: bool) -> Stored:
-    """Return the array with the axes that the user names; a mask has them without channels."""
-    if axes is None or not mask:
+def _named(
+    stored: Stored, axes: str | None, *, mask: bool, beside: tuple[int, ...] | None
+) -> Stored:
+    """Return the array with the axes that the user names, or those that fit a mask's image."""
+    if not mask:
         return stored.named(axes)
-    mask_axes = "".join(letter for letter in axes if letter not in CHANNELS)
-    return stored.named(mask_axes) if len(mask_axes) == len(stored.shape) else stored
+    without_channels = "".join(letter for letter in axes or "" if letter not in CHANNELS)
+    named = [
+        replace(stored, axes=letters)
+        for letters in (without_channels, axes or "")
+        if len(letters) == len(stored.shape)
+    ]
+    readings = [*named[:1], stored, *named[1:]]
+    if beside is not None:
+        readings += stored.with_channels_beside(beside)
+        readings.sort(key=lambda reading: not _has_shape(reading, beside))
+    return readings[0]
 
 
-def _whole_numbers(path: Path, values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind not in "buif":
-        raise BadFileError(path, f"has values of type {values.dtype}; a mask needs whole numbers.")
-    if values.dtype.kind != "f":
-        return values.astype(np.uint8) if values.dtype == bool else values
-    rounded = np.rint(values)
-    # Scaled NIfTI labels come back as 1.0000000591; interpolated labels are farther off.
-    if not np.isfinite(values).all() or np.abs(values - rounded).max(initial=0) > 1e-4:
-        odd = values[~(np.abs(values - rounded) <= 1e-4)]
-        raise BadFileError(
-            path,
-            f"holds {float(odd[0]):g}; labels must be whole numbers. "
-            "Was the mask resampled with interpolation? Use nearest neighbour.",
-        )
-    return rounded.astype(np.int64)
-
-
-def _colours(path: Path, values: np.ndarray) -> np.ndarray:
-    if values.dtype != np.uint8 or values.shape[-1] not in (1, 3):
-        raise BadFileError(
-            path,
-            f"has {values.shape[-1]} channels of {values.dtype}; the colours in classes= need a "
-            "mask with 3 channels of uint8.",
-        )
-    red, green, blue = np.moveaxis(np.broadcast_to(values, (*values.shape[:-1], 3)), -1, 0)
-    return (red.astype(np.int64) << 16) | (green.astype(np.int64) << 8) | blue
-
-
-def lossy_hint(path: Path) -> str:
-    """Return a warning about JPEG for messages about a mask; "" for other formats."""
-    if _suffix(path) not in (".jpg", ".jpeg"):
-        return ""
-    return " JPEG changes pixel values slightly: save masks as PNG."
+def _has_shape(stored: Stored, shape: tuple[int, ...]) -> bool:
+    try:
+        return tuple(stored.shape[axis] for axis in stored.spatial) == shape
+    except ValueError:  # Its axes are no plane and no stack.
+        return False
 
 
 def _suffix(path: Path) -> str:
@@ -240,37 +388,50 @@ def _module(path: Path) -> ModuleType:
 def guarded(path: Path, read: Callable[[Path], Any]) -> Any:
     """Return `read(path)`; any error in it becomes a BadFileError with the reason."""
     try:
+        file, _ = split_container(path)
+        if file.exists():
+            check_regular(file)
         return read(path)
     except ModuleNotFoundError as error:
         raise BadFileError(
             path, f"reading it needs {error.name}: pip install 'tfunet[io]'."
         ) from error
     except Exception as error:
-        reason = _plain_reason(split_container(path)[0], _suffix(path)) or _first_line(error)
+        reason = _plain_reason(split_container(path)[0], _suffix(path)) or _on_one_line(error)
         raise BadFileError(path, f"cannot be read ({reason}).") from error
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+def _on_one_line(error: BaseException) -> str:
+    lines = [line.strip().rstrip(".:") for line in str(error).splitlines() if line.strip()]
+    # All of them: decoders give the reason first and the remedy last.
+    return "; ".join(lines)[:LONGEST_REASON] or type(error).__name__
 
 
 def _plain_reason(path: Path, suffix: str) -> str:
     """Return the usual causes in plain words, which decoders do not have; "" if none applies."""
     try:
-        if not path.exists():
-            return "there is no such file"
+        check_regular(path)
         if path.is_dir():
             return "" if suffix in ("/", ".zarr") else "it is a folder"
         if path.stat().st_size == 0:
             return "the file is empty"
+        if where := pointer(path):
+            return f"it is {where}"
         with path.open("rb") as file:
             start = file.read(400)
+    except FileNotFoundError:
+        where = pointer(path)
+        return f"it is {where}" if where else "there is no such file"
     except PermissionError:
         return "no permission to read it; run chmod u+r"
-    if start.startswith(b"version https://git-lfs"):
-        return "it is a Git LFS pointer; fetch the file itself with 'git lfs pull'"
-    for kind, (suffixes, at, marks) in SIGNATURES.items():
-        if suffix not in suffixes and any(start[at:].startswith(mark) for mark in marks):
-            return f"its content is {kind}, but its name ends in {suffix}; rename it"
+    except ValueError:  # It is no regular file, and the error says so.
+        return ""
+    kinds = [
+        (kind, suffixes)
+        for kind, (suffixes, at, marks) in SIGNATURES.items()
+        if any(start[at:].startswith(mark) for mark in marks)
+    ]
+    # A file may be of two kinds: a DICOM may begin as a TIFF does.
+    if kinds and not any(suffix in suffixes for _, suffixes in kinds):
+        return f"its content is {kinds[0][0]}, but its name ends in {suffix}; rename it"
     return ""

@@ -9,20 +9,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tfunet.data.formats.stored import Region
+from tfunet.data.formats.stored import Region, Stored
 from tfunet.data.image_files import (
     Header,
+    Note,
     as_image,
-    as_mask,
     guarded,
     open_region,
     read_header,
     read_image,
     read_mask,
+    unheard,
 )
+from tfunet.data.mask_values import ChannelValues, as_mask, no_values
 from tfunet.data.preprocess import resize_linear_box
 
 PART_BYTES = 64 * 2**20
@@ -38,7 +41,7 @@ class LazyImage:
         read: (start, stop) to that box: float32 (*box, channels) of an image, whole numbers
             (*box) of a mask. Raises ValueError that names the file if it cannot be used.
         by_parts: Whether `read` reads no more of the file than it needs.
-        spacing: Pixel size along `shape`, where the file states it.
+        spacing: Pixel size along `shape`, where the file states one.
     """
 
     shape: tuple[int, ...]
@@ -62,28 +65,49 @@ def cuts(shape: Sequence[int], channels: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + rows, shape[0])
 
 
-def open_image(path: Path, *, grey: bool = False, axes: str | None = None) -> LazyImage:
+def open_image(
+    path: Path,
+    *,
+    grey: bool = False,
+    axes: str | None = None,
+    alpha: str | None = None,
+    fill: float | None = None,
+    note: Note = unheard,
+) -> LazyImage:
     """Open an image; its boxes are those of `tfunet.data.image_files.read_image`, bit for bit."""
-    header = read_header(path, axes=axes)
+    header = read_header(path, axes=axes, alpha=alpha)
+    options: dict[str, Any] = {"grey": grey, "alpha": alpha, "fill": fill, "note": note}
     return _opened(
         path,
         header,
         channels=1 if grey and header.channels == 3 else header.channels,
         region=open_region(path, axes=axes),
-        convert=partial(as_image, path, grey=grey),
-        read_whole=partial(read_image, path, grey=grey, axes=axes),
+        convert=partial(as_image, path, **options),
+        read_whole=partial(read_image, path, axes=axes, **options),
     )
 
 
-def open_mask(path: Path, *, colours: bool = False, axes: str | None = None) -> LazyImage:
+def open_mask(
+    path: Path,
+    *,
+    colours: bool = False,
+    fractions: bool = False,
+    channel_values: ChannelValues = no_values,
+    axes: str | None = None,
+    beside: tuple[int, ...] | None = None,
+    image: Header | None = None,
+) -> LazyImage:
     """Open a mask; its boxes are those of `tfunet.data.image_files.read_mask`, bit for bit."""
+    header = read_header(path, axes=axes, mask=True, beside=beside, image=image)
+    values = no_values if header.is_colour else channel_values
+    options: dict[str, Any] = {"colours": colours, "fractions": fractions, "channel_values": values}
     return _opened(
         path,
-        read_header(path, axes=axes, mask=True),
+        header,
         channels=1,
-        region=open_region(path, axes=axes, mask=True),
-        convert=partial(as_mask, path, colours=colours),
-        read_whole=partial(read_mask, path, colours=colours, axes=axes),
+        region=open_region(path, axes=axes, mask=True, colours=colours, beside=beside),
+        convert=lambda values, *, stored: as_mask(path, values, **options),
+        read_whole=partial(read_mask, path, axes=axes, beside=beside, image=image, **options),
     )
 
 
@@ -114,8 +138,8 @@ def _opened(
     header: Header,
     *,
     channels: int,
-    region: Region | None,
-    convert: Callable[[np.ndarray], np.ndarray],
+    region: tuple[Stored, Region] | None,
+    convert: Callable[..., np.ndarray],
     read_whole: Callable[[], np.ndarray],
 ) -> LazyImage:
     """Return a file whose boxes `region` reads, or which is read as a whole and kept."""
@@ -125,12 +149,13 @@ def _opened(
         box = tuple(map(slice, start, stop))
         if region is None:
             return read_once()[box]
-        return convert(guarded(path, lambda _: region(box)))
+        stored, read_box = region
+        return convert(guarded(path, lambda _: read_box(box)), stored=stored)
 
     return LazyImage(
         shape=header.shape,
         channels=channels,
         read=read,
         by_parts=region is not None,
-        spacing=header.spacing,
+        spacing=None if header.contradiction else header.spacing,
     )

@@ -17,7 +17,7 @@ Box = Callable[[Sequence[int], Sequence[int]], np.ndarray]
 STATISTICS_VALUES = 2**20
 
 # Part of every fingerprint: increase it when a change here changes pixels.
-PREPROCESS_VERSION = 2
+PREPROCESS_VERSION = 3
 
 
 def resampled_shape(

@@ -1,6 +1,6 @@
 """The interface of a data set: cases by index. Imports no TensorFlow."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ class RawCase:
         mask_dtype: Type of the stored labels.
         spacing: Pixel size along the spatial axes, where known.
         target: Pixel size to resample to, if any.
+        notes: What may be a mistake in its files.
         image_files: The image's files, relative to the data set's `root`; empty for a generated
             image.
     """
@@ -37,6 +38,7 @@ class RawCase:
     spacing: tuple[float, ...] | None = None
     target: tuple[float, ...] | None = None
     image_files: tuple[str, ...] = ()
+    notes: tuple[Defect, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,10 @@ class DataSource:
         read_parts: Case index to the same in parts, or None for a case that `read` should read.
         raw: Case index to the case before preprocessing, for `tfunet data check`; raises as
             `read`. By default the result of `read`.
+        notes: Case index to what may be a mistake in its files, once `read` or `read_parts` has
+            read them.
+        files: The file of each case to name in messages; by default the case's name.
+        spacings: Pixel size of each case as training sees it, where known.
         root: Folder to which files in messages are relative.
         defects: What was wrong at opening; these cases are not among `case_ids`.
         found: How many files there are, in words, for messages.
@@ -89,6 +95,9 @@ class DataSource:
     read: Callable[[int], tuple[np.ndarray, np.ndarray]]
     read_parts: Callable[[int], CaseParts | None] = lambda index: None
     raw: Callable[[int], RawCase] | None = None
+    notes: Callable[[int], Sequence[Defect]] = lambda index: ()
+    files: tuple[str, ...] = ()
+    spacings: tuple[tuple[float, ...] | None, ...] = ()
     root: Path = Path()
     defects: tuple[Defect, ...] = ()
     found: str = ""

@@ -1,8 +1,10 @@
 """Prepares images for prediction exactly as for training. Imports no TensorFlow."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ class Preparation:
         intensity: See `tfunet.data.preprocess.normalise`.
         grey: Whether colours became their luminance.
         axes: Order of the axes if the files do not state it; see `open_folder`.
+        alpha: What a channel with this tag was taken for; see `open_folder`.
+        fill: What pixels without data became.
         pixel_size: Pixel size of every image, along its axes; None: the files state it.
         target_pixel_size: Pixel size that images were resampled to; None: they were not.
     """
@@ -36,6 +40,8 @@ class Preparation:
     intensity: Intensity = "none"
     grey: bool = False
     axes: str | None = None
+    alpha: str | None = None
+    fill: float | None = None
     pixel_size: Any = None
     target_pixel_size: Any = None
 
@@ -50,7 +56,14 @@ class Preparation:
                 f"{files[0]}: an image of this run is made of {self.num_files} files, got "
                 f"{len(files)}. Join their paths by commas, in the order of the run's images."
             )
-        image = joined([open_image(file, grey=self.grey, axes=self.axes) for file in files])
+        options: dict[str, Any] = {
+            "grey": self.grey,
+            "axes": self.axes,
+            "alpha": self.alpha,
+            "fill": self.fill,
+            "note": partial(_warn, files[0], set()),
+        }
+        image = joined([open_image(file, **options) for file in files])
         if not image.by_parts:
             check_memory(
                 files[0],
@@ -71,7 +84,7 @@ class Preparation:
         if image.spacing is None:
             raise ValueError(
                 f"{file}: this run resampled its images to pixels of {self.target_pixel_size}, "
-                "but the file states no pixel size. Give it with --pixel_size."
+                "but the file states no pixel size, or two. Give it with --pixel_size."
             )
         return image.spacing
 
@@ -116,6 +129,12 @@ def check_memory(file: Path, needed: int, why: str) -> None:
             f"{file}: its prediction needs {needed / 2**30:.1f} GiB of memory at once, but only "
             f"{free / 2**30:.1f} GiB are free: {why}."
         )
+
+
+def _warn(file: Path, said: set[str], what: str) -> None:
+    if what not in said:
+        said.add(what)
+        print(f"warning: {file}: {what}", file=sys.stderr, flush=True)
 
 
 def _each(sizes: Any, num_axes: int) -> tuple[float, ...]:

@@ -18,6 +18,7 @@ from tfunet.backend import Backend, Topology
 from tfunet.config.augmentation import Augmentation
 from tfunet.config.run import RunConfig
 from tfunet.data.cached_cases import CachedCases
+from tfunet.data.doubts import lines_of_doubt
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource
@@ -184,6 +185,8 @@ def open_data(attempt: Attempt) -> RunData:
     attempt.begin("setting up the model")
     source = task.source
     split, num_left_out = _shared_split(attempt, source, cases.defects)
+    for line in lines_of_doubt(source, cases, split):
+        attempt.say(f"warning: {line}")
     if topology.is_chief:
         folder.write_data(
             {

@@ -42,6 +42,11 @@ STUDIES = ROOT / "studies"
         ({"case": {"backend": "single"}}, r"Write \[\[case\]\] with two brackets"),
         ({"repeats": True}, "repeats must be a whole number, got True"),
         ({"repeats": 0}, "repeats must be at least 1"),
+        ({"repeats": 10**9}, "has 1000000000 trials .1 cells, .*allowed: at most 100000"),
+        (
+            {"repeats": 40, "grid": {"epochs": list(range(1, 60)), "learning_rate": [0.1] * 60}},
+            "has 141600 trials .3540 cells",
+        ),
         ({"name": "../elsewhere"}, "name must be the name of a folder"),
         ({"base": {"epochs": 1}, "grid": {"epochs": [1, 2]}}, r"epochs is in \[grid\] and in"),
         ({"case": [{"elastic": True}]}, "elastic cannot be set in a study"),

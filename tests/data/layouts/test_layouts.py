@@ -1,6 +1,7 @@
 """Data sets in layouts that users have open by their own descriptions."""
 
 import json
+import re
 
 import h5py
 import nibabel
@@ -105,6 +106,41 @@ def test_regions_of_an_nnunet_folder_may_be_ones_own(tmp_path):
         open_source("nnunet", {**options, "images": "{case}.nii.gz"})
 
 
+def nnunet_files(root, names, files):
+    """Write two cases of an nnU-Net folder: file number to the channels in it."""
+    for case in ("a", "b"):
+        for number, channels in files.items():
+            shape = (20, 30) if channels == 1 else (20, 30, channels)
+            path = root / f"imagesTr/{case}_{number:04d}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(RNG.integers(0, 256, shape).astype(np.uint8)).save(path)
+        (root / "labelsTr").mkdir(exist_ok=True)
+        mask = RNG.integers(0, 2, (20, 30)).astype(np.uint8)
+        Image.fromarray(mask).save(root / f"labelsTr/{case}.png")
+    about = {"labels": {"background": 0, "road": 1}, "file_ending": ".png"}
+    names = {str(number): name for number, name in enumerate(names)}
+    (root / "dataset.json").write_text(json.dumps({**about, "channel_names": names}))
+    return {"root": str(root)}
+
+
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [("RGB", {0: 3}), ("RGBN", {0: 3, 1: 1}), ("RGBA", {0: 1, 1: 1, 2: 1, 3: 1}), ("R", {0: 1})],
+)
+def test_channels_of_an_nnunet_case_may_share_a_file(tmp_path, names, files):
+    source = open_source("nnunet", nnunet_files(tmp_path, names, files))
+    assert source.channels == len(names)
+    stored = [np.asarray(Image.open(tmp_path / f"imagesTr/a_{one:04d}.png")) for one in files]
+    np.testing.assert_array_equal(source.raw(0).image, np.dstack(stored))
+
+
+@pytest.mark.parametrize(("names", "files"), [("RGB", {0: 1}), ("RG", {0: 3}), ("RGBN", {0: 3})])
+def test_other_channels_than_an_nnunet_folder_names_are_refused(tmp_path, names, files):
+    options = nnunet_files(tmp_path, names, files)
+    with pytest.raises(ValueError, match=rf"names {len(names)} channels \(R, .* hold {files[0]}. "):
+        open_source("nnunet", options)
+
+
 def test_an_nnunet_label_to_ignore_is_refused(tmp_path):
     options = nnunet(tmp_path, {"background": 0, "a": 1, "ignore": 2}, {"0": "CT"})
     with pytest.raises(ValueError, match="'ignore', whose pixels count for nothing"):
@@ -153,6 +189,104 @@ def test_a_csv_of_pairs_opens(pairs):
         open_source("csv", {**options, "images": "scans"})
     with pytest.raises(ValueError, match=r"no option 'patc'"):
         open_source("csv", {**options, "patc": [8, 8]})
+
+
+@pytest.fixture
+def named_pairs(tmp_path):
+    """Three pairs, one with a comma and one with an umlaut in its name."""
+    names = ["a", "b, left", "größe"]
+    for name in names:
+        for part in ("img", "msk"):
+            path = tmp_path / part / f"{name}.png"
+            path.parent.mkdir(exist_ok=True)
+            high = 256 if part == "img" else 2
+            Image.fromarray(RNG.integers(0, high, (20, 30)).astype(np.uint8)).save(path)
+    return tmp_path
+
+
+def listing(separator=",", *, quote='"', end="\n", slash="/", before="", after=""):
+    rows = [("image", "mask", "um")]
+    for name in ("a", "b, left", "größe"):
+        rows.append((f"img{slash}{name}.png", f"msk{slash}{name}.png", "0.5"))
+    lines = [separator.join(f"{quote}{field}{quote}" for field in row) for row in rows]
+    return end.join([before + lines[0], *lines[1:], after])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", listing().encode()),
+        ("t.csv", listing(";", quote="").encode()),
+        ("t.csv", listing("\t", quote="").encode()),
+        ("t.tsv", listing("\t", quote="").encode()),
+        ("t.tsv", listing().encode()),  # A comma all the same.
+        ("t.csv", listing("|", quote="").encode()),
+        ("t.csv", listing(before="\ufeff", end="\r\n", slash="\\").encode()),  # Windows.
+        ("t.csv", listing(";", quote="").encode("cp1252")),  # Excel, in older versions.
+        ("t.txt", listing("\t", quote="").encode("utf-16")),  # Excel's "Unicode text".
+        ("t.csv", listing(";", quote="", before="sep=;\r\n", end="\r\n").encode()),
+        ("t.csv", listing(", ").encode()),
+        ("t.csv", listing(end="\r").encode()),
+        ("t.csv", listing(after="\n  \n,,\n").encode()),  # Rows that a spreadsheet leaves empty.
+        ("t.csv", listing(end=",\n").encode()),
+        # As macOS writes the letter: two characters.
+        ("t.csv", listing().replace("ö", "o\u0308").encode()),
+    ],
+)
+def test_a_table_is_read_as_spreadsheets_and_editors_write_it(named_pairs, name, content):
+    (named_pairs / name).write_bytes(content)
+    options = {"pixel_size": {"column": "um"}, "target_pixel_size": 0.25}
+    source = open_source("csv", {"file": str(named_pairs / name), **options})
+    assert source.case_ids == ("img_a", "img_b, left", "img_größe")
+    assert source.read(2)[0].shape == (40, 60, 1)
+    assert check(source).defects == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"image,mask\nimg/a.png,msk/a.png\nimg/b, left.png,msk/b.png\n", "line 3 has 3, the he"),
+        (b'image,mask\nimg/a.png,"msk/a.png\nx,y\n', "line 3: unexpected end of data"),
+        (b"image,mask,mask\nimg/a.png,msk/a.png,msk/a.png\n", "has several columns 'mask'"),
+        (b"PK\3\4\0\0", "it is not text). Save it as CSV in UTF-8"),
+        (b"image\x81,mask\n\xff,b\n", "cannot be read"),
+        (b"image;mask;um\nimg/a.png;msk/a.png;0,5\n", "pixel size '0,5'; allowed: a positive"),
+    ],
+)
+def test_a_table_that_cannot_be_read_says_why(named_pairs, content, words):
+    (named_pairs / "t.csv").write_bytes(content)
+    options = {"pixel_size": {"column": "um"}, "target_pixel_size": 1} if b"um" in content else {}
+    with pytest.raises(ValueError, match=re.escape(words)):
+        open_source("csv", {"file": str(named_pairs / "t.csv"), **options})
+
+
+def test_rows_are_chosen_before_a_case_may_be_there_once(named_pairs):
+    rows = ["image,mask,rater,patient"]
+    for rater, mask in (("A", "a"), ("B", "größe")):
+        rows += [f"img/{name}.png,msk/{mask}.png,{rater},p" for name in ("a", "größe")]
+    table = named_pairs / "raters.csv"
+    table.write_text("\n".join(rows))
+    options = {"file": str(table), "masks": {"cell": "mask"}}
+    (of_a, of_b) = (
+        open_source("csv", {**options, "keep": {"rater": [rater]}}).read(0)[1] for rater in "AB"
+    )
+    for mask, name in ((of_a, "a"), (of_b, "größe")):
+        with Image.open(named_pairs / f"msk/{name}.png") as stored:
+            np.testing.assert_array_equal(mask, np.asarray(stored))
+    with pytest.raises(ValueError, match=r"names a case twice: 'img/a.png'.* keep = { rater = "):
+        open_source("csv", options)
+    with pytest.raises(ValueError, match=r"leaves no case of raters.csv.*'rater' holds A, B"):
+        open_source("csv", {**options, "keep": {"rater": "C"}})
+    # The same with a folder, whose table only chooses cases.
+    (named_pairs / "ids.csv").write_text("id,rater,animal\na,A,x\na,B,y\ngröße,A,x\ngröße,B,y\n")
+    table = {"file": "ids.csv", "key": "id", "group": "animal"}
+    options = {"root": str(named_pairs), "images": "img/{case}.png", "masks": "msk/{case}.png"}
+    (named_pairs / "img" / "b, left.png").unlink()
+    (named_pairs / "msk" / "b, left.png").unlink()
+    source = open_source("folder", {**options, "table": {**table, "keep": {"rater": "B"}}})
+    assert source.groups == ("y", "y")
+    with pytest.raises(ValueError, match="names a case twice: 'a'"):
+        open_source("folder", {**options, "table": table})
 
 
 def test_paths_in_a_csv_may_be_absolute_and_name_arrays_in_a_file(pairs, monkeypatch):

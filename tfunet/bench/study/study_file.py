@@ -1,5 +1,6 @@
 """Reads a study file: base settings, what is varied, repeats, and which cells to skip."""
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
 from tfunet.files.printable import is_printable
 
+MOST_TRIALS = 100_000
 TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip", "hopeless", "slurm")
 Scalar = (str, int, float, bool)
 
@@ -53,6 +55,13 @@ class Study:
     def __post_init__(self) -> None:
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {self.repeats}.")
+        num_cells = max(1, len(self.cases)) * math.prod(map(len, self.grid.values()))
+        if self.repeats * num_cells > MOST_TRIALS:
+            raise ValueError(
+                f"The study has {self.repeats * num_cells} trials ({num_cells} cells, "
+                f"{self.repeats} repeats); allowed: at most {MOST_TRIALS}. Lower repeats, or split "
+                "the grid into several studies."
+            )
         if any("elastic" in settings for settings in (self.base, self.grid, *self.cases)):
             raise ValueError(
                 "elastic cannot be set in a study: a trial that lost a process would no longer "

@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +11,21 @@ import nibabel
 import numpy as np
 from nibabel.arrayproxy import ArrayProxy
 
+from tfunet.data.formats.claims import check_claim, check_regular
 from tfunet.data.formats.stored import Region, Stored
 
+# Extensions and rests are smaller.
+MOST_BEFORE = MOST_BEHIND = 16 * 2**20
+TEMPLATE = 3  # Talairach, MNI, other templates.
 # The standard's words; who does not say means millimetres.
 UNITS = {"unknown": "mm", "mm": "mm", "micron": "µm", "meter": "m"}
 
 
 def stored(path: Path) -> Stored:
     """Describe the volume: axes x, y, z, then one of length 1 (time), then channels."""
+    check_regular(path)
     with gzip.open(path) if _is_packed(path) else path.open("rb") as file:
-        return _described(_header(file.read(nibabel.Nifti2Header.sizeof_hdr)))
+        return _described(path, _header(file.read(nibabel.Nifti2Header.sizeof_hdr)))
 
 
 def decoded(path: Path) -> tuple[Stored, np.ndarray]:
@@ -26,15 +33,13 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
 
     The checksum of a .gz file is verified.
     """
-    content = path.read_bytes()
-    if _is_packed(path):
-        # nibabel stops reading before the checksum at the end, so damage would pass unseen.
-        content = gzip.decompress(content)
+    described = stored(path)
+    content = _unpacked(path) if _is_packed(path) else path.read_bytes()
     header = _header(content)
     pixels = np.asanyarray(ArrayProxy(io.BytesIO(content), header))
     if pixels.dtype.kind not in "buif":
         raise ValueError(f"pixels of type {pixels.dtype}; readable: whole and real numbers")
-    return _described(header), pixels
+    return described, pixels
 
 
 def region(path: Path) -> Region | None:
@@ -49,8 +54,30 @@ def region(path: Path) -> Region | None:
     return lambda box: np.asanyarray(proxy[box])
 
 
-def _described(header: Any) -> Stored:
+def _unpacked(path: Path) -> bytes:
+    """Return the content of a .gz file: what its header says, and little behind it."""
+    with gzip.open(path) as file:
+        start = file.read(nibabel.Nifti2Header.sizeof_hdr)
+        header = _header(start)
+        pixel_bytes = math.prod(header.get_data_shape()) * header.get_data_dtype().itemsize
+        content = start + file.read(int(header.get_data_offset()) + pixel_bytes - len(start))
+        # To the end: nibabel stops before the checksum there, so damage would pass unseen.
+        behind = 0
+        while rest := file.read(MOST_BEHIND):
+            behind += len(rest)
+            if behind > MOST_BEHIND:
+                raise ValueError(
+                    f"more than {MOST_BEHIND} bytes follow its last voxel: its header is wrong, or "
+                    "it was made to fill the memory"
+                )
+    return content
+
+
+def _described(path: Path, header: Any) -> Stored:
     shape = tuple(int(length) for length in header.get_data_shape())
+    check_claim(shape, header.get_data_dtype().itemsize, path.stat().st_size)
+    if not 0 <= header.get_data_offset() <= MOST_BEFORE:
+        raise ValueError(f"its voxels begin at byte {header.get_data_offset():g}")
     zooms = header.get_zooms()
     return Stored(
         shape=shape,
@@ -59,7 +86,44 @@ def _described(header: Any) -> Stored:
         spacing={letter: float(size) for letter, size in zip("xyz", zooms[:3], strict=False)},
         unit=_unit(header),
         affine=header.get_best_affine(),
+        contradiction=_contradiction(header, shape),
     )
+
+
+def _contradiction(header: Any, shape: tuple[int, ...]) -> str:
+    """Say which two statements of a header about the voxels disagree; "" if none do.
+
+    A voxel size may differ by 1 %, a corner by half a voxel. Coordinates of a template (sform codes
+    3 and up) lie elsewhere than those of the scanner by their meaning.
+    """
+    sform_code, qform_code = int(header["sform_code"]), int(header["qform_code"])
+    if sform_code <= 0 or (qform_code > 0 and sform_code >= TEMPLATE):
+        return ""
+    sform, zooms = header.get_sform(), np.array(header.get_zooms()[:3], float)
+    if len(zooms) < 3:
+        return ""
+    sizes = np.linalg.norm(sform[:3, :3], axis=0)
+    if not np.allclose(sizes, zooms, rtol=1e-2):
+        return (
+            f"two statements about its voxel size: pixdim says {_sizes(zooms)}, sform "
+            f"{_sizes(sizes)}"
+        )
+    if qform_code <= 0:
+        return ""
+    ends = np.array([*product(*((0, length - 1) for length in shape[:3]))])
+    qform = header.get_qform()
+    change = sform - qform
+    distance = np.linalg.norm(ends @ change[:3, :3].T + change[:3, 3], axis=1).max()
+    if distance <= zooms.min() / 2:
+        return ""
+    return (
+        f"two statements about its place: qform (code {qform_code}) and sform (code {sform_code}) "
+        f"put its corners up to {distance:.3g} apart"
+    )
+
+
+def _sizes(sizes: np.ndarray) -> str:
+    return " x ".join(f"{size:g}" for size in sizes)
 
 
 def _unit(header: Any) -> str:

@@ -1,6 +1,8 @@
 """PNG, JPEG and WebP, with Pillow; PNG of 8 or 16 bits without palette with imagecodecs."""
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +10,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from tfunet.data.formats.claims import check_claim
+from tfunet.data.formats.orientation import TAG, upright, upright_pixels
 from tfunet.data.formats.stored import Stored
 
 KINDS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 AS_COLOURS = ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX")
+PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+PNG_METADATA = (b"Raw profile type ", b"XML:com.adobe.xmp")
+LONGEST_KEYWORD = 80
 PNG_START = 26  # Bytes up to the colour type.
 DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
 
@@ -20,36 +27,83 @@ def stored(path: Path) -> Stored:
     """Describe the image. One that does not end as its format does is decoded, to find out."""
     plain, is_whole = _plain_png(path), _is_whole(path)
     if plain and is_whole:
-        return plain
+        return upright(plain, _png_orientation(path))
     with _opened(path) as image:
         if not is_whole:
             image.load()
-        return _described(image)
+        described = _grey_or_colour_png(path) or _described(image)
+        return upright(described, _orientation(path, image))
 
 
 def decoded(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what the image is, and its pixels; alpha is dropped, a palette resolved."""
+    """Return what the image is, and its pixels; a palette is resolved."""
     if plain := _plain_png(path):
         import imagecodecs
 
         pixels = imagecodecs.png_decode(path.read_bytes())
-        return plain, pixels.reshape(*plain.shape[:2], -1)[..., : plain.shape[2]]
+        pixels = pixels.reshape(*plain.shape[:2], -1)[..., : plain.shape[2]]
+        return _upright(plain, pixels, _png_orientation(path))
     with _opened(path) as image:
-        if image.mode in AS_COLOURS:
-            return _described(image), np.asarray(image.convert("RGB"))
-        pixels = np.asarray(image)
-        return _described(image), pixels.reshape(*pixels.shape[:2], -1)[..., : _channels(image)]
+        described = _grey_or_colour_png(path) or _described(image)
+        orientation = _orientation(path, image)
+        pixels = np.asarray(image.convert("RGB") if image.mode in AS_COLOURS else image)
+    pixels = pixels.reshape(*pixels.shape[:2], -1)[..., : described.shape[2]]
+    return _upright(described, pixels, orientation)
 
 
 def decoded_labels(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what a mask is and its values: of a palette, its numbers."""
+    """Return what a mask is and its values as stored: of a palette, its numbers."""
     if _plain_png(path):
         return decoded(path)
     with _opened(path) as image:
         if image.mode == "P":
             one_channel = replace(_described(image), shape=(image.height, image.width, 1))
-            return one_channel, np.asarray(image)[..., np.newaxis]
-    return decoded(path)
+            orientation = _orientation(path, image)
+            return _upright(one_channel, np.asarray(image)[..., np.newaxis], orientation)
+    described, pixels = decoded(path)
+    # Pillow multiplies grey values of 2 and 4 bits, to fill 8.
+    step = {"uint2": 85, "uint4": 17}.get(described.dtype, 1)
+    return described, pixels // step if step > 1 else pixels
+
+
+def _upright(plain: Stored, pixels: np.ndarray, orientation: int) -> tuple[Stored, np.ndarray]:
+    return upright(plain, orientation), upright_pixels(pixels, plain.axes, orientation)
+
+
+def _orientation(path: Path, image: Any) -> int:
+    """Return the orientation that EXIF or XMP states; 1, as stored, where they state none."""
+    # Of a PNG, Pillow would decode all pixels to find a tag behind them.
+    if image.format == "PNG" and not _has_metadata(path):
+        return 1
+    try:
+        return int(image.getexif().get(TAG, 1))
+    except (SyntaxError, ValueError, TypeError, struct.error):  # EXIF that nobody can read.
+        return 1
+
+
+def _png_orientation(path: Path) -> int:
+    if not _has_metadata(path):
+        return 1
+    with _opened(path) as image:
+        return _orientation(path, image)
+
+
+def _has_metadata(path: Path) -> bool:
+    """Return whether a PNG has a chunk that may state an orientation."""
+    return any(
+        name == b"eXIf" or (name in PNG_TEXTS and start.startswith(PNG_METADATA))
+        for name, start in _png_chunks(path)
+    )
+
+
+def _png_chunks(path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the name of each chunk, and the start of its content."""
+    with path.open("rb") as file:
+        file.seek(8)
+        while len(start := file.read(8 + LONGEST_KEYWORD)) >= 8:
+            length = int.from_bytes(start[:4], "big")
+            yield start[4:8], start[8 : 8 + length]
+            file.seek(length + 4 - (len(start) - 8), 1)
 
 
 def _plain_png(path: Path) -> Stored | None:
@@ -57,6 +111,12 @@ def _plain_png(path: Path) -> Stored | None:
 
     Pillow cuts 16-bit colours to 8 bits without a word, and takes longer for all of these.
     """
+    described = _grey_or_colour_png(path)
+    return described if described and described.dtype in ("uint8", "uint16") else None
+
+
+def _grey_or_colour_png(path: Path) -> Stored | None:
+    """Describe a PNG without palette by its first bytes; None for another file."""
     if KINDS[path.suffix.lower()] != "PNG":
         return None
     with path.open("rb") as file:
@@ -65,10 +125,17 @@ def _plain_png(path: Path) -> Stored | None:
     if start[:4] != b"\x89PNG" or start[12:16] != b"IHDR" or len(start) < PNG_START:
         return None
     width, height, bits, kind = struct.unpack(">IIBB", start[16:26])
-    channels = {0: 1, 2: 3, 4: 1, 6: 3}.get(kind)  # Alpha is not counted.
-    if channels is None or bits not in (8, 16):
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}.get(kind)
+    if channels is None:
         return None
-    return Stored(shape=(height, width, channels), axes="yxs", dtype=f"uint{bits}", spacing={})
+    check_claim((height, width, channels), max(1, bits // 8), path.stat().st_size)
+    return Stored(
+        shape=(height, width, channels),
+        axes="yxs",
+        dtype="bool" if bits == 1 else f"uint{bits}",
+        spacing={},
+        alpha=kind in (4, 6),
+    )
 
 
 def _described(image: Any) -> Stored:
@@ -77,17 +144,28 @@ def _described(image: Any) -> Stored:
         axes="yxs",
         dtype="uint16" if image.mode.startswith("I;16") else DTYPES.get(image.mode, "uint8"),
         spacing={},
+        alpha=image.mode not in AS_COLOURS and image.getbands()[-1] in "Aa",
     )
 
 
-def _opened(path: Path) -> Any:
-    # Named, or Pillow would read a JPEG that is called .png, whose labels are no longer labels.
-    return Image.open(path, formats=[KINDS[path.suffix.lower()]])
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    # Not Image.open, which would read a JPEG that is called .png, whose labels are no longer
+    # labels, and has a limit of its own, which a whole slide exceeds.
+    Image.init()
+    make, _ = Image.OPEN[KINDS[path.suffix.lower()]]
+    with path.open("rb") as file:
+        image: Any = make(file, str(path))
+        check_claim((image.height, image.width, _channels(image)), 1, path.stat().st_size)
+        if image.format == "WEBP" and image.n_frames > 1:
+            raise ValueError(
+                f"it is a film of {image.n_frames} pictures; save each to its own file"
+            )
+        yield image
 
 
 def _channels(image: Any) -> int:
-    colours = [band for band in image.getbands() if band not in ("A", "a")]
-    return 3 if image.mode in AS_COLOURS else len(colours)
+    return 3 if image.mode in AS_COLOURS else len(image.getbands())
 
 
 def _is_whole(path: Path) -> bool:

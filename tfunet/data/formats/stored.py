@@ -1,7 +1,7 @@
 """What a file says of its array before the pixels are decoded, and how it is laid out."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,19 @@ Region = Callable[[tuple[slice, ...]], np.ndarray]
 FEWEST_PARTS = 4
 SPATIAL = "zyx"
 CHANNELS = "cs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Where the pixels of an image lie, for masks that say where their own do.
+
+    Args:
+        shape: Planes, rows and columns.
+        affine: (4, 4) index to position in mm, towards the right, the front and the head.
+    """
+
+    shape: tuple[int, ...]
+    affine: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +39,12 @@ class Stored:
         spacing: Pixel size by axis letter, in `unit`; empty where the file states none.
         unit: "nm", "µm", "mm" or "m"; empty where the file does not say.
         affine: (4, 4) index to position, in the order of the axes, where the file states one.
-        alpha: Whether the last channel says how a viewer shows a pixel, not what was measured.
+        alpha: Whether the last channel is tagged as one that says how a viewer shows a pixel, not
+            what was measured.
+        transposed: Whether a tag of the file exchanged its rows and columns.
+        contradiction: Two statements about where the pixels lie that disagree, in words.
+        nodata: Value of the pixels without data, where the file states one. They may also be NaN.
+        nodata_from: Which of the file's statements says that pixels have no data, in words.
     """
 
     shape: tuple[int, ...]
@@ -36,6 +54,10 @@ class Stored:
     unit: str = ""
     affine: np.ndarray | None = None
     alpha: bool = False
+    transposed: bool = False
+    contradiction: str = ""
+    nodata: float | None = None
+    nodata_from: str = ""
 
     def named(self, axes: str | None) -> "Stored":
         """Return it with the axes that the user names, if they name any."""
@@ -47,6 +69,14 @@ class Stored:
                 f"{len(axes)}"
             )
         return replace(self, axes=axes)
+
+    def with_channels_beside(self, shape: tuple[int, ...]) -> Iterator["Stored"]:
+        """Yield it with its last or its first axis as channels, if the others have this shape."""
+        letters = SPATIAL[-len(shape) :]
+        if self.shape[:-1] == shape:
+            yield replace(self, axes=f"{letters}c")
+        if self.shape[1:] == shape:
+            yield replace(self, axes=f"c{letters}")
 
     @property
     def spatial(self) -> tuple[int, ...]:
@@ -60,15 +90,17 @@ class Stored:
         return 1 if channel is None else self.shape[channel] - self.alpha
 
     def channels_last(self, pixels: np.ndarray) -> np.ndarray:
-        """Return (*spatial, channels) of an array that lies as this says, or of a part of it."""
+        """Return (*spatial, channels) of an array that lies as this says, or of a part of it.
+
+        An alpha channel is among the channels.
+        """
         spatial, channel = self._layout()
         kept = [*spatial, *([channel] if channel is not None else [])]
         single = [axis for axis in range(len(self.shape)) if axis not in kept]
-        pixels = pixels.transpose(*kept, *single).reshape(
+        return pixels.transpose(*kept, *single).reshape(
             *(pixels.shape[axis] for axis in spatial),
             1 if channel is None else self.shape[channel],
         )
-        return pixels[..., :-1] if self.alpha and channel is not None else pixels
 
     def _layout(self) -> tuple[tuple[int, ...], int | None]:
         """Return the spatial axes and that of the channels, if there are several."""
@@ -95,7 +127,9 @@ def num_chunks(shape: Sequence[int], chunk: Sequence[int]) -> int:
 def plain(shape: tuple[int, ...], dtype: np.dtype) -> Stored:
     """Describe an array in a format that has no words for its axes: planes, rows, columns.
 
-    Four axes are planes, rows, columns and channels.
+    Four axes are planes, rows, columns and channels. A last axis of one is a channel.
     """
     axes = {2: "yx", 3: "zyx", 4: "zyxc"}.get(len(shape), "?" * len(shape))
+    if len(shape) == 3 and shape[-1] == 1:
+        axes = "yxc"
     return Stored(shape=tuple(map(int, shape)), axes=axes, dtype=str(dtype), spacing={})

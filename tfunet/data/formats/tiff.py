@@ -1,84 +1,188 @@
 """TIFF, OME-TIFF, ImageJ's and GeoTIFF, with tifffile."""
 
+import logging
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import tifffile
+from PIL.TiffImagePlugin import TiffImageFile
 
+from tfunet.data.formats.claims import check_regular
+from tfunet.data.formats.orientation import TAG, upright_pixels
 from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored
+from tfunet.data.formats.tiff_colours import seen
+from tfunet.data.formats.tiff_series import opened
+from tfunet.data.formats.units import in_one_unit
 
 # Pages that tifffile has no name for: Q unknown, I a sequence of images, others of other vendors.
 PAGES = "qirp"
-UNITS = ("nm", "µm", "mm", "m")  # Of those that OME knows.
+FAX = (2, 3, 4)  # CCITT.
 ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha.
+GDAL_NODATA = 42113
+MASK, REDUCED = 4, 1  # TIFF 6.0, NewSubfileType.
+# GDAL's mask lies among the first pages; a stack may have thousands.
+FIRST_PAGES = 16
+# tifffile complains of lowest floats, as GDAL writes them.
+logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in record.getMessage())
 # Of decoded tiles: windows that overlap need the same ones again.
 TILE_CACHE_BYTES = 64 * 2**20
 
 
 def stored(path: Path) -> Stored:
-    """Describe the first series of the file; pages without a meaning are planes."""
-    with tifffile.TiffFile(path) as file:
-        return _stored(file)
+    """Describe the image in the file; pages without a meaning are planes."""
+    return _stored(path, labels=False)
+
+
+def stored_labels(path: Path) -> Stored:
+    """Describe the mask in the file: of a palette, its numbers."""
+    return _stored(path, labels=True)
 
 
 def decoded(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what the first series is, and its pixels as stored."""
-    with tifffile.TiffFile(path) as file:
-        return _stored(file), file.series[0].asarray()
+    """Return what the image is, and its pixels as a viewer shows them, in their stored type."""
+    return _decoded(path, labels=False)
+
+
+def decoded_labels(path: Path) -> tuple[Stored, np.ndarray]:
+    """Return what a mask is and its values."""
+    return _decoded(path, labels=True)
 
 
 def region(path: Path) -> Region | None:
-    """Return the reader of boxes of the first series; None where the file is read whole."""
-    with tifffile.TiffFile(path) as file:
-        series = file.series[0]
+    """Return the reader of boxes of the image; None where the file is read whole."""
+    return _region(path, labels=False)
+
+
+def region_labels(path: Path) -> Region | None:
+    """Return the reader of boxes of a mask; None where the file is read whole."""
+    return _region(path, labels=True)
+
+
+def _stored(path: Path, *, labels: bool) -> Stored:
+    with opened(path) as (file, series):
+        return seen(file, series, labels=labels).describe(_as_stored(file, series))
+
+
+def _decoded(path: Path, *, labels: bool) -> tuple[Stored, np.ndarray]:
+    with opened(path) as (file, series):
+        view, plain = seen(file, series, labels=labels), _as_stored(file, series)
+        if series.keyframe.compression in FAX:
+            return view.describe(plain), _fax(path, series)
+        _fill_gaps(series.keyframe)
+        return view.describe(plain), view.pixels(series.asarray(), plain.axes)
+
+
+def _region(path: Path, *, labels: bool) -> Region | None:
+    with opened(path) as (file, series):
+        if series.keyframe.compression in FAX:
+            return None
+        view = seen(file, series, labels=labels)
         if series.dataoffset is None:
-            return _segmented_region(path, series)
+            _fill_gaps(series.keyframe)
+            return view.region(_segmented_region(path, series))
         dtype = np.dtype(series.dtype).newbyteorder(file.byteorder)
-        return _mapped_region(path, dtype, series.dataoffset, series.shape)
+        return view.region(_mapped_region(path, dtype, series.dataoffset, series.shape))
 
 
-def _stored(file: Any) -> Stored:
-    series = file.series[0]
+def _fill_gaps(page: Any) -> None:
+    """Let tiles that the file leaves out have its no-data value, which tifffile may not know."""
+    nodata = _nodata(page)
+    if nodata is not None and np.dtype(page.dtype).kind == "f":
+        page.nodata = nodata
+
+
+def hidden(path: Path) -> np.ndarray | None:
+    """Return where a mask of GDAL's says that there is no data; None without a mask.
+
+    The mask is a page of the file, or lies beside it in FILE.msk.
+    """
+    beside = path.with_name(f"{path.name}.msk")
+    if beside.exists():
+        with tifffile.TiffFile(beside) as file:
+            return file.series[0].asarray() == 0
+    check_regular(path)
+    with tifffile.TiffFile(path) as file:
+        for page in islice(file.pages, FIRST_PAGES):
+            if page.subfiletype & MASK and not page.subfiletype & REDUCED:
+                tag = file.pages.first.tags.get(TAG)
+                return upright_pixels(page.asarray() == 0, "yx", int(tag.value) if tag else 1)
+    return None
+
+
+def _fax(path: Path, series: Any) -> np.ndarray:
+    """Return a stack of pages compressed as CCITT, which tifffile cannot decode.
+
+    Pillow turns them and makes 0 black as their headers say.
+    """
+    planes = []
+    with path.open("rb") as file:
+        image = TiffImageFile(file)
+        for page in series.pages:
+            image.seek(page.index)
+            planes.append(np.asarray(image))
+    return np.stack(planes).reshape(series.shape[:-2] + planes[0].shape)
+
+
+def _as_stored(file: Any, series: Any) -> Stored:
     axes = series.axes.lower()
     if "z" not in axes and sum(letter in PAGES for letter in axes) == 1:
         axes = "".join("z" if letter in PAGES else letter for letter in axes)
     page = series.keyframe
     spacing, unit = _ome_spacing(file)
+    nodata = _nodata(page)
     return Stored(
         shape=tuple(int(length) for length in series.shape),
         axes=axes,
-        dtype=str(series.dtype),
+        dtype=f"uint{page.bitspersample}" if page.bitspersample in (2, 4) else str(series.dtype),
         spacing=spacing or _geo_spacing(page),
         unit=unit,
         alpha="s" in axes and bool(page.extrasamples) and page.extrasamples[-1] in ALPHA,
+        nodata=nodata,
+        nodata_from="" if nodata is None else f"GDAL's no-data value is {nodata:g}",
     )
 
 
+def _nodata(page: Any) -> float | None:
+    """Return GDAL's value of pixels without data, if the page has one."""
+    tag = page.tags.get(GDAL_NODATA)
+    text = str(tag.value).strip("\0 ") if tag is not None else ""
+    try:
+        return float(text) if text else None
+    except ValueError:  # Not a number, as Windows once wrote it.
+        return math.nan
+
+
 def _ome_spacing(file: Any) -> tuple[dict[str, float], str]:
-    """Return PhysicalSizeX, Y and Z of OME-XML, and their unit: µm unless the file says another."""
+    """Return PhysicalSizeX, Y and Z of OME-XML in one unit: µm unless the file says another."""
     if not file.is_ome:
         return {}, ""
     for element in ElementTree.fromstring(file.ome_metadata).iter():
         if element.tag.rpartition("}")[2] == "Pixels":
             sizes = {letter: element.get(f"PhysicalSize{letter.upper()}") for letter in "zyx"}
-            unit = element.get("PhysicalSizeXUnit", "µm")
-            spacing = {letter: float(size) for letter, size in sizes.items() if size}
-            return spacing, unit if spacing and unit in UNITS else ""
+            units = {
+                letter: element.get(f"PhysicalSize{letter.upper()}Unit", "µm") for letter in sizes
+            }
+            found = {letter: float(size) for letter, size in sizes.items() if size}
+            spacing, unit = in_one_unit(found, units)
+            return spacing, unit if spacing else ""
     return {}, ""
 
 
 def _geo_spacing(page: Any) -> dict[str, float]:
-    """Return ModelPixelScaleTag of GeoTIFF, in the unit of its coordinate system."""
-    tag = page.tags.get(33550)
-    if tag is None or len(tag.value) < 2 or min(tag.value[:2]) <= 0:
-        return {}
-    return {"x": float(tag.value[0]), "y": float(tag.value[1])}
+    """Return the pixel size of GeoTIFF, in the unit of its coordinate system."""
+    scale, matrix = page.tags.get(33550), page.tags.get(34264)
+    if scale is not None and len(scale.value) >= 2 and min(scale.value[:2]) > 0:
+        return {"x": float(scale.value[0]), "y": float(scale.value[1])}
+    if matrix is not None and len(matrix.value) == 16:
+        sizes = np.linalg.norm(np.reshape(matrix.value, (4, 4))[:3, :2], axis=0)
+        return {"x": float(sizes[0]), "y": float(sizes[1])} if sizes.min() > 0 else {}
+    return {}
 
 
 def _mapped_region(path: Path, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> Region:
@@ -90,10 +194,7 @@ def _segmented_region(path: Path, series: Any) -> Region | None:
     """Return the reader of boxes of a TIFF's tiles or strips; None if it has too few."""
     page = series.keyframe
     num_page_axes = len(page.shape)
-    pages = [
-        None if frame is None else (frame.dataoffsets, frame.databytecounts)
-        for frame in series.pages
-    ]
+    pages = [one if one is None else (one.dataoffsets, one.databytecounts) for one in series.pages]
     stack = series.shape[: len(series.shape) - num_page_axes]
     if series.shape[len(stack) :] != page.shape or math.prod(stack) != len(pages):
         return None
@@ -104,13 +205,13 @@ def _segmented_region(path: Path, series: Any) -> Region | None:
         size = (1, page.tiledepth, page.tilelength, page.tilewidth, samples)
     else:
         size = (1, 1, min(page.rowsperstrip, length), width, samples)
-    counts = [-(-length // step) for length, step in zip(page.shaped, size, strict=True)]
+    counts = [-(-all_ // one) for all_, one in zip(page.shaped, size, strict=True)]
     # Which axis of the page as its decoder numbers them: separate samples, z, y, x, samples.
     sample_axis = 0 if separate > 1 else 4
     places = {"S": sample_axis, "Z": 1, "Y": 2, "X": 3}
     if not set(page.axes) <= set(places):
         return None
-    axes = [places[letter] for letter in page.axes]
+    axes = [places[one] for one in page.axes]
     if page.shaped != _expanded(page.shape, axes):
         return None
 
@@ -131,13 +232,13 @@ def _segmented_region(path: Path, series: Any) -> Region | None:
     cached = lru_cache(maxsize=max(4, TILE_CACHE_BYTES // segment_bytes))(decode)
 
     def plane(number: int, box: tuple[slice, ...]) -> np.ndarray:
-        wide = [slice(0, length) for length in page.shaped]
-        for axis, side in zip(axes, box, strict=True):
-            wide[axis] = slice(*side.indices(page.shaped[axis])[:2])
-        out = np.full([side.stop - side.start for side in wide], page.nodata, page.dtype)
+        wide = [slice(0, all_) for all_ in page.shaped]
+        for axis, one in zip(axes, box, strict=True):
+            wide[axis] = slice(*one.indices(page.shaped[axis])[:2])
+        out = np.full([one.stop - one.start for one in wide], page.nodata, page.dtype)
         grid = [
-            range(side.start // step, -(-side.stop // step))
-            for side, step in zip(wide, size, strict=True)
+            range(one.start // step, -(-one.stop // step))
+            for one, step in zip(wide, size, strict=True)
         ]
         for place in product(*grid):
             segment = cached(number, int(np.ravel_multi_index(place, counts)))
@@ -147,22 +248,22 @@ def _segmented_region(path: Path, series: Any) -> Region | None:
             # A segment at the border may have been stored short, and a decoder may pad it.
             end = [first + n for first, n in zip(begin[1:], segment.shape, strict=True)]
             end = [begin[0] + 1, *end]
-            low = [max(a, side.start) for a, side in zip(begin, wide, strict=True)]
-            high = [min(b, side.stop) for b, side in zip(end, wide, strict=True)]
+            low = [max(a, one.start) for a, one in zip(begin, wide, strict=True)]
+            high = [min(b, one.stop) for b, one in zip(end, wide, strict=True)]
             to = tuple(
-                slice(a - side.start, b - side.start)
-                for a, b, side in zip(low, high, wide, strict=True)
+                slice(a - one.start, b - one.start)
+                for a, b, one in zip(low, high, wide, strict=True)
             )
             of = tuple(slice(a - c, b - c) for a, b, c in zip(low, high, begin, strict=True))
             out[to] = segment[np.newaxis][of]
         return out.reshape([wide[axis].stop - wide[axis].start for axis in axes])
 
     def region(box: tuple[slice, ...]) -> np.ndarray:
-        outer = [range(*side.indices(length)) for side, length in zip(box, stack, strict=False)]
+        outer = [range(*one.indices(all_)) for one, all_ in zip(box, stack, strict=False)]
         inner = box[len(stack) :]
         numbers = [int(np.ravel_multi_index(at, stack)) for at in product(*outer)] if stack else [0]
         planes = np.stack([plane(number, inner) for number in numbers])
-        return planes.reshape([len(numbers) for numbers in outer] + list(planes.shape[1:]))
+        return planes.reshape([len(one) for one in outer] + list(planes.shape[1:]))
 
     return region
 

@@ -1,16 +1,18 @@
 """Arrays in zarr stores, versions 2 and 3, and OME-NGFF images at full size, with zarr."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 
+from tfunet.data.formats.claims import check_chunk, check_claim, check_folder, pointer
 from tfunet.data.formats.container import split_container
+from tfunet.data.formats.ngff import full_size, multiscale
 from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored, num_chunks, plain
 
-# Of UDUNITS-2, as OME-NGFF names them.
-UNITS = {"nanometer": "nm", "micrometer": "µm", "millimeter": "mm", "meter": "m"}
+LOOKED_AT = 16
 
 
 def stored(path: Path) -> Stored:
@@ -38,43 +40,57 @@ def _find(path: Path) -> tuple[Any, Stored]:
     store, name = split_container(path)
     if not store.is_dir():
         raise ValueError("a zarr store is a folder, and this is none")
+    check_folder(store)
     node = zarr.open(store, mode="r", path=name or None)
     if isinstance(node, zarr.Array):
-        return node, plain(node.shape, node.dtype)
-    # OME-NGFF 0.5 keeps its metadata under "ome", 0.4 beside other attributes.
-    attributes = dict(node.attrs)
-    images = attributes.get("ome", attributes).get("multiscales")
-    if not images:
+        array, described = node, plain(node.shape, node.dtype)
+    elif image := multiscale(node):
+        array, described = full_size(node, image)
+    else:
         names = sorted(node.keys())
         raise ValueError(
             f"it is a group and no OME-NGFF image; it has: {', '.join(names) or 'nothing'}. Name "
             "an array as 'store.zarr:name'"
         )
-    level = images[0]["datasets"][0]
-    array = node[level["path"]]
-    axes = [_letter(axis) for axis in images[0].get("axes", "tczyx")]
-    scales = [
-        transform["scale"]
-        for transform in level.get("coordinateTransformations", [])
-        if transform["type"] == "scale"
-    ]
-    sizes = dict(zip(axes, scales[0], strict=True)) if scales else {}
-    return array, Stored(
-        shape=array.shape,
-        axes="".join(axes),
-        dtype=str(array.dtype),
-        spacing={letter: float(sizes[letter]) for letter in "zyx" if letter in sizes},
-        unit=_unit(images[0].get("axes", [])),
-    )
+    _check_array(array)
+    return array, described
+
+
+def _check_array(array: Any) -> None:
+    """Raise ValueError for what is no pixels, and for more of them than the store may hold."""
+    if array.dtype.kind not in "buif" or "pickle" in str(_codecs(array)):
+        raise ValueError(f"values of type {array.dtype}; readable: whole and real numbers")
+    files = [one for one in _folder(array).rglob("*") if one.is_file()]
+    stored_bytes = sum(one.stat().st_size for one in files)
+    check_claim(array.shape, array.dtype.itemsize, stored_bytes)
+    for chunk in (array.chunks, array.shards or ()):
+        check_claim(chunk, array.dtype.itemsize, stored_bytes, "a chunk")
+    raw_bytes = math.prod(array.shards or array.chunks) * array.dtype.itemsize
+    check_chunk(max([0, *(one.stat().st_size for one in files if _is_chunk(one))]), raw_bytes)
+    for file in files[:LOOKED_AT]:  # Pointers come in all files of a store, or in none.
+        if where := pointer(file):
+            raise ValueError(f"{file.name}: it is {where}")
+
+
+def _is_chunk(file: Path) -> bool:
+    return file.name[0].isdigit()
+
+
+def _codecs(array: Any) -> Any:
+    metadata = array.metadata.to_dict()
+    return [metadata.get(name) for name in ("compressor", "filters", "codecs")]
+
+
+def _folder(array: Any) -> Path:
+    return Path(array.store_path.store.root) / array.store_path.path
 
 
 def _check_blosc(array: Any) -> None:
     """Raise ValueError for a chunk that was cut off: Blosc would read on in foreign memory."""
-    codecs = array.metadata.to_dict()
-    if "blosc" not in str(codecs.get("compressor") or codecs.get("codecs")):
+    if "blosc" not in str(_codecs(array)):
         return
-    folder = Path(array.store_path.store.root) / array.store_path.path
-    chunks = [file for file in folder.rglob("*") if file.is_file() and file.name[0].isdigit()]
+    folder = _folder(array)
+    chunks = [one for one in folder.rglob("*") if one.is_file() and _is_chunk(one)]
     for chunk in chunks:
         with chunk.open("rb") as file:
             header = file.read(16)
@@ -82,14 +98,5 @@ def _check_blosc(array: Any) -> None:
         length = int.from_bytes(header[12:16], "little")
         if chunk.stat().st_size < max(length, 16):
             raise ValueError(f"chunk {chunk.relative_to(folder)} is truncated")
-
-
-def _unit(axes: Any) -> str:
-    """Return the unit of the x axis, where it is one of UNITS."""
-    units = {_letter(axis): axis.get("unit", "") for axis in axes if isinstance(axis, dict)}
-    return UNITS.get(units.get("x", ""), "")
-
-
-def _letter(axis: Any) -> str:
-    name = axis["name"] if isinstance(axis, dict) else axis
-    return name.lower()[:1]
+        # Bytes 4 to 7: what it unpacks to.
+        check_claim((int.from_bytes(header[4:8], "little"),), 1, len(header), "a chunk")

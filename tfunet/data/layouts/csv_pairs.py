@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 from tfunet.data.defects import Defect
 from tfunet.data.formats.container import split_container
@@ -43,7 +44,8 @@ def open_csv(
         threshold: As in `open_folder`.
         pixel_size: A number, one for each axis, or {column = NAME}.
         target_pixel_size: Pixel size to resample to.
-        options: `regions`, `intensity`, `grey`, `axes`, `patch`, `name`, as in `open_folder`.
+        options: `regions`, `intensity`, `grey`, `axes`, `alpha`, `fill`, `patch`, `name`, as in
+            `open_folder`.
     """
     folder, path = find_root(str(Path(file).parent)), Path(file)
     columns = [images] if isinstance(images, str) else list(images)
@@ -52,11 +54,10 @@ def open_csv(
     table = CaseTable(folder, {**settings, **({"group": group} if group else {})})
     cases, defects = [], []
     for name, row in table.rows():
-        files = [table.cell(row, column) for column in (*columns, *labels.patterns)]
+        cells = [table.cell(row, column) for column in (*columns, *labels.patterns)]
+        files = [_path(folder, cell) for cell in cells]
         case_id = name if key else case_id_of(files[0])
-        missing = [
-            file for file in files if not file or not split_container(folder / file)[0].exists()
-        ]
+        missing = [file for file in files if not _exists(folder, file)]
         what = f"missing: {path.name} lists it, and there is no such file"
         defects += [Defect(file=file or name, what=what, case_id=case_id) for file in missing]
         if not missing:
@@ -69,3 +70,19 @@ def open_csv(
         PixelSizes(folder, pixel_size, target_pixel_size, columns, table),
         **{"name": path.stem, **options},
     )
+
+
+def _path(folder: Path, file: str) -> str:
+    """Return a path as this system writes it, if there is such a file.
+
+    Windows separates folders by backslashes, and macOS writes "ö" as two characters.
+    """
+    for name in (file, file.replace("\\", "/")):
+        for form in (name, normalize("NFC", name), normalize("NFD", name)):
+            if _exists(folder, form):
+                return form
+    return file
+
+
+def _exists(folder: Path, file: str) -> bool:
+    return bool(file) and split_container(folder / file)[0].exists()

@@ -10,6 +10,7 @@ from typing import Any
 
 from tfunet.data.defects import Defect
 from tfunet.data.layouts.case_files import case_id_of, drop_same_names, listed_case
+from tfunet.data.layouts.file_patterns import find
 from tfunet.data.layouts.file_source import Listing, open_files
 from tfunet.data.layouts.folder import find_root, open_folder
 from tfunet.data.layouts.label_mapping import BACKGROUND, label_mapping
@@ -34,7 +35,8 @@ def open_msd(
         root: The folder with dataset.json.
         pixel_size: A number, or one for each axis, instead of what the headers say.
         target_pixel_size: Pixel size to resample to.
-        options: `regions`, `intensity`, `axes`, `patch`, `name`, as in `open_folder`.
+        options: `regions`, `intensity`, `axes`, `alpha`, `fill`, `patch`, `name`, as in
+            `open_folder`.
     """
     folder = find_root(root)
     description = _read_description(folder, ("training", "labels"))
@@ -63,27 +65,53 @@ def open_nnunet(
 ) -> DataSource:
     """Open a raw data set of nnU-Net, version 1 or 2, by its dataset.json.
 
-    The first channel of a case is imagesTr/CASE_0000, the next one CASE_0001. Labels with several
-    values are regions, as nnU-Net trains them.
+    The first channel of a case is imagesTr/CASE_0000, the next one CASE_0001; a file may hold
+    several channels (RGB). Labels with several values are regions, as nnU-Net trains them. Pixel
+    sizes of TIFF come from imagesTr/CASE.json, along the axes of the array.
 
     Args:
         root: The folder with dataset.json.
         regions: Region name to class names, instead of those in dataset.json.
-        options: `pixel_size`, `target_pixel_size`, `table`, `intensity`, `axes`, `patch`, `name`,
-            as in `open_folder`.
+        options: `pixel_size`, `target_pixel_size`, `table`, `intensity`, `axes`, `alpha`, `fill`,
+            `patch`, `name`, as in `open_folder`.
     """
-    description = _read_description(find_root(root), ("labels",))
+    folder = find_root(root)
+    description = _read_description(folder, ("labels",))
     channels = description.get("channel_names") or description.get("modality") or {"0": ""}
     ending = description.get("file_ending", ".nii.gz")
     classes, described_regions = _nnunet_classes(_value_by_name(description["labels"]))
-    return open_folder(
+    files = [f"imagesTr/{{case}}_{number:04d}{ending}" for number in range(len(channels))]
+    present = [pattern for pattern in files if find(folder, pattern)]
+    # Natural images: the channels are in one file, and then its file is the first.
+    has_joint_files = bool(present) and present == files[: len(present)] != files
+    source = open_folder(
         root=root,
-        images=[f"imagesTr/{{case}}_{number:04d}{ending}" for number in range(len(channels))],
+        images=present if has_joint_files else files,
         masks=f"labelsTr/{{case}}{ending}",
         classes=_without_background(classes),
         regions=described_regions if regions is None else regions,
-        **options,
+        **_with_sidecars(folder, ending, options),
     )
+    if has_joint_files and source.channels != len(channels) and not options.get("grey"):
+        names = ", ".join(map(str, channels.values()))
+        raise ValueError(
+            f"{folder / DESCRIPTION} names {len(channels)} channels ({names}), and the files of a "
+            f"case ({', '.join(present)}) hold {source.channels}. Add {files[len(present)]}, or "
+            "correct channel_names."
+        )
+    return source
+
+
+def _with_sidecars(folder: Path, ending: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with the pixel sizes that lie beside TIFF files, as nnU-Net reads them."""
+    sidecar = {"file": "imagesTr/{case}.json", "key": "spacing", "order": "array"}
+    given = options.get("pixel_size")
+    if isinstance(given, Mapping) and given.get("key") == sidecar["key"]:
+        return {**options, "pixel_size": {"order": sidecar["order"], **given}}
+    resamples = options.get("target_pixel_size") is not None and given is None
+    if resamples and ending.lower() in (".tif", ".tiff") and find(folder, sidecar["file"]):
+        return {**options, "pixel_size": sidecar}
+    return dict(options)
 
 
 def _read_description(folder: Path, needed: Sequence[str]) -> dict[str, Any]:

@@ -4,19 +4,22 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect, DefectsError
-from tfunet.data.image_files import content_files, read_image
+from tfunet.data.image_files import ALPHA, content_files, read_image
 from tfunet.data.layouts.case_files import Case
-from tfunet.data.layouts.header_checks import CaseHeaders, read_headers
+from tfunet.data.layouts.header_checks import CaseHeaders, axes_by_mask, read_headers
+from tfunet.data.layouts.intensity_checks import IntensityChecks
 from tfunet.data.layouts.label_mapping import LabelMapping, named_regions
+from tfunet.data.layouts.label_reader import LabelReader
 from tfunet.data.layouts.pixel_size import PixelSizes, Spacing
-from tfunet.data.lazy_image import LazyImage, cuts, joined, open_image, open_mask, resized
+from tfunet.data.lazy_image import LazyImage, cuts, joined, open_image, resized
 from tfunet.data.preprocess import (
     PREPROCESS_VERSION,
     Intensity,
@@ -63,6 +66,8 @@ def open_files(
     intensity: str | Sequence[float] | Mapping[str, Sequence[float]] = "zscore",
     grey: bool = False,
     axes: str | None = None,
+    alpha: str | None = None,
+    fill: float | None = None,
     patch: Sequence[int] | None = None,
 ) -> DataSource:
     """Open a data set from its files; only their headers are read here.
@@ -80,8 +85,10 @@ def open_files(
     region_labels = named_regions(regions, labels.names)
     scale = check_intensity(intensity)
     _check_axes(axes)
+    axes = axes or axes_by_mask(root, listing.cases)
+    _check_alpha_and_fill(alpha, fill)
     headers, defects = read_headers(
-        root, listing.cases, grey=grey, axes=axes, compare_sizes=sizes.from_headers
+        root, listing.cases, grey=grey, axes=axes, alpha=alpha, compare_sizes=sizes.from_headers
     )
     spacings, size_defects = sizes.of(
         [header.case for header in headers], [header.image for header in headers]
@@ -95,12 +102,23 @@ def open_files(
     ]
     if not cases:
         raise DefectsError(name, defects, listing.found)
-    reader = _Reader(root=root, cases=cases, labels=labels, scale=scale, grey=grey, axes=axes)
+    reader = _Reader(
+        root=root,
+        cases=cases,
+        labels=labels,
+        scale=scale,
+        grey=grey,
+        axes=axes,
+        alpha=alpha,
+        fill=fill,
+    )
     settings = {
         "version": PREPROCESS_VERSION,
         "intensity": scale,
         "grey": grey,
         "axes": axes,
+        "alpha": alpha,
+        "fill": fill,
         "labels": [
             *(labels.names, labels.values and sorted(labels.values.items())),
             *(labels.threshold, labels.colours),
@@ -119,6 +137,11 @@ def open_files(
         read=reader.read,
         read_parts=reader.read_parts,
         raw=reader.raw,
+        notes=reader.notes,
+        files=tuple(case.files.images[0] for case in cases),
+        spacings=tuple(
+            case.spacings[1] if case.spacings else case.headers.image.spacing for case in cases
+        ),
         root=root,
         defects=tuple(defects),
         found=listing.found,
@@ -127,6 +150,8 @@ def open_files(
             "intensity": scale,
             "grey": grey,
             "axes": axes,
+            "alpha": alpha,
+            "fill": fill,
             # Pixel sizes from a file or a table are known for the training images only.
             "pixel_size": sizes.fixed,
             "target_pixel_size": sizes.target,
@@ -163,13 +188,17 @@ class _Reader:
     scale: Intensity
     grey: bool
     axes: str | None
+    alpha: str | None
+    fill: float | None
+    # Of each case what may be a mistake in its files, in the order of finding it.
+    _noted: dict[int, dict[Defect, None]] = field(default_factory=dict, init=False)
 
     @property
     def channels(self) -> int:
         return self.cases[0].headers.image.channels
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        image, mask = self._pixels(self.cases[index].files)
+        image, mask = self._pixels(index)
         shape = self.cases[index].shape
         return normalise(resize_linear(image, shape), self.scale), resize_nearest(mask, shape)
 
@@ -179,37 +208,43 @@ class _Reader:
         # Percentiles need the whole image.
         if not is_large or isinstance(self.scale, Mapping):
             return None
-        options: dict[str, Any] = {"grey": self.grey, "axes": self.axes}
-        stored = joined([open_image(self.root / file, **options) for file in case.files.images])
-        paths = [self.root / file for file in case.files.masks]
-        masks = [open_mask(path, colours=self.labels.colours, axes=self.axes) for path in paths]
-        if not all(image.by_parts for image in (stored, *masks)):
+        images = [open_image(path, **options) for path, options in self._images(index)]
+        labels = self._labels(index)
+        masks = labels.open()
+        if not all(image.by_parts for image in (*images, *masks)):
             return None
-        image = resized(stored, case.shape)
-        return CaseParts(shape=image.shape, parts=self._parts(stored, image, paths, masks))
+        return CaseParts(shape=case.shape, parts=self._parts(index, images, labels, masks))
+
+    def notes(self, index: int) -> Sequence[Defect]:
+        """Return what may be a mistake in a case that was read."""
+        return tuple(self._noted.get(index, ()))
 
     def raw(self, index: int) -> RawCase:
         case = self.cases[index]
-        image, mask = self._pixels(case.files)
+        image, mask = self._pixels(index)
         header = case.headers.image
         return RawCase(
             image=image,
             mask=mask,
             file=case.files.images[0],
             image_dtype=header.dtype,
-            mask_dtype=case.headers.mask_dtype,
+            mask_dtype=case.headers.masks[-1].dtype,
             spacing=case.spacings[0] if case.spacings else header.spacing,
             target=case.spacings[1] if case.spacings else None,
             image_files=case.files.images,
+            notes=tuple(self.notes(index)),
         )
 
-    def _pixels(self, files: Case) -> tuple[np.ndarray, np.ndarray]:
+    def _pixels(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return a case's image and labels as its files hold them."""
-        images = [
-            read_image(self.root / file, grey=self.grey, axes=self.axes) for file in files.images
-        ]
+        files = self.cases[index].files
+        images = [read_image(path, **options) for path, options in self._images(index)]
+        for file, pixels in zip(files.images, images, strict=True):
+            checks = IntensityChecks(self.scale)
+            checks.add(pixels)
+            self._note_all(index, file, checks)
         image = np.concatenate(images, -1) if len(images) > 1 else images[0]
-        mask = self.labels.read([self.root / file for file in files.masks], axes=self.axes)
+        mask = self._labels(index).read()
         if mask.shape != image.shape[:-1]:
             raise BadFileError(
                 self.root / files.masks[0],
@@ -219,23 +254,72 @@ class _Reader:
 
     def _parts(
         self,
-        stored: LazyImage,
-        image: LazyImage,
-        mask_paths: Sequence[Path],
+        index: int,
+        images: Sequence[LazyImage],
+        labels: LabelReader,
         masks: Sequence[LazyImage],
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (image, mask) of a case, cut along the first axis; `image` is `stored` resized."""
+        """Yield (image, mask) of a case, cut along the first axis; `images` are as stored."""
+        checks = [IntensityChecks(self.scale) for _ in images]
+        stored = joined(list(map(_checked, images, checks)))
+        image = resized(stored, self.cases[index].shape)
         statistics = statistics_for(self.scale, image.parts())
         rows = nearest(stored.shape[0], image.shape[0])
-        seen: list[set[int]] = [set() for _ in masks]
         for first, last in cuts(image.shape, image.channels):
             start, stop = (first, *[0] * (len(image.shape) - 1)), (last, *image.shape[1:])
             top, bottom = int(rows[first]), int(rows[last - 1]) + 1
             box = (top, *start[1:]), (bottom, *stored.shape[1:])
-            mask = self.labels.map_part(mask_paths, (mask.read(*box) for mask in masks), seen)
-            mask = mask.take(rows[first:last] - top, 0)
+            mask = labels.part(mask.read(*box) for mask in masks).take(rows[first:last] - top, 0)
             pixels = normalise(image.read(start, stop), self.scale, statistics)
             yield pixels, resize_nearest(mask, pixels.shape[:-1])
+        labels.finish()
+        for file, check in zip(self.cases[index].files.images, checks, strict=True):
+            self._note_all(index, file, check)
+
+    def _images(self, index: int) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Yield the path of each image file of a case, and how it is read."""
+        for file in self.cases[index].files.images:
+            path = self.root / file
+            yield (
+                path,
+                {
+                    "grey": self.grey,
+                    "axes": self.axes,
+                    "alpha": self.alpha,
+                    "fill": self.fill,
+                    "note": partial(self._note, index, path),
+                },
+            )
+
+    def _labels(self, index: int) -> LabelReader:
+        case = self.cases[index]
+        return LabelReader(
+            self.labels,
+            [self.root / file for file in case.files.masks],
+            case.headers.masks,
+            axes=self.axes,
+            image=case.headers.image,
+            note=partial(self._note, index),
+        )
+
+    def _note(self, index: int, path: Path, what: str) -> None:
+        defect = BadFileError(path, what).defect(self.cases[index].files.case_id, self.root)
+        self._noted.setdefault(index, {})[defect] = None
+
+    def _note_all(self, index: int, file: str, checks: IntensityChecks) -> None:
+        for what in checks.notes():
+            self._note(index, self.root / file, what)
+
+
+def _checked(image: LazyImage, checks: IntensityChecks) -> LazyImage:
+    """Return an image whose parts are looked at as they are read."""
+
+    def read(start: Sequence[int], stop: Sequence[int]) -> np.ndarray:
+        pixels = image.read(start, stop)
+        checks.add(pixels)
+        return pixels
+
+    return replace(image, read=read)
 
 
 def _check_axes(axes: str | None) -> None:
@@ -246,6 +330,17 @@ def _check_axes(axes: str | None) -> None:
             f"axes={axes!r}; allowed: y and x, with z for planes and c for channels, each once, "
             "in the order of the files' arrays, such as 'cyx'."
         )
+
+
+def _check_alpha_and_fill(alpha: str | None, fill: float | None) -> None:
+    if alpha is not None and alpha not in ALPHA:
+        raise ValueError(
+            f"alpha={alpha!r}; allowed: 'drop' leaves this channel out, 'keep' makes it a channel "
+            "of the image, 'mask' takes pixels where it is 0 as without data."
+        )
+    is_number = isinstance(fill, int | float) and not isinstance(fill, bool)
+    if fill is not None and not (is_number and math.isfinite(fill)):
+        raise ValueError(f"fill={fill!r}; allowed: the number that pixels without data become.")
 
 
 def _patch(patch: Sequence[int] | None, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -27,6 +27,8 @@ def open_folder(
     intensity: str | Sequence[float] | Mapping[str, Sequence[float]] = "zscore",
     grey: bool = False,
     axes: str | None = None,
+    alpha: str | None = None,
+    fill: float | None = None,
     patch: Sequence[int] | None = None,
     name: str | None = None,
 ) -> DataSource:
@@ -53,6 +55,10 @@ def open_folder(
         grey: Convert colour images to luminance.
         axes: Letters for the axes of the images' arrays, where the files do not say or are wrong:
             z, y, x, and c for channels, such as 'cyx'.
+        alpha: What a channel that is tagged alpha is: 'drop' leaves it out, 'keep' makes it a
+            channel, 'mask' takes pixels where it is 0 as without data. By default it is left out,
+            and a warning says so unless it is opaque.
+        fill: What pixels without data become. By default they are a defect.
         patch: Shape of a training sample. By default the median shape of the images, at most 256
             (2D) or 64 (3D) along an axis.
         name: For messages and records. By default the folder's.
@@ -82,6 +88,8 @@ def open_folder(
         intensity=intensity,
         grey=grey,
         axes=axes,
+        alpha=alpha,
+        fill=fill,
         patch=patch,
     )
 

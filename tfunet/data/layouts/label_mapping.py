@@ -1,16 +1,11 @@
-"""Maps the values in mask files to labels 0..num_classes-1. Imports no TensorFlow."""
+"""Which values in mask files are which classes. Imports no TensorFlow."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tfunet.config.refs import near_match
-from tfunet.data.defects import BadFileError
-from tfunet.data.image_files import lossy_hint, read_mask
 
 BACKGROUND = "background"
 
@@ -35,77 +30,26 @@ class LabelMapping:
     threshold: float | None
     colours: bool = False
 
-    def read(self, paths: Sequence[Path], *, axes: str | None = None) -> np.ndarray:
-        """Return a case's labels as uint8 (*spatial); `axes` are those of its images.
+    @property
+    def takes_fractions(self) -> bool:
+        """Whether the masks need not hold whole numbers."""
+        return self.threshold is not None
 
-        Raises BadFileError for a mask that cannot be used.
+    def channel_values(self, channels: int) -> Sequence[int]:
+        """Return the file value that each channel of a one-hot mask stands for; () if unknown.
+
+        The channels are numbered as the values are, from 0 with the background and from 1 without
+        it, or else they are in the order of the classes.
         """
-        masks = (read_mask(path, colours=self.colours, axes=axes) for path in paths)
-        return self.map_part(paths, masks, [set() for _ in paths])
-
-    def map_part(
-        self, paths: Sequence[Path], masks: Iterable[np.ndarray], seen: Sequence[set[int]]
-    ) -> np.ndarray:
-        """Return the labels of one part of a case, given that part of each mask file.
-
-        `seen` holds the values in the earlier parts of each file; those of this part are added.
-        """
-        if self.values is not None:
-            (mask,) = masks
-            return self._map_values(paths[0], mask, self.values)
-        labels: np.ndarray | None = None
-        for label, (path, mask, values) in enumerate(zip(paths, masks, seen, strict=True), 1):
-            inside = self._foreground(path, mask, values)
-            if labels is None:
-                labels = np.zeros(inside.shape, np.uint8)
-            if labels.shape != inside.shape:
-                raise BadFileError(
-                    path,
-                    f"the mask has shape {inside.shape}, and {paths[0].name} has {labels.shape}; "
-                    "they must agree.",
-                )
-            np.copyto(labels, label, where=inside)
-        if labels is None:
-            raise ValueError("A case needs at least one mask file.")
-        return labels
-
-    def _foreground(self, path: Path, mask: np.ndarray, seen: set[int]) -> np.ndarray:
-        if self.threshold is not None:
-            return mask > self.threshold
-        seen.update(_unique_values(mask).tolist())
-        values = np.array(sorted(seen))
-        if len(values) > 2 or (len(values) == 2 and values[0] != 0) or values.min(initial=0) < 0:
-            raise BadFileError(
-                path,
-                f"holds the values {_listed(values)}; a mask of one class holds 0 and one other "
-                "value. Give threshold= to take all pixels above it, or classes= if the values "
-                f"are classes.{lossy_hint(path)}",
-            )
-        return mask != 0
-
-    def _map_values(self, path: Path, mask: np.ndarray, values: Mapping[int, int]) -> np.ndarray:
-        if mask.dtype == np.uint8:
-            stored = mask.tobytes()
-            if not stored.translate(None, bytes(value for value in values if 0 <= value < 256)):
-                # All values are known. A fifth of the time of NumPy's comparisons.
-                table = bytes(values.get(value, 0) for value in range(256))
-                return np.frombuffer(stored.translate(table), np.uint8).reshape(mask.shape)
-        labels = np.zeros(mask.shape, np.uint8)
-        present = _unique_values(mask)
-        if any(int(value) not in values for value in present):
-            shown = str if not self.colours else "#{:06x}".format
-            allowed = ", ".join(shown(value) for value in sorted(values))
-            zero = shown(0) if not self.colours else repr(shown(0))
-            raise BadFileError(
-                path,
-                f"labels out of range: the mask holds the values {_listed(present, shown)}; "
-                f"allowed: {allowed}. Add the others to classes=; values to ignore go into "
-                f"{BACKGROUND} = [{zero}, ...].{lossy_hint(path)}",
-            )
-        for value in present:
-            if values[int(value)]:
-                np.copyto(labels, values[int(value)], where=mask == value)
-        return labels
+        if self.values is None or self.colours:
+            return ()
+        first = {label: value for value, label in reversed(list(self.values.items()))}
+        classes = [first[label] for label in range(1, len(self.names) + 1)]
+        for order in (range(channels), range(1, channels + 1), (0, *classes), classes):
+            labels = {self.values.get(value) for value in order}
+            if len(order) == channels and labels | {0} == set(range(len(classes) + 1)):
+                return tuple(order)
+        return ()
 
 
 def label_mapping(
@@ -186,13 +130,6 @@ def _class_values(
     return names, values, kinds == {True}
 
 
-def _unique_values(mask: np.ndarray) -> np.ndarray:
-    """Return the values in a mask, each once, in order."""
-    if mask.dtype == np.uint8:
-        return np.flatnonzero(np.bincount(mask.ravel()))  # A tenth of the time of np.unique.
-    return np.unique(mask)
-
-
 def _several(given: Any) -> list[Any]:
     return list(given) if isinstance(given, list | tuple) else [given]
 
@@ -207,10 +144,3 @@ def _number(name: str, value: Any) -> int:
         f"Class {name!r} has the value {value!r}; allowed: whole numbers, or colours such as "
         "'#ff0000'."
     )
-
-
-def _listed(values: np.ndarray, shown: Callable[[int], str] = str) -> str:
-    texts = [shown(int(value)) for value in values[:8]]
-    if len(values) > 8:
-        texts = [*texts[:6], "...", shown(int(values[-1])), f"({len(values)} in all)"]
-    return ", ".join(texts)

@@ -7,13 +7,17 @@ from typing import Any
 
 from tfunet.config.refs import near_match
 from tfunet.data.defects import Defect
+from tfunet.data.formats.claims import check_regular
 from tfunet.data.image_files import Header
 from tfunet.data.layouts.case_files import Case, PatternFiles
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_patterns import placeholders
 
 Spacing = tuple[float, ...]
-KEYS = ("file", "key", "column")
+KEYS = ("file", "key", "order", "column")
+BIDS_KEY = "PixelSize"
+# What the numbers of a list in a JSON file stand for.
+ORDERS = {"xyz": "x first", "array": "along the axes of the image's array"}
 
 
 class PixelSizes:
@@ -92,6 +96,9 @@ class PixelSizes:
                 )
         if ("file" in source) == ("column" in source):
             raise ValueError("pixel_size= needs either file (with key), for JSON files, or column.")
+        if source.get("order", "xyz") not in ORDERS:
+            orders = ", ".join(f"{order!r} ({meaning})" for order, meaning in ORDERS.items())
+            raise ValueError(f"pixel_size.order={source['order']!r}; known: {orders}.")
         if "column" in source:
             if self._table is None:
                 raise ValueError("pixel_size.column names a column of table=. Give table= too.")
@@ -108,6 +115,8 @@ class PixelSizes:
         if self._fixed is not None:
             return self._fixed
         if self._source is None:
+            if header.contradiction:
+                raise ValueError(f"makes {header.contradiction}; give pixel_size=")
             if header.spacing is None:
                 raise ValueError("states no pixel size; give pixel_size=")
             return header.spacing
@@ -122,15 +131,32 @@ class PixelSizes:
                 f"its pixel size needs exactly one file {self._files.filled(case.values)}, and "
                 f"{len(files)} match"
             )
-        size = _from_json(self._root / files[0], self._source.get("key", "PixelSize"))
-        # BIDS lists x first; the arrays of all formats but NIfTI have rows (y) first.
-        return size[::-1] if isinstance(size, list) and header.spacing is None else size
+        key = self._source.get("key", BIDS_KEY)
+        size = _from_json(self._root / files[0], key)
+        if not isinstance(size, list) or len(set(map(str, size))) == 1:
+            return size
+        # BIDS lists x first; who writes another key, only the user knows.
+        order = self._source.get("order", "xyz" if key == BIDS_KEY else "")
+        if not order:
+            choices = " or ".join(f"order = {o!r} ({meaning})" for o, meaning in ORDERS.items())
+            raise ValueError(
+                f"{files[0]} has {key} = {size}, and not which axis is first; add to pixel_size= "
+                f"{choices}"
+            )
+        return size if order == "array" else _along(header.axes, size)
+
+
+def _along(axes: str, size: list[Any]) -> list[Any]:
+    """Return sizes listed as x, y[, z] in the order of an array's axes."""
+    listed = dict(zip("xyz", size, strict=False))
+    return [listed[letter] for letter in axes] if set(axes) == set(listed) else size
 
 
 def _from_json(path: Path, key: str) -> Any:
     try:
+        check_regular(path)
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"its pixel size file {path} cannot be read ({error})") from error
     if not isinstance(values, dict) or key not in values:
         known = ", ".join(values) if isinstance(values, dict) else "no keys"
@@ -147,6 +173,7 @@ def _sizes(given: Any, num_axes: int) -> Spacing:
     # NaN fails this comparison too.
     if len(sizes) != num_axes or not all(0 < size < float("inf") for size in sizes):
         raise ValueError(
-            f"pixel size {given!r}; allowed: a positive number, or {num_axes} of them, one an axis"
+            f"pixel size {given!r}; allowed: a positive number, or {num_axes} of them, one an "
+            "axis, with points for decimals"
         )
     return sizes

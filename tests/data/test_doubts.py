@@ -1,0 +1,127 @@
+"""What may be a mistake: training says what `tfunet data check` says, from the cache too."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfunet.data.cache import build_cache
+from tfunet.data.cache_eviction import INDEX
+from tfunet.data.check import check
+from tfunet.data.doubts import lines_of_doubt
+from tfunet.data.source import open_source
+from tfunet.data.split import Split
+
+SPLIT = Split(train=(0, 1, 2, 3), validation=(4, 5))
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six images of 40x48 with a mask each; of each a third is white."""
+    for name in "abcdef":
+        mask = np.zeros((40, 48), np.uint8)
+        mask[:, :16] = 255
+        Image.fromarray(RNG.integers(0, 256, mask.shape).astype(np.uint8)).save(
+            tmp_path / f"{name}.png"
+        )
+        Image.fromarray(mask).save(tmp_path / f"{name}_m.png")
+    return tmp_path
+
+
+def opened(folder, **options):
+    patterns = {"images": "{case}.png", "masks": {"cell": "{case}_m.png"}, "threshold": 127}
+    return open_source("folder", {"root": str(folder), "name": "set", **patterns, **options})
+
+
+def empty(folder):
+    Image.new("L", (48, 40)).save(folder / "b_m.png")
+
+
+def none_in_validation(folder):
+    for name in "ef":
+        Image.new("L", (48, 40)).save(folder / f"{name}_m.png")
+
+
+def constant(folder):
+    Image.new("L", (48, 40), 7).save(folder / "b.png")
+
+
+def copy(folder):
+    (folder / "b.png").write_bytes((folder / "a.png").read_bytes())
+
+
+def leak(folder):
+    (folder / "e.png").write_bytes((folder / "a.png").read_bytes())
+
+
+def translucent(folder):
+    pixels = RNG.integers(0, 256, (40, 48, 2)).astype(np.uint8)
+    Image.fromarray(pixels).save(folder / "b.png")
+
+
+def below_the_threshold(folder):
+    Image.new("L", (48, 40), 100).save(folder / "b_m.png")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "options", "words"),
+    [
+        (lambda folder: None, {}, []),
+        (empty, {}, ["b.png: its mask is empty"]),
+        (
+            none_in_validation,
+            {},
+            [
+                "e.png: its mask is empty",
+                "f.png: its mask is empty",
+                "set: no case of validation has the class 1 cell",
+            ],
+        ),
+        (constant, {}, ["b.png: every pixel of channel 0 "]),
+        (copy, {}, ["b.png: has the same pixels as a.png, which then counts twice"]),
+        (leak, {}, ["e.png: has the same pixels as a.png, and they are on both sides"]),
+        (translucent, {}, ["b.png: its channel 2 is tagged alpha"]),
+        (below_the_threshold, {}, ["b_m.png: its values reach 100, and", "b.png: its mask is em"]),
+        (lambda folder: None, {"intensity": [0, 3]}, 6 * ["of its values lie outside"]),
+    ],
+)
+def test_training_says_what_data_check_says(folder, tmp_path_factory, spoil, options, words):
+    spoil(folder)
+    source = opened(folder, **options)
+    report = check(source, SPLIT)
+    checked = [str(one) for one in (*report.defects, *report.warnings)]
+    assert [word in line for word, line in zip(words, checked, strict=True)] == [True] * len(words)
+    cache = tmp_path_factory.mktemp("cache")
+    decoded = build_cache(source, cache, patch=(32, 32))
+    # A channel is known to be constant, but its value is the normalised one.
+    expected = [line.replace(" is 7", " has the same value") for line in checked]
+    assert lines_of_doubt(source, decoded, SPLIT) == expected
+    again = opened(folder, **options)
+    assert lines_of_doubt(again, build_cache(again, cache, patch=(32, 32)), SPLIT) == expected
+    (index,) = cache.glob(f"*/{INDEX}")
+    kept = json.loads(index.read_text())
+    index.write_text(json.dumps({**kept, "signs": "lost"}))
+    assert lines_of_doubt(source, build_cache(source, cache, patch=(32, 32)), SPLIT) == expected
+
+
+def test_unlike_pixel_sizes_are_said(folder, tmp_path_factory):
+    sizes = tuple((1.0 + number, 1.0) for number in range(6))
+    source = replace(opened(folder), spacings=sizes)
+    decoded = build_cache(source, tmp_path_factory.mktemp("cache"), patch=(32, 32))
+    (line,) = lines_of_doubt(source, decoded, SPLIT)
+    assert line == "set: pixel sizes from 1 x 1 to 6 x 1; target_pixel_size= resamples them to one"
+
+
+def test_many_doubts_are_counted_and_not_all_shown(tmp_path):
+    for number in range(25):
+        Image.new("L", (8, 8), number).save(tmp_path / f"{number}.png")
+        Image.new("L", (8, 8), 0).save(tmp_path / f"{number}_m.png")
+    source = opened(tmp_path)
+    decoded = build_cache(source, tmp_path / "cache", patch=(8, 8))
+    split = Split(train=tuple(range(20)), validation=tuple(range(20, 25)))
+    lines = lines_of_doubt(source, decoded, split)
+    assert len(lines) == 21
+    assert lines[-1].endswith("more: 'tfunet data check' lists all")

@@ -1,0 +1,68 @@
+"""What decoding a case showed that may be a mistake. Imports no TensorFlow."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from tfunet.data.defects import Defect
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CaseSigns:
+    """What decoding a case showed.
+
+    Args:
+        content: Hash of its pixels.
+        constant: Channels in which all pixels have one value.
+        notes: What its files show.
+    """
+
+    content: str
+    constant: tuple[int, ...] = ()
+    notes: tuple[Defect, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        notes = [[note.file, note.what, note.case_id] for note in self.notes]
+        return {"content": self.content, "constant": self.constant, "notes": notes}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "CaseSigns":
+        """Return what `to_json` gave."""
+        return cls(
+            content=str(stored["content"]),
+            constant=tuple(int(channel) for channel in stored["constant"]),
+            notes=tuple(
+                Defect(file=str(file), what=str(what), case_id=str(case_id))
+                for file, what, case_id in stored["notes"]
+            ),
+        )
+
+
+@final
+class SignsReader:
+    """Looks at a case part by part."""
+
+    def __init__(self, shape: Sequence[int], channels: int) -> None:
+        self._digest = hashlib.blake2b(repr((*shape, channels)).encode(), digest_size=16)
+        self._is_constant = np.ones(channels, bool)
+        self._first: np.ndarray | None = None
+
+    def add(self, image: np.ndarray) -> None:
+        """Look at a part (rows, ..., channels) of the image, cut along its first axis."""
+        self._digest.update(np.ascontiguousarray(image, np.float32).data)
+        pixels = image.reshape(-1, image.shape[-1])
+        if self._first is None:
+            self._first = pixels[0].copy()
+        for some in (pixels[:64], pixels):  # Most differ in the first ones.
+            if self._is_constant.any():
+                self._is_constant &= (some == self._first).all(0)
+
+    def signs(self, notes: Sequence[Defect]) -> CaseSigns:
+        """Return what all parts showed, and the notes of whoever read the files."""
+        constant = tuple(map(int, np.flatnonzero(self._is_constant)))
+        return CaseSigns(content=self._digest.hexdigest(), constant=constant, notes=tuple(notes))

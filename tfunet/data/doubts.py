@@ -1,0 +1,116 @@
+"""What training can use in a data set, but may be a mistake. Imports no TensorFlow."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from tfunet.data.cached_cases import CachedCases
+from tfunet.data.defects import SHOWN_DEFECTS, Defect
+from tfunet.data.source import DataSource
+from tfunet.data.split import SIDES, Split
+
+# Pixel sizes that differ by a larger factor need target_pixel_size.
+SAME_SPACING = 1.1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CaseLook:
+    """What a case looks like.
+
+    Args:
+        case_id: Its name.
+        file: The file to name in messages.
+        side: "train" or "validation"; empty without a split.
+        has_label: Whether each label from 1 is in its mask.
+        constant: Channels in which all pixels have one value, to words for that.
+        content: Hash of the pixels.
+        spacing: Pixel size along its axes as training sees it, where known.
+        notes: What its files show.
+    """
+
+    case_id: str
+    file: str
+    side: str
+    has_label: tuple[bool, ...]
+    constant: dict[int, str]
+    content: str
+    spacing: tuple[float, ...] | None
+    notes: tuple[Defect, ...]
+
+
+def doubts(source: DataSource, cases: Sequence[CaseLook]) -> tuple[list[Defect], list[Defect]]:
+    """Return the images that are on both sides of the split, and what else may be a mistake."""
+    leaks, warnings = _duplicates(cases)
+    for case in cases:
+        warnings += case.notes
+        if not any(case.has_label):
+            warnings.append(Defect(file=case.file, what="its mask is empty", case_id=case.case_id))
+        for channel, words in case.constant.items():
+            what = f"every pixel of channel {channel} {words}"
+            warnings.append(Defect(file=case.file, what=what, case_id=case.case_id))
+    for side in sorted({case.side for case in cases}):
+        present = np.any([case.has_label for case in cases if case.side == side], axis=0)
+        for label, name in source.label_names().items():
+            if not present[label - 1]:
+                where = f"no case of {side}" if side else "no case"
+                warnings.append(Defect(file=source.name, what=f"{where} has the class {name}"))
+    spacings = np.array([case.spacing for case in cases if case.spacing is not None])
+    if len(spacings) and (spacings.max(0) > SAME_SPACING * spacings.min(0)).any():
+        ends = " to ".join(map(sizes_in_words, (spacings.min(0), spacings.max(0))))
+        what = f"pixel sizes from {ends}; target_pixel_size= resamples them to one"
+        warnings.append(Defect(file=source.name, what=what))
+    return leaks, warnings
+
+
+def lines_of_doubt(source: DataSource, cached: CachedCases, split: Split) -> list[str]:
+    """Return what may be a mistake in decoded cases, in words; the first 20, and their number."""
+    looks = []
+    for side in SIDES:
+        for index in getattr(split, side):
+            signs = cached.signs[index]
+            look = CaseLook(
+                case_id=source.case_ids[index],
+                file=source.files[index] if source.files else source.case_ids[index],
+                side=side,
+                has_label=tuple(count > 0 for count in cached.foreground_counts[index]),
+                constant=dict.fromkeys(signs.constant, "has the same value"),
+                content=signs.content,
+                spacing=source.spacings[index] if source.spacings else None,
+                notes=signs.notes,
+            )
+            looks.append(look)
+    leaks, warnings = doubts(source, looks)
+    lines = [str(doubt) for doubt in (*leaks, *warnings)]
+    if len(lines) > SHOWN_DEFECTS:
+        more = f"{len(lines) - SHOWN_DEFECTS} more: 'tfunet data check' lists all"
+        lines = [*lines[:SHOWN_DEFECTS], more]
+    return lines
+
+
+def sizes_in_words(values: Iterable[float]) -> str:
+    """Return sizes along axes, such as "0.5 x 1"."""
+    return " x ".join(f"{value:g}" for value in values)
+
+
+def _duplicates(cases: Sequence[CaseLook]) -> tuple[list[Defect], list[Defect]]:
+    """Return copies of earlier cases: those across the split, and those on one side."""
+    first: dict[str, CaseLook] = {}
+    across, on_one_side = [], []
+    for case in cases:
+        original = first.setdefault(case.content, case)
+        if original is case:
+            continue
+        what = f"has the same pixels as {original.file}"
+        if original.side == case.side:
+            what += ", which then counts twice. Remove one of them."
+            on_one_side.append(Defect(file=case.file, what=what, case_id=case.case_id))
+        else:
+            what += (
+                f", and they are on both sides of the split ({case.side}, {original.side}): "
+                "validation would score training data. Remove one, or give both the same group."
+            )
+            across.append(Defect(file=case.file, what=what, case_id=case.case_id))
+    return across, on_one_side
