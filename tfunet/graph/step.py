@@ -67,6 +67,11 @@ IN_PLACE = frozenset(
 )
 # The second output of these ops, a gradient, may take over the memory of the first input.
 LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
+# Their time is that of functions that they run, some of them many times: it is not known.
+OF_FUNCTIONS = frozenset(
+    {"Case", "If", "PartitionedCall", "StatefulPartitionedCall"}
+    | {"StatelessCase", "StatelessIf", "StatelessWhile", "While"}
+)
 # TensorFlow may fuse these with a convolution and its bias.
 ACTIVATIONS = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"})
 
@@ -171,6 +176,11 @@ class Trace:
     constant_bytes: int = 0
     is_forward: bool = False
     parted: frozenset[int] = frozenset()
+
+    @property
+    def untimed(self) -> tuple[str, ...]:
+        """Names of the ops whose time is not known: loops and other ops that run functions."""
+        return tuple(op.name for op in self.ops if op.kind in OF_FUNCTIONS)
 
     def is_of_forward(self, tensor: int) -> bool:
         """Whether the forward pass makes a tensor."""

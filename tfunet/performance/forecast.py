@@ -19,7 +19,7 @@ from tfunet.swap.arena.device_memory import variable_bytes
 from tfunet.swap.arena.memory import Memory
 from tfunet.swap.plan.placement import Tiers, with_advice
 from tfunet.swap.plan.plan import WAYS, Plan, Way
-from tfunet.swap.report.text import text
+from tfunet.swap.report.text import text, untimed_line
 from tfunet.swap.search.fitting import fitted
 from tfunet.swap.search.planner import Planner
 from tfunet.training.setup import compiled_model
@@ -34,12 +34,14 @@ class Forecast:
         resident_bytes: Memory of weights, variables and batch.
         memory_bytes: Memory of the device.
         samples: Samples of a step.
+        untimed: Names of the ops whose time is left out: loops and functions.
     """
 
     plan: Plan
     resident_bytes: int
     memory_bytes: int
     samples: int
+    untimed: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -111,6 +113,7 @@ def forecast(
         resident_bytes=sum(memory.resident) + memory.more_bytes,
         memory_bytes=memory.limit_bytes,
         samples=batch,
+        untimed=trace.untimed,
     )
 
 
@@ -137,6 +140,7 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
         "memory_bytes": forecast.memory_bytes,
         "resident_bytes": forecast.resident_bytes,
         "samples": forecast.samples,
+        "untimed": forecast.untimed,
         "plan": asdict(forecast.plan),
     }
 
@@ -152,6 +156,7 @@ def forecast_text(forecast: Forecast) -> str:
         f"Weights, optimizer and a batch of {forecast.samples} take {resident} of {memory}. "
         f"{reserve} set aside for the gaps that TensorFlow's allocator leaves between its blocks.",
         text(plan),
+        *filter(None, [untimed_line(forecast.untimed)]),
     ]
     if forecast.fits_without:
         lines.append("It fits without swapping.")
