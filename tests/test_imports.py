@@ -46,7 +46,7 @@ WITHOUT_TENSORFLOW = (
     *("__init__", "arguments", "backend", "cli", "exit_codes", "record"),
     *("bench/**/*", "commands/*", "config/*", "files/*", "export/mlperf", "export/perfetto"),
     *("geometry/reach", "geometry/tiles", "geometry/windows"),
-    *("learning/__init__", "learning/scores", "models/__init__"),
+    *("learning/__init__", "learning/scores", "models/__init__", "models/files"),
     *(f"machine/{name}" for name in ("__init__", "cores", "cpu_memory", "doctor")),
     *(f"machine/{name}" for name in ("energy", "environment", "probes")),
     *("process/*", "timing/__init__", "timing/recorded", "timing/spans", "timing/warm_up"),

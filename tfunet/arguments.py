@@ -13,11 +13,14 @@ from jsonargparse import ArgumentParser, Namespace
 
 from tfunet.backend import BACKENDS
 from tfunet.config.keys import KEYS
+from tfunet.config.kinds import refuse_standard
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
+from tfunet.config.trust import check_own, programs
 from tfunet.data import DATASETS
 from tfunet.data.description_file import described
 from tfunet.models import MODELS
+from tfunet.models.files import is_file
 
 TYPE_WORDS = {
     int: "a whole number",
@@ -73,10 +76,17 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
 def parse(arguments: Sequence[str]) -> RunConfig:
     """Return the configuration for command-line arguments."""
-    for flag, path in itertools.pairwise(arguments):
-        if flag == "--config":
-            _check_toml(Path(path))
-    return to_config(_parser().parse_args(list(arguments)))
+    files = [Path(path) for flag, path in itertools.pairwise(arguments) if flag == "--config"]
+    files += [Path(word[9:]) for word in arguments if word.startswith("--config=")]
+    for file in files:
+        _check_toml(file)
+    namespace = _parser().parse_args(list(arguments))
+    config = to_config(namespace)
+    description = [Path(namespace.data)] if namespace.data.endswith(".toml") else []
+    # What is written on the command line is the user's own word.
+    named = [ref for ref in programs(vars(config)) if not any(ref in word for word in arguments)]
+    check_own(named, [*files, *description])
+    return config
 
 
 @functools.cache
@@ -86,10 +96,13 @@ def _parser() -> ArgumentParser:
 
 def check_names(config: RunConfig) -> None:
     """Raise ValueError for a model, data set or backend that does not exist. Imports none."""
-    if not config.model.endswith(".keras"):
+    if not is_file(config.model):
         expand("model", config.model, MODELS)
     expand("data set", config.data, DATASETS)
     expand("backend", config.backend, BACKENDS)
+    for ref in programs(vars(config)):
+        if ".py:" not in ref:
+            refuse_standard("program", ref, ref.partition(":")[0])
 
 
 def _check_toml(path: Path) -> None:

@@ -160,6 +160,17 @@ class Backend(Protocol):
         """Disconnect from the other processes and free the devices."""
 
 
+def check_backend(name: str, backend: Any) -> None:
+    """Raise ValueError for an object that lacks methods of a backend."""
+    methods = [key for key in vars(Backend) if not key.startswith("_")]
+    missing = [key for key in methods if not callable(getattr(backend, key, None))]
+    if missing:
+        raise ValueError(
+            f"The backend {name!r} is a {type(backend).__name__} without {', '.join(missing)}. A "
+            "backend has the methods of tfunet.backend.Backend."
+        )
+
+
 def num_processes(keys: PlacementKeys) -> int:
     """Return the number of processes of a run.
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from tfunet import __version__, exit_codes
 from tfunet.commands import data, export, models, predict, report, swap, sweep, train
 from tfunet.commands.parsers import add_command
+from tfunet.config import trust
 from tfunet.process.terminal import lines_of
 
 
@@ -23,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.rest = rest
     if not options.starts_runs:  # The processes of a run set it themselves.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if options.trust:
+        os.environ[trust.VARIABLE] = "1"
     try:
         return options.command(options)
     except BrokenPipeError:
@@ -46,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         "7 compare: too few repeats to tell, 8 swap diff: the plans differ, 130 Ctrl-C, 143 "
         "terminated.",
     )
-    parser.set_defaults(takes_keys=False, starts_runs=False)
+    parser.set_defaults(takes_keys=False, starts_runs=False, trust=False)
     parser.add_argument("--version", action="version", version=f"tfunet {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 

@@ -18,11 +18,16 @@ from typing import Any, BinaryIO, final
 
 from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.run import SCHEMA_VERSION, RunConfig, from_json
+from tfunet.config.trust import check_signed, programs, signature
 from tfunet.files.atomic import PARTIAL, WriteError, read_text, replacing, write_atomic, writing
 from tfunet.files.regular import open_regular
 from tfunet.files.table import Table, csv_line, read_rows
 
 LOCK = ".lock"
+# The trained model; or its weights alone, if it cannot be described.
+MODEL = "model.keras"
+WEIGHTS = "model.weights.h5"
+SIGNATURE = ".signature"  # Of config.json, if it names programs.
 LOCK_SECONDS = 0.2
 SPAN_COLUMNS = ("step", "name", "begin_seconds", "seconds")
 STEP_COLUMNS = ("step", "seconds", "loss", "traced")
@@ -127,12 +132,30 @@ class RunFolder:
                 f"{self.path} holds a run with other settings: {', '.join(shown)}. Choose another "
                 f"folder, or delete that one.{hint}"
             )
-        write_atomic(self.path / "config.json", config.to_json() + "\n")
+        text = config.to_json() + "\n"
+        write_atomic(self.path / "config.json", text)
+        sign(self.path, text, programs(vars(config)))
 
     def read_config(self) -> RunConfig | None:
         """Return config.json; None if it is missing."""
         text = read_text(self.path / "config.json")
         return None if text is None else from_json(text)
+
+    def check_programs(self, config: RunConfig, keys: Iterable[str]) -> None:
+        """Raise ValueError if keys of config.json name programs, and another user may have done so.
+
+        Args:
+            config: What the file holds.
+            keys: Those whose programs are about to run.
+        """
+        path = self.path / "config.json"
+        if programs({key: value for key, value in vars(config).items() if key in keys}):
+            check_signed(
+                path,
+                read_text(path) or "",
+                programs(vars(config)),
+                read_text(self.path / SIGNATURE),
+            )
 
     def write_env(self, environment: Mapping[str, Any]) -> None:
         """Write env.json."""
@@ -230,6 +253,11 @@ class RunFolder:
         """Return result.json; None if the run is not done."""
         return self._read_json("result.json")
 
+    def model_path(self) -> Path | None:
+        """Return the file of the trained model or of its weights; None if it is missing."""
+        paths = [self.path / name for name in (MODEL, WEIGHTS)]
+        return next((path for path in paths if path.is_file()), None)
+
     def is_done(self) -> bool:
         """Whether the run has a result."""
         return (self.path / "result.json").is_file()
@@ -261,6 +289,12 @@ class RunFolder:
     def _read_json(self, name: str) -> Any:
         text = read_text(self.path / name)
         return None if text is None else json.loads(text)
+
+
+def sign(folder: Path, text: str, named: Sequence[str]) -> None:
+    """Note in a folder that this user made a file in it that names programs."""
+    if named and (proof := signature(text, named)) is not None:
+        write_atomic(folder / SIGNATURE, proof + "\n")
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfunet import exit_codes
-from tfunet.backend import BACKENDS, Launch, facts_of
+from tfunet.backend import BACKENDS, Launch, check_backend, facts_of
+from tfunet.config import trust
 from tfunet.config.refs import call, resolve
 from tfunet.config.run import RunConfig
 from tfunet.machine.cores import num_threads, pin_and_limit
@@ -76,6 +77,8 @@ def _work_as_recorded() -> None:
     config = RunFolder(path).read_config()
     if config is None:
         raise ValueError(f"{path} has no config.json. Start a run with `tfunet train --out`.")
+    if LAUNCH_VARIABLE not in os.environ and find_place(os.environ) is None:
+        RunFolder(path).check_programs(config, trust.KEYS)
     work(config, path)
 
 
@@ -106,8 +109,9 @@ def work(config: RunConfig, path: Path) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(num_threads(os.environ))
     from tfunet.train import run
 
-    make = resolve("backend", config.backend, BACKENDS)
+    make = resolve("backend", config.backend, BACKENDS, has_arguments=True)
     backend = call("backend", make, config.backend_options, ref=config.backend, launch=launch)
+    check_backend(config.backend, backend)
     begin = pulse.begin if pulse is not None else nobody_asks
     if meeting is None:
         with noting(config.swap):

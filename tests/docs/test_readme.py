@@ -16,6 +16,7 @@ PAGES = [
     "docs/data.md",
     "docs/large-models.md",
     "docs/large-models-internals.md",
+    "docs/models.md",
     "docs/security.md",
     "docs/training.md",
 ]

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfunet.learning.averaging import averaging
+from tfunet.learning.averaging import Averaging
 
 GRADIENTS = [[[1.0, 2.0]], [[3.0, -6.0]]]
 
@@ -13,15 +13,16 @@ def halves(gradients):
     return [gradient / 2 for gradient in gradients]
 
 
-def step(optimizer, variable, passes):
+def step(optimizer, variable, passes, average=halves, **options):
     optimizer.build([variable])
-    for gradients in passes:
-        optimizer.apply([tf.constant(gradient) for gradient in gradients], [variable])
+    with Averaging(average=average, **options).traced():
+        for gradients in passes:
+            optimizer.apply([tf.constant(gradient) for gradient in gradients], [variable])
 
 
 def test_average_comes_before_clipping():
     variable = keras.Variable([0.0, 0.0])
-    optimizer = averaging(keras.optimizers.SGD(1.0, clipnorm=1.0), halves)
+    optimizer = keras.optimizers.SGD(1.0, clipnorm=1.0)
     step(optimizer, variable, [[[0.6, 0.8]]])
     # Half of the gradient has norm 0.5: clipping first would have left all of it, 0.5 too, but
     # of a gradient of norm 4 only the average, 2, must be cut, to 1.
@@ -38,8 +39,8 @@ def test_accumulated_passes_make_one_step_of_their_mean():
         return list(gradients)
 
     variable = keras.Variable([0.0, 0.0])
-    optimizer = averaging(keras.optimizers.SGD(1.0), average, accumulation=2)
-    step(optimizer, variable, GRADIENTS)
+    optimizer = keras.optimizers.SGD(1.0)
+    step(optimizer, variable, GRADIENTS, average, accumulation=2)
     np.testing.assert_allclose(variable.numpy(), [-2.0, 2.0])
     assert calls == [1]  # It communicates once a step.
     assert int(optimizer.iterations) == 1
@@ -47,28 +48,74 @@ def test_accumulated_passes_make_one_step_of_their_mean():
 
 def test_variable_that_the_loss_does_not_reach_stays():
     used, unused = keras.Variable([1.0]), keras.Variable([1.0])
-    optimizer = averaging(keras.optimizers.Adam(0.1), halves)
+    optimizer = keras.optimizers.Adam(0.1)
     optimizer.build([used, unused])
-    optimizer.apply([tf.constant([1.0]), None], [used, unused])
+    with Averaging(average=halves).traced():
+        optimizer.apply([tf.constant([1.0]), None], [used, unused])
     assert float(used[0]) < 1.0
     assert float(unused[0]) == 1.0
-
-
-def test_saved_optimizer_is_the_users_own_class(tmp_path):
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(optimizer=averaging(keras.optimizers.AdamW(0.1, weight_decay=0.2), halves))
-    model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras").optimizer
-    assert type(again) is keras.optimizers.AdamW
-    assert again.weight_decay == pytest.approx(0.2)
 
 
 def test_gradient_that_overflows_on_one_replica_is_skipped_by_all():
     # The loss scale is halved where the average, not the local gradient, is infinite.
     variable = keras.Variable([1.0])
-    inner = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=4.0)
-    optimizer = averaging(inner, lambda gradients: [gradient + np.inf for gradient in gradients])
-    optimizer.build([variable])
-    optimizer.apply([tf.constant([1.0])], [variable])
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=4.0)
+    step(
+        optimizer,
+        variable,
+        [[[1.0]]],
+        lambda gradients: [gradient + np.inf for gradient in gradients],
+    )
     assert float(variable[0]) == 1.0
     assert float(optimizer.dynamic_scale) == 2.0
+
+
+class Twice(keras.optimizers.SGD):
+    """A class of the user's own, whose apply does more and calls that of its parent."""
+
+    def apply(self, grads, trainable_variables=None):
+        super().apply([2 * gradient for gradient in grads], trainable_variables)
+
+
+class Slow(keras.optimizers.SGD):
+    """An optimizer around another one."""
+
+    def __init__(self, inner):
+        super().__init__(1.0)
+        self.held = {"inner": [inner]}
+
+    def apply(self, grads, trainable_variables=None):
+        self.held["inner"][0].apply(grads, trainable_variables)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: keras.optimizers.SGD(1.0), -0.5),
+        (lambda: Twice(1.0), -1.0),
+        (lambda: Slow(Twice(1.0)), -1.0),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0)), -0.5 / 2**15),
+    ],
+    ids=["Keras's", "the user's", "nested", "scaled"],
+)
+def test_every_class_of_optimizer_averages_once(make, expected):
+    variable = keras.Variable([0.0])
+    optimizer = make()
+    step(optimizer, variable, [[[1.0]]])
+    assert float(variable[0]) == expected
+    optimizer.apply([tf.constant([1.0])], [variable])  # Outside of the step it is Keras's again.
+    assert float(variable[0]) == expected + 2 * expected
+
+
+def test_optimizers_that_would_be_summed_are_refused():
+    variable = tf.Variable([0.0])
+    with (
+        Averaging(average=halves).traced(),
+        pytest.raises(ValueError, match=r"gradient_descent\.GradientDescentOptimizer"),
+    ):
+        tf.compat.v1.train.GradientDescentOptimizer(1.0).apply_gradients([([1.0], variable)])
+    with Averaging(average=halves, is_alone=True).traced():
+        tf.compat.v1.train.GradientDescentOptimizer(1.0).apply_gradients(
+            [(tf.constant([1.0]), variable)]
+        )
+    assert float(variable[0]) == -1.0

@@ -8,7 +8,7 @@ import pytest
 from tfunet import cli, exit_codes
 from tfunet.config.run import RunConfig
 from tfunet.performance.devices import DEVICES
-from tfunet.performance.forecast import forecast
+from tfunet.performance.forecast import forecast, forecast_text
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.text import read_plans
 
@@ -35,6 +35,8 @@ def test_a_large_device_needs_no_plan(config):
     large = forecast(config, DEVICES["h100-pcie5"])
     assert large.fits_without
     assert not large.plan.decisions
+    assert large.untimed == ()
+    assert "leave out" not in forecast_text(large)
     # The outputs of the first two convolutions alone, and of what follows them.
     assert large.plan.unlimited_peak_bytes > 4 * 2 * 48**3 * 8 * 4
 
@@ -48,6 +50,42 @@ def test_a_faster_link_makes_a_shorter_step(config):
     assert (slow.fits, fast.fits, slow.fits_without) == (True, True, False)
     assert fast.plan.step_seconds < slow.plan.step_seconds
     assert fast.plan.exposed_seconds < slow.plan.exposed_seconds
+
+
+LOOPS = """
+import keras
+from keras import layers as L
+
+
+def convolutional(*, image_shape, num_classes):
+    image = keras.Input(image_shape)
+    slices = L.ConvLSTM2D(4, 3, padding="same", return_sequences=True)(image)
+    return keras.Model(image, L.Conv3D(num_classes, 1)(slices))
+
+
+def bidirectional(*, image_shape, num_classes):
+    image = keras.Input(image_shape)
+    rows = L.Reshape((image_shape[0], -1))(image)
+    rows = L.Bidirectional(L.LSTM(image_shape[1], return_sequences=True))(rows)
+    return keras.Model(image, L.Conv2D(num_classes, 1)(L.Reshape((*image_shape[:2], 2))(rows)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "size"), [("convolutional", "tumours", 24), ("bidirectional", "cells", 32)]
+)
+def test_loops_are_named_since_they_are_not_timed(name, data, size, tmp_path):
+    (tmp_path / "net.py").write_text(LOOPS)
+    loops = RunConfig(
+        data=data,
+        data_options={"size": size, "num_cases": 5},
+        model=f"{tmp_path}/net.py:{name}",
+        replica_batch=1,
+    )
+    predicted = forecast(loops, DEVICES["v100-pcie3"])
+    # The loop and its gradient.
+    assert len(predicted.untimed) >= 2
+    assert "leave out" in forecast_text(predicted)
 
 
 def test_what_fits_nowhere_is_said(config):

@@ -5,6 +5,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfunet.learning import losses
 from tfunet.models.make import make_model
@@ -59,6 +60,93 @@ def test_model_that_would_train_wrongly_is_refused(model, message):
         look(model())
 
 
+def gated(channels, **options):
+    """A gate, which is a sigmoid, on the features."""
+    entry = keras.Input((8, 8, 1))
+    x = conv(4)(entry)
+    return keras.Model(entry, conv(channels, **options)(x * conv(1, activation="sigmoid")(x)))
+
+
+class GateLast(keras.Model):
+    """The layer that it lists last is not the one that makes its output."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = conv()
+        self.gate = conv(1, activation="sigmoid")
+
+    def call(self, image):
+        return self.head(image * self.gate(image))
+
+
+class OwnFunction(keras.Model):
+    """Its call is a function of TensorFlow's."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.head, self.activation = conv(), activation
+
+    @tf.function
+    def call(self, image):
+        return self.activation(self.head(image))
+
+
+def built(model):
+    model(IMAGE)
+    return model
+
+
+def last_op(operation, channels=3, **options):
+    entry = keras.Input((8, 8, 1))
+    return keras.Model(entry, operation(conv(channels, **options)(entry)))
+
+
+ZEROS = {"kernel_initializer": "zeros"}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: built(GateLast()),
+        lambda: gated(3),
+        lambda: net(conv(1, **ZEROS)),
+        lambda: net(conv(1, **ZEROS), keras.layers.Activation("linear", dtype="float32")),
+        lambda: net(conv(1, **ZEROS), keras.layers.Cropping2D(0), keras.layers.Reshape((8, 8, 1))),
+        # A deep supervision: a sum of logits.
+        lambda: last_op(lambda x: x + keras.ops.flip(x, 1), 1, **ZEROS),
+        # Activations that are known, and no probabilities, with values in 0..1.
+        lambda: net(
+            conv(1, kernel_initializer=keras.initializers.Constant(1e-3)), keras.layers.ReLU()
+        ),
+        lambda: built(OwnFunction(lambda logits: logits)),
+    ],
+)
+def test_logits_are_told_from_probabilities_by_what_makes_them(model):
+    model = model()
+    look(model, num_classes=2 if model(IMAGE).shape[-1] == 1 else 3)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: built(OwnFunction(keras.ops.softmax)),
+        lambda: last_op(lambda x: keras.ops.softmax(keras.ops.cast(x, "float32")) + 0.0),
+        lambda: last_op(lambda x: 0.5 * (keras.ops.softmax(x) + keras.ops.softmax(2 * x))),
+        lambda: last_op(
+            lambda x: keras.ops.exp(x) / keras.ops.sum(keras.ops.exp(x), -1, keepdims=True)
+        ),
+        lambda: last_op(keras.ops.hard_sigmoid, 1),
+        lambda: net(conv(2), keras.layers.Softmax(), keras.layers.UpSampling2D(1)),
+        lambda: net(conv(strides=2), keras.layers.Softmax(), keras.layers.UpSampling2D(2)),
+    ],
+)
+def test_probabilities_are_refused_however_they_are_made(model):
+    model = model()
+    channels = model(IMAGE).shape[-1]
+    with pytest.raises(ValueError, match="looks like probabilities"):
+        look(model, num_classes=max(2, channels))
+
+
 def test_model_with_two_outputs_is_refused():
     entry = keras.Input((8, 8, 1))
     model = keras.Model(entry, [conv()(entry), conv()(entry)])
@@ -99,7 +187,7 @@ def test_saved_model_is_loaded_and_code_in_it_is_not_run(tmp_path):
     with pytest.raises(ValueError, match="does not exist"):
         make_model("missing.keras", **known)
     with pytest.raises(ValueError, match="no options"):
-        make_model("net.keras", **{**known, "options": {"filters": 2}})
+        make_model(str(tmp_path / "net.keras"), **{**known, "options": {"filters": 2}})
 
 
 # Of a CPU, TensorFlow counts memory under a cap only, which a process has from its start.

@@ -34,6 +34,13 @@ def add_config(parser: argparse.ArgumentParser, nargs: str | None = None) -> Non
     """Add the argument for a run's configuration to a command that takes keys."""
     help_text = "TOML file that describes a run; change keys of it with --KEY VALUE"
     parser.add_argument("config", type=Path, nargs=nargs, help=help_text)
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the option to run programs that a file of somebody else names."""
+    help_text = "run the programs (FILE.py:NAME) that a file names, even if it may not be yours"
+    parser.add_argument("--trust", action="store_true", help=help_text)
 
 
 def config_of(options: argparse.Namespace) -> RunConfig:

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, numbers, sizes
+from tfunet.commands.parsers import add_command, add_trust, numbers, sizes
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -50,6 +50,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         help="pixel size of the images; needed if the run resampled its images and these files do "
         "not state their pixel size",
     )
+    add_trust(predict)
 
 
 def _predict(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import LOGS, add_command, share
+from tfunet.commands.parsers import LOGS, add_command, add_trust, share
 from tfunet.commands.report import print_report
 from tfunet.process.terminal import lines_of
 
@@ -63,6 +63,8 @@ def add(commands: argparse._SubParsersAction) -> None:
     retry = add_command(actions, "retry", _resume, "run only the failed trials again")
     retry.set_defaults(states=("failed",))
     cancel = add_command(actions, "cancel", _cancel, "end running and queued trials")
+    for action in (plan, run, resume, retry):
+        add_trust(action)
     for action in (wait, resume, retry, cancel):
         action.add_argument("folder", type=Path, help="folder of a sweep")
     cancel.add_argument(

@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import LOGS, add_command
+from tfunet.commands.parsers import LOGS, add_command, add_trust
 from tfunet.process.launcher_variables import Place
 
 OPTIONS = """
   --out OUT             Folder of the record. The same command resumes a run that was interrupted.
+  --trust               Run the programs (FILE.py:NAME) that a file names, even if it is not yours.
   --verbose             Show the output of all processes."""
 
 
@@ -24,6 +25,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     train.add_argument("-h", "--help", action="store_true")
     train.add_argument("--out", type=Path)
     train.add_argument("--verbose", action="store_true")
+    add_trust(train)
 
 
 def _train(options: argparse.Namespace) -> int:

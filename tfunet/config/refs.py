@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tfunet.config.kinds import check_kind, refuse_standard
+
 
 def near_match(given: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the closest known word, or an empty string."""
@@ -42,10 +44,22 @@ def expand(kind: str, ref: str, table: Mapping[str, str]) -> str:
     )
 
 
-def resolve(kind: str, ref: str, table: Mapping[str, str]) -> Any:
-    """Return the object that `ref` names, importing its module."""
+def resolve(
+    kind: str,
+    ref: str,
+    table: Mapping[str, str],
+    base: type | None = None,
+    *,
+    has_arguments: bool = False,
+) -> Any:
+    """Return the function or class that `ref` names, importing its module.
+
+    Raises ValueError if it cannot be of its kind; see `tfunet.config.kinds.check_kind`.
+    """
     target = expand(kind, ref, table)
     module_name, _, attribute = target.rpartition(":")
+    if not module_name.endswith(".py"):
+        refuse_standard(kind, ref, module_name)
     module = _load_file(kind, module_name) if module_name.endswith(".py") else None
     if module is None:
         try:
@@ -66,6 +80,8 @@ def resolve(kind: str, ref: str, table: Mapping[str, str]) -> Any:
                 f"{near_match(part, known)}"
             )
         value = getattr(value, part)
+    if ref not in table:
+        check_kind(kind, ref, value, base, has_arguments=has_arguments)
     return value
 
 
@@ -120,8 +136,8 @@ def call(
 ) -> Any:
     """Call `function(**fixed, **options)`.
 
-    Raises ValueError for unknown and missing options. The message names the `kind` of object and
-    the `ref` that the user gave.
+    Raises ValueError for unknown and missing options, and for a function that does not take what
+    is `fixed`. The message names the `kind` of object and the `ref` that the user gave.
     """
     name = ref or getattr(function, "__name__", repr(function))
     try:
@@ -129,7 +145,15 @@ def call(
     except ValueError:  # Some built-in classes have no signature.
         return function(**fixed, **options)
     named = {key: value for key, value in parameters.items() if value.kind in _NAMED}
+    called = ", ".join([*(f"{key}=..." for key in fixed), "**options"])
+    explained = (
+        f"The {kind} {name!r} is called as {name.rpartition(':')[2]}({called}), and it takes "
+        f"({', '.join(map(str, parameters.values()))}). Name a function that takes "
+        f"{' and '.join(fixed)} by name, and calls this one."
+    )
     if not any(value.kind is inspect.Parameter.VAR_KEYWORD for value in parameters.values()):
+        if any(key not in named for key in fixed):
+            raise ValueError(explained)
         for option in options:
             if option not in named or option in fixed:
                 allowed = [key for key in named if key not in fixed and key != "self"]
@@ -149,6 +173,8 @@ def call(
     except TypeError as error:
         # A function that takes any keyword may call another that does not know it.
         keyword = re.search(r"(?:unexpected|values for) keyword argument '(\w+)'", str(error))
+        if keyword is not None and keyword[1] in fixed:
+            raise ValueError(f"{explained} ({error})") from error
         if keyword is None or keyword[1] not in options:
             raise
         raise ValueError(

@@ -151,7 +151,12 @@ def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False
     Raises ValueError for wrong options, and DefectsError for defects unless `skip_bad` is given.
     """
     data, options = described(data, options)
-    source = call("data set", resolve("data set", data, DATASETS), options, ref=data)
+    source = call("data set", resolve("data set", data, DATASETS, DataSource), options, ref=data)
+    if not isinstance(source, DataSource):
+        raise ValueError(
+            f"The data set {data!r} returned {type(source).__name__}; it must return a "
+            "tfunet.data.source.DataSource."
+        )
     if source.defects and not skip_bad:
         raise DefectsError(source.name, source.defects, source.found)
     return source

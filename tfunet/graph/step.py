@@ -32,6 +32,11 @@ IN_PLACE = ACTIVATIONS | frozenset(
 )
 # The second output of these ops, a gradient, may take over the memory of the first input.
 LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
+# Their time is that of functions that they run, some of them many times: it is not known.
+OF_FUNCTIONS = frozenset(
+    {"Case", "If", "PartitionedCall", "StatefulPartitionedCall"}
+    | {"StatelessCase", "StatelessIf", "StatelessWhile", "While"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +130,11 @@ class Trace:
     constant_bytes: int = 0
     is_forward: bool = False
     parted: frozenset[int] = frozenset()
+
+    @property
+    def untimed(self) -> tuple[str, ...]:
+        """Names of the ops whose time is not known: loops and other ops that run functions."""
+        return tuple(op.name for op in self.ops if op.kind in OF_FUNCTIONS)
 
     def is_of_forward(self, tensor: int) -> bool:
         """Whether the forward pass makes a tensor."""

@@ -1,8 +1,11 @@
-"""Averages gradients over replicas inside the optimizer's `apply`, for every backend."""
+"""Averages gradients over replicas inside the `apply` of every optimizer, for every backend."""
 
 import contextlib
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import keras
@@ -11,6 +14,9 @@ import tensorflow as tf
 from tfunet.timing.stamps import Note, timed
 
 Average = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
+# Takes an optimizer, its gradients, their variables (None: those it was built with) and Keras's own
+# `apply` for these two.
+Instead = Callable[[keras.Optimizer, list[Any], Any, Callable[[list[Any], Any], None]], None]
 
 
 @final
@@ -38,10 +44,10 @@ class Switch:
             self._is_off = False
 
 
-def averaging(
-    optimizer: keras.Optimizer, average: Average, accumulation: int = 1
-) -> keras.Optimizer:
-    """Return a twin of `optimizer` that averages gradients over replicas before it uses them.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Averaging:
+    """How the optimizers of a step average their gradients over replicas before they use them.
 
     The average comes first: clipping, weight decay and the finite check of a loss-scale
     optimizer then see what one device with the global batch would see. Keras under tf.distribute
@@ -52,28 +58,170 @@ def averaging(
     of the calls are averaged; only the last call communicates and updates.
 
     Args:
-        optimizer: Not yet built. Its class and configuration stay, also in a saved model.
+        average: The backend's `average`.
+        accumulation: Calls of `apply` that make one step.
+        optimizers: Those that the step may apply; None for any.
+        is_alone: Whether there is one replica only. Otherwise optimizers that are not Keras 3's,
+            which sum over replicas, are refused.
     """
-    original = type(optimizer)
-    calls = threading.local()  # MirroredStrategy traces each replica in a thread of its own.
 
-    class Averaging(original):  # type: ignore[misc, valid-type]  # a class known at run time
-        def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-            pending = getattr(calls, "gradients", [])
-            pending.append(list(grads))
-            if len(pending) < accumulation:
-                calls.gradients = pending
+    average: Average
+    accumulation: int = 1
+    optimizers: Sequence[keras.Optimizer] | None = None
+    is_alone: bool = False
+
+    @contextlib.contextmanager
+    def traced(self) -> Iterator[None]:
+        """Average in every optimizer that is applied in the block, however the step holds it."""
+        passes = threading.local()  # MirroredStrategy traces each replica in a thread of its own.
+
+        def averaged(
+            optimizer: keras.Optimizer,
+            gradients: list[Any],
+            variables: Any,
+            apply: Callable[[list[Any], Any], None],
+        ) -> None:
+            self._check(optimizer)
+            pending: list[list[Any]] = getattr(passes, "gradients", [])
+            pending.append(gradients)
+            if len(pending) < self.accumulation:
+                passes.gradients = pending
                 return
-            calls.gradients = []
-            super().apply(average_present(_mean(pending), average), trainable_variables)
+            passes.gradients = []
+            apply(average_present(_mean(pending), self.average), variables)
 
-        def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-            return grads_and_vars
+        with instead_of_apply(averaged), contextlib.ExitStack() as refused:
+            if not self.is_alone:
+                refused.enter_context(_others_refused())
+            yield
 
-    # A saved model names the user's class, so that it loads without tfunet.
-    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(Averaging, name, getattr(original, name))
-    return Averaging.from_config(optimizer.get_config())
+    def _check(self, optimizer: keras.Optimizer) -> None:
+        known = self.optimizers
+        if known is not None and not any(optimizer is one for one in known):
+            raise ValueError(
+                f"The model's train_step makes the optimizer {optimizer.name!r} itself, anew each "
+                "time TensorFlow traces it, so its state could not be saved. Make it once, in the "
+                "model's __init__, and keep it as an attribute."
+            )
+
+
+@contextlib.contextmanager
+def instead_of_apply(instead: Instead) -> Iterator[None]:
+    """Call `instead` for every keras.Optimizer that is applied in the block.
+
+    It may be of any class, also of the user's, and be held anywhere: all classes that define
+    `apply` are changed for the time of the block. An optimizer inside another one, as in
+    LossScaleOptimizer, is left to that one. Nothing is reduced over replicas by Keras itself.
+    """
+    active = threading.local()
+    inner: list[keras.Optimizer] = []
+
+    def replacement(original: Callable[..., None]) -> Callable[..., None]:
+        def apply(optimizer: keras.Optimizer, grads: Any, trainable_variables: Any = None) -> None:
+            is_inside = getattr(active, "is_inside", False)
+            active.is_inside = True
+            try:
+                # Under MirroredStrategy an inner one may be applied in another thread.
+                if is_inside or any(optimizer is one for one in inner):
+                    original(optimizer, grads, trainable_variables)
+                    return
+                inner.extend(_inside(optimizer))
+                if trainable_variables is not None:
+                    trainable_variables = list(trainable_variables)
+                instead(optimizer, list(grads), trainable_variables, partial(original, optimizer))
+            finally:
+                active.is_inside = is_inside
+
+        return apply
+
+    def not_reduced(optimizer: keras.Optimizer, grads_and_vars: Any) -> Any:
+        return grads_and_vars
+
+    with contextlib.ExitStack() as changed:
+        for kind in _kinds(keras.Optimizer):
+            own = vars(kind)
+            if "apply" in own:
+                changed.enter_context(_replaced(kind, "apply", replacement(own["apply"])))
+            if "_all_reduce_sum_gradients" in own:
+                changed.enter_context(_replaced(kind, "_all_reduce_sum_gradients", not_reduced))
+        yield
+
+
+@contextlib.contextmanager
+def none_made(why: str) -> Iterator[None]:
+    """Raise ValueError(`why`) where an optimizer is made in the block."""
+
+    def refuse(optimizer: keras.Optimizer, *_: Any, **__: Any) -> None:
+        raise ValueError(why)
+
+    with contextlib.ExitStack() as changed:
+        for kind in _kinds(keras.Optimizer):
+            if issubclass(kind, keras.Optimizer) and "__init__" in vars(kind):
+                changed.enter_context(_replaced(kind, "__init__", refuse))
+        yield
+
+
+def _inside(optimizer: keras.Optimizer) -> list[keras.Optimizer]:
+    """Return the optimizers that an optimizer holds, and those that they hold."""
+    found: list[keras.Optimizer] = []
+    pending: list[Any] = list(vars(optimizer).values())
+    while pending:
+        value = pending.pop()
+        if isinstance(value, keras.Optimizer) and not any(value is one for one in found):
+            found.append(value)
+            pending.extend(vars(value).values())
+        elif isinstance(value, Mapping):
+            pending.extend(value.values())
+        elif isinstance(value, list | tuple):
+            pending.extend(value)
+    return found
+
+
+def _kinds(base: type) -> list[type]:
+    """Return a class with all that it inherits from and all that inherit from it."""
+    kinds: dict[type, None] = dict.fromkeys(base.__mro__)
+    pending = [base]
+    while pending:
+        kind: type
+        for kind in type.__subclasses__(pending.pop()):
+            if kind not in kinds:
+                kinds[kind] = None
+                pending.append(kind)
+    return list(kinds)
+
+
+@contextlib.contextmanager
+def _replaced(kind: type, name: str, value: Any) -> Iterator[None]:
+    before = vars(kind)[name]
+    setattr(kind, name, value)
+    try:
+        yield
+    finally:
+        setattr(kind, name, before)
+
+
+@contextlib.contextmanager
+def _others_refused() -> Iterator[None]:
+    """Refuse the optimizers of TensorFlow 1 and of tf_keras, which sum over replicas."""
+    bases: list[type] = [tf.compat.v1.train.Optimizer]
+    if "tf_keras" in sys.modules:
+        optimizers = sys.modules["tf_keras"].optimizers
+        bases += [optimizers.Optimizer, optimizers.legacy.Optimizer]
+
+    def refuse(optimizer: Any, *_: Any, **__: Any) -> None:
+        kind = type(optimizer)
+        raise ValueError(
+            f"The model's train_step applies {kind.__module__}.{kind.__qualname__}, which sums its "
+            "gradients over replicas. Use one of keras.optimizers (Keras 3), or train with "
+            "one replica."
+        )
+
+    with contextlib.ExitStack() as changed:
+        for base in bases:
+            for kind in _kinds(base):
+                if "apply_gradients" in vars(kind):
+                    changed.enter_context(_replaced(kind, "apply_gradients", refuse))
+        yield
 
 
 def average_present(gradients: Sequence[Any], average: Average) -> list[Any]:

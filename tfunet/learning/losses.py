@@ -34,7 +34,10 @@ def make(name: str, options: dict[str, Any]) -> keras.Loss:
                 "or write 'package.module:Class'."
             )
         return call("loss", kind, options)
-    return call("loss", resolve("loss", name, LOSSES), options)
+    loss = call("loss", resolve("loss", name, LOSSES, keras.Loss), options, ref=name)
+    if not isinstance(loss, keras.Loss):
+        raise ValueError(f"The loss {name!r} is a {type(loss).__name__}; it must be a keras.Loss.")
+    return loss
 
 
 def per_sample(loss: keras.Loss, mask: Any, logits: Any) -> Any:

@@ -1,5 +1,7 @@
 """Makes the optimizer that a configuration names."""
 
+from typing import Any
+
 import keras
 
 from tfunet.config.refs import call, near_match, resolve
@@ -19,15 +21,22 @@ def make(config: RunConfig, num_replicas: int, steps_per_epoch: int) -> keras.Op
             "Set accumulation= instead of optimizer_options.gradient_accumulation_steps: it "
             "communicates once a step, under every backend."
         )
-    optimizer = call("optimizer", kind, config.optimizer_options, learning_rate=rate)
+    optimizer = call(
+        "optimizer", kind, config.optimizer_options, ref=config.optimizer, learning_rate=rate
+    )
+    if not isinstance(optimizer, keras.Optimizer):
+        raise ValueError(
+            f"The optimizer {config.optimizer!r} is a {type(optimizer).__name__}; it must be a "
+            "keras.Optimizer of Keras 3."
+        )
     if config.precision == "mixed_float16":
         return keras.optimizers.LossScaleOptimizer(optimizer)
     return optimizer
 
 
-def _class(name: str) -> type[keras.Optimizer]:
+def _class(name: str) -> Any:
     if ":" in name:
-        return resolve("optimizer", name, {})
+        return resolve("optimizer", name, {}, keras.Optimizer, has_arguments=True)
     known = {
         key.lower(): value
         for key, value in vars(keras.optimizers).items()

@@ -72,6 +72,11 @@ def describe(
     model, model_16bit = (
         build_symbolic(build, precision=precision) for precision in ("float32", "mixed_bfloat16")
     )
+    if not getattr(model, "operations", None):
+        raise ValueError(
+            f"The model {name!r} is a class of its own, whose layers cannot be listed in order. "
+            "Only functional models (keras.Model(inputs, outputs)) are described."
+        )
     if tuple(model.input.shape[1:]) != shape or None in shape:
         raise ValueError(
             f"describe needs the size of every dimension that the model takes, got image_shape "

@@ -8,6 +8,7 @@ import keras
 
 from tfunet.config.refs import call, resolve
 from tfunet.models import MODELS
+from tfunet.models.files import is_file
 
 
 def make_model(
@@ -22,19 +23,36 @@ def make_model(
         num_classes: Labels of the mask, with background.
         options: Keyword arguments of the builder.
     """
-    if name.endswith(".keras"):
+    if is_file(name):
         return _load(Path(name), options)
-    build = resolve("model", name, MODELS)
+    build = resolve("model", name, MODELS, keras.Model, has_arguments=True)
     model = call(
         "model", build, options, ref=name, image_shape=image_shape, num_classes=num_classes
     )
     if not isinstance(model, keras.Model):
+        kind = type(model)
         raise ValueError(
-            f"The model {name!r} returned {type(model).__name__}; it must return a keras.Model."
+            f"The model {name!r} returned {kind.__module__}.{kind.__qualname__}; it must return a "
+            "keras.Model of Keras 3 (import keras; not tf_keras, nor tf.keras with "
+            "TF_USE_LEGACY_KERAS)."
         )
-    if not model.built:
-        model.build((None, *image_shape))
+    _give_weights(model, name, image_shape)
     return model
+
+
+def _give_weights(model: keras.Model, name: str, image_shape: tuple[int, ...]) -> None:
+    """Call the model on shapes alone where a layer has no weights, as those of subclasses."""
+    if all(layer.built for layer in model._flatten_layers()):
+        return
+    images = keras.KerasTensor((None, *image_shape))
+    try:
+        model(images)
+    except Exception as error:
+        raise ValueError(
+            f"The model {name!r} got its weights by a call on images of shape {images.shape}, and "
+            f"that failed: {str(error).strip().splitlines()[0]} Check its call, or call it on "
+            "images in the function that builds it."
+        ) from error
 
 
 def _load(path: Path, options: Mapping[str, Any]) -> keras.Model:
@@ -42,8 +60,6 @@ def _load(path: Path, options: Mapping[str, Any]) -> keras.Model:
         raise ValueError(
             f"A saved model has no options; {path} came with model_options {sorted(options)}."
         )
-    if not path.is_file():
-        raise ValueError(f"The model file {str(path)!r} does not exist.")
     try:
         return keras.models.load_model(path, compile=False, safe_mode=True)
     except (ValueError, TypeError, KeyError, OSError) as error:

@@ -19,7 +19,7 @@ from tfunet.swap.arena.arena import Memory
 from tfunet.swap.arena.device_memory import variable_bytes
 from tfunet.swap.plan.placement import Tiers
 from tfunet.swap.plan.plan import WAYS, Plan, Way
-from tfunet.swap.report.text import text
+from tfunet.swap.report.text import text, untimed_line
 from tfunet.swap.search.fitting import fitted
 from tfunet.swap.search.planner import Planner
 from tfunet.swap.search.strategy import Problem
@@ -31,12 +31,14 @@ class Forecast:
     """The predicted memory and time of a step of some samples.
 
     `plan` is without the weights, the optimizer's variables and the batch, which are resident.
+    `untimed` names the ops whose time is left out: loops and functions.
     """
 
     plan: Plan
     resident_bytes: int
     memory_bytes: int
     samples: int
+    untimed: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -91,6 +93,7 @@ def forecast(
         resident_bytes=sum(memory.resident) + memory.more_bytes,
         memory_bytes=memory.limit_bytes,
         samples=batch,
+        untimed=trace.untimed,
     )
 
 
@@ -117,6 +120,7 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
         "memory_bytes": forecast.memory_bytes,
         "resident_bytes": forecast.resident_bytes,
         "samples": forecast.samples,
+        "untimed": forecast.untimed,
         "plan": asdict(forecast.plan),
     }
 
@@ -132,6 +136,7 @@ def forecast_text(forecast: Forecast) -> str:
         f"Weights, optimizer and a batch of {forecast.samples} take {resident} of {memory}. "
         f"{reserve} set aside for the gaps that TensorFlow's allocator leaves between its blocks.",
         text(plan),
+        *filter(None, [untimed_line(forecast.untimed)]),
     ]
     if forecast.fits_without:
         lines.append("It fits without swapping.")

@@ -1,7 +1,9 @@
 """The network that a run trained, for windows of any size that it accepts."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,9 +13,7 @@ import tensorflow as tf
 from tfunet.config.run import RunConfig
 from tfunet.geometry.receptive_field import UnknownReachError, alignment, reach, statistics_layers
 from tfunet.models.make import make_model
-from tfunet.record import RunFolder
-
-WEIGHTS = "model.keras"
+from tfunet.record import MODEL, RunFolder
 
 # Takes windows (batch, *window, channels) and returns logits (batch, *window, num_logits).
 Forward = Callable[[np.ndarray], np.ndarray]
@@ -25,7 +25,7 @@ class Network:
 
     Args:
         config: Configuration of the run.
-        folder: Folder of the run.
+        path: File of its weights.
         channels: Channels of its images.
         num_classes: Labels that it knows, with background.
         patch: Spatial shape that it was trained with.
@@ -33,7 +33,7 @@ class Network:
     """
 
     config: RunConfig
-    folder: RunFolder
+    path: Path
     channels: int
     num_classes: int
     patch: tuple[int, ...]
@@ -62,13 +62,15 @@ class Network:
         """Return the number of logits of a voxel, and the function that computes them."""
         keras.config.set_dtype_policy(self.config.precision)
         model = self._build(window)
-        model.load_weights(self.folder.path / WEIGHTS)
+        with warnings.catch_warnings():  # The weights of optimizers are not needed.
+            warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+            model.load_weights(self.path)
         shape = (None, *window, self.channels)
         traced = tf.function(
             lambda images: model(images, training=False),
             input_signature=[tf.TensorSpec(shape, tf.float32)],
         )
-        (*_, num_logits) = model.compute_output_shape((1, *window, self.channels))
+        (*_, num_logits) = traced.get_concrete_function().structured_outputs.shape
         return num_logits, lambda images: traced(images).numpy()
 
     def _build(self, window: tuple[int, ...]) -> keras.Model:
@@ -110,14 +112,15 @@ def load_network(folder: RunFolder) -> Network:
     """Return the network of a finished run; ValueError says what is missing."""
     if not folder.path.is_dir():
         raise ValueError(f"There is no folder {str(folder.path)!r}. Name that of a finished run.")
-    config, data = folder.read_config(), folder.read_data()
+    config, data, path = folder.read_config(), folder.read_data(), folder.model_path()
     if config is None:
         raise ValueError(f"{folder.path} holds no run: it has no config.json.")
-    if not folder.is_done() or not (folder.path / WEIGHTS).is_file():
+    if not folder.is_done() or path is None:
         raise ValueError(
-            f"The run in {folder.path} is not finished: it has no result.json or no {WEIGHTS}. "
+            f"The run in {folder.path} is not finished: it has no result.json or no {MODEL}. "
             "Run the command that started it again: it goes on."
         )
+    folder.check_programs(config, ["model"])
     if data is None:
         raise ValueError(
             f"{folder.path} has no data.json, which says what the network was trained on: an "
@@ -125,7 +128,7 @@ def load_network(folder: RunFolder) -> Network:
         )
     return Network(
         config=config,
-        folder=folder,
+        path=path,
         channels=data["channels"],
         num_classes=data["num_classes"],
         patch=tuple(data["patch"]),

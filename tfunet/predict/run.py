@@ -25,7 +25,7 @@ from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
 from tfunet.learning.counting import predicted_labels
 from tfunet.predict import output
 from tfunet.predict.jobs import Job, identity_of, is_finished, plan_jobs
-from tfunet.predict.network import WEIGHTS, Facts, Forward, Network, load_network
+from tfunet.predict.network import Facts, Forward, Network, load_network
 from tfunet.predict.prepare import Preparation, check_memory, preparation
 from tfunet.predict.raster import RawFile, raster_of
 from tfunet.process.terminal import lines_of
@@ -115,7 +115,7 @@ def predict(run: Path, images: Sequence[str], out: Path, options: Options) -> li
     how = {
         "tfunet": __version__,
         "run": str(run),
-        "weights_sha256": _sha256(run / WEIGHTS),
+        "weights_sha256": _sha256(network.path),
         "preparation": asdict(prepare),
         "tiles": options.tiles,
         "window": window,

@@ -322,7 +322,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             self._follow(plan, trace, ops, handles, room)
             self._follows = True
         if self.verbose:
-            line = text.begin_line(plan, "all of known size" if unknown else "all")
+            line = text.begin_line(plan, "all of known size" if unknown else "all", trace.untimed)
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
     def _rewrite_forward(

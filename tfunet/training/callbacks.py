@@ -69,7 +69,13 @@ def _configured(attempt: Attempt) -> list[keras.callbacks.Callback]:
                 options[key] = value.replace("{folder}", str(attempt.folder.path))
         kind = _class(table)
         if attempt.topology.is_chief or not table.get("chief_only", kind.__name__ in WRITERS):
-            callbacks.append(call("callback", kind, options))
+            callback = call("callback", kind, options, ref=table["name"])
+            if not isinstance(callback, keras.callbacks.Callback):
+                raise ValueError(
+                    f"The callback {table['name']!r} is a {type(callback).__name__}; it must be a "
+                    "keras.callbacks.Callback."
+                )
+            callbacks.append(callback)
     return callbacks
 
 
@@ -87,7 +93,7 @@ def _class(table: Mapping[str, Any]) -> Any:
     if not isinstance(name, str):
         raise ValueError(f"A callback needs a name, got {dict(table)}.")
     if ":" in name:
-        return resolve("callback", name, {})
+        return resolve("callback", name, {}, keras.callbacks.Callback)
     if name == "BackupAndRestore":
         raise ValueError(
             "A run resumes by itself when it is started again. Leave BackupAndRestore out."

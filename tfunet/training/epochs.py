@@ -85,7 +85,7 @@ class Trainer:
             supports=callbacks.supports,
         )
         self._metrics = state.MetricState(attempt.backend, network.model)
-        self._fingerprint = make_fingerprint(attempt.backend, network.model.variables)
+        self._fingerprint = make_fingerprint(attempt.backend, network.weights)
         self.steps = Steps(attempt, data, network, callbacks.supports, self.progress.step)
         self.logbook = Logbook(attempt, data, network, resumed)
         self._keras_callbacks = keras.callbacks.CallbackList(

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfunet.graph.output_kind import FREE, PROBABILITIES, is_made_of
 from tfunet.learning.losses import per_sample
 from tfunet.swap import LargeModelSupport
 
@@ -42,7 +43,7 @@ def inspect(
     Raises ValueError for an output that does not fit the mask, for probabilities instead of
     logits, and for a loss that expects probabilities.
     """
-    output = _forward(model, image, support)
+    output, kinds = _forward(model, image, support)
     _check_shape(tuple(output.shape), mask.shape, num_classes)
     if not model.trainable_variables:
         raise ValueError("The model has no trainable weights; there is nothing to train.")
@@ -51,7 +52,7 @@ def inspect(
             "The model's output for the first batch holds NaN or infinite values before any "
             "training. Check the model's weights, and how the intensities are normalised."
         )
-    _check_logits(model, output)
+    _check_logits(output, kinds)
     _check_loss(loss, num_classes, output.shape[-1])
     per_sample(loss, tf.constant(mask), tf.constant(output))
     weights = model.trainable_weights + model.non_trainable_weights
@@ -65,18 +66,26 @@ def inspect(
 
 def _forward(
     model: keras.Model, image: np.ndarray, support: LargeModelSupport | None
-) -> np.ndarray:
+) -> tuple[np.ndarray, frozenset[str]]:
+    """Return the output, and the kinds of op that it is made of."""
+
     def forward(one: tf.Tensor) -> Any:
         return model(one, training=False)
 
     # A graph frees each output after its last reader. Keras's eager call holds the outputs of all
     # layers at once: more than a step with large-model support takes.
+    traced = tf.function(forward, autograph=False)
+
+    def kinds() -> frozenset[str]:
+        graph = traced.get_concrete_function(tf.constant(image)).graph
+        return is_made_of(graph.outputs[0])
+
     if support is None:
-        return _output(tf.function(forward, autograph=False), model, image)
+        return _output(traced, model, image), kinds()
     planned = support.evaluating(forward, what="the look at the model")
     with support.on(model):
         look = support.guarding(tf.function(planned, autograph=False), evaluates=True)
-        return _output(look, model, image)
+        return _output(look, model, image), kinds()
 
 
 def _output(look: Callable[..., Any], model: keras.Model, image: np.ndarray) -> np.ndarray:
@@ -118,11 +127,14 @@ def _check_shape(output: tuple[int, ...], mask: tuple[int, ...], num_classes: in
         )
 
 
-def _check_logits(model: keras.Model, output: np.ndarray) -> None:
-    activation = getattr(getattr(model.layers[-1], "activation", None), "__name__", "")
-    inside = bool((output >= 0).all() and (output <= 1).all())
+def _check_logits(output: np.ndarray, kinds: frozenset[str]) -> None:
+    """Refuse probabilities, by what made them and, where that does not tell, by their values."""
+    if kinds <= FREE:
+        return
+    inside = bool((output >= 0).all() and (output <= 1).all() and output.any())
     sums = bool(np.allclose(output.sum(-1), 1, atol=1e-3))
-    if activation in ("softmax", "sigmoid") or (inside and (sums or output.shape[-1] == 1)):
+    activation = next(iter(kinds & PROBABILITIES), "").lower()
+    if kinds <= PROBABILITIES or (inside and (sums or output.shape[-1] == 1)):
         raise ValueError(
             "The model's output looks like probabilities"
             + (f" (its last layer has the activation {activation!r})" if activation else "")

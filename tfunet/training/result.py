@@ -8,6 +8,7 @@ import numpy as np
 
 from tfunet.swap.report.measured import Measured
 from tfunet.timing.warm_up import steady_seconds
+from tfunet.training import saving
 from tfunet.training.afterwards import Measurements
 from tfunet.training.epochs import Trainer
 from tfunet.training.input_bound import share
@@ -21,8 +22,7 @@ def write_result(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
     attempt.begin("saving")
     if attempt.topology.is_chief:
         since = time.perf_counter()
-        with attempt.folder.replacing("model.keras") as path:
-            trainer.network.model.save(path)
+        saving.save(trainer.network.model, attempt.folder, trainer.network.file)
         _write_plans(attempt, measured.step, result["median_step_seconds"])
         trainer.progress.spend("saving", since)
         trainer.logbook.close()

@@ -1,6 +1,7 @@
 """What a run has before its first step: devices and folder, then data, then the network."""
 
 import functools
+import inspect
 import json
 import math
 import os
@@ -26,18 +27,18 @@ from tfunet.data.split import Split, from_json, leave_out, left_out, split_of, t
 from tfunet.data.task import Task, open_task
 from tfunet.files.printable import printable
 from tfunet.learning import losses, optimizers
-from tfunet.learning.averaging import Switch, averaging
+from tfunet.learning.averaging import Averaging, Switch
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
 from tfunet.models.make import make_model
 from tfunet.process.terminal import lines_of
-from tfunet.record import RunFolder
+from tfunet.record import MODEL, WEIGHTS, RunFolder
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.arena.device_memory import join_regions
 from tfunet.timing.spans import Spans
 from tfunet.timing.stamps import Note
-from tfunet.training import checkpoint
-from tfunet.training.preflight import Preflight, inspect
+from tfunet.training import checkpoint, preflight, saving
+from tfunet.training.train_step import look_at_step
 
 
 @final
@@ -247,12 +248,25 @@ def _shared_split(
 @final
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A run's compiled model, and all variables in the order of a checkpoint."""
+    """The compiled model of a run.
+
+    Args:
+        file: Name of the file that the chief keeps it in.
+        average: Averages its gradients over replicas.
+        averaging: How its optimizers use that.
+        weights: What must be the same in all replicas: its variables, and those of other networks
+            that its train_step trains.
+        variables: All that a step changes, in the order of a checkpoint: the model's variables,
+            its optimizer's, and what else its train_step uses.
+    """
 
     model: keras.Model
     loss: keras.Loss
+    file: str
     average: Switch
-    preflight: Preflight
+    averaging: Averaging
+    preflight: preflight.Preflight
+    weights: Sequence[Any]
     variables: Sequence[Any]
 
 
@@ -270,13 +284,12 @@ def build(attempt: Attempt, data: RunData) -> Network:
         model = compiled_model(
             data.task,
             loss,
-            average=average,
             num_replicas=topology.num_replicas,
             steps_per_epoch=data.steps_per_epoch,
             metrics=config.metrics,
         )
     batch = next(iter(data.evaluation(range(1)).take(1)))
-    checked = inspect(
+    checked = preflight.inspect(
         model,
         loss,
         image=batch["image"].numpy()[:1],
@@ -287,20 +300,46 @@ def build(attempt: Attempt, data: RunData) -> Network:
     with backend.scope():
         # Makes the variables of compiled metrics, as `fit` does: replicas cannot make them.
         model._symbolic_build(data_batch=(batch["image"], batch["mask"]))
-    variables = [*model.variables, *model.optimizer.variables]
-    return Network(model=model, loss=loss, average=average, preflight=checked, variables=variables)
+    used = look_at_step(
+        model,
+        backend,
+        image=(config.replica_samples // config.accumulation, *batch["image"].shape[1:]),
+        mask_dtype=batch["mask"].dtype,
+        accumulation=config.accumulation,
+        num_replicas=topology.num_replicas,
+    )
+    file = saving.file_of(model, attempt.folder) if topology.is_chief else MODEL
+    if file == WEIGHTS:
+        attempt.say(
+            f"The run keeps the model's weights, {file}: Keras cannot save the whole model, since "
+            "one of its classes has no get_config."
+        )
+    return Network(
+        model=model,
+        loss=loss,
+        file=file,
+        average=average,
+        averaging=Averaging(
+            average=average,
+            accumulation=config.accumulation,
+            optimizers=used.optimizers,
+            is_alone=topology.num_replicas == 1,
+        ),
+        preflight=checked,
+        weights=[*model.variables, *used.trained],
+        variables=[*model.variables, *model.optimizer.variables, *used.trained, *used.others],
+    )
 
 
 def compiled_model(
     task: Task,
     loss: keras.Loss,
     *,
-    average: Switch | None = None,
     num_replicas: int = 1,
     steps_per_epoch: int = 1,
     metrics: Sequence[Any] = (),
 ) -> keras.Model:
-    """Return the model of a configuration, compiled and built; None averages nothing."""
+    """Return the model of a configuration, compiled and built."""
     config = task.config
     model = make_model(
         config.model,
@@ -308,11 +347,9 @@ def compiled_model(
         num_classes=task.source.num_classes,
         options=config.model_options,
     )
-    optimizer = optimizers.make(config, num_replicas, steps_per_epoch)
-    if average is not None:
-        optimizer = averaging(optimizer, average, config.accumulation)
-    model.compile(
-        optimizer=optimizer,
+    _compile(
+        model,
+        optimizer=optimizers.make(config, num_replicas, steps_per_epoch),
         loss=loss,
         metrics=list(metrics) or None,
         jit_compile=False,
@@ -320,3 +357,25 @@ def compiled_model(
     )
     model.optimizer.build(model.trainable_variables)
     return model
+
+
+def _compile(model: keras.Model, **settings: Any) -> None:
+    """Compile a model; ValueError where a `compile` of its own does not take what Keras's does."""
+    own = inspect.signature(model.compile)
+    advice = (
+        "Let it take these and pass them to super().compile(...), and make further optimizers and "
+        "losses in __init__."
+    )
+    try:
+        own.bind(**settings)
+    except TypeError as error:
+        raise ValueError(
+            f"The model's own compile{own} cannot be called ({error}). tfunet calls compile("
+            f"{', '.join(f'{key}=...' for key in settings)}). {advice}"
+        ) from error
+    model.compile(**settings)
+    for key in ("optimizer", "loss"):
+        if getattr(model, key, None) is not settings[key]:
+            raise ValueError(
+                f"The model's own compile{own} does not use the {key} that it is given. {advice}"
+            )

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend
 from tfunet.graph.gradient_sums import in_order_of_graph
+from tfunet.learning.averaging import Averaging
 from tfunet.swap import LargeModelSupport
 from tfunet.timing.stamps import Note, timed
 from tfunet.training.setup import Attempt, Network, RunData
@@ -42,7 +43,7 @@ class Steps:
                 attempt.backend,
                 network.model,
                 self.pipeline.augmented,
-                accumulation=config.accumulation,
+                averaging=network.averaging,
                 xla=config.xla,
                 note=attempt.note,
             )
@@ -61,14 +62,14 @@ def make_step(
     model: keras.Model,
     prepare: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]],
     *,
-    accumulation: int,
+    averaging: Averaging,
     xla: bool,
     note: Note | None = None,
 ) -> Step:
     """Return a function that takes the iterator of a feed and makes one optimizer step.
 
-    The step is the model's own `train_step`, so that a user's override is respected; the model's
-    optimizer averages gradients (see `tfunet.learning.averaging`). Before it, `prepare` changes a
+    The step is the model's own `train_step`, so that a user's override is respected; every
+    optimizer that it applies averages gradients. Before it, `prepare` changes a
     replica's batch on its device. The function returns "sample" (local replicas, replica batch)
     and "logs": Keras's running means, (local replicas,) each. `note` is told of each wait for a
     batch, as "input".
@@ -76,7 +77,7 @@ def make_step(
 
     def passes(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         logs: dict[str, tf.Tensor] = {}
-        for index in range(accumulation):
+        for index in range(averaging.accumulation):
             logs = model.train_step((batch["image"][index], batch["mask"][index]))
         if "loss" not in logs:
             raise ValueError(
@@ -97,6 +98,7 @@ def make_step(
     @tf.autograph.experimental.do_not_convert
     def step(iterator: Any) -> dict[str, Any]:
         batch = timed("input", note, lambda _: next(iterator), device="CPU:0")
-        return backend.run(replica_step, batch)
+        with averaging.traced():
+            return backend.run(replica_step, batch)
 
     return tf.function(step, reduce_retracing=True)

@@ -12,8 +12,10 @@ from tfunet.bench.launch.local_sweep import NOT_DONE, run_sweep
 from tfunet.bench.launch.slurm_queue import SCRIPTS, cancel, queued_trials
 from tfunet.bench.launch.slurm_submit import submit_sweep
 from tfunet.bench.records.sweep_record import read_plan, read_sweep
-from tfunet.bench.study.study_file import Study, read_study
-from tfunet.record import RunFolder
+from tfunet.bench.study.study_file import Study, programs_of, read_study
+from tfunet.config.trust import check_signed
+from tfunet.files.atomic import read_text
+from tfunet.record import SIGNATURE, RunFolder
 
 
 def resume_sweep(folder: str | Path, states: Collection[str] = NOT_DONE) -> int | None:
@@ -78,7 +80,10 @@ def _working_folder(root: Path) -> Path:
 
 def _study_of(root: Path) -> Study:
     # A study without a name is named for its file, which has another name here.
-    return replace(read_study(root / "study.toml"), name=str(read_plan(root)["study"]))
+    path = root / "study.toml"
+    study = read_study(path)
+    check_signed(path, study.text, programs_of(study), read_text(root / SIGNATURE))
+    return replace(study, name=str(read_plan(root)["study"]))
 
 
 def _process_of(root: Path) -> int:

@@ -9,15 +9,16 @@ from pathlib import Path
 from tfunet.bench.records.sweep_record import HOPELESS, TrialRecord, planned_config, read_plan
 from tfunet.bench.study.hopeless import HopelessRule, why_hopeless
 from tfunet.bench.study.plan_text import plan_json
+from tfunet.bench.study.study_file import programs_of
 from tfunet.bench.study.toml_writer import study_toml
 from tfunet.bench.study.trial_plan import StudyPlan
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import write_atomic, writing
-from tfunet.record import RunFolder
+from tfunet.record import MODEL, WEIGHTS, RunFolder, sign
 
 EARLIER = "earlier"
 # Large files of a failed attempt; no new attempt may go on from them.
-LARGE = ("checkpoint.npz", "model.keras")
+LARGE = ("checkpoint.npz", MODEL, WEIGHTS)
 
 
 def give_up(trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRule | None) -> str:
@@ -74,7 +75,9 @@ def adopted(planned: StudyPlan, root: Path) -> StudyPlan:
 def write_plan(planned: StudyPlan, root: Path) -> None:
     """Write study.toml and plan.json, with the folder that its paths are relative to."""
     study = planned.study
-    write_atomic(root / "study.toml", study.text or study_toml(study))
+    text = study.text or study_toml(study)
+    write_atomic(root / "study.toml", text)
+    sign(root, text, programs_of(study))
     table = {**plan_json(planned), "working_folder": str(Path.cwd())}
     write_atomic(root / "plan.json", json.dumps(table, indent=1))
 

@@ -9,10 +9,10 @@ from tfunet.bench.analysis.case_dice import dice_by_case
 from tfunet.bench.analysis.confidence_intervals import spread
 from tfunet.bench.analysis.sweep_summary import Family
 from tfunet.bench.report.number_text import spread_text
+from tfunet.record import MODEL, RunFolder
 
 # Number of worst and of best cases in a table.
 SHOWN = 5
-MODEL = "model.keras"
 
 
 def case_rows(family: Family, shown: int = SHOWN) -> list[dict[str, str]]:
@@ -77,7 +77,7 @@ def find_run(sweep: str | Path, run: str) -> Path:
             f"There is no run {run!r} in {str(sweep)!r}. Runs there: {', '.join(there) or 'none'}. "
             "Set `run` to one of them, or to the folder of another run."
         )
-    with_model = [folder for folder in runs if (folder / MODEL).is_file()]
+    with_model = [folder for folder in runs if RunFolder(folder).model_path()]
     if not with_model:
         raise ValueError(
             f"{runs[0]} has no {MODEL}, which makes the predictions; shared records are often kept "

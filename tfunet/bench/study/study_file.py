@@ -14,6 +14,8 @@ from tfunet.bench.study.slurm_settings import Slurm, read_slurm
 from tfunet.config.keys import KEYS, OPTIONS, flat
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
+from tfunet.config.trust import check_own, programs
+from tfunet.data.description_file import described
 from tfunet.files.printable import is_printable
 
 MOST_TRIALS = 100_000
@@ -86,7 +88,28 @@ def read_study(path: str | Path) -> Study:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
     table.setdefault("name", Path(path).stem)
-    return replace(study_from_dict(table), text=text)
+    study = replace(study_from_dict(table), text=text)
+    descriptions = [
+        Path(value)
+        for settings in (study.base, study.grid, *study.cases)
+        for value in _texts(settings.get("data"))
+        if value.endswith(".toml")
+    ]
+    check_own(programs_of(study), [Path(path), *descriptions])
+    return study
+
+
+def programs_of(study: Study) -> list[str]:
+    """Return the programs that a study names, also in the descriptions of its data."""
+    named = []
+    for settings in (study.base, study.grid, *study.cases):
+        data = [described(value, {})[0] for value in _texts(settings.get("data"))]
+        named += programs({**settings, "data": data})
+    return named
+
+
+def _texts(value: Any) -> list[str]:
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
 
 
 def study_from_dict(table: Mapping[str, Any]) -> Study:

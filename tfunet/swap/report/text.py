@@ -166,8 +166,21 @@ def _listed(sizes: Mapping[str, int]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def begin_line(plan: Plan, everything: str) -> str:
-    """Return what a plan does, in a line; if it does nothing, that `everything` fits."""
+def untimed_line(names: Sequence[str]) -> str:
+    """Return that a predicted time leaves out ops, by name; empty if there are none."""
+    if not names:
+        return ""
+    return (
+        f"Predicted times leave out {len(names)} loops and functions, such as {names[0]}: steps "
+        "take longer."
+    )
+
+
+def begin_line(plan: Plan, everything: str, untimed: Sequence[str] = ()) -> str:
+    """Return what a plan does, in a line; if it does nothing, that `everything` fits.
+
+    Names the ops that are `untimed`.
+    """
     made_by = tflms.told(plan)
     made_by = f" By {made_by}." if made_by else ""
     if not plan.gives_up and plan.peak_bytes <= plan.budget_bytes and plan.finds_room == 1:
@@ -186,8 +199,8 @@ def begin_line(plan: Plan, everything: str) -> str:
     )
     if plan.compression is not None:
         line += " Losses are not those without support."
-    over = over_line(plan) or _room_line(plan)
-    return f"{line} {over}".rstrip() + made_by
+    rest = [over_line(plan) or _room_line(plan), untimed_line(untimed)]
+    return " ".join([line, *filter(None, rest)]) + made_by
 
 
 def unknown_line(unknown: Sequence[str]) -> str:

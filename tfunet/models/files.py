@@ -1,0 +1,59 @@
+"""Which files can be a model, in words for those that cannot. Imports no TensorFlow."""
+
+import json
+import zipfile
+from pathlib import Path
+
+KERAS = ".keras"
+CONVERT = "Load it where it was made, and save it with model.save('net.keras') in Keras 3."
+OTHERS = {
+    ".weights.h5": "holds weights without the model. Name the function that builds the model; its "
+    "weights can be loaded in there",
+    ".h5": f"is in Keras's old format. {CONVERT} Keras 3 can load many of these files",
+    ".hdf5": f"is in Keras's old format. {CONVERT} Keras 3 can load many of these files",
+    ".pb": f"is a graph of TensorFlow without layers, which cannot be trained here. {CONVERT}",
+    ".tflite": f"is a model for inference only. {CONVERT}",
+    ".onnx": "is a model of ONNX; tfunet trains models of Keras 3",
+    ".pt": "is a model of PyTorch; tfunet trains models of Keras 3",
+    ".pth": "is a model of PyTorch; tfunet trains models of Keras 3",
+}
+
+
+def is_file(name: str) -> bool:
+    """Whether a model is named by its file; raises ValueError for a file that cannot be one."""
+    if name.endswith(KERAS):
+        _check_keras(name)
+        return True
+    for suffix, words in OTHERS.items():
+        if name.lower().endswith(suffix):
+            raise ValueError(f"The model file {name!r} {words}.".replace("..", "."))
+    if (Path(name) / "saved_model.pb").is_file():
+        raise ValueError(
+            f"The folder {name!r} is a SavedModel: a graph without layers, which Keras 3 cannot "
+            f"train. {CONVERT}"
+        )
+    return False
+
+
+def _check_keras(name: str) -> None:
+    path = Path(name)
+    if not path.is_file():
+        raise ValueError(f"The model file {name!r} does not exist.")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(
+            f"The model file {name!r} is not a .keras file: those are ZIP archives. It is cut "
+            f"short, or in another format under that name. {CONVERT}"
+        )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            version = str(json.loads(archive.read("metadata.json"))["keras_version"])
+    except (KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"The model file {name!r} is not what Keras 3 saves: {error}. {CONVERT}"
+        ) from error
+    if version.startswith(("1.", "2.")):
+        raise ValueError(
+            f"The model file {name!r} was saved by Keras {version} (tf_keras, or tf.keras before "
+            "TensorFlow 2.16), whose models Keras 3 cannot train. Build the model in Keras 3, load "
+            "its weights there, and save that."
+        )

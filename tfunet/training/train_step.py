@@ -1,0 +1,195 @@
+"""What a train_step of the user's own applies and uses: found before the first step."""
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from tfunet.backend import Backend
+from tfunet.learning.averaging import instead_of_apply, none_made
+
+MADE_IN_STEP = (
+    "The model's train_step makes an optimizer itself: its state could not be saved, and several "
+    "replicas could not make it together. Make it once, in the model's __init__, and keep it as an "
+    "attribute."
+)
+
+
+@final
+@dataclass(frozen=True)
+class Plain:
+    """A variable of TensorFlow's, with what a checkpoint asks of Keras's."""
+
+    variable: tf.Variable
+
+    @property
+    def value(self) -> tf.Tensor:
+        """Its value."""
+        return tf.convert_to_tensor(self.variable)
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Its shape."""
+        return self.variable.shape
+
+    def assign(self, value: Any) -> None:
+        """Give it another value."""
+        self.variable.assign(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Used:
+    """What a training step applies and uses.
+
+    Args:
+        optimizers: All that it applies.
+        trained: Variables that these train and the model does not hold.
+        others: Other variables that the step uses: those of further optimizers, and what the model
+            does not hold, such as a counter.
+    """
+
+    optimizers: Sequence[keras.Optimizer]
+    trained: Sequence[Any] = ()
+    others: Sequence[Any] = ()
+
+
+def look_at_step(
+    model: keras.Model,
+    backend: Backend,
+    *,
+    image: tuple[int, ...],
+    mask_dtype: tf.DType,
+    accumulation: int,
+    num_replicas: int,
+) -> Used:
+    """Return what the model's train_step applies and uses, and build its optimizers.
+
+    The step is traced once, not run; Keras's own is known. Called by all processes together.
+
+    Args:
+        model: A compiled and built model.
+        image: Shape of a batch of images, (batch, *spatial, channels).
+        mask_dtype: Type of the masks.
+        accumulation: Passes of a step.
+        num_replicas: Over all processes.
+
+    Raises ValueError if the step cannot be cut into passes, or makes on several replicas what it
+    should be given.
+    """
+    if getattr(model.train_step, "__func__", None) is keras.Model.train_step:
+        return Used(optimizers=(model.optimizer,))
+    applied = _Applied()
+
+    def replica_step() -> tf.Tensor:
+        model.train_step((tf.zeros(image), tf.zeros(image[:-1], mask_dtype)))
+        return tf.zeros(())
+
+    @tf.function(autograph=False)
+    def step() -> Any:
+        # TensorFlow traces again after a trace that made variables.
+        may_make = num_replicas == 1 and not applied.trained
+        making = contextlib.nullcontext() if may_make else none_made(MADE_IN_STEP)
+        with instead_of_apply(applied.note), making:
+            return backend.run(replica_step)
+
+    unbuilt = [layer.name for layer in model._flatten_layers() if not layer.built]
+    try:
+        graph = step.get_concrete_function().graph
+    except Exception as error:
+        if not unbuilt or num_replicas == 1 or isinstance(error, ValueError):
+            raise
+        raise ValueError(
+            f"The model's train_step cannot be traced on {num_replicas} replicas. Its layers "
+            f"{', '.join(unbuilt)} have no weights before the step, which cannot make them: give "
+            "them a keras.Input, or call them once in the function that builds the model."
+        ) from error
+    if accumulation > 1 and (len(applied.trained) != 1 or applied.most_calls != 1):
+        raise ValueError(
+            f"accumulation={accumulation} needs a train_step that applies one optimizer, once. "
+            f"This one applies {len(applied.trained)}, up to {applied.most_calls} times: what "
+            "follows the first would not see its weights. Leave out accumulation."
+        )
+    optimizers = [optimizer for optimizer, _ in applied.trained]
+    with backend.scope():
+        for optimizer, variables in applied.trained:
+            if not optimizer.built:
+                optimizer.build(variables)
+    further = [one for one in optimizers if one is not model.optimizer]
+    held = _Distinct(model.optimizer)
+    for variable in (*model.variables, *model.optimizer.variables):
+        held.add(variable)
+    trained = [one for _, variables in applied.trained for one in variables if held.add(one)]
+    others = [one for optimizer in further for one in optimizer.variables if held.add(one)]
+    for variable in (one for metric in model.metrics for one in metric.variables):
+        held.add(variable)  # Kept apart: their state differs between replicas.
+    others += [Plain(_whole(one)) for one in _in_order_of_use(graph) if held.add(one)]
+    return Used(optimizers=optimizers, trained=trained, others=others)
+
+
+@final
+class _Applied:
+    """Notes the optimizers that a traced step applies.
+
+    Attributes:
+        trained: Each optimizer with the variables that it trains.
+        most_calls: How often one of them is applied in a step.
+    """
+
+    def __init__(self) -> None:
+        self.trained: list[tuple[keras.Optimizer, list[Any]]] = []
+        self._calls: Counter[tuple[int, int]] = Counter()
+
+    @property
+    def most_calls(self) -> int:
+        return max(self._calls.values(), default=0)
+
+    def note(
+        self,
+        optimizer: keras.Optimizer,
+        gradients: list[Any],
+        variables: list[Any] | None,
+        apply: Callable[[list[Any], Any], None],
+    ) -> None:
+        """Take the place of `apply` while a step is traced."""
+        # MirroredStrategy traces each replica in a thread of its own.
+        self._calls[id(optimizer), threading.get_ident()] += 1
+        given = optimizer._trainable_variables if variables is None else variables
+        known = next((trained for one, trained in self.trained if one is optimizer), None)
+        if known is None:
+            self.trained.append((optimizer, list(given)))
+        else:
+            known += [one for one in given if not any(one is other for other in known)]
+
+
+@final
+class _Distinct:
+    """Tells variables apart, of Keras or TensorFlow, whole or one replica's part."""
+
+    def __init__(self, optimizer: keras.Optimizer) -> None:
+        self._key = optimizer._var_key
+        self._keys: set[str] = set()
+
+    def add(self, variable: Any) -> bool:
+        """Whether it is new."""
+        before = len(self._keys)
+        self._keys.add(self._key(variable))
+        return len(self._keys) > before
+
+
+def _in_order_of_use(graph: Any) -> Iterator[tf.Variable]:
+    """Yield the variables of a traced step: in the same order in all processes."""
+    by_handle = {id(variable.handle): variable for variable in graph.variables}
+    for handle, _ in graph.captures:
+        if id(handle) in by_handle:
+            yield by_handle[id(handle)]
+
+
+def _whole(variable: tf.Variable) -> tf.Variable:
+    """Return the variable of all local replicas that this is a part of."""
+    container = getattr(variable, "_distributed_container", None)
+    return variable if container is None else container()
