@@ -9,9 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config.run import RunConfig
+from tfunet.files.typed import RecordError
 from tfunet.geometry.receptive_field import UnknownReachError, alignment, reach, statistics_layers
 from tfunet.models.make import make_model
-from tfunet.record import RunFolder
+from tfunet.record import DATA, RunFolder
 
 WEIGHTS = "model.keras"
 
@@ -123,6 +124,8 @@ def load_network(folder: RunFolder) -> Network:
             f"{folder.path} has no data.json, which says what the network was trained on: an "
             "earlier version made it. Train the network again."
         )
+    if missing := [key for key in DATA if key not in data]:
+        raise RecordError(folder.path / "data.json", f"it has no {missing[0]}")
     return Network(
         config=config,
         folder=folder,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tfunet.files.typed import Amount, Count, Positive, typed
 from tfunet.swap.plan.diagnosis import largest
 
 if TYPE_CHECKING:
@@ -31,18 +32,18 @@ class Measured:
             the allocator of a CPU.
     """
 
-    step_seconds: float | None = None
-    peak_bytes: int | None = None
+    step_seconds: Amount | None = None
+    peak_bytes: Count | None = None
     why_not: str = ""
-    curve: Sequence[Sequence[float]] = ()
+    curve: Sequence[tuple[Amount, Amount]] = ()
     peak_op: str = ""
-    peak_tensors: Mapping[str, int] = field(default_factory=dict)
-    num_replicas: int = 1
+    peak_tensors: Mapping[str, Count] = field(default_factory=dict)
+    num_replicas: Positive = 1
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Measured:
-        """Return what a table of `swap.json` holds."""
-        return cls(**{**table, "curve": tuple(tuple(point) for point in table.get("curve", ()))})
+        """Return what a table of `swap.json` holds; raise FieldError for a wrong one."""
+        return typed(table, cls)
 
 
 def account(allocations: Sequence[Allocation]) -> Measured:
