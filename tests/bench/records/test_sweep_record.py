@@ -140,7 +140,7 @@ def test_a_plan_of_another_version_is_named(one_trial):
     folder, _ = one_trial
     path = folder / "plan.json"
     path.write_text(path.read_text().replace('"precision"', '"accuracy"'))
-    with pytest.raises(ValueError, match=r"accuracy is no key of this version .*another version"):
+    with pytest.raises(ValueError, match=r"'accuracy' is no key of this version .*another version"):
         read_sweep(folder)
 
 

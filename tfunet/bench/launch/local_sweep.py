@@ -91,7 +91,8 @@ def run_sweep(
     RunFolder(root).create()
     with RunFolder(root).locked(), signals_noted() as noted:
         # A killed sweep leaves it behind; the lock says that no other sweep runs here.
-        (root / "running.json").unlink(missing_ok=True)
+        with writing(root / "running.json"):
+            (root / "running.json").unlink(missing_ok=True)
         write_plan(adopted(planned, root), root)
         sweep = read_sweep(root)
         due = [trial for trial in sweep.trials if trial.state in states]

@@ -27,7 +27,8 @@ def give_up(trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRul
     If the trial must run, return an empty text, and delete an earlier record. `trials` are all
     those of the sweep in their present states.
     """
-    (trial.folder / HOPELESS).unlink(missing_ok=True)
+    with writing(trial.folder / HOPELESS):
+        (trial.folder / HOPELESS).unlink(missing_ok=True)
     if reason := why_hopeless(trial, trials, rule):
         set_aside(trial.folder, trial.folder.parent)
         RunFolder(trial.folder).create()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, get_type_hints
 
-from tfunet.files.typed import Amount, Count, FieldError, check_fields
+from tfunet.files.typed import Amount, Count, check_known_fields
 
 Decision = Literal["keep", "recompute", "swap"]
 # What may be done with a tensor beside keeping it.
@@ -184,10 +184,7 @@ class Plan(PictureSection, TimeSection, HostSection, DiagnosisSection, DeviceSec
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
         """Return the plan of a table as `swap.json` holds it; raise FieldError for a wrong one."""
-        kinds = get_type_hints(cls, include_extras=True)
-        check_fields(table, kinds)
-        if unknown := [key for key in table if key not in kinds]:
-            raise FieldError(f"{unknown[0]} is no part of a plan of this version of tfunet")
+        check_known_fields(table, get_type_hints(cls, include_extras=True))
         # Plans of earlier versions lack these two, and have no split tensors.
         sizes = table.get("tensor_bytes", {})
         decisions = table.get("decisions", {}).items()

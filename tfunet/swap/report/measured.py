@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from tfunet.files.typed import Amount, Count, Positive, typed
+from tfunet.files.typed import Amount, Count, Positive, check_known_fields
 from tfunet.swap.plan.diagnosis import largest
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class Measured:
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Measured:
         """Return what a table of `swap.json` holds; raise FieldError for a wrong one."""
-        return typed(table, cls)
+        check_known_fields(table, get_type_hints(cls, include_extras=True))
+        return cls(**{**table, "curve": tuple(map(tuple, table.get("curve", ())))})
 
 
 def account(allocations: Sequence[Allocation]) -> Measured:
