@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.rest = rest
     if not options.starts_runs:  # The processes of a run set it themselves.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # A file's name may not be UTF-8.
+            stream.reconfigure(errors="backslashreplace")
     try:
         return options.command(options)
     except BrokenPipeError:

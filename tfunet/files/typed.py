@@ -4,9 +4,13 @@ What comes out has the types that were asked for. Anything else is a RecordError
 file and the field.
 """
 
+import contextlib
 import csv
+import datetime
 import json
 import math
+import os
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -21,6 +25,9 @@ MOST_BYTES = 2**28
 MOST_NESTED = 50
 MOST_WHOLE = 2**63 - 1
 MOST = 1e15
+
+# Keys of records whose values may be paths.
+PATH_KEYS = ("working_folder", "root", "file", "data", "model", "cache_dir", "swap_disk")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_WHOLE)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST_WHOLE)]
@@ -105,6 +112,16 @@ def parse_json(text: str, kind: type[T], path: Path) -> T:
         return typed(value, kind)
     except (ValueError, RecursionError) as error:
         raise RecordError(path, error) from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return a TOML table whose values are those of JSON; raise ValueError for anything else."""
+    try:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise FieldError(f"it is nested more than {MOST_NESTED} deep") from None
+    _check_plain(table)
+    return table
 
 
 def read_record(path: Path) -> str | None:
@@ -198,6 +215,19 @@ def _cell(kind: Callable[[str], Any], text: str | None, place: str) -> Any:
         raise FieldError(f"{place}: {error}") from error
 
 
+def shown_path(path: str) -> str:
+    """Return a path as text, also if its bytes are not UTF-8."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def _shown(key: Any, value: Any) -> Any:
+    # Python has such bytes of a path as surrogates, and so writes and reads it.
+    is_path = key in PATH_KEYS and isinstance(value, str)
+    with contextlib.suppress(UnicodeEncodeError):
+        return shown_path(value) if is_path else value
+    return value
+
+
 def _check_plain(value: Any) -> None:
     """Raise FieldError for what JSON can say but no program here can use."""
     waiting = [(value, 1)]
@@ -206,9 +236,12 @@ def _check_plain(value: Any) -> None:
         if depth > MOST_NESTED:
             raise FieldError(f"it is nested more than {MOST_NESTED} deep")
         if isinstance(inner, dict):
-            waiting += [(entry, depth + 1) for pair in inner.items() for entry in pair]
+            waiting += [(key, depth + 1) for key in inner]
+            waiting += [(_shown(key, entry), depth + 1) for key, entry in inner.items()]
         elif isinstance(inner, list):
             waiting += [(entry, depth + 1) for entry in inner]
+        elif isinstance(inner, datetime.date | datetime.time):
+            raise FieldError(f"it has the date or time {inner}: write it as text, in quotes")
         elif isinstance(inner, int) and abs(inner) > 2 * MOST_WHOLE + 1:
             raise FieldError("it has a whole number of more than 64 bits")
         elif isinstance(inner, str) and not inner.isascii():

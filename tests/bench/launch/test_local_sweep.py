@@ -13,6 +13,7 @@ from paths import SUPPORT
 
 from tfunet.bench.launch import local_sweep as sweep_module
 from tfunet.bench.launch.local_sweep import duration, remaining_seconds, run_sweep, train_command
+from tfunet.bench.launch.sweep_folder import set_aside
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.study_file import read_study, study_from_dict
@@ -320,3 +321,14 @@ def test_remaining_time_is_estimated_by_cell(harness):
 )
 def test_durations_are_said_as_people_say_them(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("has_result", [True, False])
+def test_what_ended_well_keeps_its_model_when_it_is_set_aside(has_result, tmp_path):
+    trial = tmp_path / "trial"
+    trial.mkdir()
+    (trial / "model.keras").write_text("weights")
+    if has_result:
+        (trial / "result.json").write_text("{ torn")
+    set_aside(trial, tmp_path)
+    assert (tmp_path / "earlier/trial-1/model.keras").exists() == has_result

@@ -276,7 +276,8 @@ def test_a_wrong_file_of_the_sweep_is_named_and_nothing_is_lost(tmp_path, monkey
                 *(exit_codes.SLOWER, exit_codes.CANNOT_TELL),
             )
             if code == exit_codes.BAD_INPUT:
-                assert named(path, errors) or "nothing to compare" in errors, errors
+                empty = ("nothing to compare", "holds no run")  # A plan may have no trials.
+                assert named(path, errors) or any(words in errors for words in empty), errors
         assert fingerprint(folder) == before
         with contextlib.suppress(ValueError, WriteError), contextlib.redirect_stdout(io.StringIO()):
             resume_sweep(folder, states=())

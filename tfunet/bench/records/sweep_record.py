@@ -1,6 +1,5 @@
 """Reads the records of a sweep, or of single runs, into typed objects. Never writes."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from tfunet.files.typed import (
     RecordError,
     check_fields,
     read_json,
+    shown_path,
 )
 from tfunet.record import RunFolder
 
@@ -121,7 +121,7 @@ def read_sweep(folder: str | Path) -> SweepRecord:
             "To make one: tfunet sweep run STUDY.toml"
         )
     return SweepRecord(
-        name=_shown(root.resolve().name),
+        name=shown_path(root.resolve().name),
         folder=root,
         trials=_number_cells(trials),
         faults=_faults_of(trials),
@@ -220,7 +220,7 @@ def _planned(root: Path) -> SweepRecord:
     ]
     noise = _table(root / "noise.json", faults).get("measurements", [])
     return SweepRecord(
-        name=_shown(table.get("study", root.resolve().name)),
+        name=shown_path(table.get("study", root.resolve().name)),
         folder=root,
         trials=tuple(trials),
         skipped=_tables(table.get("skipped", []), SKIPPED, "plan.json", "skipped", faults),
@@ -285,13 +285,8 @@ def _has_config(folder: Path) -> bool:
     return path.is_symlink() or path.exists()
 
 
-def _shown(name: str) -> str:
-    """Return a name of a file as text, also if its bytes are not UTF-8."""
-    return os.fsencode(name).decode(errors="backslashreplace")
-
-
 def _lone_run(folder: Path) -> TrialRecord:
-    name = _shown(folder.resolve().name)
+    name = shown_path(folder.resolve().name)
     try:
         config = RunFolder(folder).read_config()
     except RecordError as error:

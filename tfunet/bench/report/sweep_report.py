@@ -94,10 +94,15 @@ def write_report(
         trials=target / "trials.csv",
         figures=tuple(figures / f"{drawing.name}.svg" for drawing in drawings),
     )
-    write_atomic(report.cells, csv_text(_cells(targets)))
-    write_atomic(report.trials, csv_text([trial_facts(trial) for trial in summary.sweep.trials]))
-    write_atomic(report.markdown, render("report.md.j2", values))
-    write_atomic(report.html, render("report.html.j2", values))
+    texts = {
+        report.cells: csv_text(_cells(targets)),
+        report.trials: csv_text([trial_facts(trial) for trial in summary.sweep.trials]),
+        report.markdown: render("report.md.j2", values),
+        report.html: render("report.html.j2", values),
+    }
+    for path, text in texts.items():
+        # The names of folders may have bytes that are not UTF-8.
+        write_atomic(path, text.encode(errors="backslashreplace"))
     return report
 
 

@@ -1,6 +1,5 @@
 """Reads a study file: base settings, what is varied, repeats, and which cells to skip."""
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from tfunet.config.keys import KEYS, OPTIONS, flat
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
 from tfunet.files.printable import is_printable
+from tfunet.files.typed import parse_toml
 
 TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip", "hopeless", "slurm")
 Scalar = (str, int, float, bool)
@@ -73,8 +73,8 @@ def read_study(path: str | Path) -> Study:
         raise ValueError(f"There is no study {str(path)!r}.")
     try:
         text = Path(path).read_text(encoding="utf-8")
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = parse_toml(text)
+    except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
     table.setdefault("name", Path(path).stem)
     return replace(study_from_dict(table), text=text)
