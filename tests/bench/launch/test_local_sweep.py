@@ -327,6 +327,7 @@ def test_durations_are_said_as_people_say_them(seconds, text):
 def test_what_ended_well_keeps_its_model_when_it_is_set_aside(has_result, tmp_path):
     trial = tmp_path / "trial"
     trial.mkdir()
+    (trial / "config.toml").touch()
     (trial / "model.keras").write_text("weights")
     if has_result:
         (trial / "result.json").write_text("{ torn")
