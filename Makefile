@@ -9,7 +9,6 @@ SHELL := bash
 TF ?= 2.16.2
 # The Python that makes the environment; unset: the first that fits.
 PYTHON ?=
-EXTRAS ?= horovod,io,report,notebooks,dev
 PYTEST_ARGS ?=
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
 
@@ -17,7 +16,8 @@ ENV := .venv/tf-$(TF)
 BIN := $(ENV)/bin
 CONSTRAINTS := constraints/tf-$(TF).txt
 SUPPORTED := $(patsubst constraints/tf-%.txt,%,$(sort $(wildcard constraints/tf-*.txt)))
-PIP_INSTALL := $(BIN)/python -m pip install --progress-bar off --no-input -c $(CONSTRAINTS)
+HASHES := constraints/tf-$(TF).hashes
+PIP_INSTALL := $(BIN)/python -m pip install --progress-bar off --no-input --no-deps
 
 help:
 	echo "make demo       compare native TensorFlow with Horovod on this machine, and write a report"
@@ -51,7 +51,7 @@ env:
 	        "Install one, then type: make PYTHON=/path/to/python3.11"
 	}
 	[ -f "$(CONSTRAINTS)" ] || fail "TF=$(TF) has no constraints file. Supported: $(SUPPORTED)."
-	packages=$$({ cat $(CONSTRAINTS) setup.cfg; echo "$(EXTRAS) $$PWD"; } | hash)
+	packages=$$({ cat $(HASHES) setup.cfg; echo "$$PWD"; } | hash)
 	# With the tools that were found: installing a compiler or MPI is reason to build again.
 	tools=$$(command -v $${CXX:-c++} g++ clang++ mpicxx make || true)
 	horovod=$$({ cat hvd/build.py; echo "$$packages $$tools"; } | hash)
@@ -71,10 +71,11 @@ env:
 	        logged venv $$python -m venv $(ENV)
 	    fi
 	    echo "[2/3] Python packages for TensorFlow $(TF) (about 3 minutes) ..."
-	    logged packages $(PIP_INSTALL) 'setuptools<70' wheel
+	    # Wheels only, each with its hash: nothing that is downloaded runs before it is checked.
+	    logged packages $(PIP_INSTALL) --require-hashes --only-binary :all: -r $(HASHES)
 	    # compat: one .pth line, so that a package added later is found without a new set-up.
-	    logged packages $(PIP_INSTALL) --no-build-isolation --config-settings editable_mode=compat \
-	        --editable '.[$(EXTRAS)]'
+	    logged packages $(PIP_INSTALL) --no-index --no-build-isolation \
+	        --config-settings editable_mode=compat --editable .
 	    stamp packages $$packages
 	fi
 	echo "[3/3] Horovod (about 3 minutes, the first time) ..."
@@ -96,7 +97,8 @@ lint: env
 	$(BIN)/mypy --no-error-summary
 
 # What the tests under mpirun need, and Horovod's build before them, and those in a browser; only
-# tests install anything outside of .venv, and only as root on Debian.
+# tests install anything outside of .venv, and only as root on Debian. Where $CI is set, it tries
+# three times, and nothing may be left out.
 packages:
 	install() {
 	    DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$$@"
@@ -105,16 +107,22 @@ packages:
 	    if [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; then
 	        mkdir -p .venv
 	        echo "Installing $$* ..."
-	        if { install "$$@" || { apt-get update && install "$$@"; }; } >.venv/packages.log 2>&1
-	        then return; fi
+	        for attempt in 1 $${CI:+2 3}; do
+	            if { install "$$@" || { apt-get update && install "$$@"; }; } >.venv/packages.log 2>&1
+	            then return; fi
+	            [ -z "$${CI:-}" ] || sleep 10
+	        done
 	        tail -n 3 .venv/packages.log >&2
 	    fi
 	    echo "Some tests are left out. For them: sudo apt-get install $$*"
+	    left_out=yes
 	}
+	left_out=
 	has_mpi() { command -v mpicxx && command -v mpirun; }
 	has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
 	has_mpi >/dev/null || provide $(MPI_PACKAGES)
 	has_browser >/dev/null || provide chromium
+	if [ "$${CI:-}" ] && [ $$left_out ]; then exit 2; fi
 
 # Two workers: one takes the tests that start processes, one after the other (tests/conftest.py).
 test: packages lint

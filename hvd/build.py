@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HOROVOD_VERSION = "0.28.1"
+# Of its source on PyPI.
+HOROVOD_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 NOT_BUILT = 3
 ASK_DOCTOR = "What to type: tfunet doctor"
 
@@ -175,8 +177,11 @@ def _build_wheel(plan: BuildPlan, folder: Path, log: Path) -> None:
     work.mkdir(parents=True)
     environment = _build_environment(plan)
     source_only = ("--no-deps", "--no-build-isolation", "--no-binary", ":all:")
-    requirement = f"horovod=={HOROVOD_VERSION}"
-    _run(_pip("download", *source_only, "--dest", work, requirement), log, environment)
+    # pip checks the hash before it runs anything of the source.
+    pinned = work / "horovod.txt"
+    pinned.write_text(f"horovod=={HOROVOD_VERSION} --hash=sha256:{HOROVOD_SHA256}\n")
+    hashed = ("--require-hashes", "--requirement", pinned)
+    _run(_pip("download", *source_only, "--dest", work, *hashed), log, environment)
     with tarfile.open(next(work.glob("horovod-*.tar.gz"))) as archive:
         archive.extractall(work, filter="data")
     source = work / f"horovod-{HOROVOD_VERSION}"

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -19,6 +18,7 @@ from tfunet.config.run import RunConfig
 from tfunet.config.trust import check_own, programs
 from tfunet.data import DATASETS
 from tfunet.data.description_file import described
+from tfunet.files.typed import parse_toml
 from tfunet.models import MODELS
 from tfunet.models.files import is_file
 
@@ -109,7 +109,7 @@ def _check_toml(path: Path) -> None:
     if not path.is_file():
         raise ValueError(f"There is no configuration file {str(path)!r}.")
     try:
-        tomllib.loads(path.read_text(encoding="utf-8"))
+        parse_toml(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
 

@@ -8,20 +8,34 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
 from tfunet.config.keys import MAY_CHANGE
-from tfunet.config.run import SCHEMA_VERSION, RunConfig, from_json
+from tfunet.config.run import SCHEMA_VERSION, RunConfig, config_of_record
 from tfunet.config.trust import check_signed, programs, signature
 from tfunet.files.atomic import PARTIAL, WriteError, read_text, replacing, write_atomic, writing
 from tfunet.files.regular import open_regular
-from tfunet.files.table import Table, csv_line, read_rows
+from tfunet.files.table import Table, csv_line
+from tfunet.files.typed import (
+    Amount,
+    Count,
+    FieldError,
+    Positive,
+    RecordError,
+    amount,
+    check_fields,
+    finite,
+    read_json,
+    typed_rows,
+    whole,
+)
 
 LOCK = ".lock"
 # The trained model; or its weights alone, if it cannot be described.
@@ -31,6 +45,20 @@ SIGNATURE = ".signature"  # Of config.json, if it names programs.
 LOCK_SECONDS = 0.2
 SPAN_COLUMNS = ("step", "name", "begin_seconds", "seconds")
 STEP_COLUMNS = ("step", "seconds", "loss", "traced")
+# What is in the files, by key.
+SPLIT = {
+    "train": list[str],
+    "validation": list[str],
+    "left_out": list[dict[str, str | None]],
+}
+DATA = {
+    "name": str,
+    "channels": Positive,
+    "num_classes": Positive,
+    "patch": list[Positive],
+    "preparation": dict[str, Any] | None,
+}
+RESULT = {"began_unix_seconds": list[tuple[Count, Amount]] | None}
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
 
 
@@ -137,9 +165,13 @@ class RunFolder:
         sign(self.path, text, programs(vars(config)))
 
     def read_config(self) -> RunConfig | None:
-        """Return config.json; None if it is missing."""
-        text = read_text(self.path / "config.json")
-        return None if text is None else from_json(text)
+        """Return config.json; None if it is missing. Raises RecordError."""
+        path = self.path / "config.json"
+        table = read_json(path, dict[str, Any])
+        try:
+            return None if table is None else config_of_record(table)
+        except FieldError as error:
+            raise RecordError(path, error) from error
 
     def check_programs(self, config: RunConfig, keys: Iterable[str]) -> None:
         """Raise ValueError if keys of config.json name programs, and another user may have done so.
@@ -166,16 +198,16 @@ class RunFolder:
         self._write_json("split.json", split)
 
     def read_split(self) -> dict[str, Any] | None:
-        """Return split.json; None if it is missing."""
-        return self._read_json("split.json")
+        """Return split.json; None if it is missing. Raises RecordError."""
+        return self._read_json("split.json", SPLIT)
 
     def write_data(self, data: Mapping[str, Any]) -> None:
         """Write data.json: facts about the training data that `tfunet predict` needs."""
         self._write_json("data.json", data)
 
     def read_data(self) -> dict[str, Any] | None:
-        """Return data.json; None if it is missing."""
-        return self._read_json("data.json")
+        """Return data.json; None if it is missing. Raises RecordError."""
+        return self._read_json("data.json", DATA)
 
     def steps_table(self, *, last: int = 0) -> Table:
         """Open steps.csv, keeping the rows up to step `last` of an earlier attempt."""
@@ -188,11 +220,19 @@ class RunFolder:
         # A run may go on with more processes than it had.
         return Table(path, SPAN_COLUMNS, last=sys.maxsize if path.exists() else 0)
 
-    def read_spans(self) -> dict[int, list[dict[str, str]]]:
-        """Return the spans of each process that wrote some, by process index."""
-        paths = self.path.glob("spans-*.csv")
-        spans = {int(path.stem.partition("-")[2]): read_rows(path) for path in paths}
-        return dict(sorted(spans.items()))
+    def read_spans(self) -> dict[int, list[dict[str, Any]]]:
+        """Return the spans of each process that wrote some, by process index.
+
+        Raises RecordError.
+        """
+        paths = {
+            int(match[1]): path
+            for path in self.path.glob("spans-*.csv")
+            if (match := re.fullmatch(r"spans-([0-9]{1,9})\.csv", path.name))
+        }
+        kinds: dict[str, Callable[[str], Any]]
+        kinds = {"step": whole, "name": str, "begin_seconds": finite, "seconds": amount}
+        return {process: list(typed_rows(path, kinds)) for process, path in sorted(paths.items())}
 
     def profile_path(self, process_index: int) -> Path:
         """Return the folder for the profiles of a process."""
@@ -250,8 +290,8 @@ class RunFolder:
         self.clear_failure()
 
     def read_result(self) -> dict[str, Any] | None:
-        """Return result.json; None if the run is not done."""
-        return self._read_json("result.json")
+        """Return result.json; None if the run is not done. Raises RecordError."""
+        return self._read_json("result.json", RESULT)
 
     def model_path(self) -> Path | None:
         """Return the file of the trained model or of its weights; None if it is missing."""
@@ -269,8 +309,8 @@ class RunFolder:
         )
 
     def read_failure(self) -> dict[str, Any] | None:
-        """Return failure.json; None if it is missing."""
-        return self._read_json("failure.json")
+        """Return failure.json; None if it is missing. Raises RecordError."""
+        return self._read_json("failure.json", {})
 
     def clear_failure(self) -> None:
         """Remove failure.json, if it is there."""
@@ -286,9 +326,13 @@ class RunFolder:
     def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
         write_atomic(self.path / name, json.dumps(value, indent=1, default=_plain) + "\n")
 
-    def _read_json(self, name: str) -> Any:
-        text = read_text(self.path / name)
-        return None if text is None else json.loads(text)
+    def _read_json(self, name: str, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
+        table = read_json(self.path / name, dict[str, Any])
+        try:
+            check_fields(table or {}, kinds)
+        except FieldError as error:
+            raise RecordError(self.path / name, error) from error
+        return table
 
 
 def sign(folder: Path, text: str, named: Sequence[str]) -> None:

@@ -308,3 +308,25 @@ def test_after_a_killed_builder_the_next_one_starts_anew_and_sweeps_up(tmp_path)
     names = {path.name for path in cases.image_path.parent.iterdir()}
     files = {"images.bin", "masks.bin", "foreground.bin", "index.json"}
     assert names == {*files, "in_use", "lock", "CACHEDIR.TAG"}
+
+
+WRONG = [
+    *("", "null", "[]", "7", "{}", '{"extents": null}', "[" * 100_000, "\ud800", "\x00"),
+    *({"extents": None}, {"extents": [[6, 9]]}, {"extents": [["6", 9], [8, 5], [5, 7]]}),
+    *({"extents": [[6, 9], [8], [5, 7]]}, {"extents": [[-6, -9], [8, 5], [5, 7]]}),
+    *({"foreground": [1, 2]}, {"foreground": [[1], [2], []]}, {"foreground": [[0.5, 1]] * 3}),
+    *({"defects": None}, {"defects": []}, {"defects": {"x": "gone"}}, {"defects": {"9": "gone"}}),
+    *({"defects": {"0": 5}}, {"extents": [[2**70, 9], [8, 5], [5, 7]]}),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: str(wrong)[:40])
+def test_an_index_with_a_wrong_value_is_decoded_anew(wrong, tmp_path):
+    cases = build_cache(source_of(), tmp_path, patch=PATCH)
+    index = cases.image_path.with_name("index.json")
+    right = json.loads(index.read_text())
+    text = wrong if isinstance(wrong, str) else json.dumps({**right, **wrong})
+    index.write_bytes(text.encode("utf-8", "surrogatepass"))
+    again = build_cache(source_of(), tmp_path, patch=PATCH, skip_bad=True)
+    assert json.loads(index.read_text()) == right
+    assert again.extents == EXTENTS

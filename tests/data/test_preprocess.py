@@ -1,5 +1,7 @@
 """Resampling and normalisation against independent implementations and known values."""
 
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -7,9 +9,11 @@ from PIL import Image
 from tfunet.data.preprocess import (
     check_intensity,
     normalise,
+    recorded_statistics,
     resampled_shape,
     resize_linear,
     resize_nearest,
+    statistics_for,
 )
 
 RNG = np.random.default_rng(0)
@@ -106,3 +110,14 @@ def test_percentiles_are_clipped_before_the_zscore():
     for wrong in ({"clip": [99, 1]}, {"clip": [1]}, {"clip": [0, 101]}, {"cut": [1, 99]}):
         with pytest.raises(ValueError, match=r"clip = \[0.5, 99.5\]"):
             check_intensity(wrong)
+
+
+@pytest.mark.parametrize("intensity", ["zscore", {"clip": (1, 99)}])
+def test_statistics_of_a_record_give_the_same_bits(intensity):
+    image = np.random.default_rng(0).gamma(2, size=(9, 8, 2)).astype(np.float32)
+    statistics = statistics_for(intensity, [image[:4], image[4:]])
+    recorded = json.loads(json.dumps([array.tolist() for array in statistics]))
+    np.testing.assert_array_equal(
+        normalise(image, intensity, recorded_statistics(recorded)),
+        normalise(image, intensity, statistics),
+    )

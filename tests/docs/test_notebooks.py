@@ -287,7 +287,7 @@ def test_segmentation_as_it_is_kept(tmp_path):
     if not REAL.is_dir():
         with pytest.raises(CellExecutionError, match="Set `root` to the folder"):
             executed("segmentation", tmp_path)
-        return
+        pytest.skip(f"No real data here: there is no folder ../shared/data/{REAL.name}.")
     first, *pictures = titles(executed("segmentation", tmp_path))
     assert first == "Dice of every case"
     # As good as its records say, on the images as they are stored.

@@ -3,13 +3,14 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from paths import ROOT
 
 FAKE_MAKE = """#!/usr/bin/env bash
-echo "$*" >>calls
+echo "$* CI=$CI" >>calls
 status=$TEST_STATUS
 case "$*" in *contract*) status=$CONTRACT_STATUS;; esac
 echo "===== closing line of $2 ====="
@@ -44,4 +45,51 @@ def test_ci_fails_when_a_part_fails_and_ends_with_pytests_line(
     )
     assert (done.returncode == 0) == passes
     assert done.stdout.splitlines()[-1] == f"===== closing line of {last} ====="
-    assert "TF=2.21" in (tmp_path / "calls").read_text() or last == "test"
+    calls = (tmp_path / "calls").read_text()
+    assert "TF=2.21" in calls or last == "test"
+    assert all(line.endswith("CI=1") for line in calls.splitlines())
+
+
+LEFT_OUT = """
+import pytest
+
+def test_in_its_body():
+    pytest.skip("No browser here: apt-get install chromium")
+
+@pytest.mark.skipif(True, reason="no mpirun: apt-get install openmpi-bin")
+def test_by_its_mark():
+    pass
+
+@pytest.fixture
+def cluster():
+    pytest.skip("No SLURM here")
+
+def test_by_its_fixture(cluster):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("ci", "options", "closing"),
+    [
+        ({}, (), "3 skipped"),
+        ({"CI": "1"}, (), "1 failed, 2 errors"),
+        ({"CI": "1"}, ("-n2",), "err"),
+    ],
+)
+def test_what_is_left_out_fails_a_ci_and_is_named(
+    tmp_path: Path, ci: dict[str, str], options: tuple[str, ...], closing: str
+) -> None:
+    (tmp_path / "test_left_out.py").write_text(LEFT_OUT)
+    variables = {name: value for name, value in os.environ.items() if name != "CI"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "conftest", "-ra", *options, "test_left_out.py"],
+        cwd=tmp_path,
+        env={**variables, "PYTHONPATH": str(ROOT / "tests"), **ci},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode == 0) == (not ci), done.stdout
+    assert closing in done.stdout.splitlines()[-1]
+    for what in ("chromium", "openmpi-bin", "No SLURM here"):
+        assert what in done.stdout

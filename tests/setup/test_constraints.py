@@ -1,9 +1,13 @@
 """setup.cfg, the constraints files and the versions named in code agree."""
 
 import configparser
+import hashlib
 import importlib.metadata
+import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -119,3 +123,94 @@ def test_the_doctor_looks_for_packages_that_the_extras_name() -> None:
     for extra, packages in EXTRAS.items():
         named = {one.name for one in requirements(extras[extra])}
         assert set(packages) | {"tensorflow-io"} == named | {"tensorflow-io"}
+
+
+def hashed_pins(path: Path) -> dict[str, tuple[str, int]]:
+    """Return version and number of hashes of each package of a file of hashes."""
+    text = path.read_text().replace("\\\n", " ")
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            pin, *hashes = line.split(" --hash=")
+            assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one.strip()) for one in hashes), line
+            name, version = pin.partition(";")[0].strip().split("==")
+            found[canonicalize_name(name)] = version, len(hashes)
+    return found
+
+
+@by_file
+def test_every_pin_has_its_hashes(path: Path) -> None:
+    hashed = hashed_pins(path.with_name(f"{path.stem}.hashes"))
+    # Horovod's is in hvd/build.py, which builds it.
+    pinned = {name: version for name, version in pins(path).items() if name != "horovod"}
+    assert {name: version for name, (version, _) in hashed.items()} == pinned, (
+        "After a change of constraints/*.txt: python constraints/lock.py"
+    )
+    assert min(count for _, count in hashed.values()) > 0
+    # A wheel for each Python and kind of machine.
+    assert hashed["tensorflow"][1] == len(PYTHONS) * 2
+
+
+def wheel(tags: str, version: str = "1.0") -> dict[str, Any]:
+    name = f"some_thing-{version}-{tags}.whl"
+    return {"filename": name, "hashes": {"sha256": hashlib.sha256(name.encode()).hexdigest()}}
+
+
+def lock() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lock", ROOT / "constraints/lock.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+X86, ARM = "manylinux_2_17_x86_64.manylinux2014_x86_64", "manylinux_2_28_aarch64"
+
+
+@pytest.mark.parametrize(
+    ("tags", "where"),
+    [
+        (["py3-none-any"], ""),
+        (["py2.py3-none-any"], ""),
+        ([f"py3-none-{X86}", f"py3-none-{ARM}"], ""),
+        # The stable interface of an older Python.
+        ([f"cp38-abi3-{X86}", f"cp39-abi3-{ARM}"], ""),
+        ([f"cp3{minor}-cp3{minor}-{machine}" for minor in (11, 12) for machine in (X86, ARM)], ""),
+        ([f"py3-none-{X86}"], "3.11 x86_64, 3.12 x86_64"),
+        ([f"cp311-cp311-{X86}", f"py3-none-{ARM}"], "3.11 aarch64, 3.11 x86_64, 3.12 aarch64"),
+    ],
+)
+def test_a_package_is_locked_to_the_wheels_that_machines_take(tags: list[str], where: str) -> None:
+    others = ["cp310-cp310-" + X86, "cp313-abi3-" + X86, "cp311-cp311-win_amd64"]
+    others += ["cp311-cp311-musllinux_1_2_x86_64", "cp311-cp311-macosx_12_0_arm64"]
+    others += ["cp313-cp313t-" + X86]
+    files = [*map(wheel, [*tags, *others]), wheel("py3-none-any", "2.0")]
+    files.append({**wheel(""), "filename": "some_thing-1.0.tar.gz"})
+    first, *hashes = lock().locked("some-thing", "1.0", files).split(" \\\n    ")
+    assert sorted(hashes) == sorted(
+        f"--hash=sha256:{wheel(one)['hashes']['sha256']}" for one in tags
+    )
+    marker = Requirement(first).marker
+    places = [(python, machine) for python in PYTHONS for machine in ("aarch64", "x86_64")]
+    taken = [
+        f"{python} {machine}"
+        for python, machine in places
+        if marker is None
+        or marker.evaluate({"python_version": python, "platform_machine": machine})
+    ]
+    assert (marker is None) == (where == "")
+    assert ", ".join(taken) == where or marker is None
+
+
+def test_a_package_without_a_wheel_is_not_locked() -> None:
+    files = [{**wheel(""), "filename": "some_thing-1.0.tar.gz"}]
+    with pytest.raises(ValueError, match=r"no wheel of some-thing 1\.0"):
+        lock().locked("some-thing", "1.0", files)
+    only = 'platform_machine == "x86_64"'
+    assert lock().locked("a", "1.0", [wheel("py3-none-any")], only).startswith(f"a==1.0 ; {only}")
+
+
+def test_what_setup_wants_on_some_machines_is_locked_for_them() -> None:
+    path = ROOT / "constraints/tf-2.16.2.hashes"
+    assert 'tensorflow-io==0.37.1 ; platform_machine == "x86_64" \\' in path.read_text()

@@ -238,7 +238,8 @@ def _install() -> None:
         # At run level 1 Debian's packages start no service of the whole machine.
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
         install = ["apt-get", "install", "--yes", "--no-install-recommends"]
-        for command in ([*install, *missing], ["apt-get", "update"], [*install, *missing]):
+        update = ["apt-get", "update"]
+        for command in ([*install, *missing], *(update, [*install, *missing]) * 3):
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=INSTALL_SECONDS
             )

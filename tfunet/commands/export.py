@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,9 @@ def _export(options: argparse.Namespace) -> int:
     from tfunet.bench.records.sweep_record import read_sweep
 
     trials = [
-        trial for trial in read_sweep(options.folder).trials if _can_be_exported(trial, options.to)
+        trial
+        for trial in read_sweep(options.folder).readable
+        if _can_be_exported(trial, options.to)
     ]
     if not trials and options.to == "perfetto":
         raise ValueError(
@@ -50,20 +53,29 @@ def _export(options: argparse.Namespace) -> int:
     if not trials:
         raise ValueError(f"{options.folder} holds no run with a finished epoch.")
     out = options.out or options.folder / options.to
+    code = exit_codes.OK
     for trial in trials:
-        print(lines_of(_write(trial, options.to, out)))
+        try:
+            print(lines_of(_write(trial, options.to, out)))
+        except ValueError as error:  # The other runs are written all the same.
+            print(lines_of(f"error: {error}"), file=sys.stderr)
+            code = exit_codes.BAD_INPUT
     if options.to == "tensorboard":
         print(f"To look at them: tensorboard --logdir {out}")
-    return exit_codes.OK
+    return code
 
 
 def _can_be_exported(trial: TrialRecord, file_format: str) -> bool:
     from tfunet.files.table import read_rows
+    from tfunet.files.typed import RecordError
     from tfunet.record import RunFolder
 
-    if file_format == "perfetto":
-        return any(RunFolder(trial.folder).read_spans().values())
-    return bool(read_rows(trial.folder / "epochs.csv"))
+    try:
+        if file_format == "perfetto":
+            return any(RunFolder(trial.folder).read_spans().values())
+        return bool(read_rows(trial.folder / "epochs.csv"))
+    except RecordError:
+        return True  # To say what is wrong.
 
 
 def _write(trial: TrialRecord, file_format: str, out: Path) -> Path:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tfunet.files.typed import parse_toml
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
@@ -80,8 +81,8 @@ def _form(example: str, text: str) -> Iterator[None]:
 def toml_options(pairs: Sequence[str]) -> dict[str, Any]:
     """Return {"filters": 8} for ["filters=8"]."""
     try:
-        return tomllib.loads("\n".join(pairs))
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml("\n".join(pairs))
+    except ValueError as error:
         raise ValueError(
             f"Options must be KEY=VALUE with a TOML value (text in quotes), got {pairs}: {error}."
         ) from error

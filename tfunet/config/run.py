@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tfunet.config import memory, sections
+from tfunet.files.typed import FieldError, check_known_fields
 
 SCHEMA_VERSION = 1
 
@@ -58,8 +59,17 @@ def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def from_json(text: str) -> RunConfig:
     """Return the configuration that `RunConfig.to_json` wrote."""
-    values = upgraded(json.loads(text))
-    for key in fields(RunConfig):
-        if isinstance(values.get(key.name), list):
-            values[key.name] = tuple(values[key.name])
-    return RunConfig(**values)
+    return config_of_record(json.loads(text))
+
+
+def config_of_record(recorded: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration that a record holds; raise FieldError for a wrong key or type."""
+    values = upgraded(recorded)
+    check_known_fields(values, {key.name: key.type for key in fields(RunConfig)})
+    for key, value in values.items():
+        if isinstance(value, list):
+            values[key] = tuple(value)
+    try:
+        return RunConfig(**values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FieldError(str(error)) from error

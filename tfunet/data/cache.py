@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,10 +21,30 @@ from tfunet.data.case_signs import CaseSigns
 from tfunet.data.source import DataSource
 from tfunet.files.atomic import WriteError
 from tfunet.files.regular import open_regular
+from tfunet.files.typed import Count, RecordError, read_json
 
 FORMAT_VERSION = 3
 LOCK_SECONDS = 0.2
 VARIABLE = "TFUNET_CACHE"
+
+
+@dataclass(frozen=True)
+class StoredSigns:
+    """What index.json holds of a case; see `CaseSigns`."""
+
+    content: str
+    constant: list[Count]
+    notes: list[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class Index:
+    """What index.json holds; where it holds anything else, the cases are decoded anew."""
+
+    extents: list[list[Count]]
+    foreground: list[list[Count]]
+    signs: list[StoredSigns]
+    defects: dict[Count, str]
 
 
 def default_folder() -> Path:
@@ -102,25 +123,34 @@ def _load(
 ) -> CachedCases | None:
     """Return the cases of an earlier build, if it is complete and its defects may be skipped."""
     try:
-        index = json.loads((home / INDEX).read_text())
-        defects = {int(key): what for key, what in index["defects"].items()}
-        if defects and not skip_bad:
+        index = read_json(home / INDEX, Index)
+        if index is None or not _is_of(index, source, patch):
             return None
-        signs = [CaseSigns.from_json(case) for case in index["signs"]]
-        if len(signs) != len(source.case_ids):
+        if index.defects and not skip_bad:
             return None
-        cases = cached_cases(
-            home, source, patch, index["extents"], index["foreground"], signs, defects
-        )
+        extents, counts = index.extents, index.foreground
+        signs = [CaseSigns.from_json(asdict(case)) for case in index.signs]
+        cases = cached_cases(home, source, patch, extents, counts, signs, index.defects)
         # A user may have removed a file, or a full disk may have cut it off.
         image_bytes = cases.image_path.stat().st_size
         mask_bytes = cases.mask_path.stat().st_size
         foreground_bytes = cases.foreground_path.stat().st_size
-    except (FileNotFoundError, KeyError, TypeError, ValueError):
+    except (FileNotFoundError, RecordError):
         return None
     voxels = cases.num_voxels
     sizes = (voxels * cases.channels * 4, voxels, cases.num_foreground * 8)
     return cases if (image_bytes, mask_bytes, foreground_bytes) == sizes else None
+
+
+def _is_of(index: Index, source: DataSource, patch: tuple[int, ...]) -> bool:
+    """Whether the index has every case of the data set, with as many axes and classes."""
+    num_cases = len(source.case_ids)
+    return (
+        len(index.extents) == len(index.foreground) == len(index.signs) == num_cases
+        and all(len(extent) == len(patch) for extent in index.extents)
+        and len({len(counts) for counts in index.foreground}) == 1
+        and all(case < num_cases for case in index.defects)
+    )
 
 
 def _take_lock(file: BinaryIO) -> bool:

@@ -1,9 +1,10 @@
 """A data set described in a TOML file of its own: data = "sem.toml". Imports no TensorFlow."""
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from tfunet.files.typed import parse_toml
 
 DEFAULT_DATA = "folder"
 PATHS = ("root", "file")
@@ -21,8 +22,8 @@ def described(data: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any
         return data, dict(options)
     path = Path(data).expanduser()
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ValueError(f"The description {data!r} cannot be read ({error}).") from error
     kind = table.pop("data", DEFAULT_DATA)
     if kind != "csv":

@@ -119,6 +119,13 @@ def statistics_for(intensity: Intensity, parts: Iterable[np.ndarray]) -> Statist
     return channel_statistics(parts) if intensity == "zscore" else None
 
 
+def recorded_statistics(values: Sequence[Sequence[float]]) -> Statistics:
+    """Return the arrays of `statistics_for` from lists of their values."""
+    arrays = [np.array(array) for array in values]
+    # Bounds, if any, come before mean and deviation, and have the type of images.
+    return (*(array.astype(np.float32) for array in arrays[:-2]), *arrays[-2:])
+
+
 def normalise(
     image: np.ndarray, intensity: Intensity, statistics: Statistics | None = None
 ) -> np.ndarray:

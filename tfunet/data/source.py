@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tfunet.config.refs import call, resolve
 from tfunet.data import DATASETS
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.description_file import described
+from tfunet.files.typed import FieldError, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +152,13 @@ def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False
     Raises ValueError for wrong options, and DefectsError for defects unless `skip_bad` is given.
     """
     data, options = described(data, options)
-    source = call("data set", resolve("data set", data, DATASETS, DataSource), options, ref=data)
+    function = resolve("data set", data, DATASETS, DataSource)
+    if data in DATASETS:
+        try:
+            check_fields(options, get_type_hints(function))
+        except FieldError as error:
+            raise ValueError(f"The data options of {data!r} are wrong: {error}.") from error
+    source = call("data set", function, options, ref=data)
     if not isinstance(source, DataSource):
         raise ValueError(
             f"The data set {data!r} returned {type(source).__name__}; it must return a "

@@ -4,14 +4,16 @@ import csv
 import errno
 import io
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, final
 
-from tfunet.files.atomic import read_text, write_atomic, writing
+from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.printable import printable
 from tfunet.files.regular import open_regular
+from tfunet.files.typed import RecordError, read_record
 
 
 @final
@@ -71,9 +73,13 @@ class Table:
 def read_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a table, as text; none if the file is missing.
 
-    An incomplete last line is left out: its writer died there, or is still writing it.
+    An incomplete last line is left out: its writer died there, or is still writing it. Raises
+    RecordError for a file that is no table.
     """
-    return list(csv.DictReader(_complete_lines(path)))
+    try:
+        return list(csv.DictReader(_complete_lines(path)))
+    except csv.Error as error:
+        raise RecordError(path, error) from error
 
 
 def csv_line(values: Iterable[object]) -> str:
@@ -85,7 +91,7 @@ def csv_line(values: Iterable[object]) -> str:
 
 
 def _complete_lines(path: Path) -> list[str]:
-    lines = (read_text(path) or "").split("\n")
+    lines = (read_record(path) or "").split("\n")
     return [f"{line}\n" for line in lines[:-1]]
 
 
@@ -98,4 +104,12 @@ def _rows_up_to(path: Path, columns: tuple[str, ...], last: int) -> str:
             f"{path} has the columns {header.strip() or '(none)'}, but this run writes "
             f"{','.join(columns)}. Start the run in another folder."
         )
-    return "".join(row for row in rows if int(row.partition(",")[0]) <= last)
+    return "".join(row for row in rows if _number_of(row, path) <= last)
+
+
+def _number_of(row: str, path: Path) -> int:
+    first = row.partition(",")[0]
+    # int() takes spaces, signs and any script's digits, too.
+    if not re.fullmatch("[0-9]{1,18}", first):
+        raise RecordError(path, f"a row begins with {first!r:.40}, and not with a number")
+    return int(first)

@@ -1,6 +1,5 @@
 """Which predictions to make, and which exist already. Imports no TensorFlow."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from tfunet.data.formats.container import stem
 from tfunet.data.image_files import content_files
+from tfunet.files.typed import RecordError, read_json
 from tfunet.predict.output import SUFFIXES, check_format, default_format
 
 
@@ -85,9 +85,9 @@ def is_finished(job: Job, identity: dict[str, Any]) -> bool:
     if {path.resolve() for path in there} & {file.resolve() for file in job.files}:
         raise ValueError(f"{job.labels} is the image itself. Choose another --out.")
     try:
-        facts = json.loads(job.facts.read_text())
+        facts = read_json(job.facts, dict[str, Any]) or {}
         is_same = {key: facts.get(key) for key in identity} == identity
-    except (FileNotFoundError, json.JSONDecodeError, AttributeError):
+    except RecordError:
         is_same = False
     if is_same and len(there) == len(job.outputs):
         return True

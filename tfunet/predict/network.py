@@ -11,9 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config.run import RunConfig
+from tfunet.files.typed import RecordError
 from tfunet.geometry.receptive_field import UnknownReachError, alignment, reach, statistics_layers
 from tfunet.models.make import make_model
-from tfunet.record import MODEL, RunFolder
+from tfunet.record import DATA, MODEL, RunFolder
 
 # Takes windows (batch, *window, channels) and returns logits (batch, *window, num_logits).
 Forward = Callable[[np.ndarray], np.ndarray]
@@ -126,6 +127,8 @@ def load_network(folder: RunFolder) -> Network:
             f"{folder.path} has no data.json, which says what the network was trained on: an "
             "earlier version made it. Train the network again."
         )
+    if missing := [key for key in DATA if key not in data]:
+        raise RecordError(folder.path / "data.json", f"it has no {missing[0]}")
     return Network(
         config=config,
         path=path,

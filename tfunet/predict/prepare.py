@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import psutil
 
@@ -19,6 +19,18 @@ from tfunet.data.preprocess import (
     resampled_shape,
     statistics_for,
 )
+from tfunet.files.typed import FieldError, Positive, typed
+
+
+class RecordedPreparation(TypedDict):
+    """What data.json holds of a Preparation."""
+
+    num_files: NotRequired[Positive]
+    intensity: Any
+    grey: NotRequired[bool]
+    axes: NotRequired[str | None]
+    pixel_size: NotRequired[Any]
+    target_pixel_size: NotRequired[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +124,10 @@ def preparation(
     """
     prepared = Preparation()
     if recorded is not None:
+        try:
+            typed(recorded, RecordedPreparation)
+        except FieldError as error:
+            raise ValueError(f"The preparation in data.json cannot be used: {error}") from error
         intensity = check_intensity(recorded["intensity"])
         prepared = Preparation(**{**recorded, "intensity": intensity})
     if pixel_size is None:

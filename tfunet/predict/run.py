@@ -18,9 +18,10 @@ from tqdm import tqdm
 from tfunet import __version__
 from tfunet.data.image_files import read_header
 from tfunet.data.lazy_image import LazyImage
-from tfunet.data.preprocess import Statistics
+from tfunet.data.preprocess import Statistics, recorded_statistics
 from tfunet.files.atomic import PARTIAL, write_atomic, writing
 from tfunet.files.regular import remove_files
+from tfunet.files.typed import Finite, RecordError, read_json
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
 from tfunet.learning.counting import predicted_labels
 from tfunet.predict import output
@@ -38,6 +39,14 @@ ROWS = ("labels.raw", "probabilities.raw")
 WORK_FILES = (BEGUN, *ROWS, LOCK, f"{PARTIAL}*")
 
 ForwardOf = Callable[[tuple[int, ...]], tuple[int, Forward]]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What begun.json holds of a prediction that is not finished."""
+
+    identity: dict[str, Any]
+    statistics: list[list[Finite]] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,12 +275,12 @@ def _begin(
     """
     path = work / BEGUN
     try:
-        begun = json.loads(path.read_text())
-        if begun["identity"] == identity:
-            recorded = begun["statistics"]
-            return None if recorded is None else (np.array(recorded[0]), np.array(recorded[1]))
-    except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
-        pass
+        begun = read_json(path, Begun)
+    except RecordError:
+        begun = None
+    if begun is not None and begun.identity == identity:
+        recorded = begun.statistics
+        return None if recorded is None else recorded_statistics(recorded)
     for name in ROWS:
         (work / name).unlink(missing_ok=True)
     statistics = prepare.statistics(image)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tfunet.record import RunFolder
 from tfunet.timing.spans import Span
@@ -70,13 +71,8 @@ def copied_by_step(run: str | Path) -> dict[str, dict[int, float]]:
     return {name: by_name[name] for name in COPIES if name in by_name}
 
 
-def _span(row: Mapping[str, str]) -> Span:
-    return Span(
-        step=int(row["step"]),
-        name=row["name"],
-        begin_seconds=float(row["begin_seconds"]),
-        seconds=float(row["seconds"]),
-    )
+def _span(row: Mapping[str, Any]) -> Span:
+    return Span(**row)
 
 
 def _first_steps_named(spans: Sequence[Span]) -> Iterator[Span]:

@@ -149,8 +149,14 @@ def test_the_report_has_a_section(tmp_path, sweep):
 
 def test_a_record_without_its_plan_does_not_end_the_report(tmp_path):
     write_swap_sweep(tmp_path)
-    next(tmp_path.glob("single-*24mib*/swap.json")).unlink()
+    path = next(tmp_path.glob("single-*24mib*/swap.json"))
+    path.unlink()
     assert "A run with --swap writes it" in summary_table(tmp_path)
+    runs = {row["backend"]: row["runs"] for row in summary_json(tmp_path)["swapping"]}
+    assert runs == {"single": 2, "horovod": 3}
+    for other in tmp_path.glob("*/swap.json"):
+        other.write_text("[]")
+    assert "swap.json holds no plan of this version" in summary_table(tmp_path)
     assert summary_json(tmp_path)["swapping"] == []
 
 

@@ -13,6 +13,7 @@ from paths import SUPPORT
 
 from tfunet.bench.launch import local_sweep as sweep_module
 from tfunet.bench.launch.local_sweep import duration, remaining_seconds, run_sweep, train_command
+from tfunet.bench.launch.sweep_folder import set_aside
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.study_file import read_study, study_from_dict
@@ -127,7 +128,7 @@ def test_a_torn_record_of_a_failure_is_a_failure(harness):
     torn = harness.started[0]
     (harness.folder / torn / "failure.json").write_text("{")
     assert harness.run(states=("waiting", "interrupted")) == 3
-    assert harness.trial(torn).reason == "failure.json cannot be read"
+    assert harness.trial(torn).reason.startswith("failure.json cannot be used: Expecting")
 
 
 def test_a_full_disk_ends_the_sweep(harness):
@@ -320,3 +321,15 @@ def test_remaining_time_is_estimated_by_cell(harness):
 )
 def test_durations_are_said_as_people_say_them(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("has_result", [True, False])
+def test_what_ended_well_keeps_its_model_when_it_is_set_aside(has_result, tmp_path):
+    trial = tmp_path / "trial"
+    trial.mkdir()
+    (trial / "config.toml").touch()
+    (trial / "model.keras").write_text("weights")
+    if has_result:
+        (trial / "result.json").write_text("{ torn")
+    set_aside(trial, tmp_path)
+    assert (tmp_path / "earlier/trial-1/model.keras").exists() == has_result

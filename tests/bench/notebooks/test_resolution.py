@@ -13,7 +13,7 @@ from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.plots import drawn
 from tfunet.record import RunFolder
 
-REGIONS = {"whole": 0.9, "core": 0.7}
+REGIONS = {"whole": 0.8, "core": 0.7}
 LOSS = 0.04  # of Dice at half the resolution
 
 
@@ -75,19 +75,19 @@ def test_what_the_network_sees_tells_resolutions_apart(compared):
 def test_a_case_counts_once_with_its_mean_over_the_runs(compared):
     full, half = compared[0].resolutions
     assert full.case_dice("whole") == pytest.approx(
-        {f"case{at}": 0.92 + 0.01 * at for at in range(8)}
+        {f"case{at}": 0.82 + 0.01 * at for at in range(8)}
     )
     assert half.case_dice("whole")["case7"] == pytest.approx(full.case_dice("whole")["case7"])
     rows = resolution_rows(compared)
     assert [row["cases"] for row in rows] == ["8"] * 4
-    assert [row["mean Dice"] for row in rows] == ["0.955", "0.920", "0.755", "0.720"]
-    assert rows[0]["lowest"] == "0.920"
+    assert [row["mean Dice"] for row in rows] == ["0.855", "0.820", "0.755", "0.720"]
+    assert rows[0]["lowest"] == "0.820"
 
 
 def test_the_planted_difference_is_told_and_what_did_not_train(compared):
     lines = resolution_sentences(compared)
     assert len(lines) == 3
-    assert lines[0].startswith("tumours, whole: Dice 0.955 at 48 x 48 x 48 and 0.920 at 24 x 24")
+    assert lines[0].startswith("tumours, whole: Dice 0.855 at 48 x 48 x 48 and 0.820 at 24 x 24")
     assert "+0.035 (95 % interval over cases 0.023 to 0.047; adjusted p" in lines[0]
     assert "by seed +0.040, +0.040, +0.040)" in lines[0]
     assert lines[0].endswith("better in 7 of 8 cases: the higher resolution is better.")

@@ -1,5 +1,7 @@
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from synthetic_sweep import make_study, write_sweep, write_trial
@@ -7,6 +9,7 @@ from synthetic_sweep import make_study, write_sweep, write_trial
 from tfunet.bench.launch.sweep_status import status, status_table
 from tfunet.bench.records.run_tables import read_cases, read_steps, read_table
 from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.cli import main
 from tfunet.config.run import RunConfig
 from tfunet.record import RunFolder
 
@@ -54,7 +57,7 @@ def rewrite(folder, **changes):
         ({"images_per_second": float("nan")}, "must be a positive number, got nan"),
         ({"num_replicas": 2}, "a run with num_replicas=2, but the plan has 1"),
         ({"schema_version": 7}, "schema_version is 7, and this tfunet reads 1"),
-        ({"dice": {"cell": "high"}}, "could not convert"),
+        ({"dice": {"cell": "high"}}, "dice[]: expected float, got str"),
         ({"dice": [1]}, "result.json cannot be used"),
     ],
 )
@@ -65,6 +68,132 @@ def test_a_result_that_cannot_be_trusted_is_a_failed_row(one_trial, changes, rea
     assert trial.state == "failed"
     assert reason in trial.reason
     assert trial.result is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("steps", "abc"),
+        ("steps", True),
+        ("num_replicas", 10**400),
+        ("images_per_second", True),
+        ("images_per_second", 1e300),
+        ("synthetic_pairs_seconds", [[]]),
+        ("synthetic_pairs_seconds", [[1.0, 2.0, 3.0]]),
+        ("alone_seconds", [[]]),
+        ("elapsed_seconds", "abc"),
+        ("elapsed_seconds", -1),
+        ("median_step_seconds", []),
+        ("synthetic_share", []),
+        ("peak_resident_bytes", [1.5]),
+        ("peak_device_bytes", 7),
+        ("energy_joules", float("inf")),
+        ("dice", {"cell": float("nan")}),
+        ("replicas_from_step", [[1]]),
+        ("checks", [True]),
+    ],
+)
+def test_a_wrong_field_is_one_failed_row_that_names_it(field, value, tmp_path):
+    first, second = write_sweep(tmp_path, make_study(**{**ONE, "repeats": 2}))
+    rewrite(tmp_path / first.id, **{field: value})
+    rows = {row["trial"]: row for row in status(tmp_path)["trials"]}
+    assert rows[second.id]["state"] == "done"
+    assert rows[first.id]["state"] == "failed"
+    assert rows[first.id]["reason"].startswith("result.json cannot be used: ")
+    if abs(value if isinstance(value, int) else 0) < 2**64:
+        assert field in rows[first.id]["reason"]
+
+
+def replan(folder, change):
+    path = folder / "plan.json"
+    table = json.loads(path.read_text())
+    change(table)
+    path.write_text(json.dumps(table))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        *(("id", value, "trials[0].id: ") for value in (None, 5, "x" * 300, "../out", "a\nb")),
+        ("cell", "1", "trials[0].cell: expected int, got str"),
+        ("repeat", [], "trials[0].repeat: expected int, got array"),
+        ("scaling", "medium", "trials[0].scaling: invalid enum value"),
+        ("changes", None, "trials[0].changes: expected object, got null"),
+        ("settings", [], "trials[0].settings: expected object, got array"),
+        ("changes", {"num_replicas": "two"}, "num_replicas: expected int, got str"),
+        ("changes", {"backend_options": None}, "backend_options: expected object, got null"),
+        ("changes", {"epochs": 0}, "epochs must be at least 1, got 0"),
+    ],
+)
+def test_a_trial_that_the_plan_describes_wrongly_is_a_failed_row(tmp_path, key, value, words):
+    first, second = write_sweep(tmp_path, make_study(**{**ONE, "repeats": 2}))
+    replan(tmp_path, lambda table: table["trials"][0].update({key: value}))
+    sweep = read_sweep(tmp_path)
+    bad, good = sweep.trials
+    assert (good.id, good.state, bad.state, bad.is_readable) == (second.id, "done", "failed", False)
+    assert bad.reason.startswith("plan.json cannot be used: ")
+    assert words in bad.reason
+    assert bad.folder.parent == tmp_path
+    assert bad.id == ("trials[0]" if key == "id" else first.id)
+    assert sweep.readable == (good,)
+
+
+def test_two_trials_of_one_name_are_not_read_from_one_folder(tmp_path):
+    write_sweep(tmp_path, make_study(**{**ONE, "repeats": 2}))
+    replan(tmp_path, lambda table: table["trials"][1].update(id=table["trials"][0]["id"]))
+    rows = read_sweep(tmp_path).trials
+    assert [row.state for row in rows] == ["done", "failed"]
+    assert "trials[1].id: an earlier trial is called" in rows[1].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("plan.json", None, "plan.json cannot be used: skipped: expected a list, got None"),
+        ("noise.json", '{"measurements": null}', "measurements: expected a list, got None"),
+        ("noise.json", '{"measurements": [{"spread": null}]}', "measurements[0].spread: expected"),
+        ("noise.json", "[" * 100_000, "maximum recursion depth"),
+        ("TRIAL/env.json", "[1]", "env.json cannot be used: expected object, got array"),
+    ],
+)
+def test_what_the_numbers_do_not_need_is_named_and_they_stay(one_trial, name, text, fault):
+    folder, planned = one_trial
+    if text is None:
+        replan(folder, lambda table: table.update(skipped=None))
+    else:
+        (folder / name.replace("TRIAL", planned.id)).write_text(text)
+    sweep = read_sweep(folder)
+    assert [trial.state for trial in sweep.trials] == ["done"]
+    assert len(sweep.faults) == 1
+    assert fault in sweep.faults[0]
+    assert status(folder)["note"] == f"{sweep.faults[0]}."
+    assert fault in status_table(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("backend", None), ("backend_options", None), ("patch", "48"), ("learning_rate", [])],
+)
+def test_a_wrong_setting_of_a_lone_run_is_its_row(tmp_path, field, value):
+    for name in ("one", "two"):
+        run = RunFolder(tmp_path / name)
+        run.create()
+        run.write_config(RunConfig())
+    path = tmp_path / "one" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    one, two = read_sweep(tmp_path).trials
+    assert (one.state, two.state) == ("failed", "interrupted")
+    assert field in one.reason
+
+
+def test_a_name_that_is_not_utf8_is_shown(tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    run = RunFolder(Path(folder))
+    run.create()
+    run.write_config(RunConfig())
+    assert status(folder)["study"] == "\\xff"
+    assert main(["sweep", "status", folder]) == 0
+    assert main(["report", folder]) == 0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "{}"])
@@ -92,7 +221,8 @@ def test_trials_without_a_result_say_why(one_trial):
 
     (run.path / "failure.json").write_text("{ torn")
     trial = read_one(folder)
-    assert (trial.state, trial.reason) == ("failed", "failure.json cannot be read")
+    assert trial.state == "failed"
+    assert trial.reason.startswith("failure.json cannot be used: Expecting property name")
 
     shutil.rmtree(run.path)
     assert read_one(folder).state == "waiting"
@@ -139,7 +269,7 @@ def test_a_plan_of_another_version_is_named(one_trial):
     folder, _ = one_trial
     path = folder / "plan.json"
     path.write_text(path.read_text().replace('"precision"', '"accuracy"'))
-    with pytest.raises(ValueError, match=r"written by another version .*accuracy"):
+    with pytest.raises(ValueError, match=r"'accuracy' is no key of this version .*another version"):
         read_sweep(folder)
 
 
@@ -162,7 +292,7 @@ def test_a_folder_of_runs_is_read_without_a_plan(tmp_path):
     assert [by_name[trial.id].repeat for trial in trials] == [1, 2]
     assert len({by_name[trial.id].cell for trial in trials}) == 1
     assert by_name["torn"].state == "failed"
-    assert "config.json cannot be read" in by_name["torn"].reason
+    assert "config.json cannot be used" in by_name["torn"].reason
     # One run alone is a sweep of one.
     assert len(read_sweep(runs / trials[0].id).trials) == 1
 

@@ -275,3 +275,21 @@ def test_ten_thousand_trials_have_a_status_in_seconds(tmp_path):
     since = time.process_time()
     assert status(tmp_path)["counts"]["waiting"] == 10_000
     assert time.process_time() - since < 6
+
+
+def test_dollar_signs_in_names_are_no_formulas(tmp_path):
+    grid = {"backend": ["single", "horovod"], "num_replicas": [1]}
+    write_sweep(tmp_path, make_study(repeats=1, grid=grid, skip=[]), regions=(r"a$b$\frac",))
+    plan = tmp_path / "plan.json"
+    plan.write_text(plan.read_text().replace('"horovod"', r'"h$\\frac$"'))
+    figures = [path.read_text() for path in write_report(tmp_path).figures]
+    assert any(r"h$\frac$" in figure for figure in figures)
+    assert any(r"a$b$\frac" in figure for figure in figures)
+
+
+def test_a_wrong_cell_of_a_table_is_named_below_the_report(tmp_path):
+    first, *_ = write_sweep(tmp_path, make_study(repeats=1))
+    path = tmp_path / first.id / "steps.csv"
+    path.write_text(path.read_text().replace("\n3,", "\n3,x", 1))
+    shown = summary_table(tmp_path)
+    assert f"{first.id}: steps.csv cannot be used: line 4, seconds: could not convert" in shown

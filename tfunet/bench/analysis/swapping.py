@@ -75,10 +75,17 @@ class BudgetComparison:
 
 
 def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
-    """Return each combination of settings with a budget; ValueError if no run has a plan."""
+    """Return every combination of settings that ran with a budget, by replicas and batch.
+
+    Runs whose swap.json or spans cannot be read are left out (`swap_fault`). Raises ValueError if
+    no finished run has a plan.
+    """
     groups: dict[str, dict[str | None, list[TrialRecord]]] = {}
+    faults: list[str] = []
     for trial in sweep.trials:
-        if trial.result is not None:
+        if trial.result is not None and (fault := swap_fault(trial)):
+            faults.append(fault)
+        elif trial.result is not None:
             settings = {**vars(trial.config), "seed": None, **dict.fromkeys(SWAP_KEYS)}
             budgets = groups.setdefault(repr((trial.scaling, settings)), {})
             budgets.setdefault(budget_text(trial.config), []).append(trial)
@@ -88,6 +95,8 @@ def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
         for budget, upper in budgets.items()
         if budget is not None
     ]
+    if not comparisons and faults:
+        raise ValueError(faults[0])
     if not comparisons:
         raise ValueError(
             f"{sweep.folder} holds no finished run with large-model support. Give the study "
@@ -107,6 +116,18 @@ def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
         replace(comparison, adjusted_p=p)
         for comparison, p in zip(comparisons, adjusted, strict=True)
     )
+
+
+def swap_fault(trial: TrialRecord) -> str:
+    """Return why a run's record of large-model support cannot be read; "" if it can."""
+    if trial.config.swap is None:
+        return ""
+    try:
+        read_plans(trial.folder)
+        copied_seconds(trial.folder)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def budget_facts(comparison: BudgetComparison) -> dict[str, Any]:

@@ -118,8 +118,8 @@ class Summary:
 
 
 def summarise(sweep: SweepRecord) -> Summary:
-    """Return the summary of a sweep's trials."""
-    trials = sorted(sweep.trials, key=lambda trial: trial.cell)
+    """Return the summary of a sweep's trials, less those whose settings cannot be read."""
+    trials = sorted(sweep.readable, key=lambda trial: trial.cell)
     rows = [{**flat(vars(trial.config)), "seed": None} for trial in trials]
     keys = list(dict.fromkeys(key for row in rows for key in row if key != "seed"))
     values = {key: list(dict.fromkeys(show(row.get(key)) for row in rows)) for key in keys}

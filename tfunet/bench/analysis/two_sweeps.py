@@ -99,7 +99,7 @@ def compare_sweeps(first: str | Path, second: str | Path, tolerance: float = 0.0
 
 def _cells(sweep: SweepRecord) -> dict[str, list[TrialRecord]]:
     cells: dict[str, list[TrialRecord]] = {}
-    for trial in sorted(sweep.trials, key=lambda trial: trial.cell):
+    for trial in sorted(sweep.readable, key=lambda trial: trial.cell):
         cells.setdefault(repr(replace(trial.config, seed=0)), []).append(trial)
     return cells
 
@@ -140,6 +140,10 @@ def _doubts(sweeps: tuple[SweepRecord, SweepRecord]) -> Iterator[str]:
         "The sweeps ran one after the other: every ratio includes what changed on the machine in "
         "between."
     )
+    for sweep in sweeps:
+        yield from (f"In {sweep.folder}: {fault}." for fault in sweep.faults)
+        unread = [trial for trial in sweep.trials if not trial.is_readable]
+        yield from (f"In {sweep.folder}, {trial.id}: {trial.reason}." for trial in unread)
     _, different = shared_environment([*sweeps[0].trials, *sweeps[1].trials])
     for key, counts in different.items():
         values = "; ".join(f"{value} ({count} trials)" for value, count in counts.items())

@@ -29,6 +29,7 @@ from tfunet.bench.study.toml_writer import config_toml
 from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.regular import open_regular
+from tfunet.files.typed import RecordError, read_json
 from tfunet.machine.cores import usable_cores
 from tfunet.process.launcher_variables import check_alone
 from tfunet.process.terminal import lines_of
@@ -90,7 +91,8 @@ def run_sweep(
     RunFolder(root).create()
     with RunFolder(root).locked(), signals_noted() as noted:
         # A killed sweep leaves it behind; the lock says that no other sweep runs here.
-        (root / "running.json").unlink(missing_ok=True)
+        with writing(root / "running.json"):
+            (root / "running.json").unlink(missing_ok=True)
         write_plan(adopted(planned, root), root)
         sweep = read_sweep(root)
         due = [trial for trial in sweep.trials if trial.state in states]
@@ -261,9 +263,10 @@ def _judge_again(root: Path, rule: HopelessRule | None) -> None:
 def _note_noise(root: Path, when: str, noise: Callable[[], Mapping[str, Any]]) -> None:
     path = root / "noise.json"
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))["measurements"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        earlier = []
+        earlier = (read_json(path, dict[str, Any]) or {}).get("measurements")
+    except RecordError:
+        earlier = None
+    earlier = earlier if isinstance(earlier, list) else []
     table = {"schema_version": 1, "measurements": [*earlier, {"when": when, **noise()}]}
     write_atomic(path, json.dumps(table, indent=1))
 

@@ -1,12 +1,14 @@
 """Resumes, retries and cancels a sweep that has its folder, here or under SLURM."""
 
 import contextlib
-import json
 import os
 import signal
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from tfunet.bench.launch.local_sweep import NOT_DONE, run_sweep
 from tfunet.bench.launch.slurm_queue import SCRIPTS, cancel, queued_trials
@@ -15,7 +17,17 @@ from tfunet.bench.records.sweep_record import read_plan, read_sweep
 from tfunet.bench.study.study_file import Study, programs_of, read_study
 from tfunet.config.trust import check_signed
 from tfunet.files.atomic import read_text
+from tfunet.files.typed import read_json, read_record
 from tfunet.record import SIGNATURE, RunFolder
+
+
+@dataclass(frozen=True)
+class Running:
+    """What running.json holds."""
+
+    trial: str
+    # A signal to process 0 or -1 would reach others, too.
+    process: Annotated[int, msgspec.Meta(ge=2, le=2**31)]
 
 
 def resume_sweep(folder: str | Path, states: Collection[str] = NOT_DONE) -> int | None:
@@ -83,13 +95,15 @@ def _study_of(root: Path) -> Study:
     path = root / "study.toml"
     study = read_study(path)
     check_signed(path, study.text, programs_of(study), read_text(root / SIGNATURE))
-    return replace(study, name=str(read_plan(root)["study"]))
+    return replace(study, name=str(read_plan(root).get("study", root.name)))
 
 
 def _process_of(root: Path) -> int:
     """Return the process of the sweep that runs here; ValueError if it runs elsewhere."""
-    holder = (root / ".lock").read_text(encoding="utf-8")
-    running = json.loads((root / "running.json").read_text(encoding="utf-8"))
+    holder = read_record(root / ".lock") or ""
+    running = read_json(root / "running.json", Running)
     if not holder.endswith(f" on {os.uname().nodename}") or not RunFolder(root).is_locked():
         raise ValueError(f"The sweep is run by {holder}. Cancel it there.")
-    return int(running["process"])
+    if running is None:
+        raise ValueError(f"{root / 'running.json'} is gone: no trial runs. Try again.")
+    return running.process

@@ -1,12 +1,13 @@
 """The folder of a sweep: its plan, earlier attempts of its trials, and trials that are given up."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from tfunet.bench.records.sweep_record import HOPELESS, TrialRecord, planned_config, read_plan
+from tfunet.bench.records.sweep_record import HOPELESS, TrialRecord, planned_trials, read_plan
 from tfunet.bench.study.hopeless import HopelessRule, why_hopeless
 from tfunet.bench.study.plan_text import plan_json
 from tfunet.bench.study.study_file import programs_of
@@ -27,7 +28,8 @@ def give_up(trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRul
     If the trial must run, return an empty text, and delete an earlier record. `trials` are all
     those of the sweep in their present states.
     """
-    (trial.folder / HOPELESS).unlink(missing_ok=True)
+    with writing(trial.folder / HOPELESS):
+        (trial.folder / HOPELESS).unlink(missing_ok=True)
     if reason := why_hopeless(trial, trials, rule):
         set_aside(trial.folder, trial.folder.parent)
         RunFolder(trial.folder).create()
@@ -45,9 +47,11 @@ def set_aside(folder: Path, root: Path) -> None:
     with writing(target):
         target.parent.mkdir(exist_ok=True)
         shutil.move(folder, target)
-        # Only of a run, and never through a link: they may be a user's own.
+        # Only of a run, and never through a link: they may be a user's own. A run with a result has
+        # ended well, also if its result cannot be read.
         is_run = any((target / name).is_file() for name in ("config.json", "config.toml"))
-        if is_run and not target.is_symlink():
+        has_result = os.path.lexists(target / "result.json")
+        if is_run and not has_result and not target.is_symlink():
             for name in LARGE:
                 (target / name).unlink(missing_ok=True)
 
@@ -84,14 +88,11 @@ def write_plan(planned: StudyPlan, root: Path) -> None:
 
 def _names(root: Path) -> dict[str, str]:
     try:
-        table = read_plan(root)
+        trials = planned_trials(root, read_plan(root))
     except ValueError:
         # There is none yet, or it is torn: the study gives the same names again.
         return {}
-    return {
-        _fingerprint(planned_config(table["base"], trial["changes"])): trial["id"]
-        for trial in table["trials"]
-    }
+    return {_fingerprint(trial.config): trial.id for trial in trials if trial.is_readable}
 
 
 def _was_run(folder: Path) -> bool:

@@ -56,9 +56,12 @@ def counts(trials: Iterable[TrialRecord]) -> dict[str, int]:
 
 def _known(folder: str | Path) -> tuple[SweepRecord, str]:
     try:
-        return current(folder), ""
+        sweep = current(folder)
+        notes = []
     except NoAnswerError as error:
-        return read_sweep(folder), f"{error} The states above come from the files alone."
+        sweep = read_sweep(folder)
+        notes = [f"{error} The states above come from the files alone."]
+    return sweep, "\n".join([*(f"{fault}." for fault in sweep.faults), *notes])
 
 
 def _overlaid(trial: TrialRecord, entry: Entry | None) -> TrialRecord:

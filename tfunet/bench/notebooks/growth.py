@@ -6,16 +6,18 @@ also have the cost of support. Pure but for reading.
 
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from tfunet.bench.analysis.confidence_intervals import Spread, spread
-from tfunet.bench.analysis.swapping import budget_text, device_bytes, step_seconds
+from tfunet.bench.analysis.swapping import budget_text, device_bytes, step_seconds, swap_fault
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.bench.records.ways_of_training import by_repeat
 from tfunet.bench.report.number_text import NONE, spread_text, values_text
 from tfunet.config.amount import MIB, whole_mib
+from tfunet.files.typed import RecordError
 from tfunet.record import RunFolder
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.text import read_plans
@@ -73,7 +75,7 @@ class Size:
         return [
             max(read_plans(trial.folder), key=lambda plan: plan.unlimited_peak_bytes)
             for trial in trained
-            if trial.config.swap is not None
+            if trial.config.swap is not None and not swap_fault(trial)
         ]
 
 
@@ -104,7 +106,7 @@ def read_growth(sweep: SweepRecord) -> Growth:
     if the sweep lacks trials with support, or without it.
     """
     # A trial that has not begun has no shape.
-    trials = [trial for trial in sweep.trials if trial.state not in ("waiting", "running")]
+    trials = [trial for trial in sweep.readable if trial.state not in ("waiting", "running")]
     caps = [trial.config.cpu_memory for trial in trials if trial.config.cpu_memory is not None]
     cap = min(caps, key=whole_mib, default=None)
     by_shape: dict[tuple[int, ...], dict[str | None, list[TrialRecord]]] = {}
@@ -114,7 +116,12 @@ def read_growth(sweep: SweepRecord) -> Growth:
         way = WITHOUT if config.swap is None else f"swap {budget_text(config)}"
         key = way if config.cpu_memory == cap else None
         if key is not None or config.swap is None:
-            by_shape.setdefault(_shape(trial), {}).setdefault(key, []).append(trial)
+            try:
+                shape = _shape(trial)
+            except RecordError as error:
+                warnings.warn(f"{trial.id} is left out: {error}", stacklevel=2)
+                continue
+            by_shape.setdefault(shape, {}).setdefault(key, []).append(trial)
     ways = {way for groups in by_shape.values() for way in groups if way is not None}
     if WITHOUT not in ways or len(ways) < 2:
         raise ValueError(

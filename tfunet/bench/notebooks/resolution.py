@@ -4,6 +4,7 @@ The networks see the same patches of the same cases, at full or lower resolution
 the same masks. Pure but for reading.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -24,6 +25,7 @@ from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.bench.records.ways_of_training import by_repeat
 from tfunet.bench.report.number_text import p_text
 from tfunet.config.keys import flat
+from tfunet.files.typed import FieldError, Positive, RecordError, typed
 from tfunet.record import RunFolder
 
 # Option of the model: so many voxels along each axis become one.
@@ -79,10 +81,14 @@ def read_resolutions(sweep: SweepRecord, key: str = COARSER) -> tuple[DataSetRes
     if there is no such data set.
     """
     groups: dict[str, dict[int, list[TrialRecord]]] = {}
-    for trial in sweep.trials:
+    for trial in sweep.readable:
         if trial.state not in ("waiting", "running"):
-            data = _data(trial)
-            coarser = int(flat(vars(trial.config)).get(key, 1))
+            try:
+                data = _data(trial)
+                coarser = typed(flat(vars(trial.config)).get(key, 1), Positive, key)
+            except (RecordError, FieldError) as error:
+                warnings.warn(f"{trial.id} is left out: {error}", stacklevel=2)
+                continue
             groups.setdefault(data["name"], {}).setdefault(coarser, []).append(trial)
     compared = []
     for name, by_resolution in sorted(groups.items()):
@@ -217,4 +223,6 @@ def _data(trial: TrialRecord) -> dict[str, Any]:
             f"{trial.folder} has no data.json, which names the data and its shape: the run ended "
             "before it had read its data."
         )
+    if missing := [key for key in ("name", "patch") if key not in data]:
+        raise RecordError(trial.folder / "data.json", f"it has no {missing[0]}")
     return data

@@ -1,12 +1,23 @@
 """When each epoch of a run began and ended, from its record."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tfunet.files.table import read_rows
+from tfunet.files.typed import (
+    RecordError,
+    amount,
+    column_names,
+    number_or_none,
+    typed_rows,
+    whole,
+)
 from tfunet.record import RunFolder
+
+SCORED = ("val_loss", "dice_", "iou_")
+SECONDS = ("training_seconds", "evaluation_seconds", "elapsed_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,34 +48,38 @@ def epoch_times(folder: Path) -> list[EpochTimes]:
     """Return the epochs of the run in `folder`, each by the clock of the attempt that ended it.
 
     Times count from 0 if the record has no Unix times: if the run is not done, or older than they.
+    Raises RecordError if epochs.csv has a wrong value.
     """
     try:
         result = RunFolder(folder).read_result() or {}
-    except ValueError:
+    except RecordError:
         result = {}
-    began = [(int(step), float(at)) for step, at in result.get("began_unix_seconds") or ()]
-    rows = read_rows(folder / "epochs.csv")
-    if began and rows and int(rows[0]["steps"]) < began[0][0]:
+    began = [(step, at) for step, at in result.get("began_unix_seconds") or ()]
+    path = folder / "epochs.csv"
+    scored = [name for name in column_names(path) if name.startswith(SCORED)]
+    kinds: dict[str, Callable[[str], Any]] = dict.fromkeys(scored, number_or_none)
+    kinds |= {"epoch": whole, "steps": whole} | dict.fromkeys(SECONDS, amount)
+    rows = list(typed_rows(path, kinds))
+    if began and rows and rows[0]["steps"] < began[0][0]:
         began = []
-    return [_epoch(row, began) for row in rows]
+    return [_epoch(row, scored, began) for row in rows]
 
 
-def _epoch(row: Mapping[str, str], attempts: Sequence[tuple[int, float]]) -> EpochTimes:
-    scored = ("val_loss", "dice_", "iou_")
-    began = max(
-        (attempt for attempt in attempts if attempt[0] <= int(row["steps"])), default=(1, 0.0)
-    )[1]
-    end = began + float(row["elapsed_seconds"])
-    evaluation_begin = end - float(row["evaluation_seconds"])
+def _epoch(
+    row: Mapping[str, Any], scored: Sequence[str], attempts: Sequence[tuple[int, float]]
+) -> EpochTimes:
+    began = max((attempt for attempt in attempts if attempt[0] <= row["steps"]), default=(1, 0.0))[
+        1
+    ]
+    end = began + row["elapsed_seconds"]
+    evaluation_begin = end - row["evaluation_seconds"]
     return EpochTimes(
-        epoch=int(row["epoch"]),
-        steps=int(row["steps"]),
+        epoch=row["epoch"],
+        steps=row["steps"],
         began=began,
-        training_begin=evaluation_begin - float(row["training_seconds"]),
+        training_begin=evaluation_begin - row["training_seconds"],
         training_end=evaluation_begin,
         evaluation_begin=evaluation_begin,
         end=end,
-        scores={
-            name: float(value) for name, value in row.items() if name.startswith(scored) and value
-        },
+        scores={name: row[name] for name in scored if row[name] is not None},
     )

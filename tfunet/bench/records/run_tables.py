@@ -1,24 +1,28 @@
 """Reads the tables that a run writes: steps.csv, epochs.csv, cases.csv. Never writes."""
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.files.table import read_rows
+from tfunet.files.typed import RecordError, amount, number, number_or_none, typed_rows, whole
+
+Kinds = dict[str, Callable[[str], Any]]
+STEPS: Kinds = {"step": whole, "seconds": amount, "loss": number, "traced": whole}
+EPOCHS: Kinds = {"steps": whole, "training_seconds": amount}
+COUNTS = ("true_positive", "false_positive", "false_negative")
+CASES: Kinds = {"epoch": whole, "case": str, "region": str, **dict.fromkeys(COUNTS, amount)}
 
 
 def read_steps(folder: Path) -> dict[str, list[float]]:
     """Return step, seconds, loss and traced (0 or 1) of every optimizer step; may be empty."""
-    kinds: dict[str, Callable[[str], float]] = {"step": int, "seconds": float, "loss": float}
-    return read_table(folder / "steps.csv", {**kinds, "traced": int})
+    return read_table(folder / "steps.csv", STEPS)
 
 
 def read_cases(folder: Path) -> dict[str, list[Any]]:
     """Return epoch, region and counts of the last evaluation, for each case and region."""
-    counts = ("true_positive", "false_positive", "false_negative")
-    kinds: dict[str, Callable[[str], Any]] = {"epoch": int, "case": str, "region": str}
-    table = read_table(folder / "cases.csv", {**kinds, **dict.fromkeys(counts, float)})
+    table = read_table(folder / "cases.csv", CASES)
     last = max(table["epoch"], default=0)
     keep = [at for at, epoch in enumerate(table["epoch"]) if epoch == last]
     return {name: [column[at] for at in keep] for name, column in table.items()}
@@ -27,8 +31,7 @@ def read_cases(folder: Path) -> dict[str, list[Any]]:
 def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
     """Return steps, seconds of training and mean Dice of every epoch; NaN without evaluation."""
     dice = [f"dice_{region}" for region in regions]
-    kinds: dict[str, Callable[[str], float]] = {"steps": int, "training_seconds": float}
-    table = read_table(folder / "epochs.csv", kinds | dict.fromkeys(dice, _number))
+    table = read_table(folder / "epochs.csv", EPOCHS | dict.fromkeys(dice, _number))
     scores = zip(*(table[name] for name in dice), strict=True) if dice else ()
     return {
         "steps": table["steps"] if dice else [],
@@ -38,17 +41,30 @@ def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
 
 
 def read_table(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> dict[str, list[Any]]:
-    """Return columns of a CSV file up to the first torn row; empty columns without a file."""
+    """Return columns of a CSV file up to the first wrong row; empty columns without a file.
+
+    `table_faults` says which row that is.
+    """
     columns: dict[str, list[Any]] = {name: [] for name in kinds}
-    for row in read_rows(path):
-        try:
-            values = {name: kind(row[name]) for name, kind in kinds.items()}
-        except (KeyError, TypeError, ValueError):
-            break
-        for name, value in values.items():
-            columns[name].append(value)
+    with contextlib.suppress(RecordError):
+        for row in typed_rows(path, kinds):
+            for name, value in row.items():
+                columns[name].append(value)
     return columns
 
 
+def table_faults(folder: Path) -> list[str]:
+    """Return what is wrong in the tables of a run: file, line and column of the first wrong row."""
+    faults = []
+    for name, kinds in {"steps.csv": STEPS, "epochs.csv": EPOCHS, "cases.csv": CASES}.items():
+        try:
+            for _ in typed_rows(folder / name, kinds):
+                pass
+        except RecordError as error:
+            faults.append(error.row)
+    return faults
+
+
 def _number(text: str) -> float:
-    return float(text) if text else math.nan
+    value = number_or_none(text)
+    return math.nan if value is None else value

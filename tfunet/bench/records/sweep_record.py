@@ -1,16 +1,29 @@
 """Reads the records of a sweep, or of single runs, into typed objects. Never writes."""
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
 
 from tfunet import exit_codes
 from tfunet.bench.records.trial_result import Result, check_result, parse_result
-from tfunet.config.run import RunConfig, from_json, upgraded
+from tfunet.config.run import RunConfig, config_of_record
+from tfunet.files.typed import (
+    Amount,
+    Count,
+    FieldError,
+    Name,
+    Positive,
+    RecordError,
+    check_fields,
+    read_json,
+    shown_path,
+)
 from tfunet.record import RunFolder
 
+T = TypeVar("T")
 State = Literal["done", "failed", "hopeless", "interrupted", "profiled", "running", "waiting"]
 # States of a trial that has its result, and is not run again.
 FINISHED = ("done", "profiled")
@@ -18,6 +31,26 @@ FINISHED = ("done", "profiled")
 HOPELESS = "hopeless.json"
 # Exit codes of runs that a user ended: these are no failures of the trial.
 ENDED_BY_USER = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
+# What is in the files, by key.
+PLAN = {
+    "study": Annotated[str, msgspec.Meta(min_length=1)],
+    "base": dict[str, Any],
+    "trials": list[Any],
+    "working_folder": str,
+}
+PLANNED_TRIAL = {
+    "id": Name,
+    "cell": Count,
+    "repeat": Positive,
+    "scaling": Literal["strong", "weak"],
+    "settings": dict[str, Any],
+    "changes": dict[str, Any],
+}
+SKIPPED = {"settings": dict[str, Any], "reason": str}
+MEASUREMENT = {"when": str, "median_seconds": Amount, "spread": Amount, "cores": Count | None}
+ExitCode = Annotated[int, msgspec.Meta(ge=1, le=255)]
+FAILURE = {"reason": str, "exit_code": ExitCode | None}
+Table = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +65,8 @@ class TrialRecord:
         result: None unless done: times of failed trials are not used.
         environment: env.json with dotted keys: "versions.tensorflow" to "2.16.2".
         job: Number of its SLURM job while it is queued or runs; not in its files.
+        is_readable: Whether its settings could be read; if not, `config` holds the defaults.
+        faults: What is wrong in files that its numbers do not need.
     """
 
     id: str
@@ -47,17 +82,28 @@ class TrialRecord:
     result: Result | None = None
     environment: Mapping[str, Any]
     job: str = ""
+    is_readable: bool = True
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRecord:
-    """The trials of a folder in the order in which they run, skipped cells, and noise."""
+    """The trials of a folder in the order in which they run, skipped cells, and noise.
+
+    `faults` are sentences on what could not be read, beside trials, which say it themselves.
+    """
 
     name: str
     folder: Path
     trials: tuple[TrialRecord, ...]
     skipped: tuple[Mapping[str, Any], ...] = ()
     noise: tuple[Mapping[str, Any], ...] = ()
+    faults: tuple[str, ...] = ()
+
+    @property
+    def readable(self) -> tuple[TrialRecord, ...]:
+        """The trials whose settings are known."""
+        return tuple(trial for trial in self.trials if trial.is_readable)
 
 
 def read_sweep(folder: str | Path) -> SweepRecord:
@@ -67,46 +113,73 @@ def read_sweep(folder: str | Path) -> SweepRecord:
         raise ValueError(f"There is no folder {str(folder)!r}.")
     if (root / "plan.json").is_file():
         return _planned(root)
-    runs = [root] if (root / "config.json").is_file() else sorted(root.glob("*/"))
-    trials = [_lone_run(run) for run in runs if (run / "config.json").is_file()]
+    runs = [root] if _has_config(root) else sorted(root.glob("*/"))
+    trials = [_lone_run(run) for run in runs if _has_config(run)]
     if not trials:
         raise ValueError(
             f"{str(folder)!r} is not the folder of a sweep (no plan.json), and holds no runs. "
             "To make one: tfunet sweep run STUDY.toml"
         )
-    return SweepRecord(name=root.resolve().name, folder=root, trials=_number_cells(trials))
+    return SweepRecord(
+        name=shown_path(root.resolve().name),
+        folder=root,
+        trials=_number_cells(trials),
+        faults=_faults_of(trials),
+    )
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
     """Return plan.json of a sweep's folder; raise ValueError if it cannot be used."""
     path = folder / "plan.json"
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        # Check the keys that all readers rely on.
-        [(trial["id"], trial["cell"], trial["changes"]) for trial in table["trials"]], table["base"]
-    except FileNotFoundError as error:
-        raise ValueError(f"{folder} is not the folder of a sweep: it has no plan.json.") from error
-    except (ValueError, KeyError, TypeError) as error:
+        table = read_json(path, Table)
+        if table is None:
+            raise ValueError(f"{folder} is not the folder of a sweep: it has no plan.json.")
+        check_fields(table, PLAN)
+        if missing := [key for key in ("base", "trials") if key not in table]:
+            raise FieldError(f"it has no {missing[0]}")
+    except (RecordError, FieldError) as error:
+        fault = error.fault if isinstance(error, RecordError) else error
         raise ValueError(
-            f"{path} cannot be read ({error!r}). Run the sweep again with its study: this writes "
+            f"{path} cannot be read ({fault}). Run the sweep again with its study: this writes "
             "plan.json anew and keeps the finished trials."
         ) from error
-    return dict(table)
+    return table
 
 
 def planned_config(base: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration of a trial of plan.json."""
-    values = upgraded({**base, **changes})
-    for key, value in values.items():
-        if isinstance(value, list):
-            values[key] = tuple(value)
-    try:
-        return RunConfig(**values)
-    except TypeError as error:
+    """Return the configuration of a trial of plan.json; raise FieldError for a wrong one."""
+    return config_of_record({**base, **changes})
+
+
+def planned_trials(root: Path, table: Mapping[str, Any]) -> list[TrialRecord]:
+    """Return the trials of plan.json, waiting; those that cannot be read are failed.
+
+    Raises ValueError if none can be read.
+    """
+    trials: list[TrialRecord] = []
+    names: set[str] = set()
+    for number, planned in enumerate(table["trials"]):
+        name = field = f"trials[{number}]"
+        try:
+            check_fields(planned, {"id": Name}, field)
+            if planned.get("id") in names:
+                raise FieldError(f"{field}.id: an earlier trial is called {planned['id']!r} too")
+            name = planned.get("id", name)
+            check_fields(planned, PLANNED_TRIAL, field)
+            if missing := [key for key in ("id", "cell", "changes") if key not in planned]:
+                raise FieldError(f"{field} has no {missing[0]}")
+            trials.append(_planned_trial(root, table, planned))
+        except ValueError as error:
+            trials.append(_unreadable(root / "plan.json", name, number, error))
+        names.add(name)
+    if trials and not any(trial.is_readable for trial in trials):
         raise ValueError(
-            f"plan.json was written by another version of tfunet ({error}). Use that version, or "
-            "run the study in another folder."
-        ) from error
+            f"{root / 'plan.json'} cannot be read ({trials[0].reason}). Run the sweep again with "
+            "its study: this writes plan.json anew and keeps the finished trials. A plan of "
+            "another version of tfunet needs that version, or another folder."
+        )
+    return trials
 
 
 def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
@@ -114,15 +187,16 @@ def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
     read = _read_end(trial)
     if is_running and read.state not in FINISHED:
         read = replace(trial, state="running")
-    return replace(read, environment=flatten(_json(trial.folder / "env.json") or {}))
+    faults: list[str] = []
+    environment = _table(trial.folder / "env.json", faults, trial.id)
+    return replace(read, environment=flatten(environment), faults=tuple(faults))
 
 
 def planned_trial(root: Path, name: str) -> TrialRecord:
     """Return a trial of a sweep from its files; raise ValueError if the plan does not have it."""
-    table = read_plan(root)
-    for trial in table["trials"]:
-        if trial["id"] == name:
-            return read_trial(_planned_trial(root, table, trial))
+    for trial in planned_trials(root, read_plan(root)):
+        if trial.id == name and trial.is_readable:
+            return read_trial(trial)
     raise ValueError(f"The sweep in {root} has no trial {name!r}.")
 
 
@@ -139,19 +213,59 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _planned(root: Path) -> SweepRecord:
     table = read_plan(root)
-    running = (
-        (_json(root / "running.json") or {}).get("trial") if RunFolder(root).is_locked() else None
-    )
+    faults: list[str] = []
+    is_locked = RunFolder(root).is_locked()
+    running = _table(root / "running.json", faults).get("trial") if is_locked else None
     trials = [
-        read_trial(_planned_trial(root, table, trial), is_running=trial["id"] == running)
-        for trial in table["trials"]
+        read_trial(trial, is_running=trial.id == running) if trial.is_readable else trial
+        for trial in planned_trials(root, table)
     ]
+    noise = _table(root / "noise.json", faults).get("measurements", [])
     return SweepRecord(
-        name=table.get("study", root.name),
+        name=shown_path(table.get("study", root.resolve().name)),
         folder=root,
         trials=tuple(trials),
-        skipped=tuple(table.get("skipped", ())),
-        noise=tuple((_json(root / "noise.json") or {}).get("measurements", ())),
+        skipped=_tables(table.get("skipped", []), SKIPPED, "plan.json", "skipped", faults),
+        noise=_tables(noise, MEASUREMENT, "noise.json", "measurements", faults),
+        faults=(*faults, *_faults_of(trials)),
+    )
+
+
+def _tables(
+    value: Any, kinds: Mapping[str, Any], name: str, field: str, faults: list[str]
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the tables of a list that have these types; say of the others what is wrong."""
+    if not isinstance(value, list):
+        faults.append(f"{name} cannot be used: {field}: expected a list, got {value!r:.40}")
+        return ()
+    tables = []
+    for number, table in enumerate(value):
+        try:
+            check_fields(table, kinds, f"{field}[{number}]")
+            tables.append(table)
+        except FieldError as error:
+            faults.append(f"{name} cannot be used: {error}")
+    return tuple(tables)
+
+
+def _faults_of(trials: Iterable[TrialRecord]) -> tuple[str, ...]:
+    return tuple(fault for trial in trials for fault in trial.faults)
+
+
+def _unreadable(path: Path, name: str, number: int, fault: object) -> TrialRecord:
+    """Return the failed row of a trial whose settings cannot be read."""
+    return TrialRecord(
+        id=name,
+        folder=path.with_name(name),
+        cell=-1 - number,
+        repeat=1,
+        scaling="weak",
+        settings={},
+        config=RunConfig(),
+        state="failed",
+        reason=f"{path.name} cannot be used: {fault}",
+        environment={},
+        is_readable=False,
     )
 
 
@@ -168,14 +282,21 @@ def _planned_trial(root: Path, table: Mapping[str, Any], planned: Mapping[str, A
     )
 
 
+def _has_config(folder: Path) -> bool:
+    path = folder / "config.json"
+    return path.is_symlink() or path.exists()
+
+
 def _lone_run(folder: Path) -> TrialRecord:
+    name = shown_path(folder.resolve().name)
     try:
-        config = from_json((folder / "config.json").read_text(encoding="utf-8"))
-        fault = ""
-    except (ValueError, TypeError, AttributeError) as error:
-        config, fault = RunConfig(), f"config.json cannot be read: {error}"
+        config = RunFolder(folder).read_config()
+    except RecordError as error:
+        return replace(_unreadable(error.path, name, 0, error.fault), folder=folder)
+    if config is None:
+        return replace(_unreadable(folder / "config.json", name, 0, "it is gone"), folder=folder)
     trial = TrialRecord(
-        id=folder.resolve().name,
+        id=name,
         folder=folder,
         cell=0,
         repeat=1,
@@ -184,19 +305,21 @@ def _lone_run(folder: Path) -> TrialRecord:
         config=config,
         environment={},
     )
-    return replace(trial, state="failed", reason=fault) if fault else read_trial(trial)
+    return read_trial(trial)
 
 
 def _number_cells(trials: list[TrialRecord]) -> tuple[TrialRecord, ...]:
     """Put runs that differ only in the seed into one cell, and number its repeats."""
-    global_batches = {trial.config.global_batch for trial in trials}
-    counts = {trial.config.num_replicas for trial in trials}
+    readable = [trial for trial in trials if trial.is_readable]
+    global_batches = {trial.config.global_batch for trial in readable}
+    counts = {trial.config.num_replicas for trial in readable}
     scaling = "strong" if len(counts) > 1 and len(global_batches) == 1 else "weak"
     cells: dict[str, int] = {}
     repeats: dict[str, int] = {}
     numbered = []
     for trial in trials:
-        key = repr(replace(trial.config, seed=0))
+        # What cannot be read is in no cell with others.
+        key = repr(replace(trial.config, seed=0)) if trial.is_readable else trial.id
         cells.setdefault(key, len(cells))
         repeats[key] = repeats.get(key, 0) + 1
         numbered.append(replace(trial, cell=cells[key], repeat=repeats[key], scaling=scaling))
@@ -206,32 +329,31 @@ def _number_cells(trials: list[TrialRecord]) -> tuple[TrialRecord, ...]:
 def _read_end(trial: TrialRecord) -> TrialRecord:
     """Return the trial with how it ended."""
     folder = trial.folder
-    text = _text(folder / "result.json")
-    if text is not None:
-        return _read_result(trial, text)
-    failure = _json(folder / "failure.json")
-    if failure is not None:
-        code = failure.get("exit_code")
-        return replace(
-            trial,
-            state="interrupted" if code in ENDED_BY_USER else "failed",
-            reason=str(failure.get("reason", "no reason was recorded")),
-            exit_code=code if isinstance(code, int) else None,
-        )
-    if (folder / "failure.json").exists():
-        return replace(trial, state="failed", reason="failure.json cannot be read")
-    if (given_up := _json(folder / HOPELESS)) is not None:
-        return replace(trial, state="hopeless", reason=str(given_up.get("reason", "")))
+    try:
+        if (result := _read(folder / "result.json", parse_result)) is not None:
+            return _with_result(trial, result)
+        if (failure := _read(folder / "failure.json", _of_kinds(FAILURE))) is not None:
+            code = failure.get("exit_code")
+            return replace(
+                trial,
+                state="interrupted" if code in ENDED_BY_USER else "failed",
+                reason=failure.get("reason", "no reason was recorded"),
+                exit_code=code,
+            )
+        given_up = _read(folder / HOPELESS, _of_kinds({"reason": str}))
+    except RecordError as error:
+        return replace(trial, state="failed", reason=error.row)
+    if given_up is not None:
+        return replace(trial, state="hopeless", reason=given_up.get("reason", ""))
     if (folder / "config.toml").exists() or (folder / "config.json").exists():
         return replace(trial, state="interrupted", reason="never finished")
     return trial
 
 
-def _read_result(trial: TrialRecord, text: str) -> TrialRecord:
+def _with_result(trial: TrialRecord, result: Result) -> TrialRecord:
     try:
-        result = parse_result(json.loads(text))
         check_result(result, trial.config)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except FieldError as error:
         return replace(trial, state="failed", reason=f"result.json cannot be used: {error}")
     wrong = [name for name, passed in result.checks.items() if passed is not True]
     if wrong or not result.checks:
@@ -247,17 +369,27 @@ def _read_result(trial: TrialRecord, text: str) -> TrialRecord:
     return replace(trial, state="done", result=result)
 
 
-def _text(path: Path) -> str | None:
+def _read(path: Path, parse: Callable[[Table], T]) -> T | None:
+    """Return what `parse` makes of a JSON table; None if it is missing. Raises RecordError."""
+    table = read_json(path, Table)
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        return None if table is None else parse(table)
+    except FieldError as error:
+        raise RecordError(path, error) from error
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    """Return a JSON table; None if the file is missing or cannot be read."""
+def _of_kinds(kinds: Mapping[str, Any]) -> Callable[[Table], Table]:
+    def parse(table: Table) -> Table:
+        check_fields(table, kinds)
+        return table
+
+    return parse
+
+
+def _table(path: Path, faults: list[str], place: str = "") -> Table:
+    """Return a JSON table; an empty one, after a word in `faults`, if it cannot be used."""
     try:
-        table = json.loads(_text(path) or "")
-    except ValueError:
-        return None
-    return table if isinstance(table, dict) else None
+        return read_json(path, Table) or {}
+    except RecordError as error:
+        faults.append(f"{place}: {error.row}" if place else error.row)
+        return {}

@@ -1,12 +1,14 @@
 """The numbers of a finished run, read from result.json."""
 
-import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
 
 from tfunet.config.run import SCHEMA_VERSION, RunConfig
+from tfunet.files.typed import MOST, Amount, Count, FieldError, Finite, Positive, check_fields
 
 READ_APART = (
     *("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "checks"),
@@ -14,6 +16,21 @@ READ_APART = (
     *("real_seconds", "synthetic_seconds", "slowest_alone_seconds", "fastest_alone_seconds"),
     "average_seconds",
 )
+# Slower or faster than this is no machine, and overflows what is computed from it.
+LEAST = 1 / MOST
+Seconds = Annotated[list[Amount], msgspec.Meta(min_length=1)]
+# Fields of result.json from which several of Result are computed.
+KINDS_APART = {
+    "synthetic_pairs_seconds": list[tuple[Amount, Amount]] | None,
+    "alone_seconds": list[Seconds] | None,
+    "average_seconds": list[Amount] | None,
+    "peak_resident_bytes": list[Count | None] | None,
+    "peak_device_bytes": list[Count | None] | None,
+    "dice": dict[str, Finite] | None,
+    "iou": dict[str, Finite] | None,
+    "checks": dict[str, Any] | None,
+    "replicas_from_step": list[tuple[Count, Positive]] | None,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,16 +39,16 @@ class Result:
 
     images_per_second: float
     num_replicas: int
-    process_count: int | None
-    parameters: int | None
-    steps: int | None
-    start_seconds: float | None
-    first_step_seconds: float | None
-    median_step_seconds: float | None
-    training_seconds: float | None
-    evaluation_seconds: float | None
-    saving_seconds: float | None
-    elapsed_seconds: float | None
+    process_count: Count | None
+    parameters: Count | None
+    steps: Count | None
+    start_seconds: Amount | None
+    first_step_seconds: Amount | None
+    median_step_seconds: Amount | None
+    training_seconds: Amount | None
+    evaluation_seconds: Amount | None
+    saving_seconds: Amount | None
+    elapsed_seconds: Amount | None
     peak_resident_bytes: tuple[int, ...]
     peak_device_bytes: tuple[int, ...]
     loss: float | None
@@ -42,9 +59,9 @@ class Result:
     weights_hash: str | None
     checks: Mapping[str, bool]
     # First steps that do not count for the speed; None in older records.
-    warm_up_steps: int | None = None
+    warm_up_steps: Count | None = None
     # Time of a step with data in memory / time of a step; None in older records.
-    synthetic_share: float | None = None
+    synthetic_share: Amount | None = None
     # Medians of both times. With time_parts also: the step without averaging gradients, on the
     # slowest and on the fastest process; the averaging alone; and the bytes that it averages.
     real_seconds: float | None = None
@@ -52,11 +69,11 @@ class Result:
     slowest_alone_seconds: float | None = None
     fastest_alone_seconds: float | None = None
     average_seconds: float | None = None
-    gradient_bytes: int | None = None
+    gradient_bytes: Count | None = None
     # Energy of the training loop, from so many CPU packages and GPUs of all hosts.
-    energy_joules: float | None = None
-    energy_packages: float | None = None
-    energy_gpus: float | None = None
+    energy_joules: Amount | None = None
+    energy_packages: Amount | None = None
+    energy_gpus: Amount | None = None
     # (first step, replicas) of each part of the run; empty in older records.
     replicas_from_step: tuple[tuple[int, int], ...] = ()
 
@@ -67,18 +84,20 @@ class Result:
 
 
 def parse_result(table: Mapping[str, Any]) -> Result:
-    """Return result.json as a Result; raise ValueError if its speed cannot be used."""
+    """Return result.json as a Result; raise FieldError if it cannot be used."""
     if table.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(
+        raise FieldError(
             f"its schema_version is {table.get('schema_version')!r}, and this tfunet reads "
             f"{SCHEMA_VERSION}"
         )
     if table.get("images_per_second") is None:
-        raise ValueError("no steady step was measured; train for more steps")
+        raise FieldError("no steady step was measured; train for more steps")
     for name in ("images_per_second", "num_replicas"):
         value = table.get(name)
-        if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-            raise ValueError(f"{name} must be a positive number, got {value!r}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is None or not is_number or not LEAST < value < MOST:
+            raise FieldError(f"{name} must be a positive number, got {value!r}")
+    check_fields(table, {**get_type_hints(Result, include_extras=True), **KINDS_APART})
     plain: dict[str, Any] = {
         name: table.get(name) for name in Result.__dataclass_fields__ if name not in READ_APART
     }
@@ -104,9 +123,9 @@ def parse_result(table: Mapping[str, Any]) -> Result:
 
 
 def check_result(result: Result, config: RunConfig) -> None:
-    """Raise ValueError if the result belongs to another number of replicas."""
+    """Raise FieldError if the result belongs to another number of replicas."""
     if result.num_replicas != config.num_replicas:
-        raise ValueError(
+        raise FieldError(
             f"it belongs to a run with num_replicas={result.num_replicas}, but the plan has "
             f"{config.num_replicas}"
         )

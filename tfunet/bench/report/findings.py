@@ -39,6 +39,7 @@ def doubts(summary: Summary) -> list[str]:
     """Return sentences on what weakens the findings."""
     return [
         *_missing_trials(summary),
+        *(f"A file of the records is wrong. {fault}." for fault in summary.sweep.faults),
         *_stopped(summary),
         *_warm_up(summary),
         *_environment(summary),

@@ -40,6 +40,8 @@ RC = {
     "grid.linewidth": 0.7,
     "legend.frameon": False,
     "legend.fontsize": 9,
+    # A name may hold dollar signs.
+    "text.parse_math": False,
     # Text stays text: it can be searched, copied and read aloud.
     "svg.fonttype": "none",
 }

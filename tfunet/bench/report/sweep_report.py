@@ -2,14 +2,20 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tfunet.bench.analysis.dice_target import DiceTarget, read_dice_target
-from tfunet.bench.analysis.swapping import BudgetComparison, budget_facts, compare_budgets
+from tfunet.bench.analysis.swapping import (
+    BudgetComparison,
+    budget_facts,
+    compare_budgets,
+    swap_fault,
+)
 from tfunet.bench.analysis.sweep_summary import Family, Summary, summarise
+from tfunet.bench.records.run_tables import table_faults
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.findings import doubts, findings
 from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
@@ -67,7 +73,7 @@ def write_report(
     `target_dice` is the Dice whose cost is reported; by default the highest that all trials
     reached. Raises ValueError without records, or if matplotlib or jinja2 is missing.
     """
-    summary = summarise(read_sweep(folder))
+    summary = _summary(folder)
     render, plots = _needs()
     targets = _read_targets(summary, target_dice)
     target = Path(out) if out is not None else Path(folder) / "report"
@@ -88,16 +94,21 @@ def write_report(
         trials=target / "trials.csv",
         figures=tuple(figures / f"{drawing.name}.svg" for drawing in drawings),
     )
-    write_atomic(report.cells, csv_text(_cells(targets)))
-    write_atomic(report.trials, csv_text([trial_facts(trial) for trial in summary.sweep.trials]))
-    write_atomic(report.markdown, render("report.md.j2", values))
-    write_atomic(report.html, render("report.html.j2", values))
+    texts = {
+        report.cells: csv_text(_cells(targets)),
+        report.trials: csv_text([trial_facts(trial) for trial in summary.sweep.trials]),
+        report.markdown: render("report.md.j2", values),
+        report.html: render("report.html.j2", values),
+    }
+    for path, text in texts.items():
+        # The names of folders may have bytes that are not UTF-8.
+        write_atomic(path, text.encode(errors="backslashreplace"))
     return report
 
 
 def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     """Return the summary of a sweep for a terminal: tables, findings and doubts."""
-    summary = summarise(read_sweep(folder))
+    summary = _summary(folder)
     blocks = []
     for family, target in _read_targets(summary, target_dice):
         blocks.append("\n".join([family_heading(family), *plain_text(summary_rows(family))]))
@@ -122,7 +133,7 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
 
 def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[str, Any]:
     """Return the summary of a sweep with unrounded numbers, for JSON."""
-    summary = summarise(read_sweep(folder))
+    summary = _summary(folder)
     return {
         "schema_version": SUMMARY_VERSION,
         "study": summary.sweep.name,
@@ -138,6 +149,19 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
         "findings": findings(summary),
         "doubts": doubts(summary),
     }
+
+
+def _summary(folder: str | Path) -> Summary:
+    """Return the summary of a sweep, with what is wrong in the files of its finished trials."""
+    sweep = read_sweep(folder)
+    faults = [
+        f"{trial.id}: {fault}"
+        for trial in sweep.trials
+        if trial.result is not None
+        for fault in (*table_faults(trial.folder), swap_fault(trial))
+        if fault
+    ]
+    return summarise(replace(sweep, faults=(*sweep.faults, *faults)))
 
 
 def _compare_budgets(summary: Summary) -> tuple[tuple[BudgetComparison, ...], str]:

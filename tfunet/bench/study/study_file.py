@@ -1,7 +1,6 @@
 """Reads a study file: base settings, what is varied, repeats, and which cells to skip."""
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from tfunet.config.run import RunConfig
 from tfunet.config.trust import check_own, programs
 from tfunet.data.description_file import described
 from tfunet.files.printable import is_printable
+from tfunet.files.typed import parse_toml
 
 MOST_TRIALS = 100_000
 TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip", "hopeless", "slurm")
@@ -84,8 +84,8 @@ def read_study(path: str | Path) -> Study:
         raise ValueError(f"There is no study {str(path)!r}.")
     try:
         text = Path(path).read_text(encoding="utf-8")
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = parse_toml(text)
+    except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
     table.setdefault("name", Path(path).stem)
     study = replace(study_from_dict(table), text=text)

@@ -4,7 +4,9 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_type_hints
+
+from tfunet.files.typed import Amount, Count, check_known_fields
 
 Decision = Literal["keep", "recompute", "swap"]
 # What may be done with a tensor beside keeping it.
@@ -55,10 +57,10 @@ class StepSection:
     from_outputs: Sequence[str] = ()
     detours: Sequence[tuple[str, str, str]] = ()
     split: Sequence[str] = ()
-    slab_rows: Mapping[str, int] = field(default_factory=dict)
+    slab_rows: Mapping[str, Count] = field(default_factory=dict)
     on_disk: Sequence[str] = ()
     compression: str | None = None
-    compressed_bytes: Mapping[str, int] = field(default_factory=dict)
+    compressed_bytes: Mapping[str, Count] = field(default_factory=dict)
 
     @property
     def gives_up(self) -> bool:
@@ -81,10 +83,10 @@ class DeviceSection:
             the place of each tensor depends on it.
     """
 
-    budget_bytes: int = 0
-    peak_bytes: int = 0
-    unlimited_peak_bytes: int = 0
-    finds_room: float = 1.0
+    budget_bytes: Count = 0
+    peak_bytes: Count = 0
+    unlimited_peak_bytes: Count = 0
+    finds_room: Amount = 1.0
     is_placed: bool = False
 
 
@@ -98,11 +100,11 @@ class DiagnosisSection:
         obstacles: If the budget is not met: the ops that alone need more, with their bytes.
     """
 
-    floor_bytes: int = 0
+    floor_bytes: Count = 0
     floor_op: str = ""
     peak_op: str = ""
-    peak_tensors: Mapping[str, int] = field(default_factory=dict)
-    obstacles: Mapping[str, int] = field(default_factory=dict)
+    peak_tensors: Mapping[str, Count] = field(default_factory=dict)
+    obstacles: Mapping[str, Count] = field(default_factory=dict)
     advice: Sequence[str] = ()
 
 
@@ -121,14 +123,14 @@ class HostSection:
         wanted_peak_bytes: See `wanted_host_bytes`.
     """
 
-    host_bytes: int = 0
-    disk_bytes: int = 0
-    out_bytes: int = 0
-    in_bytes: int = 0
-    host_budget_bytes: int | None = None
-    disk_budget_bytes: int | None = 0
-    wanted_host_bytes: int = 0
-    wanted_peak_bytes: int = 0
+    host_bytes: Count = 0
+    disk_bytes: Count = 0
+    out_bytes: Count = 0
+    in_bytes: Count = 0
+    host_budget_bytes: Count | None = None
+    disk_budget_bytes: Count | None = 0
+    wanted_host_bytes: Count = 0
+    wanted_peak_bytes: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,11 +143,11 @@ class TimeSection:
         exposed_seconds: The part in which the step waits for copies.
     """
 
-    step_seconds: float = 0.0
-    unlimited_step_seconds: float = 0.0
-    repeat_seconds: float = 0.0
-    copy_seconds: float = 0.0
-    exposed_seconds: float = 0.0
+    step_seconds: Amount = 0.0
+    unlimited_step_seconds: Amount = 0.0
+    repeat_seconds: Amount = 0.0
+    copy_seconds: Amount = 0.0
+    exposed_seconds: Amount = 0.0
 
     @property
     def hidden_seconds(self) -> float:
@@ -160,9 +162,9 @@ class PictureSection:
     tensors in `decisions` and `split`.
     """
 
-    curve: Sequence[Sequence[float]] = ()
-    unlimited_curve: Sequence[Sequence[float]] = ()
-    tensor_bytes: Mapping[str, int] = field(default_factory=dict)
+    curve: Sequence[tuple[Amount, Amount]] = ()
+    unlimited_curve: Sequence[tuple[Amount, Amount]] = ()
+    tensor_bytes: Mapping[str, Count] = field(default_factory=dict)
 
 
 # Fields are in the order of the bases from the last to the first, and so are the keys of swap.json.
@@ -181,7 +183,8 @@ class Plan(PictureSection, TimeSection, HostSection, DiagnosisSection, DeviceSec
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
-        """Return the plan of a table as `swap.json` holds it."""
+        """Return the plan of a table as `swap.json` holds it; raise FieldError for a wrong one."""
+        check_known_fields(table, get_type_hints(cls, include_extras=True))
         # Plans of earlier versions lack these two, and have no split tensors.
         sizes = table.get("tensor_bytes", {})
         decisions = table.get("decisions", {}).items()

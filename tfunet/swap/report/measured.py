@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
+from tfunet.files.typed import Amount, Count, Positive, check_known_fields
 from tfunet.swap.plan.diagnosis import largest
 
 if TYPE_CHECKING:
@@ -31,18 +32,19 @@ class Measured:
             the allocator of a CPU.
     """
 
-    step_seconds: float | None = None
-    peak_bytes: int | None = None
+    step_seconds: Amount | None = None
+    peak_bytes: Count | None = None
     why_not: str = ""
-    curve: Sequence[Sequence[float]] = ()
+    curve: Sequence[tuple[Amount, Amount]] = ()
     peak_op: str = ""
-    peak_tensors: Mapping[str, int] = field(default_factory=dict)
-    num_replicas: int = 1
+    peak_tensors: Mapping[str, Count] = field(default_factory=dict)
+    num_replicas: Positive = 1
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Measured:
-        """Return what a table of `swap.json` holds."""
-        return cls(**{**table, "curve": tuple(tuple(point) for point in table.get("curve", ()))})
+        """Return what a table of `swap.json` holds; raise FieldError for a wrong one."""
+        check_known_fields(table, get_type_hints(cls, include_extras=True))
+        return cls(**{**table, "curve": tuple(map(tuple, table.get("curve", ())))})
 
 
 def account(allocations: Sequence[Allocation]) -> Measured:

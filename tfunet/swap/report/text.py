@@ -1,10 +1,11 @@
 """What a plan does, in words. Imports no TensorFlow."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tfunet.config.amount import MIB
+from tfunet.files.typed import FieldError, RecordError, check_fields, read_json
 from tfunet.swap.plan.diagnosis import ALWAYS, SPLITTING
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.measured import NOT_TOLD, Measured
@@ -32,18 +33,20 @@ def read_measured(path: Path) -> Measured | None:
 def _read(path: Path) -> tuple[list[Plan], Measured | None]:
     file = path / "swap.json" if path.is_dir() else path
     try:
-        table = json.loads(file.read_text(encoding="utf-8"))
+        table = read_json(file, dict[str, Any])
+        if table is None:
+            raise ValueError(
+                f"There is no {file}. A run with --swap writes it, and so does `tfunet swap plan "
+                "--save`."
+            )
+        check_fields(table, {"plans": list[dict[str, Any]]})
         plans = [Plan.from_table(row) for row in table.get("plans", [table])]
         measured = None
         if "plans" in table:
             measured = Measured.from_table(table.get("measured", {"why_not": NOT_TOLD}))
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"There is no {file}. A run with --swap writes it, and so does `tfunet swap plan "
-            "--save`."
-        ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{file} holds no plan of this version of tfunet: {error}.") from error
+    except (RecordError, FieldError) as error:
+        fault = error.fault if isinstance(error, RecordError) else error
+        raise ValueError(f"{file} holds no plan of this version of tfunet: {fault}.") from error
     if not plans:
         raise ValueError(f"{file} holds no plan: the run ended before its first step.")
     return plans, measured
