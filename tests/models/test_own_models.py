@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tifffile
-from tfunet.single import SingleDevice
+from tfunet.single_device import SingleDevice
 
 from tfunet.arguments import check_names
 from tfunet.backend import Launch
