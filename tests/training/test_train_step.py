@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tfunet.single import SingleDevice
+from tfunet.single_device import SingleDevice
 
 from tfunet.backend import Launch
 from tfunet.learning.averaging import Averaging
