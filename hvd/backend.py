@@ -4,10 +4,11 @@ Horovod's own Keras layer is not used: with Keras 3 it does not synchronise, and
 """
 
 import contextlib
+import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, final
@@ -83,6 +84,8 @@ class HorovodBackend:
             "HOROVOD_CYCLE_TIME": str(cycle_time_ms),
         }
         self._rendezvous: Rendezvous | None = None
+        # How many exchanges were traced: all processes trace the same ones, in one order.
+        self._exchanges = 0
 
     def start(self) -> Topology:
         launch = self._launch
@@ -148,6 +151,32 @@ class HorovodBackend:
         return list(
             horovod.grouped_allreduce(list(gradients), op=self._op, compression=self._compression)
         )
+
+    def exchange(
+        self,
+        sent: Mapping[int, tf.Tensor],
+        received: Mapping[int, Sequence[int]],
+        dtype: tf.DType,
+    ) -> dict[int, tf.Tensor]:
+        # One operation for all pairs of processes. Horovod pairs operations by name.
+        self._exchanges += 1
+        count = self._launch.num_replicas
+        sizes = [sent[other].shape.num_elements() if other in sent else 0 for other in range(count)]
+        flat = [tf.reshape(value, [-1]) for _, value in sorted(sent.items())]
+        came, _ = horovod.alltoall(
+            tf.concat(flat, 0) if flat else tf.zeros([0], dtype),
+            splits=tf.constant(sizes, tf.int32),
+            name=f"tfunet.exchange.{self._exchanges}",
+        )
+        shapes = sorted(received.items())
+        lengths = [math.prod(shape) for _, shape in shapes]
+        # A check has a state: with it TensorFlow keeps the operation where nothing is received.
+        tf.debugging.assert_equal(tf.size(came), sum(lengths))
+        parts = tf.split(came, lengths) if lengths else []
+        return {
+            other: tf.reshape(part, shape)
+            for (other, shape), part in zip(shapes, parts, strict=True)
+        }
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         return horovod.allreduce(tf.constant(values), op=horovod.Sum, name="tfunet.sum").numpy()

@@ -1,16 +1,23 @@
 """One or more replicas in each of many processes, over MultiWorkerMirroredStrategy."""
 
 import json
+import math
 import os
 import signal
 import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import collective_ops
 
 from tf_native import replicas
 from tfunet.backend import Launch, Topology
+
+# Keys of the pairs of devices that exchange tensors; TensorFlow counts its own from 1.
+FIRST_PAIR_KEY = 1_000_000
 
 
 def tf_config(launch: Launch) -> str:
@@ -38,6 +45,8 @@ class MultiWorkerBackend(replicas.StrategyBackend):
 
     def __init__(self, launch: Launch, collective: str = "auto", bytes_per_pack: int = 0) -> None:
         super().__init__(launch, replicas.communication_options(collective, bytes_per_pack))
+        # How often each replica has traced an exchange: all trace the same ones, in one order.
+        self._exchanges: Counter[int] = Counter()
 
     def start(self) -> Topology:
         devices = replicas.take_devices(self._launch)
@@ -60,6 +69,33 @@ class MultiWorkerBackend(replicas.StrategyBackend):
             num_replicas=self._launch.num_replicas,
             local_replicas=self._launch.local_replicas,
         )
+
+    def exchange(
+        self,
+        sent: Mapping[int, tf.Tensor],
+        received: Mapping[int, Sequence[int]],
+        dtype: tf.DType,
+    ) -> dict[int, tf.Tensor]:
+        me = replicas.own_index()
+        self._exchanges[me] += 1
+        # Each pair gathers what goes both ways, filled up to one length. Broadcasts in both
+        # directions would send no more than is needed, and never end (seen with 2.16).
+        came = {}
+        for other in sorted({*sent, *received}):
+            given = tf.reshape(sent[other], [-1]) if other in sent else tf.zeros([0], dtype)
+            wanted = math.prod(received[other]) if other in received else 0
+            length = max(given.shape[0], wanted)
+            pair = min(me, other) * self._launch.num_replicas + max(me, other)
+            both = collective_ops.all_gather_v2(
+                tf.pad(given, [(0, length - given.shape[0])])[tf.newaxis],
+                group_size=2,
+                group_key=FIRST_PAIR_KEY + pair,
+                instance_key=self._exchanges[me],
+            )
+            if wanted:
+                theirs = tf.ensure_shape(both, [2, length])[int(me < other)]
+                came[other] = tf.reshape(theirs[:wanted], received[other])
+        return came
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         first = self._launch.local_replicas.start

@@ -59,6 +59,12 @@ class StrategyBackend:
         return nullcontext()
 
 
+def own_index() -> int:
+    """Return which replica is being traced."""
+    index = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return int(tf.get_static_value(index))
+
+
 def unscaled(strategy_class: AnyStrategy) -> AnyStrategy:
     """Return a subclass that tells each replica that it is the only one.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from tfunet.config.sections import PlacementKeys
+
+
+# What `Backend.exchange` is called with and returns.
+Exchange = Callable[
+    ["Mapping[int, tf.Tensor]", "Mapping[int, Sequence[int]]", "tf.DType"], "dict[int, tf.Tensor]"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +67,8 @@ class Launch:
     Args:
         process_index: Index of this process, from 0. Process 0 is the chief.
         process_count: Number of processes.
-        num_replicas: Number of replicas, over all processes.
+        num_replicas: Number of replicas, one on each device, over all processes. Where samples are
+            split, several replicas share a sample.
         addresses: "host:port" of every process, in order. The ports are free at the start.
         is_profiled: Whether `profile` will be called.
     """
@@ -147,6 +154,19 @@ class Backend(Protocol):
     def average(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the means over all replicas. Called inside `step`, on every replica."""
 
+    def exchange(
+        self,
+        sent: Mapping[int, tf.Tensor],
+        received: Mapping[int, Sequence[int]],
+        dtype: tf.DType,
+    ) -> dict[int, tf.Tensor]:
+        """Send a tensor to each replica of `sent`; return what the replicas of `received` send.
+
+        Called inside `step`, on every replica, in the same order on all; some have nothing to
+        send or to receive. `received` has the shapes, and all tensors are of type `dtype`. Only
+        runs with `split` need this method.
+        """
+
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Return the sum of a float64 array over all processes. Serves as a barrier too."""
 
@@ -184,8 +204,14 @@ def num_processes(keys: PlacementKeys) -> int:
             f"The backend {keys.backend!r} trains one replica, got num_replicas="
             f"{keys.num_replicas}. Leave out num_replicas, or choose another backend: {others}."
         )
+    if facts.one_replica and keys.num_devices > 1:
+        others = ", ".join(name for name, other in FACTS.items() if not other.one_replica)
+        raise ValueError(
+            f"The backend {keys.backend!r} has one device, and split={list(keys.split)} needs "
+            f"{keys.num_devices}. Leave out split, or choose another backend: {others}."
+        )
     if not facts.one_process:
-        return keys.processes or keys.num_replicas
+        return keys.processes or keys.num_devices
     if keys.processes not in (None, 1):
         raise ValueError(
             f"The backend {keys.backend!r} runs in one process, got processes={keys.processes}. "

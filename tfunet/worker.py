@@ -92,7 +92,7 @@ def work(config: RunConfig, path: Path) -> None:
         launch = Launch(
             process_index=place.index,
             process_count=place.count,
-            num_replicas=config.num_replicas,
+            num_replicas=config.num_devices,
             addresses=meeting.addresses,
         )
     # The supervisor puts its processes into a private network.

@@ -1,6 +1,7 @@
 """What one run does: a frozen dataclass, checked when made. Imports no TensorFlow."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -37,6 +38,16 @@ class RunConfig(
                 "elastic and scale_learning_rate exclude each other: the learning rate would "
                 "change with the number of replicas. Give learning_rate for the global batch "
                 "instead."
+            )
+        if self.elastic and math.prod(self.split) > 1:
+            raise ValueError(
+                "elastic and split exclude each other: without one process, the others of its "
+                "replica have no whole sample. Leave out one of them."
+            )
+        if self.xla and math.prod(self.split) > 1:
+            raise ValueError(
+                "xla and split exclude each other: the exchange between devices cannot be "
+                "compiled. Leave out one of them."
             )
         if self.swap is not None and self.xla:
             raise ValueError(

@@ -4,6 +4,7 @@ RunConfig inherits them all. A function that needs the keys of one subject takes
 Imports no TensorFlow.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,6 +182,8 @@ class PlacementKeys(Section):
         backend: single, mirrored, multiworker, horovod, or 'package.module:Class'.
         backend_options: Keyword arguments for the backend.
         num_replicas: Number of model replicas in all processes together.
+        split: Number of parts of each sample along each of its spatial axes, such as [2, 1]. Each
+            replica then takes one device for each part.
         processes: Number of processes to start. By default as many as the backend needs.
         cores_per_replica: Number of CPU cores for each replica. By default an equal share of all
             cores.
@@ -194,6 +197,7 @@ class PlacementKeys(Section):
     backend: str = fixed("single", **IS_WAY)
     backend_options: dict[str, Any] = field(default_factory=dict, metadata=FIXED | IS_WAY)
     num_replicas: int = free(1)
+    split: tuple[int, ...] = free((), **IS_WAY)
     processes: int | None = free(None, **IS_WAY)
     cores_per_replica: int | None = free(None)
     replica_batch: int | None = free(None)
@@ -202,6 +206,11 @@ class PlacementKeys(Section):
 
     def _check(self) -> None:
         self._at_least(1, "num_replicas", "processes", "cores_per_replica")
+        if self.split and min(self.split) < 1:
+            raise ValueError(
+                f"split must be positive numbers, one for each axis of a sample, got "
+                f"{list(self.split)}. 1 leaves an axis whole."
+            )
         self._at_least(1, "replica_batch", "global_batch", "accumulation")
         if self.replica_batch is None and self.global_batch is None:
             self._set("replica_batch", 4)
@@ -224,6 +233,11 @@ class PlacementKeys(Section):
                 f"replica_batch={self.replica_samples} cannot be cut into accumulation="
                 f"{self.accumulation} equal passes. Choose a divisor of it."
             )
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all replicas."""
+        return self.num_replicas * math.prod(self.split)
 
     @property
     def replica_samples(self) -> int:

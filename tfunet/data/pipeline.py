@@ -22,6 +22,8 @@ from tfunet.data.crop import patch_start
 from tfunet.data.memory_map import mapped
 from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.geometry.windows import plan_windows
+from tfunet.parallel.feed import fed_groups, parts_of
+from tfunet.parallel.mesh import Mesh, part_bounds
 
 PREFETCHED_BATCHES = 2
 
@@ -43,6 +45,8 @@ class TrainingPipeline:
         patches_per_case: Samples that an epoch draws from each case.
         replica_batch: Samples per replica and optimizer step.
         num_replicas: Replicas over all processes.
+        split: Parts of each sample along its axes. The replicas that a pipeline is called with
+            are then devices, and each gets its part.
         accumulation: Equal passes into which a replica's batch is cut.
         seed: Seed of the order, the crops and the augmentation.
         first_step: First optimizer step, counted over the run; not 0 in a resumed run.
@@ -58,6 +62,7 @@ class TrainingPipeline:
     last_step: int
     replica_batch: int
     num_replicas: int = 1
+    split: tuple[int, ...] = ()
     patches_per_case: int = 1
     accumulation: int = 1
     seed: int = 0
@@ -104,10 +109,22 @@ class TrainingPipeline:
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
+        mesh = Mesh(groups=self.num_replicas, split=self.split)
+        groups = fed_groups(mesh, replicas)
         read = self._sample_reader(self._changes())
-        dataset = self.samples(replicas).map(read, num_parallel_calls=_parallel_calls())
+        dataset = self.samples(groups).map(read, num_parallel_calls=_parallel_calls())
         dataset = dataset.batch(self.replica_batch, drop_remainder=True)
         dataset = dataset.map(self._passes)
+        if mesh.is_split and self.augmented_by == "device":
+            # Each device augments the whole sample, and takes its part of it then.
+            dataset = dataset.flat_map(
+                lambda batch: tf.data.Dataset.from_tensors(batch).repeat(
+                    len(replicas) // len(groups)
+                )
+            )
+        elif mesh.is_split:
+            bounds = part_bounds(self.cases.patch, self.split)
+            dataset = parts_of(dataset, mesh, replicas, bounds)
         if self.synthetic:
             num_batches = (self.last_step - self.first_step) * len(replicas)
             dataset = dataset.take(len(replicas)).cache().repeat().take(num_batches)
@@ -229,12 +246,14 @@ class EvaluationPipeline:
         halo: Voxels of context on each inner side of a core.
         replica_batch: Windows per replica and step.
         num_replicas: Replicas over all processes.
+        split: See `TrainingPipeline`. A part has a part of the window's core.
     """
 
     cases: CachedCases
     validation: tuple[int, ...]
     replica_batch: int
     num_replicas: int = 1
+    split: tuple[int, ...] = ()
     halo: int = 0
 
     def __post_init__(self) -> None:
@@ -265,12 +284,18 @@ class EvaluationPipeline:
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
-        _check_replicas(replicas, self.num_replicas)
-        num_fed = self.num_steps * len(replicas) * self.replica_batch
+        mesh = Mesh(groups=self.num_replicas, split=self.split)
+        groups = fed_groups(mesh, replicas)
+        _check_replicas(groups, self.num_replicas)
+        num_fed = self.num_steps * len(groups) * self.replica_batch
         dataset = tf.data.Dataset.range(num_fed).map(
-            self._window_reader(replicas), num_parallel_calls=_parallel_calls()
+            self._window_reader(groups), num_parallel_calls=_parallel_calls()
         )
-        return _finished(dataset.batch(self.replica_batch, drop_remainder=True))
+        dataset = dataset.batch(self.replica_batch, drop_remainder=True)
+        if mesh.is_split:
+            bounds = part_bounds(self.cases.patch, self.split)
+            dataset = parts_of(dataset, mesh, replicas, bounds)
+        return _finished(dataset)
 
     def _window_reader(self, replicas: range) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
         read = _patch_reader(self.cases)

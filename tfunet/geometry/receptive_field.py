@@ -152,11 +152,17 @@ def layer_reach(layer: Any, dimension: int) -> Reach:
     if isinstance(layer, POINTWISE):
         return Reach()
     if isinstance(layer, TRANSPOSED):
-        return _kernel_reach(layer, dimension, layer.kernel_size, layer.output, transposed=True)
+        return window_reach(
+            layer,
+            dimension,
+            layer.kernel_size,
+            layer.output.shape[1 + dimension],
+            transposed=True,
+        )
     if isinstance(layer, CONVOLUTIONS):
-        return _kernel_reach(layer, dimension, layer.kernel_size, layer.input)
+        return window_reach(layer, dimension, layer.kernel_size, layer.input.shape[1 + dimension])
     if isinstance(layer, POOLINGS):
-        return _kernel_reach(layer, dimension, layer.pool_size, layer.input)
+        return window_reach(layer, dimension, layer.pool_size, layer.input.shape[1 + dimension])
     if isinstance(layer, UPSAMPLINGS):
         # In 3D there is nothing but repetition, and no attribute to say so.
         interpolation, factor = getattr(layer, "interpolation", "nearest"), layer.size[dimension]
@@ -168,16 +174,24 @@ def layer_reach(layer: Any, dimension: int) -> Reach:
     raise UnknownReachError(f"layer {layer.name!r} of type {type(layer).__name__}")
 
 
-def _kernel_reach(
-    layer: Any, dimension: int, sizes: Sequence[int], padded: Any, *, transposed: bool = False
+def window_reach(
+    layer: Any, dimension: int, sizes: Sequence[int], extent: int, *, transposed: bool = False
 ) -> Reach:
-    """Return the reach of a layer with windows of `sizes`, whose "same" padding is for `padded`."""
+    """Return the reach of a layer with windows of `sizes` along a spatial dimension.
+
+    Args:
+        layer: A convolution or a pooling.
+        dimension: The spatial dimension, from 0.
+        sizes: Of its kernel or window.
+        extent: Rows of its input, or of its output if it is transposed.
+        transposed: Whether it is a transposed convolution.
+    """
     # Poolings have no dilation.
     dilations = getattr(layer, "dilation_rate", (1,) * len(sizes))
     return kernel_reach(
         sizes[dimension],
         stride=layer.strides[dimension],
         dilation=dilations[dimension],
-        same_extent=padded.shape[1 + dimension] if layer.padding == "same" else None,
+        same_extent=extent if layer.padding == "same" else None,
         transposed=transposed,
     )

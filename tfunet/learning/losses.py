@@ -7,12 +7,32 @@ Masks are integer labels (batch, *spatial). Predictions are logits (batch, *spat
 one channel of logits for foreground against background.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from tfunet.config.refs import call, near_match, resolve
+
+
+class WholeSample:
+    """A sample whose voxels are all on one device: what a loss adds up is complete.
+
+    If a sample is split over devices, another object with these methods puts the parts together.
+    A loss whose `call` is `of_parts` of this one is exact in both cases.
+    """
+
+    def mean(self, means: Any) -> Any:
+        """Return the means over all voxels, of those over this device's."""
+        return means
+
+    def sums(self, *sums: Any) -> Sequence[Any]:
+        """Return the sums over all voxels, of those over this device's; of one shape."""
+        return sums
+
+
+WHOLE = WholeSample()
 
 LOSSES = {
     "crossentropy": "tfunet.learning.losses:CrossEntropy",
@@ -87,7 +107,11 @@ class CrossEntropy(keras.Loss):
     """Mean cross-entropy over the voxels of a sample."""
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        return ops.mean(_voxel_crossentropy(y_true, y_pred), axis=-1)
+        return self.of_parts(y_true, y_pred, WHOLE)
+
+    def of_parts(self, y_true: Any, y_pred: Any, sample: Any) -> Any:
+        """Return the loss of each sample, of whose voxels these are a part."""
+        return sample.mean(ops.mean(_voxel_crossentropy(y_true, y_pred), axis=-1))
 
 
 @keras.saving.register_keras_serializable(package="tfunet")
@@ -121,13 +145,21 @@ class Tversky(keras.Loss):
         self.smooth = smooth
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        return self.of_parts(y_true, y_pred, WHOLE)
+
+    def of_parts(self, y_true: Any, y_pred: Any, sample: Any) -> Any:
+        """Return the loss of each sample, of whose voxels these are a part."""
         probability = class_probabilities(y_pred)
         truth = _one_hot(y_true, probability.shape[-1])
         if not self.background:
             probability, truth = probability[..., 1:], truth[..., 1:]
-        hit = ops.sum(probability * truth, axis=1)
-        false_positive = ops.sum(probability, axis=1) - hit
-        false_negative = ops.sum(truth, axis=1) - hit
+        hit, predicted, true = sample.sums(
+            ops.sum(probability * truth, axis=1),
+            ops.sum(probability, axis=1),
+            ops.sum(truth, axis=1),
+        )
+        false_positive = predicted - hit
+        false_negative = true - hit
         bottom = hit + self.alpha * false_positive + self.beta * false_negative
         return 1.0 - ops.mean((hit + self.smooth) / (bottom + self.smooth), axis=-1)
 
@@ -152,7 +184,11 @@ class Dice(keras.Loss):
         self._overlap = Tversky(0.5, 0.5, background=background, smooth=smooth)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        return self._overlap.call(y_true, y_pred)
+        return self.of_parts(y_true, y_pred, WHOLE)
+
+    def of_parts(self, y_true: Any, y_pred: Any, sample: Any) -> Any:
+        """Return the loss of each sample, of whose voxels these are a part."""
+        return self._overlap.of_parts(y_true, y_pred, sample)
 
     def get_config(self) -> dict[str, Any]:
         options = {"background": self._overlap.background, "smooth": self._overlap.smooth}
@@ -166,9 +202,10 @@ class DiceCrossEntropy(Dice):
     def __init__(self, name: str = "dice_crossentropy", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        crossentropy = ops.mean(_voxel_crossentropy(y_true, y_pred), axis=-1)
-        return super().call(y_true, y_pred) + crossentropy
+    def of_parts(self, y_true: Any, y_pred: Any, sample: Any) -> Any:
+        """Return the loss of each sample, of whose voxels these are a part."""
+        crossentropy = sample.mean(ops.mean(_voxel_crossentropy(y_true, y_pred), axis=-1))
+        return super().of_parts(y_true, y_pred, sample) + crossentropy
 
 
 @keras.saving.register_keras_serializable(package="tfunet")
@@ -185,8 +222,13 @@ class Focal(keras.Loss):
         self.gamma = gamma
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        return self.of_parts(y_true, y_pred, WHOLE)
+
+    def of_parts(self, y_true: Any, y_pred: Any, sample: Any) -> Any:
+        """Return the loss of each sample, of whose voxels these are a part."""
         crossentropy = _voxel_crossentropy(y_true, y_pred)
-        return ops.mean((1.0 - ops.exp(-crossentropy)) ** self.gamma * crossentropy, axis=-1)
+        weighted = (1.0 - ops.exp(-crossentropy)) ** self.gamma * crossentropy
+        return sample.mean(ops.mean(weighted, axis=-1))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "gamma": self.gamma}

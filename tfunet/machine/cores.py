@@ -1,5 +1,6 @@
 """The CPU cores that a process computes on, and its number of threads. No TensorFlow."""
 
+import math
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
 
@@ -12,26 +13,36 @@ def usable_cores() -> list[int]:
 
 
 def share_cores(
-    cores: Sequence[int], num_replicas: int, process_count: int, cores_per_replica: int | None
+    cores: Sequence[int],
+    num_replicas: int,
+    process_count: int,
+    cores_per_replica: int | None,
+    split: Sequence[int] = (),
 ) -> list[tuple[int, ...]]:
     """Return the cores of each process: those of its replicas, side by side.
 
-    Every replica gets the same number; cores left over stay idle. Raises ValueError if there are
-    too few.
+    Every replica gets the same number; cores left over stay idle. With `split` each device of a
+    replica gets that number. Raises ValueError if there are too few.
     """
-    if num_replicas > len(cores):
+    num_devices = num_replicas * math.prod(split)
+    if num_devices > num_replicas and num_devices > len(cores):
+        raise ValueError(
+            f"num_replicas={num_replicas} with split={list(split)} needs a CPU core for each of "
+            f"{num_devices} devices, but {len(cores)} can be used here. Choose fewer parts."
+        )
+    if num_devices > len(cores):
         raise ValueError(
             f"num_replicas={num_replicas} needs a CPU core for each replica, but {len(cores)} can "
             f"be used here. Give num_replicas={len(cores)} or fewer."
         )
-    share = cores_per_replica or len(cores) // num_replicas
-    if share * num_replicas > len(cores):
+    share = cores_per_replica or len(cores) // num_devices
+    if share * num_devices > len(cores):
         raise ValueError(
             f"num_replicas={num_replicas} with cores_per_replica={share} needs "
-            f"{share * num_replicas} CPU cores, but {len(cores)} can be used here. Give "
-            f"cores_per_replica={len(cores) // num_replicas} or fewer, or fewer replicas."
+            f"{share * num_devices} CPU cores, but {len(cores)} can be used here. Give "
+            f"cores_per_replica={len(cores) // num_devices} or fewer, or fewer replicas."
         )
-    width = share * (num_replicas // process_count)
+    width = share * (num_devices // process_count)
     return [tuple(cores[i * width : (i + 1) * width]) for i in range(process_count)]
 
 

@@ -100,7 +100,7 @@ def forecast(
 def _tiers(config: RunConfig) -> Tiers:
     if config.swap_host is None:
         return Tiers()
-    num_replicas = max(1, config.num_replicas // num_processes(config))
+    num_replicas = max(1, config.num_devices // num_processes(config))
     disk_bytes: int | None = 0 if config.swap_disk is None else None
     if config.swap_disk_size is not None:
         disk_bytes = amount.in_bytes("swap_disk_size", config.swap_disk_size) // num_replicas

@@ -74,6 +74,9 @@ class Trainer:
         self.attempt, self.data, self.network, self.callbacks = attempt, data, network, callbacks
         self.progress = resumed.progress
         self._resumed = resumed
+        # Of the devices that share a sample, one reports it.
+        mesh, local = attempt.mesh, attempt.topology.local_replicas
+        self._first_of_samples = [not any(mesh.place_of(device)) for device in local]
         self._evaluate = Evaluation(
             backend=attempt.backend,
             model=network.model,
@@ -83,6 +86,7 @@ class Trainer:
             num_classes=data.task.source.num_classes,
             regions=data.task.source.regions,
             supports=callbacks.supports,
+            prepare=network.own_part,
         )
         self._metrics = state.MetricState(attempt.backend, network.model)
         self._fingerprint = make_fingerprint(attempt.backend, network.weights)
@@ -157,7 +161,8 @@ class Trainer:
         running_loss = mean_loss * (step - epoch.steps.start + 1)
         epoch.losses.append(running_loss - epoch.running_loss)
         epoch.running_loss = running_loss
-        epoch.sample_uses[:, output["sample"].numpy().ravel()] += [[1], [step + 1]]
+        used = output["sample"].numpy()[self._first_of_samples]
+        epoch.sample_uses[:, used.ravel()] += [[1], [step + 1]]
         if not np.isfinite(mean_loss):
             raise CheckFailedError(
                 f"The loss became {mean_loss} at step {progress.step}. Lower learning_rate, or "

@@ -61,6 +61,7 @@ class Evaluation:
         num_classes: int,
         regions: Mapping[str, tuple[int, ...]],
         supports: Sequence[LargeModelSupport] = (),
+        prepare: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]] = lambda batch: batch,
     ) -> None:
         self._backend = backend
         self._pipeline = pipeline
@@ -68,7 +69,8 @@ class Evaluation:
         self._regions = tuple(regions)
         table = region_table(num_classes, regions)
 
-        def replica_step(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        def replica_step(fed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            batch = prepare(fed)
             logits = model(batch["image"], training=False)
             counted = count(
                 predicted_labels(logits),

@@ -37,13 +37,17 @@ def inspect(
     mask: np.ndarray,
     num_classes: int,
     support: LargeModelSupport | None = None,
+    run: Callable[..., tf.Tensor] | None = None,
 ) -> Preflight:
     """Check the model and its loss with one batch, labels 0..num_classes-1; neither changes.
+
+    `run` calls a forward pass with an image on every device, and returns the whole output; by
+    default one device has it all.
 
     Raises ValueError for an output that does not fit the mask, for probabilities instead of
     logits, and for a loss that expects probabilities.
     """
-    output, kinds = _forward(model, image, support)
+    output, kinds = _forward(model, image, support, run or (lambda forward, one: forward(one)))
     _check_shape(tuple(output.shape), mask.shape, num_classes)
     if not model.trainable_variables:
         raise ValueError("The model has no trainable weights; there is nothing to train.")
@@ -65,7 +69,10 @@ def inspect(
 
 
 def _forward(
-    model: keras.Model, image: np.ndarray, support: LargeModelSupport | None
+    model: keras.Model,
+    image: np.ndarray,
+    support: LargeModelSupport | None,
+    run: Callable[..., tf.Tensor],
 ) -> tuple[np.ndarray, frozenset[str]]:
     """Return the output, and the kinds of op that it is made of."""
 
@@ -81,11 +88,12 @@ def _forward(
         return is_made_of(graph.outputs[0])
 
     if support is None:
-        return _output(traced, model, image), kinds()
+        look = tf.function(lambda one: run(forward, one), autograph=False)
+        return _output(look, model, image), kinds()
     planned = support.evaluating(forward, what="the look at the model")
     with support.on(model):
-        look = support.guarding(tf.function(planned, autograph=False), evaluates=True)
-        return _output(look, model, image), kinds()
+        look = tf.function(lambda one: run(planned, one), autograph=False)
+        return _output(support.guarding(look, evaluates=True), model, image), kinds()
 
 
 def _output(look: Callable[..., Any], model: keras.Model, image: np.ndarray) -> np.ndarray:

@@ -66,8 +66,9 @@ def resume(attempt: Attempt, network: Network) -> Resumed:
     states = facts.pop("callbacks", {})
     progress = Progress(**facts)
     parts = progress.replicas_from_step
-    if not parts or parts[-1][1] != topology.num_replicas:
-        parts.append((progress.step + 1, topology.num_replicas))
+    num_replicas = attempt.config.num_replicas
+    if not parts or parts[-1][1] != num_replicas:
+        parts.append((progress.step + 1, num_replicas))
     progress.began.append((progress.step + 1, attempt.started))
     if attempt.spans is not None:
         table = attempt.folder.spans_table(topology.process_index)

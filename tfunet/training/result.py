@@ -61,7 +61,8 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         checks["samples"] = True
     return {
         "backend": config.backend,
-        "num_replicas": topology.num_replicas,
+        "num_replicas": config.num_replicas,
+        "split": list(config.split),
         "replicas_from_step": progress.replicas_from_step,
         "process_count": topology.process_count,
         "replica_batch": config.replica_samples,

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -31,6 +31,10 @@ from tfunet.learning.averaging import Averaging, Switch
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
 from tfunet.models.make import make_model
+from tfunet.parallel.feed import own_part
+from tfunet.parallel.losses import split_loss, split_metrics
+from tfunet.parallel.mesh import Mesh, part_bounds
+from tfunet.parallel.network import Groups, SplitNetwork
 from tfunet.process.terminal import lines_of
 from tfunet.record import MODEL, WEIGHTS, RunFolder
 from tfunet.swap import LargeModelSupport
@@ -60,6 +64,11 @@ class Attempt:
     spans: Spans | None
     has_gpus: bool
     support: LargeModelSupport | None
+
+    @property
+    def mesh(self) -> Mesh:
+        """The replicas, and the devices of each that share its samples."""
+        return Mesh(groups=self.config.num_replicas, split=self.config.split)
 
     @property
     def note(self) -> Note | None:
@@ -156,7 +165,7 @@ class RunData:
         """Voxels of each validation case."""
         return [math.prod(self.cases.extents[case]) for case in self.split.validation]
 
-    def training(self, topology: Topology, first_step: int) -> TrainingPipeline:
+    def training(self, first_step: int) -> TrainingPipeline:
         """Return the training batches from a step of the run to its last one."""
         config = self.task.config
         return TrainingPipeline(
@@ -166,7 +175,8 @@ class RunData:
             last_step=self.last_step,
             patches_per_case=config.patches_per_case,
             replica_batch=config.replica_samples,
-            num_replicas=topology.num_replicas,
+            num_replicas=config.num_replicas,
+            split=config.split,
             accumulation=config.accumulation,
             seed=config.seed,
             foreground_share=config.foreground_share,
@@ -213,7 +223,8 @@ def open_data(attempt: Attempt) -> RunData:
             validation=split.validation,
             halo=config.evaluation_halo,
             replica_batch=config.replica_samples // config.accumulation,
-            num_replicas=topology.num_replicas,
+            num_replicas=config.num_replicas,
+            split=config.split,
         ),
     )
 
@@ -254,6 +265,7 @@ class Network:
         file: Name of the file that the chief keeps it in.
         average: Averages its gradients over replicas.
         averaging: How its optimizers use that.
+        split: Runs it on parts of samples; None where samples are whole.
         weights: What must be the same in all replicas: its variables, and those of other networks
             that its train_step trains.
         variables: All that a step changes, in the order of a checkpoint: the model's variables,
@@ -265,9 +277,16 @@ class Network:
     file: str
     average: Switch
     averaging: Averaging
+    split: SplitNetwork | None
     preflight: preflight.Preflight
     weights: Sequence[Any]
     variables: Sequence[Any]
+
+    def own_part(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return what this device works on of a batch that it was fed; called on the device."""
+        if self.split is None:
+            return batch
+        return own_part(batch, self.split.group(), self.split.bounds)
 
 
 def build(attempt: Attempt, data: RunData) -> Network:
@@ -284,11 +303,12 @@ def build(attempt: Attempt, data: RunData) -> Network:
         model = compiled_model(
             data.task,
             loss,
-            num_replicas=topology.num_replicas,
+            num_replicas=config.num_replicas,
             steps_per_epoch=data.steps_per_epoch,
             metrics=config.metrics,
         )
-    batch = next(iter(data.evaluation(range(1)).take(1)))
+    split = _split_network(attempt, data, model, loss)
+    batch = next(iter(replace(data.evaluation, split=())(range(1)).take(1)))
     checked = preflight.inspect(
         model,
         loss,
@@ -296,7 +316,10 @@ def build(attempt: Attempt, data: RunData) -> Network:
         mask=batch["mask"].numpy()[:1],
         num_classes=data.task.source.num_classes,
         support=attempt.support,
+        run=None if split is None else _on_devices(backend, split),
     )
+    if split is not None:
+        attempt.say(split.summary())
     with backend.scope():
         # Makes the variables of compiled metrics, as `fit` does: replicas cannot make them.
         model._symbolic_build(data_batch=(batch["image"], batch["mask"]))
@@ -314,6 +337,8 @@ def build(attempt: Attempt, data: RunData) -> Network:
             f"The run keeps the model's weights, {file}: Keras cannot save the whole model, since "
             "one of its classes has no get_config."
         )
+    if split is not None:
+        split_metrics(model._compile_metrics.metrics if model._compile_metrics else (), split)
     return Network(
         model=model,
         loss=loss,
@@ -325,10 +350,50 @@ def build(attempt: Attempt, data: RunData) -> Network:
             optimizers=used.optimizers,
             is_alone=topology.num_replicas == 1,
         ),
+        split=split,
         preflight=checked,
         weights=[*model.variables, *used.trained],
         variables=[*model.variables, *model.optimizer.variables, *used.trained, *used.others],
     )
+
+
+def _on_devices(backend: Backend, split: SplitNetwork) -> Callable[..., tf.Tensor]:
+    """Return the function that looks at a model's whole output, computed on all devices."""
+
+    def run(forward: Callable[[tf.Tensor], tf.Tensor], image: tf.Tensor) -> tf.Tensor:
+        def on_device() -> tf.Tensor:
+            group = split.group()
+            part = own_part({"image": image}, group, split.bounds)["image"]
+            return split.whole_output(forward(part), group)
+
+        return backend.run(on_device)[0]
+
+    return run
+
+
+def _split_network(
+    attempt: Attempt, data: RunData, model: keras.Model, loss: keras.Loss
+) -> SplitNetwork | None:
+    """Make calls of the model and of its loss run on parts of samples, if samples are split.
+
+    Raises ValueError for a split that does not fit the samples, and for a backend that cannot
+    exchange.
+    """
+    mesh, backend = attempt.mesh, attempt.backend
+    if not mesh.is_split:
+        return None
+    exchange = getattr(backend, "exchange", None)
+    if exchange is None:
+        raise ValueError(
+            f"The backend {attempt.config.backend!r} has no method `exchange`, which split needs. "
+            "Leave out split, or choose mirrored, multiworker or horovod."
+        )
+    groups = Groups(mesh, attempt.topology.local_replicas, exchange)
+    bounds = part_bounds(data.task.patch, mesh.split)
+    split = SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=groups.current)
+    split.install()
+    split_loss(loss, split)
+    return split
 
 
 def compiled_model(

@@ -36,13 +36,13 @@ class Steps:
         first_step: int,
     ) -> None:
         config = attempt.config
-        self.pipeline = data.training(attempt.topology, first_step)
+        self.pipeline = data.training(first_step)
 
         def made() -> Step:
             step = make_step(
                 attempt.backend,
                 network.model,
-                self.pipeline.augmented,
+                lambda batch: network.own_part(self.pipeline.augmented(batch)),
                 averaging=network.averaging,
                 xla=config.xla,
                 note=attempt.note,

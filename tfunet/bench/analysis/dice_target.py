@@ -73,7 +73,7 @@ def dice_curve(trial: TrialRecord) -> Curve:
     seconds = 0.0
     for steps, dice, spent in zip(table["steps"], table["dice"], table["seconds"], strict=True):
         seconds += spent
-        hours = seconds * trial.config.num_replicas / 3600
+        hours = seconds * trial.config.num_devices / 3600
         samples = int(steps) * trial.config.global_samples
         if not math.isnan(dice):
             curve.append((dice, Effort(samples=samples, seconds=seconds, device_hours=hours)))

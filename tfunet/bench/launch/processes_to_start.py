@@ -27,15 +27,15 @@ def plan_processes(config: RunConfig, cores: Sequence[int]) -> list[ProcessPlan]
     """Return a run's processes on this machine, each with its cores and a free port."""
     count = num_processes(config)
     # Raises early if the processes cannot share the replicas.
-    Launch(process_count=count, num_replicas=config.num_replicas, addresses=("",) * count)
-    shares = share_cores(cores, config.num_replicas, count, config.cores_per_replica)
+    Launch(process_count=count, num_replicas=config.num_devices, addresses=("",) * count)
+    shares = share_cores(cores, config.num_replicas, count, config.cores_per_replica, config.split)
     addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(count))
     return [
         ProcessPlan(
             Launch(
                 process_index=index,
                 process_count=count,
-                num_replicas=config.num_replicas,
+                num_replicas=config.num_devices,
                 addresses=addresses,
             ),
             shares[index],

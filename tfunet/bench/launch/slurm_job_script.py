@@ -54,7 +54,7 @@ class Job:
 def shape_of(config: RunConfig, slurm: Slurm) -> Shape:
     """Return the shape of a run: a task for each process, cores for each replica (or one)."""
     tasks = num_processes(config)
-    replicas = config.num_replicas // tasks
+    replicas = config.num_devices // tasks
     tasks_per_node = min(tasks, slurm.processes_per_node)
     return Shape(
         nodes=math.ceil(tasks / tasks_per_node),

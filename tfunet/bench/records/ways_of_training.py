@@ -19,9 +19,11 @@ def way_of(trial: TrialRecord) -> str:
     parts = [config.backend]
     parts += [f"{key}={show(value)}" for key, value in sorted(config.backend_options.items())]
     # By default, each of several replicas has a process of its own.
-    usual = facts_of(config.backend).one_process or config.processes == config.num_replicas > 1
+    usual = facts_of(config.backend).one_process or config.processes == config.num_devices > 1
     if config.processes is not None and not usual:
         parts.append(f"processes={config.processes}")
+    if config.num_devices > config.num_replicas:
+        parts.append(f"split={'x'.join(map(str, config.split))}")
     return " ".join(parts)
 
 

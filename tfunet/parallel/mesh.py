@@ -1,0 +1,118 @@
+"""Which device has which part of which sample. Imports no TensorFlow."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+# The first row of each part along an axis, and the number of rows of all parts.
+Bounds = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """The devices of a run: `groups` of them, each of which works on samples of its own.
+
+    The devices of a group share a sample: `split[a]` parts along spatial axis `a`. Devices are
+    numbered group by group; in a group the last axis comes first, as in a C array.
+
+    Args:
+        groups: How many samples are worked on at once (num_replicas of a configuration).
+        split: Parts of a sample along each spatial axis; () leaves samples whole.
+    """
+
+    groups: int = 1
+    split: tuple[int, ...] = ()
+
+    @property
+    def parts(self) -> int:
+        """Devices that share a sample."""
+        return math.prod(self.split)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all groups."""
+        return self.groups * self.parts
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a sample is shared by several devices."""
+        return self.parts > 1
+
+    @cached_property
+    def _places(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(itertools.product(*(range(parts) for parts in self.split)))
+
+    def group_of(self, device: int) -> int:
+        """Return the group of a device."""
+        return device // self.parts
+
+    def place_of(self, device: int) -> tuple[int, ...]:
+        """Return which part of its sample a device has, along each axis of `split`."""
+        return self._places[device % self.parts]
+
+    def members(self, device: int) -> list[int]:
+        """Return the devices of the group of a device, in order."""
+        first = self.group_of(device) * self.parts
+        return list(range(first, first + self.parts))
+
+    def line(self, device: int, axis: int) -> list[int]:
+        """Return the devices that have the parts along `axis` of what a device has, in order."""
+        own = self.place_of(device)
+        return [
+            member
+            for member in self.members(device)
+            if all(
+                place == own[other]
+                for other, place in enumerate(self.place_of(member))
+                if other != axis
+            )
+        ]
+
+    def groups_of(self, devices: range) -> range:
+        """Return the groups of adjacent devices."""
+        return range(self.group_of(devices.start), self.group_of(devices.stop - 1) + 1)
+
+
+def even_bounds(extent: int, parts: int) -> Bounds:
+    """Return the bounds of parts of nearly equal size, the larger ones first.
+
+    They lie at multiples of as large a power of two as balance allows. Networks halve images, so
+    that most of their tensors are then cut at the same place, and need no exchange to be joined.
+
+    Raises ValueError for more parts than rows.
+    """
+    if parts > extent:
+        raise ValueError(f"{extent} rows cannot be cut into {parts} parts. Choose fewer parts.")
+    most = -(-extent // parts)
+    unit = 1
+    while extent % (2 * unit) == 0 and -(-extent // (2 * unit) // parts) * 2 * unit == most:
+        unit *= 2
+    units, left = divmod(extent // unit, parts)
+    sizes = [(units + (part < left)) * unit for part in range(parts)]
+    return (0, *itertools.accumulate(sizes))
+
+
+def part_bounds(patch: Sequence[int], split: Sequence[int]) -> tuple[Bounds | None, ...]:
+    """Return the bounds of the parts of a sample along each of its axes; None where it is whole.
+
+    Raises ValueError for a split that does not fit the patch.
+    """
+    if not split:
+        return (None,) * len(patch)
+    if len(split) != len(patch):
+        raise ValueError(
+            f"split = {list(split)} has {len(split)} numbers, and a sample of shape {tuple(patch)} "
+            f"has {len(patch)} axes. Give one number for each axis; 1 leaves an axis whole."
+        )
+    for axis, (extent, parts) in enumerate(zip(patch, split, strict=True)):
+        if parts > extent:
+            raise ValueError(
+                f"split = {list(split)} cuts axis {axis} into {parts} parts, and a sample of shape "
+                f"{tuple(patch)} has {extent} rows there. Choose at most {extent}."
+            )
+    return tuple(
+        even_bounds(extent, parts) if parts > 1 else None
+        for extent, parts in zip(patch, split, strict=True)
+    )

@@ -1,0 +1,275 @@
+"""Runs a Keras model on this device's part of a sample, layer by layer."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from tfunet.parallel.group import SampleGroup, Traffic
+from tfunet.parallel.mesh import Bounds, Mesh
+from tfunet.parallel.part import Part, cut
+from tfunet.parallel.rules import CannotCutError, merges, rule_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """A layer that runs on the whole tensor, on every device of a group.
+
+    Args:
+        name: Of the layer.
+        kind: Its class.
+        num_bytes: Of the whole tensors that it reads.
+    """
+
+    name: str
+    kind: str
+    num_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind}, {self.num_bytes / 2**20:.1f} MiB)"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SplitNetwork:
+    """A model whose samples are split over the devices of a group.
+
+    While it is installed, a call of the model with a part of a sample runs on the part, and gives
+    the part of the output. A call with anything else runs as ever.
+
+    Args:
+        model: A functional or sequential model with one input, or one of a class of its own whose
+            `call` only uses layers and operations of Keras.
+        mesh: All devices.
+        bounds: Of the parts of the model's input, for each spatial axis.
+        group: Returns the group of the device that is being traced.
+    """
+
+    model: keras.Model
+    mesh: Mesh
+    bounds: tuple[Bounds | None, ...]
+    group: Callable[[], SampleGroup]
+    gathered: dict[str, Gathered] = field(default_factory=dict)
+
+    def install(self) -> None:
+        """Make the model's calls run on parts."""
+        whole = self.model.call
+        graphs: dict[bool, keras.Model] = {}
+
+        def call(inputs: Any, training: Any = None, mask: Any = None, **more: Any) -> Any:
+            if not self.is_part(inputs):
+                options = {**more, **({} if mask is None else {"mask": mask})}
+                if training is not None:
+                    options["training"] = training
+                return whole(inputs, **options)
+            is_training = bool(training)
+            if is_training not in graphs:
+                graphs[is_training] = _graph_of(self.model, inputs, self.extents, is_training)
+            group = self.group()
+            output = self.run(
+                graphs[is_training], Part(tensor=inputs, bounds=self.bounds), group, is_training
+            )
+            return self._own_rows(group, output)
+
+        # Keras sees no layer or variable in a function, so that a saved model knows nothing of it.
+        object.__setattr__(self.model, "call", call)
+        self.model.input_spec = None
+
+    def uninstall(self) -> None:
+        """Give the model back its own call."""
+        object.__delattr__(self.model, "call")
+
+    @property
+    def extents(self) -> tuple[int | None, ...]:
+        """Rows of a whole sample along the axes that are cut; None along others."""
+        return tuple(None if bounds is None else bounds[-1] for bounds in self.bounds)
+
+    def is_part(self, tensor: Any) -> bool:
+        """Whether a tensor (batch, *spatial, ...) is a part of a sample, and not a whole one."""
+        shape = getattr(tensor, "shape", ())
+        return len(shape) > len(self.bounds) and any(
+            extent is not None and rows is not None and rows < extent
+            for rows, extent in zip(shape[1:], self.extents, strict=False)
+        )
+
+    def _own_rows(self, group: SampleGroup, output: Any) -> Any:
+        """Return the output's rows where this device's rows of the masks are."""
+        if isinstance(output, Part):
+            if output.extents == self._whole_extents(output):
+                return output.aligned(group, self.bounds).tensor
+            return output.whole(group)
+        if len(output.shape) == len(self.bounds) + 2 and all(
+            extent in (None, rows)
+            for rows, extent in zip(output.shape[1:-1], self.extents, strict=True)
+        ):
+            return cut(group, output, self.bounds).tensor
+        return output
+
+    def whole_output(self, output: Any, group: SampleGroup) -> Any:
+        """Return the whole output of the model, of which a call has returned this device's part."""
+        if not self.is_part(output):
+            return output
+        return Part(tensor=output, bounds=self.bounds).whole(group)
+
+    def summary(self) -> str:
+        """Return in a line how samples are split, and what could not be."""
+        shape = " x ".join(map(str, self.mesh.split))
+        line = f"Split: each sample over {self.mesh.parts} devices ({shape})"
+        if not self.gathered:
+            return f"{line}."
+        layers = ", ".join(map(str, self.gathered.values()))
+        return f"{line}; every device has the whole input of {layers}."
+
+    def _whole_extents(self, part: Part) -> tuple[int, ...]:
+        return tuple(
+            rows if extent is None else extent
+            for rows, extent in zip(part.extents, self.extents, strict=True)
+        )
+
+    def note_gathered(self, name: str, kind: str, *parts: Part) -> None:
+        """Remember that something reads whole tensors."""
+        num_bytes = sum(
+            math.prod(part.whole_shape) * tf.as_dtype(part.tensor.dtype).size for part in parts
+        )
+        self.gathered.setdefault(name, Gathered(name=name, kind=kind, num_bytes=num_bytes))
+
+    def run(self, model: keras.Model, part: Any, group: SampleGroup, training: bool) -> Any:
+        """Return the model's output for a part of its input."""
+
+        def operation(op: Any) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return self._call(op, args, kwargs, group, training)
+
+            return call
+
+        outputs = model._run_through_graph(keras.tree.flatten(part), operation_fn=operation)
+        return outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs
+
+    def _call(
+        self, op: Any, args: Any, kwargs: dict[str, Any], group: SampleGroup, training: bool
+    ) -> Any:
+        values = [value for value in keras.tree.flatten((args, kwargs)) if isinstance(value, Part)]
+        options = dict(kwargs)
+        if isinstance(op, keras.layers.Layer) and op._call_has_training_arg:
+            options["training"] = training
+        if not values:
+            return op(*args, **options)
+        if isinstance(op, keras.Sequential):
+            op = op._functional
+        if isinstance(op, keras.models.Model) and hasattr(op, "_run_through_graph"):
+            return self.run(op, args[0], group, training)
+        try:
+            if merges(op):
+                return self._merged(op, args, kwargs, group)
+            rule = rule_of(op, len(values[0].bounds) + 2)
+            is_single = len(keras.tree.flatten(args)) == 1 and values[0] is args[0]
+            if rule is not None and is_single:
+                return rule(group, op, values[0], options)
+        except CannotCutError:
+            pass
+        return self._on_whole(op, args, options, group)
+
+    def _merged(self, op: Any, args: Any, kwargs: dict[str, Any], group: SampleGroup) -> Any:
+        """Run an operation that joins tensors value by value."""
+        parts = [value for value in keras.tree.flatten((args, kwargs)) if isinstance(value, Part)]
+        # The one with the most voxels: others may be broadcast to it.
+        first = max(parts, key=lambda part: math.prod(part.extents))
+        axis = getattr(op, "axis", None) if type(op).__name__ == "Concatenate" else None
+        if axis is not None and axis % len(first.whole_shape) != len(first.whole_shape) - 1:
+            raise CannotCutError
+
+        def own(value: Any) -> Any:
+            if isinstance(value, Part):
+                if value.extents != first.extents:
+                    raise CannotCutError
+                return value.aligned(group, first.bounds).tensor
+            shape = getattr(value, "shape", ())
+            if len(shape) <= 1:
+                return value
+            if len(shape) != len(first.whole_shape):
+                raise CannotCutError
+            rows = shape[1:-1]
+            if all(count == 1 for count in rows):
+                return value
+            if tuple(rows) != first.extents:
+                raise CannotCutError
+            return cut(group, value, first.bounds).tensor
+
+        args, kwargs = keras.tree.map_structure(own, (args, kwargs))
+        return Part(tensor=op(*args, **kwargs), bounds=first.bounds)
+
+    def _on_whole(self, op: Any, args: Any, kwargs: dict[str, Any], group: SampleGroup) -> Any:
+        """Run a layer on the whole tensors, and cut what it makes if it has their extents."""
+        parts = [value for value in keras.tree.flatten((args, kwargs)) if isinstance(value, Part)]
+        self.note_gathered(op.name, type(op).__name__, *parts)
+
+        def whole(value: Any) -> Any:
+            return value.whole(group) if isinstance(value, Part) else value
+
+        args, kwargs = keras.tree.map_structure(whole, (args, kwargs))
+        bounds, extents = parts[0].bounds, parts[0].extents
+
+        def back(value: Any) -> Any:
+            is_image = len(value.shape) == len(extents) + 2
+            if is_image and tuple(value.shape[1:-1]) == extents:
+                return cut(group, value, bounds)
+            return value
+
+        return keras.tree.map_structure(back, op(*args, **kwargs))
+
+
+def _graph_of(
+    model: keras.Model, inputs: Any, extents: tuple[int | None, ...], training: bool
+) -> keras.Model:
+    """Return a model as a graph of layers.
+
+    Raises ValueError where that of a model of a class of its own cannot be read.
+    """
+    if isinstance(model, keras.Sequential):
+        return model._functional
+    if hasattr(model, "_run_through_graph"):
+        return model
+    shape = [
+        rows if extent is None else extent
+        for rows, extent in zip(inputs.shape[1:-1], extents, strict=True)
+    ]
+    image = keras.Input((*shape, inputs.shape[-1]), batch_size=inputs.shape[0])
+    try:
+        return keras.Model(image, type(model).call(model, image, training=training))
+    except Exception as error:
+        raise ValueError(
+            f"The layers of the model {type(model).__name__} cannot be read from its call, so "
+            f"that `split` is not possible: {str(error).strip().splitlines()[0]} Use layers and "
+            "keras.ops only, or a functional model."
+        ) from error
+
+
+class Groups:
+    """The groups of the devices of this process.
+
+    Args:
+        mesh: All devices.
+        local: Those of this process.
+        exchange: `Backend.exchange`.
+    """
+
+    def __init__(self, mesh: Mesh, local: range, exchange: Any) -> None:
+        self._groups = {
+            device: SampleGroup(mesh=mesh, device=device, exchange=exchange) for device in local
+        }
+        self._local = local
+
+    def current(self) -> SampleGroup:
+        """Return the group of the device that is being traced."""
+        if len(self._local) == 1:
+            return self._groups[self._local.start]
+        context = tf.distribute.get_replica_context()
+        return self._groups[int(tf.get_static_value(context.replica_id_in_sync_group))]
+
+    @property
+    def traffic(self) -> Traffic:
+        """What the first device of this process sends in what was traced so far."""
+        return self._groups[self._local.start].traffic
