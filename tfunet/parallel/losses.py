@@ -37,6 +37,7 @@ def split_loss(loss: keras.Loss, network: SplitNetwork) -> None:
     own_call = loss.call
 
     def call(y_true: Any, y_pred: Any) -> Any:
+        network.loss_calls[loss.name] += 1
         if not network.is_part(y_pred):
             return own_call(y_true, y_pred)
         group = network.group()

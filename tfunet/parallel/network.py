@@ -1,6 +1,7 @@
 """Runs a Keras model on this device's part of a sample, layer by layer."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -46,6 +47,10 @@ class SplitNetwork:
         mesh: All devices.
         bounds: Of the parts of the model's input, for each spatial axis.
         group: Returns the group of the device that is being traced.
+
+    Attributes:
+        gathered: What runs on whole tensors, by name; known once the model has been traced.
+        loss_calls: How often each loss was called.
     """
 
     model: keras.Model
@@ -53,6 +58,7 @@ class SplitNetwork:
     bounds: tuple[Bounds | None, ...]
     group: Callable[[], SampleGroup]
     gathered: dict[str, Gathered] = field(default_factory=dict)
+    loss_calls: Counter[str] = field(default_factory=Counter)
 
     def install(self) -> None:
         """Make the model's calls run on parts."""

@@ -19,7 +19,7 @@ from keras import layers, ops
 from tfunet.geometry.reach import Reach, upsampling_reach
 from tfunet.geometry.receptive_field import window_reach
 from tfunet.parallel.group import SampleGroup, cut_rows
-from tfunet.parallel.mesh import Bounds
+from tfunet.parallel.mesh import Bounds, even_bounds
 from tfunet.parallel.part import Part, cut
 
 Rule = Callable[[SampleGroup, Any, Part, dict[str, Any]], Any]
@@ -158,11 +158,13 @@ def pointwise(group: SampleGroup, op: Any, part: Part, kwargs: dict[str, Any]) -
 
 
 def _out_bounds(bounds: Bounds, extent: int, row_of: Callable[[int], int]) -> Bounds:
-    """Return bounds of an output that follow those of the input."""
+    """Return bounds of an output: those that follow from the input's, if each part gets rows."""
     out = (*(min(row_of(begin), extent) for begin in bounds[:-1]), extent)
-    if any(begin >= end for begin, end in itertools.pairwise(out)):
+    if all(begin < end for begin, end in itertools.pairwise(out)):
+        return out
+    if extent < len(bounds) - 1:
         raise CannotCutError
-    return out
+    return even_bounds(extent, len(bounds) - 1)
 
 
 def _ceil_by(stride: int) -> Callable[[int], int]:
@@ -382,20 +384,21 @@ def padded(group: SampleGroup, op: Any, part: Part, kwargs: dict[str, Any]) -> P
 
 def cropped(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
     """Crop at the borders of the sample; parts keep what is left of their rows."""
+    wanted: dict[int, list[tuple[int, int]]] = {}
     bounds: list[Bounds | None] = []
-    tensor = part.tensor
     pairs = _pairs(layer.cropping, len(part.bounds))
+    tensor = part.tensor
     for axis, ((before, after), cut_at) in enumerate(zip(pairs, part.bounds, strict=True)):
-        begin, end = part.own_rows(group, axis)
         extent = part.extents[axis]
-        first, stop = max(begin, before), min(end, extent - after)
         if cut_at is None:
             bounds.append(None)
-        else:
-            left = extent - before - after
-            bounds.append(_out_bounds(cut_at, left, _minus(before)))
-        tensor = cut_rows(tensor, axis, first - begin, stop - begin)
-    return Part(tensor=tensor, bounds=tuple(bounds))
+            tensor = cut_rows(tensor, axis, before, extent - after)
+            continue
+        out = _out_bounds(cut_at, extent - before - after, _minus(before))
+        wanted[axis] = [(begin + before, end + before) for begin, end in itertools.pairwise(out)]
+        bounds.append(out)
+    whole_axes = Part(tensor=tensor, bounds=part.bounds)
+    return Part(tensor=whole_axes.with_rows(group, wanted), bounds=tuple(bounds))
 
 
 def global_average(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfunet.backend import Backend
 from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.learning.averaging import Averaging
+from tfunet.parallel.network import SplitNetwork
 from tfunet.swap import LargeModelSupport
 from tfunet.timing.stamps import Note, timed
 from tfunet.training.setup import Attempt, Network, RunData
@@ -45,6 +46,7 @@ class Steps:
                 lambda batch: network.own_part(self.pipeline.augmented(batch)),
                 averaging=network.averaging,
                 xla=config.xla,
+                split=network.split,
                 note=attempt.note,
             )
             if config.deterministic:
@@ -64,6 +66,7 @@ def make_step(
     *,
     averaging: Averaging,
     xla: bool,
+    split: SplitNetwork | None = None,
     note: Note | None = None,
 ) -> Step:
     """Return a function that takes the iterator of a feed and makes one optimizer step.
@@ -72,11 +75,13 @@ def make_step(
     optimizer that it applies averages gradients. Before it, `prepare` changes a
     replica's batch on its device. The function returns "sample" (local replicas, replica batch)
     and "logs": Keras's running means, (local replicas,) each. `note` is told of each wait for a
-    batch, as "input".
+    batch, as "input". `split` runs the model on parts of samples.
     """
 
     def passes(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         logs: dict[str, tf.Tensor] = {}
+        if split is not None:
+            split.loss_calls.clear()
         for index in range(averaging.accumulation):
             logs = model.train_step((batch["image"][index], batch["mask"][index]))
         if "loss" not in logs:
@@ -84,6 +89,12 @@ def make_step(
                 "The model's train_step must return a dict with 'loss', got "
                 f"{sorted(logs)}. Return {{metric.name: metric.result() for metric in "
                 "self.metrics} as Keras does."
+            )
+        if split is not None and not split.loss_calls:
+            raise ValueError(
+                "The model's train_step does not call the compiled loss, so it would compute a "
+                "loss of each part of a sample instead of the whole sample. Call "
+                "self.compute_loss(x, y, y_pred) there, or leave out split."
             )
         return logs
 
