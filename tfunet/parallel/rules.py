@@ -33,6 +33,7 @@ CONVOLUTIONS = (
 )
 TRANSPOSED = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
 UPSAMPLINGS = (layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D)
+WINDOWS_IN_3D = (layers.Conv3D, layers.MaxPooling3D, layers.AveragePooling3D)
 ZERO_PADDINGS = (layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D)
 CROPPINGS = (layers.Cropping1D, layers.Cropping2D, layers.Cropping3D)
 GLOBAL_AVERAGES = (
@@ -83,6 +84,11 @@ def rule_of(op: Any, rank: int) -> Rule | None:
     Layers of a user's own class have none, even if it inherits from a layer of Keras.
     """
     kind = type(op)
+    if kind in WINDOWS_IN_3D and op.padding == "same":
+        sizes = getattr(op, "pool_size", None) or op.kernel_size
+        if any(size < stride for size, stride in zip(sizes, op.strides, strict=True)):
+            # TensorFlow's CPU kernels begin where it is not documented, in the rows left over.
+            return None
     if kind in CONVOLUTIONS or kind in TRANSPOSED or kind in UPSAMPLINGS:
         if getattr(op, "data_format", "channels_last") != "channels_last":
             return None

@@ -1,0 +1,222 @@
+"""Whole networks on parts of a sample against one device."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+from split_check import assert_exact, layered
+from threads import Threads
+
+from tfunet.learning import losses
+from tfunet.models import isensee, presets, unet
+from tfunet.parallel.losses import split_loss
+from tfunet.parallel.mesh import Mesh, part_bounds
+from tfunet.parallel.network import SplitNetwork
+from tfunet.parallel.part import cut
+
+
+@pytest.fixture(autouse=True)
+def float64_logits(monkeypatch):
+    """The built-in networks give float32 logits under every policy; here float64 is compared."""
+
+    def segment(tensor, num_classes, dimensions, name, *, bias=True):
+        kind = {2: layers.Conv2D, 3: layers.Conv3D}[dimensions]
+        return kind(num_classes, 1, use_bias=bias, name=name)(tensor)
+
+    for module in (unet, isensee):
+        monkeypatch.setattr(module, "segment", segment)
+
+
+@pytest.mark.parametrize("split", [(2, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"normalization": "batch"},
+        {"normalization": "synchronized_batch"},
+        {"normalization": "group", "groups": 2},
+        {"downsampling": "strided", "upsampling": "nearest"},
+        {"downsampling": "average", "upsampling": "linear"},
+        {"residual": True, "dropout": 0.3, "bottom_dropout": 0.5},
+        {"activation": "gelu", "normalization": "none"},
+    ],
+    ids=str,
+)
+def test_unet(options, split):
+    keras.utils.set_random_seed(1)
+    model = unet.build(image_shape=(32, 16, 2), num_classes=3, filters=4, levels=2, **options)
+    assert_exact(model, split, tolerance=1e-11)
+
+
+def test_unet_on_uneven_parts_that_no_pooling_divides():
+    model = unet.build(image_shape=(32, 16, 2), num_classes=3, filters=4, levels=2)
+    assert_exact(model, (3, 1), bounds=((0, 7, 18, 32), None), tolerance=1e-11)
+
+
+def test_unet_in_3d():
+    options = {"downsampling": "strided", "filters": 4, "levels": 2}
+    model = unet.build(image_shape=(16, 8, 8, 1), num_classes=3, **options)
+    assert_exact(model, (2, 2, 1), batch=1, tolerance=1e-11)
+
+
+def test_more_parts_than_rows_at_the_bottom():
+    options = {"filters": 4, "levels": 3, "upsampling": "nearest"}
+    model = unet.build(image_shape=(16, 16, 1), num_classes=2, **options)
+    assert_exact(model, (4, 1), tolerance=1e-11, gathers={"MaxPooling2D"})
+
+
+def test_isensee():
+    # Its logits are added in float32 under every policy.
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    model = isensee.build(image_shape=(32, 32, 1), num_classes=3, filters=4)
+    assert_exact(model, (2, 1), batch=1, tolerance=1e-3)
+
+
+def test_summit():
+    model = presets.summit_5_2(image_shape=(64, 32, 1), num_classes=2, filters=4)
+    assert_exact(model, (2, 1), batch=1, tolerance=1e-11)
+
+
+def test_attention_gate_and_squeeze_excitation():
+    image = keras.Input((24, 8, 4))
+    gate = layers.Conv2D(4, 1)(layers.MaxPooling2D()(image))
+    query = layers.Conv2D(4, 2, strides=2)(image)
+    both = layers.ReLU()(layers.Add()([gate, query]))
+    attention = layers.UpSampling2D()(layers.Conv2D(1, 1, activation="sigmoid")(both))
+    gated = layers.Multiply()([image, attention])
+    channels = layers.Dense(4, "sigmoid")(layers.GlobalAveragePooling2D()(gated))
+    scaled = layers.Multiply()([gated, layers.Reshape((1, 1, 4))(channels)])
+    model = keras.Model(image, layers.Conv2D(3, 3, padding="same")(scaled))
+    assert_exact(model, (3, 1))
+    assert_exact(model, (5, 2))
+
+
+def test_operations_and_nested_models():
+    inner = layered((24, 8, 4), layers.Conv2D(4, 3, padding="same"), layers.ReLU())
+    sequential = keras.Sequential([layers.Conv2D(4, 3, padding="same"), layers.ELU()])
+    image = keras.Input((24, 8, 2))
+    tensor = keras.ops.relu(image) * 2 + image
+    tensor = keras.ops.concatenate([tensor, keras.ops.sigmoid(image)], -1)
+    tensor = inner(tensor) - sequential(tensor)
+    model = keras.Model(image, layers.Conv2D(3, 3, padding="same")(keras.ops.tanh(tensor)))
+    assert_exact(model, (3, 1))
+
+
+def test_flatten_and_dense_after_convolutions():
+    model = layered(
+        (16, 16, 16, 2),
+        layers.Conv3D(4, 3, strides=2, padding="same"),
+        layers.LeakyReLU(),
+        layers.Flatten(),
+        layers.Dense(8, "relu"),
+        layers.Dense(4),
+    )
+    assert_exact(model, (2, 2, 1), batch=1, gathers={"Flatten"})
+
+
+@pytest.mark.parametrize("name", ["MobileNetV2", "ResNet50"])
+def test_backbones_of_keras_applications(name):
+    keras.utils.set_random_seed(1)
+    make = getattr(keras.applications, name)
+    model = make(include_top=False, weights=None, input_shape=(64, 64, 3))
+    # Larger weights make a network this deep chaotic.
+    assert_exact(model, (2, 1), batch=2, tolerance=1e-9, nudge=0.01)
+
+
+class Plain(keras.Model):
+    """A model of the user's own, whose call only uses layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = layers.Conv2D(4, 3, padding="same", activation="relu")
+        self.drop = layers.Dropout(0.5, seed=3)
+        self.last = layers.Conv2D(3, 3, padding="same")
+
+    def call(self, inputs, training=False):
+        tensor = self.drop(self.first(inputs), training=training)
+        return self.last(tensor) + (0.5 if training else 0.0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_of_the_users_own_class(training):
+    x = tf.random.stateless_normal((2, 16, 8, 2), [1, 2], dtype=tf.float64)
+    keras.utils.set_random_seed(1)
+    model = Plain()
+    model(x)
+    state = [variable.numpy() for variable in model.variables]
+    expected = model(x, training=training)
+    mesh, bounds = Mesh(split=(3, 1)), part_bounds((16, 8), (3, 1))
+
+    def device(group):
+        twin = Plain()
+        twin(x)
+        for variable, value in zip(twin.variables, state, strict=True):
+            variable.assign(value)
+        network = SplitNetwork(model=twin, mesh=mesh, bounds=bounds, group=lambda: group)
+        network.install()
+        part = twin(cut(group, x, bounds).tensor, training=training)
+        np.testing.assert_array_equal(twin(x, training=False), model(x, training=False))
+        network.uninstall()
+        return part
+
+    made = tf.concat(Threads(mesh).run(device), axis=1)
+    np.testing.assert_allclose(made, expected, rtol=1e-12)
+
+
+class SquaredError(keras.Loss):
+    """A loss of the user's own: one value for each voxel."""
+
+    def call(self, y_true, y_pred):
+        return tf.reduce_mean(tf.square(y_pred - y_true[..., None]), -1)
+
+
+class Largest(keras.Loss):
+    """A loss of the user's own, of which nobody knows how parts go together."""
+
+    def call(self, y_true, y_pred):
+        flat = tf.reshape(y_pred - y_true[..., None], [y_pred.shape[0], -1])
+        return tf.reduce_max(flat, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "gathers"),
+    [
+        *((losses.make(name, {}), False) for name in losses.LOSSES),
+        (losses.make("tversky", {"background": True}), False),
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True), False),
+        (SquaredError(), False),
+        (Largest(), True),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_losses_of_whole_samples(loss, gathers):
+    keras.config.set_floatx("float32")
+    logits = tf.random.stateless_normal((2, 17, 8, 3), [1, 2])
+    mask = tf.random.stateless_uniform((2, 17, 8), [3, 4], 0, 3, tf.int32)
+    kind = type(loss)
+
+    def value_and_gradient(made, given, masks):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            value = losses.per_sample(made, masks, given)
+        return value, tape.gradient(value, given)
+
+    expected, slope = value_and_gradient(kind.from_config(loss.get_config()), logits, mask)
+    mesh, bounds = Mesh(split=(3, 2)), part_bounds((17, 8), (3, 2))
+    model = layered((17, 8, 3), layers.Identity())
+
+    def device(group):
+        network = SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=lambda: group)
+        own = kind.from_config(loss.get_config())
+        split_loss(own, network)
+        part = cut(group, mask[..., None], bounds).tensor[..., 0]
+        value, back = value_and_gradient(own, cut(group, logits, bounds).tensor, part)
+        rows = cut(group, slope, bounds).tensor
+        np.testing.assert_allclose(back / mesh.parts, rows, atol=2e-7)
+        return value, bool(network.gathered)
+
+    for value, gathered in Threads(mesh).run(device):
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+        assert gathered == gathers
