@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import tensorflow as tf
+
 from tf_native.multiworker import MultiWorkerBackend
 from tfunet.backend import Topology
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
@@ -87,3 +89,36 @@ class StartsTheDataAnew:
         if isinstance(pipeline, TrainingPipeline):
             pipeline = dataclasses.replace(pipeline, first_step=0)
         return self.inner.feed(pipeline)
+
+
+class DropsARow(Wrapped):
+    """The last value of what is exchanged between the parts of a sample gets lost."""
+
+    def exchange(self, sent, received, dtype):
+        came = self.inner.exchange(sent, received, dtype)
+        return {
+            other: tf.reshape(tf.concat([tf.reshape(value, [-1])[:-1], [0.0]], 0), value.shape)
+            for other, value in came.items()
+        }
+
+
+class ForgetsTheBackwardPass(Wrapped):
+    """The gradients of what other devices have read do not come back."""
+
+    def exchange(self, sent, received, dtype):
+        came = self.inner.exchange(sent, received, dtype)
+        is_backward = any("gradient_tape" in value.name for value in sent.values())
+        return {
+            other: tf.zeros_like(value) if is_backward else value for other, value in came.items()
+        }
+
+
+class MixesUpNeighbours(Wrapped):
+    """Each device gets back what it has sent."""
+
+    def exchange(self, sent, received, dtype):
+        came = self.inner.exchange(sent, received, dtype)
+        return {
+            other: sent[other] if other in sent and sent[other].shape == value.shape else value
+            for other, value in came.items()
+        }

@@ -1,0 +1,82 @@
+"""One sample over two devices, on every backend: the run of one device."""
+
+import checks
+import pytest
+import runs
+from runs import KILL_STEP, kill_at
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
+BACKENDS = ["mirrored", "multiworker", "horovod"]
+# Each part adds up its own rows, which rounds otherwise than one sum over all.
+TOLERANCE = 5e-6
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def split(backend, contract_folder):
+    folder = contract_folder / f"{backend}-over-two"
+    run = runs.train(folder, backend=backend, split=[2, 1], trace=True, **kill_at(KILL_STEP))
+    assert run.exit_code == 0, run.output
+    return run
+
+
+def test_weights_samples_losses_and_scores_are_those_of_one_device(split, single):
+    assert "Split: each sample over 2 devices (2 x 1)." in split.output
+    assert split.result["split"] == [2, 1]
+    assert split.result["num_replicas"] == 1
+    checks.same_samples(split, single)
+    checks.same_losses(split, single)
+    checks.same_scores(split, single)
+    checks.same_weights(split, single, TOLERANCE)
+
+
+def test_killed_run_goes_on_with_another_split(backend, single, contract_folder):
+    folder = contract_folder / f"{backend}-split-killed"
+    last = 0 if backend == "mirrored" else 1
+    killed = runs.train(
+        folder,
+        environment={"TFUNET_TEST_KILL": str(last)},
+        backend=backend,
+        split=[2, 1],
+        **kill_at(KILL_STEP),
+    )
+    checks.ended_at_once(killed, last)
+    resumed = runs.train(folder, backend=backend, split=[1, 2], **kill_at(KILL_STEP))
+    assert resumed.exit_code == 0, resumed.output
+    assert "Going on from step 6 of 10" in resumed.output
+    checks.same_samples(resumed, single)
+    checks.same_losses(resumed, single)
+    checks.same_weights(resumed, single, TOLERANCE)
+
+
+def test_large_model_support_changes_no_result(backend, split, contract_folder):
+    support = {
+        "name": "tfunet.swap:LargeModelSupport",
+        "budget": 0,
+        "threshold_bytes": 1024,
+        "allowed": ["swap", "recompute"],
+    }
+    callbacks = [*kill_at(KILL_STEP)["callbacks"], support]
+    folder = contract_folder / f"{backend}-split-swapped"
+    run = runs.train(folder, backend=backend, split=[2, 1], callbacks=callbacks)
+    assert run.exit_code == 0, run.output
+    assert "tensors swapped" in run.output
+    checks.same_losses(run, split)
+    checks.same_weights(run, split, TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["DropsARow", "ForgetsTheBackwardPass", "MixesUpNeighbours"])
+def test_a_broken_exchange_is_found(name, single, contract_folder):
+    run = runs.train(
+        contract_folder / f"broken-{name}",
+        backend=f"{runs.HERE / 'broken.py'}:{name}",
+        split=[2, 1],
+        **kill_at(KILL_STEP),
+    )
+    assert run.exit_code == 0, run.output
+    with pytest.raises(AssertionError):
+        checks.same_weights(run, single, TOLERANCE)
