@@ -80,3 +80,34 @@ def test_a_broken_exchange_is_found(name, single, contract_folder):
     assert run.exit_code == 0, run.output
     with pytest.raises(AssertionError):
         checks.same_weights(run, single, TOLERANCE)
+
+
+def test_a_volume_that_no_device_holds_trains_on_two_and_smaller_ones_with_swapping(
+    contract_folder,
+):
+    settings = {
+        "model_options": {"filters": 8, "levels": 2},
+        "data": "tumours",
+        "data_options": {"num_cases": 5, "size": 48},
+        "global_batch": 1,
+        "steps": 2,
+        "augmentation": {},
+        "deterministic": False,
+    }
+
+    def ended(name, memory, **more):
+        folder = contract_folder / f"volume-{name}"
+        return runs.train(folder, cpu_memory=memory, **{**settings, **more})
+
+    over_two = {"backend": "multiworker", "split": [2, 1, 1]}
+    alone = ended("alone", "75MiB")
+    assert alone.exit_code == 3
+    assert "out of memory" in alone.failure["reason"]
+    assert "split" in alone.failure["reason"]
+    shared = ended("shared", "75MiB", **over_two)
+    assert shared.exit_code == 0, shared.output
+    thinner = ended("thinner", "48MiB", **over_two)
+    assert "out of memory" in thinner.failure["reason"]
+    swapped = ended("swapped", "48MiB", swap="auto", **over_two)
+    assert swapped.exit_code == 0, swapped.output
+    assert abs(swapped.result["loss"] - shared.result["loss"]) < 1e-5
