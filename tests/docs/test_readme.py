@@ -18,6 +18,7 @@ PAGES = [
     "docs/large-models-internals.md",
     "docs/models.md",
     "docs/security.md",
+    "docs/spatial-parallelism.md",
     "docs/training.md",
 ]
 # Set-up and the whole suite: they are what runs this test.

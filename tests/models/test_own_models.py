@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tifffile
-from tfunet.single_device import SingleDevice
 
 from tfunet.arguments import check_names
 from tfunet.backend import Launch
@@ -17,6 +16,7 @@ from tfunet.config.run import RunConfig
 from tfunet.models.make import make_model
 from tfunet.predict.run import Options, predict
 from tfunet.record import RunFolder
+from tfunet.single_device import SingleDevice
 from tfunet.train import run
 from tfunet.training import saving
 from tfunet.training.setup import compiled_model

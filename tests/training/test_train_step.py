@@ -5,11 +5,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tfunet.single_device import SingleDevice
 
 from tfunet.backend import Launch
 from tfunet.learning.averaging import Averaging
 from tfunet.learning.losses import CrossEntropy
+from tfunet.single_device import SingleDevice
 from tfunet.training.train_step import look_at_step
 
 SHAPE = (2, 8, 8, 1)

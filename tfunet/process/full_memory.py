@@ -8,7 +8,7 @@ OOM = re.compile(r"OOM when allocating tensor with shape(\S+) and type (\w+)")
 OF_SUPPORT = "Large-model support: "
 WITHOUT_SUPPORT = (
     "Try swap = 'auto', or with it a smaller share, swap = '0.5'; a smaller patch or replica_batch "
-    "takes less too."
+    "takes less too, and split = [2, 1] shares each sample among two devices."
 )
 
 
