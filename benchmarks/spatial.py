@@ -52,8 +52,15 @@ class Runs:
     def start(self, values, core=None, **more):
         self.count += 1
         path = self.folder / f"run{self.count}"
-        config = self.folder / f"run{self.count}.json"
-        config.write_text(json.dumps({**values, **more}))
+        config = self.folder / f"run{self.count}.toml"
+        # Scalars and lists of JSON are those of TOML; tables become keys with dots.
+        lines = []
+        for key, value in {**values, **more}.items():
+            table = value.items() if isinstance(value, dict) else ()
+            lines += [f"{key}.{name} = {json.dumps(inner)}" for name, inner in table]
+            if not isinstance(value, dict):
+                lines.append(f"{key} = {json.dumps(value)}")
+        config.write_text("\n".join([*lines, ""]))
         command = [sys.executable, "-m", "tfunet", "train", "--config", str(config)]
         if core is not None:
             command = ["taskset", "--cpu-list", str(core), *command]

@@ -67,7 +67,7 @@ def write_sweep(
 ) -> list[Trial]:
     """Write plan and one finished record for each trial that `write` names; returns all trials.
 
-    Images per second are 10 for each replica, times `speed` of the backend for more than one,
+    Images per second are 10 for each device, times `speed` of the backend for more than one,
     times what all trials of a repeat share, times (1 + noise * a normal number).
     """
     planned = plan_trials(study or make_study(), num_cores=64)
@@ -111,8 +111,8 @@ def write_trial(
     config = trial.config
     dice = drawn(trial)
     block = 1 + shared * random.Random(trial.repeat).gauss(0, 1)
-    scale = speed.get(config.backend, 1.0) if config.num_replicas > 1 else 1.0
-    rate = 10.0 * config.num_replicas * scale * block * (1 + noise * dice.gauss(0, 1))
+    scale = speed.get(config.backend, 1.0) if config.num_devices > 1 else 1.0
+    rate = 10.0 * config.num_devices * scale * block * (1 + noise * dice.gauss(0, 1))
     seconds = (config.global_batch or 1) / rate
     steps = config.steps or 60 // config.num_replicas
     run = RunFolder(folder / trial.id)

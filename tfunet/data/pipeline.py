@@ -6,7 +6,7 @@ step, `crop` where they are cut, and `augmentation.augment` how they are changed
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from typing import final
@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config.augmentation import Augmentation
-from tfunet.data.augmentation.augment import augment
+from tfunet.data.augmentation.augment import Draws, augment, draw_orientation
 from tfunet.data.augmentation.random_streams import epoch_order
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.crop import patch_start
@@ -23,9 +23,11 @@ from tfunet.data.memory_map import mapped
 from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.geometry.windows import plan_windows
 from tfunet.parallel.feed import fed_groups, parts_of
-from tfunet.parallel.mesh import Mesh, part_bounds
+from tfunet.parallel.mesh import Mesh, part_bounds, part_rows
 
 PREFETCHED_BATCHES = 2
+# The rows [begin, end) of a patch along each axis.
+Rows = tuple[tuple[int, int], ...]
 
 
 @final
@@ -110,11 +112,15 @@ class TrainingPipeline:
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
         mesh = Mesh(groups=self.num_replicas, split=self.split)
+        _check_replicas(replicas, mesh.num_devices)
         groups = fed_groups(mesh, replicas)
-        read = self._sample_reader(self._changes())
+        rows = _whole(self.cases)
+        if len(replicas) == 1 and self.changes_rows_alone:
+            rows = part_rows(mesh, replicas.start, self.cases.patch)
+        read = self._sample_reader(self._changes(), rows)
         dataset = self.samples(groups).map(read, num_parallel_calls=_parallel_calls())
         dataset = dataset.batch(self.replica_batch, drop_remainder=True)
-        dataset = dataset.map(self._passes)
+        dataset = dataset.map(partial(self._passes, rows=rows))
         if mesh.is_split and self.augmented_by == "device":
             # Each device augments the whole sample, and takes its part of it then.
             dataset = dataset.flat_map(
@@ -122,13 +128,19 @@ class TrainingPipeline:
                     len(replicas) // len(groups)
                 )
             )
-        elif mesh.is_split:
+        elif mesh.is_split and rows == _whole(self.cases):
             bounds = part_bounds(self.cases.patch, self.split)
             dataset = parts_of(dataset, mesh, replicas, bounds)
         if self.synthetic:
             num_batches = (self.last_step - self.first_step) * len(replicas)
             dataset = dataset.take(len(replicas)).cache().repeat().take(num_batches)
         return _finished(dataset)
+
+    @property
+    def changes_rows_alone(self) -> bool:
+        """Whether augmentation of some rows of a sample needs only these, or those they mirror."""
+        others = replace(self.augmentation, flips=True, brightness=None)
+        return self.augmented_by != "device" and others == Augmentation()
 
     def samples(self, replicas: range) -> tf.data.Dataset:
         """Return (epoch, sample) of each sample for `replicas`, in order."""
@@ -164,10 +176,12 @@ class TrainingPipeline:
         return plain if self.augmented_by == "device" else changed
 
     def _sample_reader(
-        self, change: Callable[..., dict[str, tf.Tensor]]
+        self, change: Callable[..., dict[str, tf.Tensor]], rows: Rows
     ) -> Callable[..., dict[str, tf.Tensor]]:
-        """Return the function (epoch, sample) -> its patch after `change`."""
-        read = _patch_reader(self.cases)
+        """Return the function (epoch, sample) -> these rows of its patch after `change`."""
+        read = _patch_reader(self.cases, rows)
+        begins = np.asarray([begin for begin, _ in rows])
+        mirrored = np.asarray(self.cases.patch) - np.asarray([end for _, end in rows])
         place_of = _place_reader(self.cases)
         train = np.asarray(self.train, np.int64)
         shapes = np.asarray(self.cases.shapes, np.int64)
@@ -186,15 +200,22 @@ class TrainingPipeline:
                 epoch=epoch,
                 sample=sample,
             )
+            if rows != _whole(self.cases):
+                # What a flip brings to these rows lies at the other end.
+                draws = Draws(seed=self.seed, epoch=epoch, sample=sample)
+                flipped = draw_orientation(self.augmentation, len(rows), draws)
+                moved = begins if flipped is None else tf.where(flipped.reverse, mirrored, begins)
+                start += tf.cast(moved, start.dtype)
             changed = change(*read(case, start), epoch=epoch, sample=sample)
             return {**changed, "sample": sample, "epoch": epoch}
 
         return sample_of
 
     @tf.autograph.experimental.do_not_convert
-    def _passes(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def _passes(self, batch: dict[str, tf.Tensor], rows: Rows) -> dict[str, tf.Tensor]:
         """Cut a replica's batch into the passes whose gradients are averaged."""
-        cut = (self.accumulation, self.replica_batch // self.accumulation, *self.cases.patch)
+        extents = [end - begin for begin, end in rows]
+        cut = (self.accumulation, self.replica_batch // self.accumulation, *extents)
         return {
             "image": tf.reshape(batch["image"], (*cut, self.cases.channels)),
             "mask": tf.reshape(batch["mask"], cut),
@@ -224,7 +245,7 @@ class TrainingPipeline:
             (images, masks, batch["epoch"], batch["sample"]),
             fn_output_signature=(tf.float32, tf.uint8),
         )
-        return self._passes({**batch, "image": image, "mask": mask})
+        return self._passes({**batch, "image": image, "mask": mask}, _whole(self.cases))
 
 
 @final
@@ -285,8 +306,8 @@ class EvaluationPipeline:
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
         mesh = Mesh(groups=self.num_replicas, split=self.split)
+        _check_replicas(replicas, mesh.num_devices)
         groups = fed_groups(mesh, replicas)
-        _check_replicas(groups, self.num_replicas)
         num_fed = self.num_steps * len(groups) * self.replica_batch
         dataset = tf.data.Dataset.range(num_fed).map(
             self._window_reader(groups), num_parallel_calls=_parallel_calls()
@@ -298,7 +319,7 @@ class EvaluationPipeline:
         return _finished(dataset)
 
     def _window_reader(self, replicas: range) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-        read = _patch_reader(self.cases)
+        read = _patch_reader(self.cases, _whole(self.cases))
         validation = np.asarray(self.validation, np.int64)
         rank = len(self.cases.patch)
 
@@ -345,10 +366,13 @@ def _place_reader(
 
 
 def _patch_reader(
-    cases: CachedCases,
+    cases: CachedCases, rows: Rows
 ) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Return the function (case, start) -> (image (*patch, channels), mask (*patch))."""
-    patch, channels = cases.patch, cases.channels
+    """Return the function (case, start) -> (image (*patch, channels), mask (*patch)).
+
+    If these are not all rows of a patch, it gives as many, from `start` on.
+    """
+    patch, channels = tuple(end - begin for begin, end in rows), cases.channels
     shapes = np.asarray(cases.shapes, np.int64)
     offsets = np.asarray(cases.offsets, np.int64)
     images, masks = mapped(cases.image_path, "<f4"), mapped(cases.mask_path, "u1")
@@ -370,6 +394,10 @@ def _patch_reader(
         )
 
     return read
+
+
+def _whole(cases: CachedCases) -> Rows:
+    return tuple((0, length) for length in cases.patch)
 
 
 def _parallel_calls() -> int:

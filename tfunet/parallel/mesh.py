@@ -116,3 +116,15 @@ def part_bounds(patch: Sequence[int], split: Sequence[int]) -> tuple[Bounds | No
         even_bounds(extent, parts) if parts > 1 else None
         for extent, parts in zip(patch, split, strict=True)
     )
+
+
+def part_rows(mesh: Mesh, device: int, patch: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return the rows [begin, end) of a sample that a device has, along each axis."""
+    if not mesh.split:
+        return tuple((0, length) for length in patch)
+    return tuple(
+        (0, length) if edges is None else (edges[place], edges[place + 1])
+        for length, edges, place in zip(
+            patch, part_bounds(patch, mesh.split), mesh.place_of(device), strict=True
+        )
+    )

@@ -108,6 +108,32 @@ def test_without_single_each_way_has_its_own_baseline(tmp_path):
     assert "Scores" not in findings(summary)
 
 
+def test_split_samples_count_their_devices(tmp_path):
+    cases = [
+        {"backend": "single"},
+        {"backend": "mirrored", "split": [2, 1]},
+        {"backend": "mirrored", "split": [2, 2], "num_replicas": 2, "replica_batch": 2},
+    ]
+    summary, _ = summary_of(tmp_path, noise=0.0, grid={}, case=cases, **NO_SKIP)
+    cells = {}
+    for family in summary.families:
+        cells |= cells_of(family)
+    split = cells["mirrored split=2x1 x1"]
+    assert split.num_devices == 2
+    assert not split.is_baseline
+    assert split.speed_up.value == pytest.approx(2 * EFFICIENCY["mirrored"])
+    assert split.efficiency == pytest.approx(EFFICIENCY["mirrored"])
+    assert cells["mirrored split=2x2 x2"].num_devices == 8
+
+
+def test_split_samples_alone_have_no_baseline(tmp_path):
+    cases = [{"backend": "mirrored", "split": [2, 1]}, {"backend": "horovod", "split": [2, 1]}]
+    summary, _ = summary_of(tmp_path, grid={}, case=cases, **NO_SKIP)
+    (family,) = summary.families
+    assert [cell.speed_up for cell in family.cells] == [None, None]
+    assert not any(cell.is_baseline for cell in family.cells)
+
+
 def test_without_one_replica_there_is_no_speed_up(tmp_path):
     summary, _ = summary_of(tmp_path, grid={"backend": ["horovod"], "num_replicas": [2, 4]})
     (family,) = summary.families

@@ -42,6 +42,11 @@ class Cell:
         return f"{self.way} x{self.num_replicas}"
 
     @property
+    def num_devices(self) -> int:
+        """Devices of all replicas; more than these if samples are split."""
+        return self.trials[0].config.num_devices
+
+    @property
     def done(self) -> tuple[TrialRecord, ...]:
         """The trials that ended with all checks true."""
         return tuple(trial for trial in self.trials if trial.result is not None)
@@ -75,7 +80,7 @@ class Cell:
     def bus_bytes_per_second(self) -> intervals.Spread | None:
         """Bus bandwidth of averaging the gradients."""
         return _spread(
-            bus_bytes_per_second(result.gradient_bytes, result.average_seconds, result.num_replicas)
+            bus_bytes_per_second(result.gradient_bytes, result.average_seconds, self.num_devices)
             if result.gradient_bytes and result.average_seconds
             else None
             for result in self.results
@@ -83,11 +88,11 @@ class Cell:
 
     @property
     def efficiency(self) -> float | None:
-        """Speed-up per replica."""
+        """Speed-up per device."""
         return (
             None
             if self.speed_up is None
-            else intervals.efficiency(self.speed_up.value, self.num_replicas)
+            else intervals.efficiency(self.speed_up.value, self.num_devices)
         )
 
     @property
@@ -102,10 +107,10 @@ class Cell:
 
     @property
     def device_hours(self) -> intervals.Spread | None:
-        """Hours of a run times its replicas."""
+        """Hours of a run times its devices."""
         seconds = [result.elapsed_seconds for result in self.results]
         return _spread(
-            None if run_seconds is None else run_seconds * self.num_replicas / 3600
+            None if run_seconds is None else run_seconds * self.num_devices / 3600
             for run_seconds in seconds
         )
 

@@ -196,14 +196,18 @@ def _family(trials: Sequence[TrialRecord], scaling: str, settings: Mapping[str, 
     # The baseline comes first, the others as in the study.
     names = sorted(dict.fromkeys(way for way, _ in groups), key=lambda way: way != BASELINE)
     order = sorted(groups, key=lambda key: (key[1], names.index(key[0])))
-    with_one = [way for way, count in order if count == 1]
+    # A sample that is split over devices is no baseline: there is more than one.
+    with_one = [
+        way for way, count in order if count == 1 and groups[way, count][0].config.num_devices == 1
+    ]
     has_single = BASELINE in with_one
     baseline = BASELINE if has_single else (with_one[0] if len(with_one) == 1 else None)
     cells = []
     for way, num_replicas in order:
         members = groups[way, num_replicas]
-        reference = groups.get((baseline or way, 1), [])
         config = members[0].config
+        has_baseline = baseline is not None or config.num_devices == num_replicas
+        reference = groups.get((baseline or way, 1), []) if has_baseline else []
         cells.append(
             Cell(
                 way=way,
@@ -211,7 +215,7 @@ def _family(trials: Sequence[TrialRecord], scaling: str, settings: Mapping[str, 
                 replica_batch=config.replica_batch or 0,
                 global_batch=config.global_batch or 0,
                 trials=tuple(sorted(members, key=lambda trial: trial.repeat)),
-                is_baseline=num_replicas == 1 and way == (baseline or way),
+                is_baseline=config.num_devices == 1 and way == (baseline or way),
                 speed_up=speed_ratio(members, reference),
                 speed_up_repeats=speed_ratios(members, reference),
                 dice_difference=dice_difference(members, reference),

@@ -81,10 +81,10 @@ def named(*names: str) -> list[FigureKind]:
 
 def _scaling(family: Family, styles: plot_style.Styles) -> Figure | None:
     cells = [cell for cell in family.cells if cell.speed_up is not None]
-    if not any(cell.num_replicas > 1 for cell in cells):
+    if not any(cell.num_devices > 1 for cell in cells):
         return None
     figure, (left, right) = plot_style.make_panels(1, 2, 3.7)
-    counts = sorted({cell.num_replicas for cell in cells})
+    counts = sorted({cell.num_devices for cell in cells})
     left.plot(counts, counts, color="#888888", linestyle="--", linewidth=1, zorder=1)
     # Between two numbers of replicas, where no interval crosses the text.
     middle = float(np.sqrt(counts[-1] * counts[max(len(counts) - 2, 0)]))
@@ -99,12 +99,12 @@ def _scaling(family: Family, styles: plot_style.Styles) -> Figure | None:
     right.axhline(1, color="#888888", linestyle="--", linewidth=1, zorder=1)
     scales: tuple[Scale, Scale] = (
         lambda speed_up, _: speed_up,
-        lambda speed_up, cell: speed_up / cell.num_replicas,
+        lambda speed_up, cell: speed_up / cell.num_devices,
     )
     for axes, scale in zip((left, right), scales, strict=True):
         shown = speed_up_lines(axes, cells, styles, scale)
         # The ideal must be visible too.
-        shown += [1.0, *(scale(cell.num_replicas, cell) for cell in cells)]
+        shown += [1.0, *(scale(cell.num_devices, cell) for cell in cells)]
         axes.set_ylim(0.85 * min(shown), 1.12 * max(shown))
     baseline = f"{family.baseline} x1" if family.baseline else "one replica"
     left.set(ylabel=f"times as fast as {baseline}", title="Speed-up")
@@ -143,7 +143,7 @@ def speed_up_lines(
         for cell in cells:
             if cell.way == way and cell.speed_up is not None:
                 estimate = cell.speed_up
-                x = cell.num_replicas * shift[way]
+                x = cell.num_devices * shift[way]
                 ends = (estimate.value, estimate.low, estimate.high)
                 points.append([x, *(scale(value, cell) for value in ends)])
                 repeats = [scale(value, cell) for value in cell.speed_up_repeats]

@@ -199,11 +199,11 @@ def comparison_facts(family: Family, comparison: Comparison) -> dict[str, Any]:
 def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
     """Return a cell's serial share with its interval; empty without one."""
     speed_up = cell.speed_up
-    if speed_up is None or cell.num_replicas < 2:
+    if speed_up is None or cell.num_devices < 2:
         return {}
 
     def share(value: float) -> float:
-        return serial_share(value, cell.num_replicas, family.scaling)
+        return serial_share(value, cell.num_devices, family.scaling)
 
     # A higher speed-up is a lower serial share: the ends of the interval change places.
     return {
