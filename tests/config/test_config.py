@@ -81,13 +81,13 @@ def test_every_key_stands_in_one_section_and_says_what_it_is():
 
 
 def test_lists_of_keys_follow_from_the_sections():
-    assert keys.WAY == ("backend", "backend_options", "processes")
+    assert keys.WAY == ("backend", "backend_options", "split", "processes")
     assert (
         *("model_options", "data_options", "augmentation", "backend_options"),
         *("loss_options", "optimizer_options"),
     ) == keys.OPTIONS
     assert set(keys.MAY_CHANGE) == {
-        *("num_replicas", "replica_batch", "processes", "cores_per_replica"),
+        *("num_replicas", "split", "replica_batch", "processes", "cores_per_replica"),
         *("elastic", "hang_seconds", "trace"),
         *("swap_host", "swap_disk", "swap_disk_size", "cpu_memory"),
     }
