@@ -53,9 +53,13 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Make a failure of a skipped test where $CI is set: there, nothing may be left out."""
+    """Make a failure of a skipped test where $CI is set: there, nothing may be left out.
+
+    But for what only the kernel can give, and nobody can install.
+    """
     report = yield
-    if report.skipped and os.environ.get("CI") and not hasattr(report, "wasxfail"):
+    is_left_out = report.skipped and not hasattr(report, "wasxfail")
+    if is_left_out and os.environ.get("CI") and "namespaces" not in str(call.excinfo.value):
         report.outcome = "failed"
         report.longrepr = f"Left out, which CI does not allow: {call.excinfo.value}"
     return report
