@@ -75,6 +75,14 @@ def test_command_imports_no_tensorflow(arguments, tmp_path):
         (["--num_replicas", "2"], "'single' trains one replica, got num_replicas=2"),
         (["--config", "nowhere.toml"], "no configuration file"),
         (["--precision", "float8"], "Known: float32"),
+        (["--split", "[2, 1]"], "'single' has one device, and split=[2, 1] needs 2"),
+        (["--backend", "mirrored", "--split", "[0, 1]"], "split must be positive numbers"),
+        (["--backend", "mirrored", "--split", "[40, 30]"], "needs a CPU core for each of 1200"),
+        (
+            ["--backend", "horovod", "--split", "[2, 1]", "--elastic", "true"],
+            "elastic and split exclude each other",
+        ),
+        (["--backend", "mirrored", "--split", "[2, 1]", "--xla", "true"], "xla and split exclude"),
     ],
 )
 def test_bad_settings_end_before_anything_starts(arguments, message, tmp_path):

@@ -66,6 +66,11 @@ def forecast(
 
     Raises ValueError for a configuration that cannot be trained.
     """
+    if config.num_devices > config.num_replicas:
+        raise ValueError(
+            f"split = {list(config.split)}: a step on parts of samples is not predicted. Leave out "
+            "split, or measure a run with it."
+        )
     keras.config.set_dtype_policy(config.precision)
     task = open_task(config)
     model = compiled_model(task, losses.make(config.loss, config.loss_options))

@@ -1,0 +1,57 @@
+"""Who has which part: no TensorFlow."""
+
+import pytest
+
+from tfunet.parallel.mesh import Mesh, even_bounds, part_bounds, part_rows
+
+
+def test_devices_are_numbered_group_by_group():
+    mesh = Mesh(groups=2, split=(2, 3))
+    assert (mesh.parts, mesh.num_devices) == (6, 12)
+    assert [mesh.place_of(device) for device in (0, 1, 5, 6, 11)] == [
+        *((0, 0), (0, 1), (1, 2), (0, 0), (1, 2)),
+    ]
+    assert mesh.members(7) == [6, 7, 8, 9, 10, 11]
+    assert mesh.line(7, 0) == [7, 10]
+    assert mesh.line(7, 1) == [6, 7, 8]
+    assert mesh.groups_of(range(4, 8)) == range(2)
+
+
+def test_without_a_split_every_device_is_a_group():
+    mesh = Mesh(groups=3)
+    assert mesh.num_devices == 3
+    assert not mesh.is_split
+    assert [mesh.members(device) for device in range(3)] == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("extent", "parts", "bounds"),
+    [
+        (64, 2, (0, 32, 64)),
+        (96, 2, (0, 48, 96)),
+        (64, 3, (0, 22, 44, 64)),
+        (37, 3, (0, 13, 25, 37)),
+        (5, 4, (0, 2, 3, 4, 5)),
+        (3, 3, (0, 1, 2, 3)),
+    ],
+)
+def test_parts_are_even_and_lie_where_poolings_cut(extent, parts, bounds):
+    assert even_bounds(extent, parts) == bounds
+
+
+def test_rows_of_a_device():
+    mesh = Mesh(split=(2, 1, 3))
+    assert part_rows(mesh, 4, (8, 5, 9)) == ((4, 8), (0, 5), (3, 6))
+    assert part_rows(Mesh(), 0, (8, 5)) == ((0, 8), (0, 5))
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ((2, 1), "has 2 numbers, and a sample of shape .* has 3 axes"),
+        ((1, 9, 1), "cuts axis 1 into 9 parts, and a sample .* has 8 rows there"),
+    ],
+)
+def test_a_split_that_does_not_fit_a_sample_is_refused(split, message):
+    with pytest.raises(ValueError, match=message):
+        part_bounds((16, 8, 16), split)
