@@ -40,7 +40,7 @@ def assert_pools(shape, split, kind, size, zeros=None, width=0, **options):
     padding = [zeros(width)] if zeros else []
     layer = kind(size, **options)
     model = layered(shape, *padding, layer)
-    skips_rows = len(split) == 3 and layer.padding == "same" and size < layer.strides[0]
+    skips_rows = len(split) == 3 and layer.padding == "same" and layer.strides[0] - size > 1
     gathers = {kind.__name__} if skips_rows else ()
     assert_exact(model, split, batch=1, tolerance=tolerance, gathers=gathers)
 
@@ -244,7 +244,7 @@ def test_dilation_and_groups(dilation, groups, padding):
 @pytest.mark.parametrize("rank", [2, 3])
 def test_a_stride_larger_than_the_kernel(rank, kernel, stride):
     layer = CONVOLUTIONS[rank](3, kernel, strides=stride, padding="same")
-    gathers = {"Conv3D"} if rank == 3 else ()
+    gathers = {"Conv3D"} if rank == 3 and stride - kernel > 1 else ()
     assert_exact(layered((*(12,) * rank, 2), layer), (2,) * rank, batch=1, gathers=gathers)
 
 

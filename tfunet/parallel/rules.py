@@ -86,8 +86,8 @@ def rule_of(op: Any, rank: int) -> Rule | None:
     kind = type(op)
     if kind in WINDOWS_IN_3D and op.padding == "same":
         sizes = getattr(op, "pool_size", None) or op.kernel_size
-        if any(size < stride for size, stride in zip(sizes, op.strides, strict=True)):
-            # TensorFlow's CPU kernels begin where it is not documented, in the rows left over.
+        if any(stride - size > 1 for size, stride in zip(sizes, op.strides, strict=True)):
+            # TensorFlow's CPU kernels begin in the middle of two or more rows that are left over.
             return None
     if kind in CONVOLUTIONS or kind in TRANSPOSED or kind in UPSAMPLINGS:
         if getattr(op, "data_format", "channels_last") != "channels_last":
