@@ -106,8 +106,8 @@ def test_a_volume_that_no_device_holds_trains_on_two_and_smaller_ones_with_swapp
     assert "split" in alone.failure["reason"]
     shared = ended("shared", "75MiB", **over_two)
     assert shared.exit_code == 0, shared.output
-    thinner = ended("thinner", "48MiB", **over_two)
+    thinner = ended("thinner", "40MiB", **over_two)
     assert "out of memory" in thinner.failure["reason"]
-    swapped = ended("swapped", "48MiB", swap="auto", **over_two)
+    swapped = ended("swapped", "40MiB", swap="auto", **over_two)
     assert swapped.exit_code == 0, swapped.output
     assert abs(swapped.result["loss"] - shared.result["loss"]) < 1e-5

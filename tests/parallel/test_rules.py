@@ -287,10 +287,6 @@ def test_other_layers(layer):
         partial(layers.Permute, (2, 1, 3)),
         partial(layers.UpSampling2D, 2, interpolation="bicubic"),
         partial(layers.Conv2DTranspose, 2, 3, strides=2, padding="same", output_padding=1),
-        partial(
-            layers.Lambda,
-            lambda tensor: tensor - keras.ops.mean(tensor, axis=(1, 2), keepdims=True),
-        ),
     ],
     ids=lambda layer: layer.func.__name__,
 )
