@@ -9,7 +9,7 @@ from split_check import assert_exact, layered
 from threads import Threads
 
 from tfunet.learning import losses
-from tfunet.models import isensee, presets, unet
+from tfunet.models import blocks, isensee, presets, unet
 from tfunet.parallel.losses import split_loss
 from tfunet.parallel.mesh import Mesh, part_bounds
 from tfunet.parallel.network import SplitNetwork
@@ -24,8 +24,7 @@ def float64_logits(monkeypatch):
         kind = {2: layers.Conv2D, 3: layers.Conv3D}[dimensions]
         return kind(num_classes, 1, use_bias=bias, name=name)(tensor)
 
-    for module in (unet, isensee):
-        monkeypatch.setattr(module, "segment", segment)
+    monkeypatch.setattr(blocks, "segment", segment)
 
 
 @pytest.mark.parametrize("split", [(2, 1), (3, 1), (2, 2)])
