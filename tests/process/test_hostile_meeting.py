@@ -165,7 +165,7 @@ def test_a_stranger_neither_joins_nor_ends_nor_delays_a_meeting(kind):
             {**STRANGERS, **MISTAKEN}[kind](connection, chief.key)
             began = time.monotonic()
             addresses = Meeting(other, "code", [], SECRET, seconds=20).addresses
-            assert time.monotonic() - began < HELLO_SECONDS
+            assert time.monotonic() - began < HELLO_SECONDS + 3
             assert met.result(20).addresses == addresses
             assert HELLO["address"] not in addresses
 
@@ -198,12 +198,12 @@ def heard(connection):
 def test_a_stranger_learns_nothing_and_is_let_go_in_time(act):
     chief, _ = places(next(KEYS))
     with ThreadPoolExecutor(1) as pool:
-        met = pool.submit(Meeting, chief, "the right code", [], SECRET, seconds=HELLO_SECONDS + 0.7)
+        met = pool.submit(Meeting, chief, "the right code", [], SECRET, seconds=HELLO_SECONDS + 3.5)
         with connected(ports_of(chief.key, 0)[0]) as connection:
             began = time.monotonic()
             threading.Thread(target=act, args=(connection, chief.key)).start()
             said = heard(connection)
-            assert time.monotonic() - began < HELLO_SECONDS + 0.5
+            assert time.monotonic() - began < HELLO_SECONDS + 3
         # The chief's random number, and no word of the run. `sealed` reads it itself.
         assert len(said) in (0, len(NUMBER))
         assert "1 connection did not show the secret" in str(met.exception(10))
@@ -262,7 +262,7 @@ def test_a_false_chief_holds_a_process_no_longer_than_its_limit(act):
     began = time.monotonic()
     with listening(key, act), pytest.raises(ConnectionError, match="did not show the secret"):
         Meeting(places(key)[1], "code", [], SECRET, seconds=1)
-    assert time.monotonic() - began < 1 + 2 * HELLO_SECONDS + 1
+    assert time.monotonic() - began < 1 + 2 * HELLO_SECONDS + 3
 
 
 @pytest.mark.parametrize(
