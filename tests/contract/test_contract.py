@@ -78,10 +78,10 @@ def resumed(backend, killed):
     )
 
 
-def supported(folder, backend, allowed, threshold_bytes=1024):
+def supported(folder, backend, allowed, threshold_bytes=1024, name="tfunet.swap:LargeModelSupport"):
     """Return a run that gives up all tensors that it can, but those that are smaller."""
     support = {
-        "name": "tfunet.swap:LargeModelSupport",
+        "name": name,
         "budget": 0,
         "threshold_bytes": threshold_bytes,
         "allowed": allowed,
@@ -189,7 +189,9 @@ def test_large_model_support_changes_no_result(backend, whole, contract_folder):
 def test_ops_in_slabs_change_no_result(backend, whole, contract_folder):
     # Those of the network at its full resolution: each chain of ops is unrolled, slab by slab.
     threshold_bytes = 2**16 // replicas(backend)
-    run = supported(contract_folder / f"{backend}-split", backend, ["split"], threshold_bytes)
+    few_slabs = f"{runs.HERE / 'few_slabs.py'}:InFewSlabs"
+    folder = contract_folder / f"{backend}-slabs"
+    run = supported(folder, backend, ["split"], threshold_bytes, few_slabs)
     assert run.exit_code == 0, run.output
     assert re.search(r"swapped, [1-9]\d* split", run.output), run.output
     # That of the chief; two replicas of one process have a plan each.

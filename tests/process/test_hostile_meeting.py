@@ -18,6 +18,7 @@ from tfunet.process.meeting import Meeting
 from tfunet.process.sealed_line import MOST_BYTES_OF_STRANGERS, SealedLine
 
 SECRET = b"known to all processes of a run"
+FOREVER = 1e9
 KEYS = (f"hostile-{os.getpid()}-{number}" for number in itertools.count())
 HELLO = {"index": 1, "count": 2, "host": "here", "address": "127.0.0.1:1", "code": "code"}
 
@@ -282,8 +283,9 @@ def test_a_wrong_message_ends_no_run(bad):
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(Meeting, p, "code", [], SECRET, seconds=20) for p in (chief, other)]
         first, second = (meeting.result(20) for meeting in both)
-    first.watch(60)
-    second.watch(60)
+    # Nobody is found hanging, which would end this process, before its tests are over.
+    first.watch(FOREVER)
+    second.watch(FOREVER)
     second._peers[0].send(bad)
     first._peers[1].send(bad)
     time.sleep(0.1)
