@@ -124,7 +124,7 @@ packages:
 	has_browser >/dev/null || provide chromium
 	if [ "$${CI:-}" ] && [ $$left_out ]; then exit 2; fi
 
-# Two workers: one takes the tests that start processes, one after the other (tests/conftest.py).
+# Two workers: of the tests that start processes, each takes whole files (tests/conftest.py).
 test: packages lint
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 

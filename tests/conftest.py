@@ -38,8 +38,9 @@ def pytest_collection_modifyitems(items):
 
     for item in items:
         if rank(item) > LATE.index("slow") + 1:
-            # Of two pytest workers one starts all other processes: they need the cores in turn.
-            item.add_marker(pytest.mark.xdist_group("processes"))
+            # What a file's tests have trained, and one SLURM, serve all of them: on one worker.
+            shared = item.path.parent if item.path.parent.name == "slurm" else item.path
+            item.add_marker(pytest.mark.xdist_group(str(shared.relative_to(item.config.rootpath))))
     result = yield  # pytest-xdist reads the groups; pytest puts uses of a fixture side by side.
     items.sort(key=rank)
     return result
