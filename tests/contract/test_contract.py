@@ -94,23 +94,32 @@ def supported(folder, backend, allowed, threshold_bytes=1024, name="tfunet.swap:
     )
 
 
-@pytest.fixture(scope="module")
-def profiled(backend, contract_folder):
-    return runs.train(
-        contract_folder / f"{backend}-profiled",
-        backend=backend,
-        num_replicas=replicas(backend),
-        profile=True,
-        **kill_at(KILL_STEP),
-    )
-
-
 def mpirun():
     """Its path; where `make test` could not install it, the test that needs it is skipped."""
     found = shutil.which("mpirun")
     if found is None:
         pytest.skip("No mpirun here: sudo apt-get install libopenmpi-dev openmpi-bin; make test")
     return found
+
+
+@pytest.fixture(scope="module")
+def under_mpirun(backend, contract_folder):
+    """A run that mpirun started, some steps of which are profiled."""
+    # Horovod over MPI, where the other run is over Gloo.
+    options = {"backend_options": {"controller": "mpi"}} if backend == "horovod" else {}
+    # One process shall have all cores, of which mpirun gives each only one.
+    alone = backend in ("single", "mirrored")
+    how = ["-np", "1", "--bind-to", "none"] if alone else ["-np", "2"]
+    return runs.train(
+        contract_folder / f"{backend}-mpirun",
+        environment={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+        launcher=[mpirun(), "--oversubscribe", *how],
+        backend=backend,
+        num_replicas=replicas(backend),
+        profile=True,
+        **options,
+        **kill_at(KILL_STEP),
+    )
 
 
 def test_weights_equal_those_of_one_device(whole, single):
@@ -201,25 +210,11 @@ def test_ops_in_slabs_change_no_result(backend, whole, contract_folder):
     checks.same_scores(run, whole)
 
 
-def test_mpirun_gives_the_bits_of_our_own_supervisor(backend, whole, contract_folder):
-    # Horovod over MPI, where the other run was over Gloo.
-    options = {"backend_options": {"controller": "mpi"}} if backend == "horovod" else {}
-    # All backends, as in every other test: where some are chosen, pytest 9.1 makes `whole` twice.
-    # One process shall have all cores, of which mpirun gives each only one.
-    alone = backend in ("single", "mirrored")
-    how = ["-np", "1", "--bind-to", "none"] if alone else ["-np", "2"]
-    run = runs.train(
-        contract_folder / f"{backend}-mpirun",
-        environment={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
-        launcher=[mpirun(), "--oversubscribe", *how],
-        backend=backend,
-        num_replicas=replicas(backend),
-        **options,
-        **kill_at(KILL_STEP),
-    )
-    assert run.exit_code == 0, run.output
-    checks.bit_identical(run, whole)
-    checks.same_records(run, whole)
+# All backends, as in every other test: where some are chosen, pytest 9.1 makes `whole` twice.
+def test_mpirun_gives_the_bits_of_our_own_supervisor(under_mpirun, whole):
+    assert under_mpirun.exit_code == 0, under_mpirun.output
+    checks.bit_identical(under_mpirun, whole)
+    checks.same_records(under_mpirun, whole)
 
 
 def test_killed_process_ends_the_run_and_is_named(killed):
@@ -239,10 +234,8 @@ def test_trace_tells_what_every_process_did_before_and_after_it_was_killed(backe
     checks.whole_trace(resumed.folder, processes=count, steps=10, averages=replicas(backend) > 1)
 
 
-def test_profiled_steps_are_in_the_trace(backend, profiled, whole):
-    assert profiled.exit_code == 0, profiled.output
-    checks.bit_identical(profiled, whole)
-    traced = trace(profiled.folder, read_ops(profiled.folder))
+def test_profiled_steps_are_in_the_trace(backend, under_mpirun):
+    traced = trace(under_mpirun.folder, read_ops(under_mpirun.folder))
     ops = [one for one in traced["traceEvents"] if one.get("cat") == "op"]
     assert {one["pid"] for one in ops} == {0}
     # Ops are by the clock of TensorFlow's profiler, steps by ours.
