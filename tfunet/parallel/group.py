@@ -1,7 +1,8 @@
 """What the devices that share a sample send each other in a step, with its gradients."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
@@ -54,18 +55,15 @@ class SampleGroup:
             bounds: Of the parts along that axis.
             wanted: For each part the rows [begin, end) that its device wants, within the bounds.
         """
+        borders = self.borders(tensor, axis, bounds, wanted)
+        return borders.joined(borders.tensor, borders.others)
+
+    def borders(
+        self, tensor: tf.Tensor, axis: int, bounds: Bounds, wanted: Sequence[tuple[int, int]]
+    ) -> "Borders":
+        """Return what of the rows that this device wants others have; see `rows`."""
         line = self.mesh.line(self.device, axis)
         me = line.index(self.device)
-        if all(
-            bounds[part] <= begin and end <= bounds[part + 1]
-            for part, (begin, end) in enumerate(wanted)
-        ):
-            begin, end = wanted[me]
-            own = bounds[me]
-            if (begin, end) == (own, bounds[me + 1]):
-                return tensor
-            return cut_rows(tensor, axis, begin - own, end - own)
-        dimension = axis + 1
         shape = tensor.shape.as_list()
         # Of each pair (owner, reader): the rows that go from one to the other.
         pieces = {
@@ -74,61 +72,60 @@ class SampleGroup:
             for reader in range(len(line))
         }
 
-        def spec(rows: tuple[int, int]) -> list[int]:
-            return [*shape[:dimension], rows[1] - rows[0], *shape[dimension + 1 :]]
-
         def others(pairs: Callable[[int], tuple[int, int]]) -> dict[int, tuple[int, int]]:
             rows = {other: pieces[pairs(other)] for other in range(len(line)) if other != me}
             return {other: span for other, span in rows.items() if span[0] < span[1]}
 
+        def specs(spans: Mapping[int, tuple[int, int]]) -> dict[int, list[int]]:
+            return {
+                line[other]: [*shape[: axis + 1], end - begin, *shape[axis + 2 :]]
+                for other, (begin, end) in spans.items()
+            }
+
+        first, last = bounds[me], bounds[me + 1]
         sent, received = others(lambda other: (me, other)), others(lambda other: (other, me))
+        begin, end = pieces[me, me]
+        borders = Borders(
+            tensor=tensor,
+            axis=axis,
+            own=(begin - first, end - first),
+            own_rows=last - first,
+            num_before=sum(other < me for other in received),
+        )
+        if all(
+            bounds[part] <= begin and end <= bounds[part + 1]
+            for part, (begin, end) in enumerate(wanted)
+        ):
+            return borders
 
         @tf.custom_gradient
-        def fetched(own: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            first = bounds[me]
+        def fetched(own: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tf.Tensor]]:
+            # Its own comes out too: who receives nothing has a gradient to wait for all the same.
             came = self._swap(
                 {
                     line[other]: cut_rows(own, axis, begin - first, end - first)
                     for other, (begin, end) in sent.items()
                 },
-                {line[other]: spec(rows) for other, rows in received.items()},
+                specs(received),
                 own.dtype,
             )
-            parts = []
-            for owner in range(len(line)):
-                begin, end = pieces[owner, me]
-                if begin < end:
-                    is_own = owner == me
-                    parts.append(
-                        cut_rows(own, axis, begin - first, end - first)
-                        if is_own
-                        else came[line[owner]]
-                    )
-            joined = parts[0] if len(parts) == 1 else tf.concat(parts, dimension)
 
-            def gradient(given: tf.Tensor) -> tf.Tensor:
-                origin = wanted[me][0]
+            def gradient(given_own: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
                 back = self._swap(
-                    {
-                        line[other]: cut_rows(given, axis, begin - origin, end - origin)
-                        for other, (begin, end) in received.items()
-                    },
-                    {line[other]: spec(rows) for other, rows in sent.items()},
-                    given.dtype,
+                    {line[other]: value for other, value in zip(received, given, strict=True)},
+                    specs(sent),
+                    own.dtype,
                 )
-                spans = {line[other]: rows for other, rows in sent.items()}
-                begin, end = pieces[me, me]
-                terms = []
-                if begin < end:
-                    kept = cut_rows(given, axis, begin - origin, end - origin)
-                    terms.append(_placed(kept, axis, begin - first, bounds[me + 1] - end))
-                for other, (begin, end) in spans.items():
-                    terms.append(_placed(back[other], axis, begin - first, bounds[me + 1] - end))
-                return tf.add_n(terms) if terms else tf.zeros_like(own)
+                added = [
+                    (begin - first, end - first, back[line[other]])
+                    for other, (begin, end) in sent.items()
+                ]
+                return _with_added(given_own, added, axis)
 
-            return joined, gradient
+            return [tf.identity(own), *(came[line[other]] for other in received)], gradient
 
-        return fetched(tensor)
+        own, *of_others = fetched(tensor)
+        return replace(borders, tensor=own, others=tuple(of_others), is_asked=True)
 
     def gathered(self, value: tf.Tensor, members: Sequence[int] | None = None) -> tf.Tensor:
         """Return the values of all members, (members, *shape), in order; by default of the group.
@@ -203,6 +200,40 @@ class SampleGroup:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Borders:
+    """The rows along an axis that a device wants: some of its own, between those of others.
+
+    Args:
+        tensor: Its own part.
+        axis: A spatial axis, from 0.
+        own: The rows [begin, end) of its part that it wants.
+        own_rows: How many rows its part has.
+        num_before: How many of the others' tensors lie before its own.
+        others: The rows of others, in order.
+        is_asked: Whether any device wants rows of another.
+    """
+
+    tensor: tf.Tensor
+    axis: int
+    own: tuple[int, int]
+    own_rows: int
+    num_before: int
+    others: tuple[tf.Tensor, ...] = ()
+    is_asked: bool = False
+
+    def joined(self, tensor: tf.Tensor, others: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return all rows, in order, of this device's part and what others sent."""
+        if self.own[0] < self.own[1]:
+            is_all = self.own == (0, self.own_rows)
+            own = [tensor if is_all else cut_rows(tensor, self.axis, *self.own)]
+        else:
+            own = []
+        before, after = others[: self.num_before], others[self.num_before :]
+        parts = [*before, *own, *after]
+        return parts[0] if len(parts) == 1 else tf.concat(parts, self.axis + 1)
+
+
 def cut_rows(tensor: Any, axis: int, begin: int, end: int) -> Any:
     """Return the rows [begin, end) of a tensor along a spatial axis."""
     return tensor[(slice(None),) * (axis + 1) + (slice(begin, end),)]
@@ -213,10 +244,19 @@ def _overlap(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]
     return begin, max(begin, min(first[1], second[1]))
 
 
-def _placed(tensor: tf.Tensor, axis: int, before: int, after: int) -> tf.Tensor:
-    """Return a tensor with rows of zeros before and after it."""
-    if not before and not after:
-        return tensor
-    width = [(0, 0)] * tensor.shape.rank
-    width[axis + 1] = (before, after)
-    return tf.pad(tensor, width)
+def _with_added(
+    tensor: tf.Tensor, added: Sequence[tuple[int, int, tf.Tensor]], axis: int
+) -> tf.Tensor:
+    """Return a tensor to whose rows other tensors are added: (begin, end, tensor) of each."""
+    spans = [(begin, end) for begin, end, _ in added]
+    edges = sorted({0, tensor.shape[axis + 1], *itertools.chain.from_iterable(spans)})
+    parts = []
+    for begin, end in itertools.pairwise(edges):
+        terms = [
+            cut_rows(value, axis, begin - first, end - first)
+            for first, last, value in added
+            if first <= begin and end <= last
+        ]
+        rows = cut_rows(tensor, axis, begin, end)
+        parts.append(tf.add_n([rows, *terms]) if terms else rows)
+    return parts[0] if len(parts) == 1 else tf.concat(parts, axis + 1)

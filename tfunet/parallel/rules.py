@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -18,7 +19,7 @@ from keras import layers, ops
 
 from tfunet.geometry.reach import Reach, upsampling_reach
 from tfunet.geometry.receptive_field import window_reach
-from tfunet.parallel.group import SampleGroup, cut_rows
+from tfunet.parallel.group import Borders, SampleGroup, cut_rows
 from tfunet.parallel.mesh import Bounds, even_bounds
 from tfunet.parallel.part import Part, cut
 
@@ -26,6 +27,8 @@ Rule = Callable[[SampleGroup, Any, Part, dict[str, Any]], Any]
 
 MAX_POOLINGS = (layers.MaxPooling1D, layers.MaxPooling2D, layers.MaxPooling3D)
 AVERAGE_POOLINGS = (layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePooling3D)
+# Their calls go through `convolution_op`.
+WITH_CONVOLUTION_OP = (layers.Conv2D, layers.Conv3D)
 CONVOLUTIONS = (
     *(layers.Conv1D, layers.Conv2D, layers.Conv3D),
     *(layers.DepthwiseConv1D, layers.DepthwiseConv2D),
@@ -196,13 +199,29 @@ def _without_padding(layer: Any) -> Iterator[None]:
         layer.padding = padding
 
 
-def _windowed(
-    group: SampleGroup, layer: Any, part: Part, sizes: Sequence[int], *, fill: Any
-) -> tuple[Part, Any]:
-    """Return what a layer with windows reads for its part of the output, padded with `fill`.
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """What a layer with windows reads for a device's part of its output.
 
-    Returns (the input, with the bounds of the output; its padding on each spatial axis).
+    Args:
+        rows: For each axis that is cut the rows of the input that each part wants.
+        bounds: Of the output.
+        padding: Rows before and after the input, on each spatial axis.
     """
+
+    rows: dict[int, list[tuple[int, int]]]
+    bounds: tuple[Bounds | None, ...]
+    padding: list[tuple[int, int]]
+
+    def padded(self, tensor: Any, fill: Any = 0) -> Any:
+        """Return the rows with the padding around them."""
+        if not any(map(any, self.padding)):
+            return tensor
+        fill = tf.constant(fill, tensor.dtype)
+        return tf.pad(tensor, [(0, 0), *self.padding, (0, 0)], constant_values=fill)
+
+
+def _windows(group: SampleGroup, layer: Any, part: Part, sizes: Sequence[int]) -> Windows:
     out_extents = layer.compute_output_shape(part.whole_shape)[1:-1]
     wanted: dict[int, list[tuple[int, int]]] = {}
     bounds: list[Bounds | None] = []
@@ -223,40 +242,99 @@ def _windowed(
             bounds.append(out)
         # A whole axis may have rows at its end that no window reaches: they need no padding.
         widths.append(reach.padding(*rows, extent))
-    tensor = part.with_rows(group, wanted)
-    if any(map(any, widths)):
-        tensor = tf.pad(tensor, [(0, 0), *widths, (0, 0)], constant_values=fill(tensor.dtype))
-    return Part(tensor=tensor, bounds=tuple(bounds)), widths
-
-
-def _zero(dtype: tf.DType) -> Any:
-    return tf.constant(0, dtype)
+    return Windows(rows=wanted, bounds=tuple(bounds), padding=widths)
 
 
 def convolved(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
     """Convolve the rows that the part of the output needs."""
-    read, _ = _windowed(group, layer, part, layer.kernel_size, fill=_zero)
-    with _without_padding(layer):
-        return Part(tensor=layer(read.tensor, **kwargs), bounds=read.bounds)
+    windows = _windows(group, layer, part, layer.kernel_size)
+    if type(layer) not in WITH_CONVOLUTION_OP:
+        tensor = windows.padded(part.with_rows(group, windows.rows))
+        with _without_padding(layer):
+            return Part(tensor=layer(tensor, **kwargs), bounds=windows.bounds)
+    # Cast as the layer would, so that what is sent is what it reads.
+    own = tensor = ops.cast(part.tensor, layer.compute_dtype)
+    borders: list[Borders] = []
+    for axis, rows in windows.rows.items():
+        borders.append(group.borders(tensor, axis, part.bounds[axis] or (), rows))
+        own = own if len(borders) > 1 else borders[0].tensor
+        tensor = borders[-1].joined(borders[-1].tensor, borders[-1].others)
+
+    def convolution(inputs: Any, kernel: Any) -> Any:
+        return _joined_and_convolved(layer, windows, borders, inputs, kernel)
+
+    # No exchange from here on: a replica of this process that waits would see the other's.
+    object.__setattr__(layer, "convolution_op", convolution)
+    try:
+        return Part(tensor=layer(own, **kwargs), bounds=windows.bounds)
+    finally:
+        object.__delattr__(layer, "convolution_op")
+
+
+def _joined_and_convolved(
+    layer: Any, windows: Windows, borders: Sequence[Borders], own: Any, kernel: Any
+) -> Any:
+    """Convolve a device's part and the rows of others around it.
+
+    What is joined and padded is as large as the part itself. It is joined again for the gradient,
+    so that from the forward pass only the part and its borders stay in memory.
+    """
+    others = [value for border in borders for value in border.others]
+    # Tensors with the borders of the axes before: nobody reads them here, but their devices wait
+    # for their gradients.
+    between = [border.tensor for border in borders[1:] if border.is_asked]
+
+    def convolve(own: Any, kernel: Any, others: Sequence[Any]) -> Any:
+        left = iter(others)
+        for border in borders:
+            own = border.joined(own, [next(left) for _ in border.others])
+        return ops.conv(
+            windows.padded(own),
+            kernel,
+            strides=list(layer.strides),
+            padding="valid",
+            dilation_rate=layer.dilation_rate,
+            data_format="channels_last",
+        )
+
+    @tf.custom_gradient
+    def run(own: Any, kernel: Any, *more: Any) -> tuple[Any, Callable[..., Any]]:
+        others = more[len(between) :]
+
+        def gradient(given: Any) -> list[Any]:
+            # After `given`: TensorFlow would take the tensor of the forward pass for an equal one.
+            with tf.control_dependencies([given]), tf.GradientTape() as tape:
+                inputs = [own, kernel, *others]
+                tape.watch(inputs)
+                output = convolve(own, kernel, others)
+            of_own, of_kernel, *of_others = tape.gradient(output, inputs, given)
+            zeros = [tf.zeros(value.shape, value.dtype) for value in more[: len(between)]]
+            return [of_own, of_kernel, *zeros, *of_others]
+
+        return convolve(own, kernel, others), gradient
+
+    return run(own, tf.convert_to_tensor(ops.convert_to_tensor(kernel)), *between, *others)
 
 
 def max_pooled(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
     """Pool the rows that the part of the output needs."""
-    read, _ = _windowed(group, layer, part, layer.pool_size, fill=lambda dtype: dtype.min)
+    windows = _windows(group, layer, part, layer.pool_size)
+    tensor = windows.padded(part.with_rows(group, windows.rows), part.tensor.dtype.min)
     with _without_padding(layer):
-        return Part(tensor=layer(read.tensor, **kwargs), bounds=read.bounds)
+        return Part(tensor=layer(tensor, **kwargs), bounds=windows.bounds)
 
 
 def average_pooled(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
     """Pool the rows that the part of the output needs; padding does not count in a mean."""
-    read, widths = _windowed(group, layer, part, layer.pool_size, fill=_zero)
+    windows = _windows(group, layer, part, layer.pool_size)
+    tensor = windows.padded(part.with_rows(group, windows.rows))
     with _without_padding(layer):
-        pooled = layer(read.tensor, **kwargs)
-    for axis, (before, after) in enumerate(widths):
+        pooled = layer(tensor, **kwargs)
+    for axis, (before, after) in enumerate(windows.padding):
         if not before and not after:
             continue
         size, stride = layer.pool_size[axis], layer.strides[axis]
-        inside = np.ones(read.tensor.shape[1 + axis])
+        inside = np.ones(tensor.shape[1 + axis])
         inside[:before] = 0
         inside[len(inside) - after :] = 0
         rows = pooled.shape[1 + axis]
@@ -265,7 +343,7 @@ def average_pooled(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str,
         shape[1 + axis] = rows
         scale = np.reshape(size / np.asarray(counts), shape)
         pooled = pooled * tf.constant(scale, pooled.dtype)
-    return Part(tensor=pooled, bounds=read.bounds)
+    return Part(tensor=pooled, bounds=windows.bounds)
 
 
 def _spread(
