@@ -160,9 +160,9 @@ def recurrent():
 # takes long to trace.
 APPLICATIONS = {
     "ConvNeXtTiny": "convnext_tiny_stage_1_block_0_identity",
-    "DenseNet121": "pool2_pool",
-    "EfficientNetB0": "block3b_add",
-    "EfficientNetV2B0": "block4b_add",
+    "DenseNet121": "conv2_block3_concat",
+    "EfficientNetB0": "block2b_add",
+    "EfficientNetV2B0": "block4a_project_bn",
     "InceptionResNetV2": "block35_1_ac",
     "InceptionV3": "mixed0",
     "MobileNet": "conv_pw_3_relu",
@@ -170,7 +170,7 @@ APPLICATIONS = {
     "MobileNetV3Small": "expanded_conv_4_add",
     "NASNetMobile": "reduction_concat_stem_1",
     "ResNet50": "conv3_block1_out",
-    "ResNet50V2": "conv3_block1_out",
+    "ResNet50V2": "conv2_block3_out",
     "VGG16": "block3_pool",
     "Xception": "block3_pool",
 }
