@@ -253,7 +253,7 @@ def _shared_split(
     if defects and topology.is_chief:
         name = printable(source.name)
         print(f"{len(defects)} defects of {name} are left out: see split.json.", flush=True)
-    case_ids = {defect["case_id"] for defect in defects if defect["case_id"]}
+    case_ids = {case_id for defect in defects if (case_id := defect.get("case_id"))}
     return from_json(shared, source, bad), len(case_ids)
 
 
