@@ -76,6 +76,10 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
 def parse(arguments: Sequence[str]) -> RunConfig:
     """Return the configuration for command-line arguments."""
+    for word in arguments:
+        key = re.split(r"[.=]", word.removeprefix("--"))[0]
+        if word.startswith("--") and key not in (*KEYS, "config"):
+            raise ValueError(_unknown_key(key))
     files = [Path(path) for flag, path in itertools.pairwise(arguments) if flag == "--config"]
     files += [Path(word[9:]) for word in arguments if word.startswith("--config=")]
     for file in files:

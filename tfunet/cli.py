@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tfunet import __version__, exit_codes
 from tfunet.commands import data, export, models, predict, report, swap, sweep, train
-from tfunet.commands.parsers import add_command
+from tfunet.commands.parsers import add_command, keys_apart
 from tfunet.config import trust
 from tfunet.process.terminal import lines_of
 
@@ -20,9 +20,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     options, rest = parser.parse_known_args(given)
+    keys: list[str] = []
+    if rest and options.takes_keys:
+        own, keys = keys_apart(given)
+        options, rest = parser.parse_known_args(own)
     if rest and not options.takes_keys:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    options.rest = rest
+    options.rest = [*rest, *keys]
     if not options.starts_runs:  # The processes of a run set it themselves.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if options.trust:

@@ -303,3 +303,31 @@ def wait_for_steps(run, process):
                 if "tfunet.worker" in " ".join(child.cmdline())
             ]
     raise AssertionError("Training did not begin.")
+
+
+def test_keys_of_a_run_may_stand_anywhere(tmp_path, capsys):
+    file, cache = tmp_path / "run.toml", tmp_path / "cache"
+    file.write_text('data = "cells"\nseed = 1\n[data_options]\nnum_cases = 6\nsize = 32\n')
+    assert main(["data", "cache", "--clear", "--cache_dir", str(cache)]) == 0
+    assert capsys.readouterr().out == f"Removed 0 data sets from {cache}; 0 are in use.\n"
+    size = ["--data_options.size", "48"]
+    for words in (
+        ["data", "check", *size, str(file), "--json"],
+        ["data", "check", "--json", "--seed=3", str(file), *size],
+    ):
+        assert main(words) == 0
+        assert json.loads(capsys.readouterr().out)["cases"][0]["shape"] == [48, 48]
+    # A key without its value takes no option for it.
+    assert main(["data", "check", str(file), "--seed", "--json"]) == 2
+    assert main(["data", "check", "--sed", "3", str(file)]) == 2
+    assert "Did you mean 'seed'" in capsys.readouterr().err
+    # What is typed overrides the file, wherever it stands.
+    assert main(["train", "--seed", "x", str(file)]) == 2
+    assert "seed must be a whole number, got x" in capsys.readouterr().err
+
+
+def test_what_is_typed_overrides_the_file(tmp_path, capsys):
+    file = tmp_path / "run.toml"
+    file.write_text('backend = "mirrored"\n')
+    assert main(["train", "--backend", "none_such", "--config", str(file)]) == 2
+    assert "Unknown backend 'none_such'" in capsys.readouterr().err

@@ -11,10 +11,12 @@ from PIL import Image
 from pydicom.dataset import FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
-from tfunet.data.check import check
+from tfunet.data.check import case_defects, check
 from tfunet.data.image_files import read_image
+from tfunet.data.layouts import file_source
 from tfunet.data.lazy_image import open_image
 from tfunet.data.source import open_source
+from tfunet.predict.prepare import preparation
 
 PIXELS = np.random.default_rng(0).integers(1, 200, (40, 48)).astype(np.float32)
 HOLE = np.zeros((40, 48), bool)
@@ -151,12 +153,54 @@ def test_pixels_without_data_become_what_the_user_says(tmp_path, kind):
     name, write, _ = MARKED[kind]
     write(tmp_path / name)
     source = opened(tmp_path, name, fill=-7)
-    np.testing.assert_array_equal(source.read(0)[0][..., 0], with_hole(-7))
+    image, mask = source.read(0)
+    np.testing.assert_array_equal(image[..., 0], with_hole(-7))
+    np.testing.assert_array_equal(mask == source.ignored, HOLE)
     assert check(source).defects == ()
     assert source.preparation["fill"] == -7
     assert source.fingerprint != opened(tmp_path, name, fill=-8).fingerprint
     part = open_image(tmp_path / name, fill=-7).read((0, 0), (12, 48))
     np.testing.assert_array_equal(part[..., 0], with_hole(-7)[:12])
+
+
+@pytest.mark.parametrize("target", [None, [1.5, 0.8]])
+def test_filled_pixels_are_not_in_statistics_and_have_a_label_of_their_own(
+    tmp_path, monkeypatch, target
+):
+    resolution = {"resolution": (1, 1), "resolutionunit": "CENTIMETER"}
+    tiff(tmp_path / "a.tif", with_hole(-9999), "-9999", tile=(16, 16), **resolution)
+    sizes = {} if target is None else {"pixel_size": [1, 1], "target_pixel_size": target}
+    options = {"intensity": "zscore", "fill": 0, **sizes}
+    source = opened(tmp_path, "a.tif", **options)
+    image, mask = source.read(0)
+    gaps = mask == source.ignored
+    assert 0.1 < gaps.sum() / HOLE.sum() * np.prod(target or 1) < 1.5
+    assert abs(image[~gaps].mean()) < 1e-5
+    assert abs(image[~gaps].std() - 1) < 1e-5
+    if target is None:
+        np.testing.assert_array_equal(gaps, HOLE)
+        pixels = PIXELS[~HOLE]
+        np.testing.assert_allclose(image[gaps], -pixels.mean() / pixels.std(), rtol=1e-5)
+    # Part by part it is the same, to the bit; and so is what is prepared for a prediction.
+    monkeypatch.setattr(file_source, "LARGE_BYTES", 1)
+    parts = list(opened(tmp_path, "a.tif", **options).read_parts(0).parts)
+    np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), image)
+    np.testing.assert_array_equal(np.concatenate([part for _, part in parts]), mask)
+    prepare = preparation(source.preparation)
+    read = prepare.open([tmp_path / "a.tif"])
+    prepared = prepare.normalised(read, prepare.statistics(read))
+    np.testing.assert_array_equal(prepared.read((0, 0), prepared.shape), image)
+    assert np.isfinite(source.raw(0).image).all()
+    assert case_defects(source, image, mask) == []
+    (facts,) = check(source).cases
+    assert facts.label_pixels == (HOLE.size - HOLE.sum(), 0)
+    assert facts.low[0] == PIXELS[~HOLE].min()
+
+
+def test_an_image_without_any_data_is_a_defect(tmp_path):
+    tiff(tmp_path / "a.tif", np.full_like(PIXELS, -9999), "-9999")
+    (defect,) = check(opened(tmp_path, "a.tif", fill=0)).defects
+    assert defect.what == "no pixel has data. Leave it out."
 
 
 def test_a_tile_that_is_left_out_has_no_data(tmp_path):

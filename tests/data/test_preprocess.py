@@ -112,6 +112,23 @@ def test_percentiles_are_clipped_before_the_zscore():
             check_intensity(wrong)
 
 
+@pytest.mark.parametrize("intensity", ["zscore", {"clip": (1, 99)}, "none", (0.0, 4.0)])
+def test_pixels_without_data_do_not_count_in_statistics(intensity):
+    image = np.random.default_rng(0).gamma(2, size=(9, 8, 2)).astype(np.float32)
+    image[0] = image[2:4, 3:6, 0] = np.nan
+    gaps = np.isnan(image)
+    statistics = statistics_for(intensity, [image[:4], image[4:]])
+    filled = normalise(image, intensity, statistics, fill=-5)
+    np.testing.assert_array_equal(filled, normalise(image, intensity, fill=-5))
+    for channel in range(2):
+        there = ~gaps[..., channel]
+        pixels = image[there, channel]
+        alone = normalise(pixels[:, np.newaxis], intensity)[:, 0]
+        np.testing.assert_allclose(filled[there, channel], alone, rtol=1e-5, atol=1e-6)
+        assert (filled[~there, channel] == filled[0, 0, channel]).all()
+    assert (filled[0] < (0.1 if intensity == (0.0, 4.0) else -1)).all()
+
+
 @pytest.mark.parametrize("intensity", ["zscore", {"clip": (1, 99)}])
 def test_statistics_of_a_record_give_the_same_bits(intensity):
     image = np.random.default_rng(0).gamma(2, size=(9, 8, 2)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The scratch of a filter's gradient is the one that TensorFlow allocates, to the byte."""
+"""The scratch of a convolution's gradients is the one that TensorFlow allocates, to the byte."""
 
 import json
 import os
@@ -21,20 +21,28 @@ CASES = [
 MEASURE = """
 import json, sys
 import tensorflow as tf
-from tfunet.graph.op_times import Kind, take, unrolled_bytes
+from tfunet.graph.op_times import Kind, take
+from tfunet.graph.unrolled import unrolled
 rows = []
 for rank, batch, side, kernel, channels, filters in json.loads(sys.argv[1]):
-    name = {2: "Conv2DBackpropFilter", 3: "Conv3DBackpropFilterV2"}[rank]
+    kind = {2: "Conv2DBackprop{}", 3: "Conv3DBackprop{}V2"}[rank]
+    image, upstream = ([batch, *[side] * rank, size] for size in (channels, filters))
+    weights = [kernel] * rank + [channels, filters]
+    strides = {"strides": [1] * (rank + 2), "padding": "SAME"}
     @tf.function(jit_compile=False, autograph=False)
-    def gradient(image, gradient):
-        return getattr(tf.raw_ops, name)(
-            input=image, filter_sizes=[kernel] * rank + [channels, filters],
-            out_backprop=gradient, strides=[1] * (rank + 2), padding="SAME")
-    shapes = [tf.TensorSpec((batch, *[side] * rank, size)) for size in (channels, filters)]
-    operations = gradient.get_concrete_function(*shapes).graph.get_operations()
-    (op,) = [op for op in operations if op.type == name]
-    (taken,) = take([Kind(op)])
-    rows.append((taken.scratch_bytes, unrolled_bytes(op)))
+    def gradients(image, weights, upstream):
+        of = [kind.format(what) for what in ("Filter", "Input")]
+        return (
+            getattr(tf.raw_ops, of[0])(
+                input=image, filter_sizes=weights.shape, out_backprop=upstream, **strides),
+            getattr(tf.raw_ops, of[1])(
+                input_sizes=image.shape, filter=weights, out_backprop=upstream, **strides))
+    specs = map(tf.TensorSpec, (image, weights, upstream))
+    operations = gradients.get_concrete_function(*specs).graph.get_operations()
+    for op in (op for op in operations if "Backprop" in op.type):
+        (taken,) = take([Kind(op)])
+        columns = unrolled(op)
+        rows.append((taken.scratch_bytes, columns.num_bytes() if columns else 0))
 print(json.dumps(rows))
 """
 

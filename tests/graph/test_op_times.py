@@ -94,6 +94,20 @@ def test_an_op_that_made_up_numbers_do_not_suit_does_not_spoil_the_others():
     assert taken[1] is not None
 
 
+def test_refusals_of_memory_are_few_in_all(monkeypatch):
+    """TensorFlow waits ten seconds before each, and may name no op."""
+    refused = []
+
+    def together(kinds):
+        refused.append(len(kinds))
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr(op_times, "_take_together", together)
+    ops = traced(lambda image: image * 2.0, (4,))
+    assert take([Kind(ops["Mul"])] * 64) == [None] * 64
+    assert refused == [64, 32, 16]
+
+
 def test_an_op_whose_output_depends_on_numbers_is_not_run():
     ops = traced(lambda image, sizes: tf.fill(tf.cast(sizes, tf.int32), image[0]), (4,), (2,))
     assert take([Kind(ops["Fill"])]) == [None]

@@ -45,6 +45,15 @@ def test_facts_of_this_machine():
         ({"SLURM_PROCID": "0"}, "slurm"),
         ({"OMPI_COMM_WORLD_RANK": "1"}, "mpi"),
         ({"PMI_RANK": "1"}, "mpi"),
+        ({"PALS_RANKID": "1", "PMI_RANK": "1"}, "pals"),
+        ({"MV2_COMM_WORLD_RANK": "0"}, "mpi"),
+        ({"FLUX_TASK_RANK": "0"}, "flux"),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, "horovodrun"),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1"}, "torchrun"),
+        ({"RANK": "1"}, "none"),  # It may mean something else.
+        ({"TF_CONFIG": "{}"}, "TF_CONFIG"),
+        ({"TFUNET_PROCESS": "0", "TFUNET_HOSTS": "a,b", "SLURM_PROCID": "0"}, "by hand"),
+        ({"TFUNET_HOSTS": "a,b", "RANK": "0", "WORLD_SIZE": "2"}, "torchrun"),
     ],
 )
 def test_launcher(variables, name):

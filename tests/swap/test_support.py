@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from kinds import KINDS, batches
 
+from tfunet.machine import device
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.search.planner import Planner
@@ -39,6 +40,22 @@ def test_nothing_stays_after_an_exception_in_a_step():
     with pytest.raises(ValueError, match="shape"):
         model.fit(image, mask[:, :4], batch_size=2, verbose=0, callbacks=[support()])
     assert "train_step" not in vars(model)
+
+
+def test_it_says_that_planning_begins_and_once_that_onednn_is_off(monkeypatch, capsys):
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)  # As if nobody had chosen.
+    model, image, mask = compiled(jit_compile=False)
+    callback = LargeModelSupport(0, threshold_bytes=256)
+    for _ in range(2):
+        model.fit(image, mask, batch_size=2, verbose=0, callbacks=[callback])
+    lines = capsys.readouterr().out.splitlines()
+    begins = [line for line in lines if "planning a training step of" in line]
+    assert (lines[0], len(begins)) == (begins[0], 2)
+    off = [at for at, line in enumerate(lines) if "TF_ENABLE_ONEDNN_OPTS=1 before" in line]
+    assert off == ([] if device.uses_onednn() else [1])
+    # Who chose to do without it is not told.
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    assert not device.lacks_onednn()
 
 
 def test_context_supports_train_on_batch():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,24 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add the option to run programs that a file of somebody else names."""
     help_text = "run the programs (FILE.py:NAME) that a file names, even if it may not be yours"
     parser.add_argument("--trust", action="store_true", help=help_text)
+
+
+def keys_apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words of a command, and the keys of a run with their values.
+
+    argparse would take the value of an option that it does not know for the configuration.
+    """
+    from tfunet.config.keys import KEYS
+
+    own: list[str] = []
+    keys: list[str] = []
+    awaits_value = False
+    for word in words:
+        is_option = word.startswith("--")
+        is_key = is_option and re.split(r"[.=]", word[2:])[0] in KEYS
+        (keys if is_key or (awaits_value and not is_option) else own).append(word)
+        awaits_value = is_key and "=" not in word
+    return own, keys
 
 
 def config_of(options: argparse.Namespace) -> RunConfig:

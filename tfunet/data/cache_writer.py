@@ -179,7 +179,8 @@ def _check_part(source: DataSource, image: np.ndarray, mask: np.ndarray, *, rank
         raise ValueError("the image has pixels that are NaN or infinite; replace them.")
     if mask.dtype.kind not in "bui":
         raise ValueError(f"the mask has type {mask.dtype}; labels must be integers.")
-    low, high = int(mask.min()), int(mask.max())
+    labels = mask if source.ignored is None else np.where(mask == source.ignored, 0, mask)
+    low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= source.num_classes:
         raise ValueError(
             f"the mask has labels {low}..{high}; allowed: 0..{source.num_classes - 1}."

@@ -130,10 +130,10 @@ def case_defects(source: DataSource, image: np.ndarray, mask: np.ndarray) -> lis
         problems.append(f"mask of shape {mask.shape} for an image of shape {image.shape[:-1]}.")
     if not np.isfinite(image).all():
         problems.append("the image holds NaN or infinity.")
-    if mask.size and int(mask.max()) >= source.num_classes:
-        problems.append(
-            f"labels out of range: up to {int(mask.max())}; allowed: 0 to {source.num_classes - 1}."
-        )
+    labels = mask if source.ignored is None else mask[mask != source.ignored]
+    if labels.size and int(labels.max()) >= source.num_classes:
+        most = source.num_classes - 1
+        problems.append(f"labels out of range: up to {int(labels.max())}; allowed: 0 to {most}.")
     return problems
 
 
@@ -164,9 +164,11 @@ def raw_case(source: DataSource, index: int) -> RawCase:
 
 
 def _facts(source: DataSource, case_id: str, raw: RawCase, side: str) -> CaseFacts:
-    axes = tuple(range(raw.image.ndim - 1))
-    means = raw.image.mean(axes, dtype=np.float64)
-    counts = np.bincount(raw.mask.ravel(), minlength=source.num_classes)
+    counted = raw.mask != (-1 if source.ignored is None else source.ignored)
+    pixels = raw.image[counted] if not counted.all() else raw.image
+    axes = tuple(range(pixels.ndim - 1))
+    means = pixels.mean(axes, dtype=np.float64)
+    counts = np.bincount(raw.mask[counted], minlength=source.num_classes)
     content = hashlib.blake2b(repr(raw.image.shape).encode(), digest_size=16)
     content.update(np.ascontiguousarray(raw.image).data)
     return CaseFacts(
@@ -178,9 +180,9 @@ def _facts(source: DataSource, case_id: str, raw: RawCase, side: str) -> CaseFac
         mask_dtype=raw.mask_dtype,
         spacing=raw.spacing,
         target=raw.target,
-        low=tuple(map(float, raw.image.min(axes))),
+        low=tuple(map(float, pixels.min(axes))),
         mean=tuple(map(float, means)),
-        high=tuple(map(float, raw.image.max(axes))),
+        high=tuple(map(float, pixels.max(axes))),
         label_pixels=tuple(map(int, counts)),
         content=content.hexdigest(),
     )

@@ -26,7 +26,7 @@ from tfunet.data.image_files import (
     unheard,
 )
 from tfunet.data.mask_values import ChannelValues, as_mask, no_values
-from tfunet.data.preprocess import resize_linear_box
+from tfunet.data.preprocess import nearest, resize_linear_box
 
 PART_BYTES = 64 * 2**20
 
@@ -124,13 +124,28 @@ def joined(images: Sequence[LazyImage]) -> LazyImage:
     )
 
 
-def resized(image: LazyImage, shape: Sequence[int]) -> LazyImage:
-    """Return the image resized as by `tfunet.data.preprocess.resize_linear`, bit for bit."""
-    return replace(
-        image,
-        shape=tuple(shape),
-        read=lambda start, stop: resize_linear_box(image.read, image.shape, shape, start, stop),
-    )
+def resized(image: LazyImage, shape: Sequence[int], fill: float | None = None) -> LazyImage:
+    """Return the image resized as by `tfunet.data.preprocess.resize_with_gaps`, bit for bit."""
+
+    def filled(start: Sequence[int], stop: Sequence[int]) -> np.ndarray:
+        box = image.read(start, stop)
+        return box if fill is None else np.where(np.isnan(box), np.float32(fill), box)
+
+    def read(start: Sequence[int], stop: Sequence[int]) -> np.ndarray:
+        box = resize_linear_box(filled, image.shape, shape, start, stop)
+        if fill is None:
+            return box
+        sources = [
+            nearest(before, length)[first:last]
+            for before, length, first, last in zip(image.shape, shape, start, stop, strict=True)
+        ]
+        firsts = [int(source[0]) for source in sources]
+        gaps = np.isnan(image.read(firsts, [int(source[-1]) + 1 for source in sources]))
+        places = (source - first for source, first in zip(sources, firsts, strict=True))
+        box[gaps[np.ix_(*places)]] = np.nan
+        return box
+
+    return replace(image, shape=tuple(shape), read=read)
 
 
 def _opened(

@@ -4,6 +4,8 @@ import numpy as np
 
 from tfunet.data.formats.stored import Stored
 
+# The label of pixels that were filled: they count neither in losses nor in scores.
+IGNORED = 255
 # GDAL, and programs that write its value in few digits, mean the nearest floating point number.
 TOLERANCE = 1e-5
 

@@ -81,6 +81,17 @@ def resize_nearest(mask: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     return mask
 
 
+def resize_with_gaps(image: np.ndarray, shape: Sequence[int], fill: float | None) -> np.ndarray:
+    """Resize as `resize_linear`; pixels without data (NaN) stay so, and count as `fill` for their
+    neighbours."""
+    gaps = None if fill is None else np.isnan(image)
+    if gaps is None or not gaps.any():
+        return resize_linear(image, shape)
+    resized = resize_linear(np.where(gaps, np.float32(fill), image), shape)
+    resized[resize_nearest(gaps, shape)] = np.nan
+    return resized
+
+
 def nearest(before: int, length: int) -> np.ndarray:
     """Return which of `before` pixels the centre of each of `length` pixels falls into."""
     return (np.arange(length) * 2 + 1) * before // (2 * length)
@@ -90,23 +101,33 @@ def channel_statistics(parts: Iterable[np.ndarray]) -> Statistics:
     """Return mean and standard deviation of each channel (channels,) float64.
 
     `parts` are (rows, ..., channels), the image cut along its first axis. The result has the same
-    bits wherever it is cut, because each row is summed first, and then the sums of the rows.
+    bits wherever it is cut, because each row is summed first, and then the sums of the rows. NaN
+    does not count.
     """
-    sums, squares, count = [], [], 0
+    sums, squares, counts, count = [], [], [], 0
     for part in parts:
         step = max(1, STATISTICS_VALUES // max(part[:1].size, 1))
         for first in range(0, len(part), step):
             rows = part[first : first + step].astype(np.float64, order="C")
             rows = rows.reshape(len(rows), -1, part.shape[-1])
-            total = rows.sum(1)
+            gaps = np.isnan(rows)
             count = rows.shape[1]
+            counts.append(count - gaps.sum(1))
+            rows[gaps] = 0
+            total = rows.sum(1)
             sums.append(total)
-            rows -= total[:, np.newaxis] / count
+            rows -= total[:, np.newaxis] / np.maximum(counts[-1], 1)[:, np.newaxis]
+            rows[gaps] = 0
             squares.append(np.square(rows, out=rows).sum(1))
-    row_sums, row_squares = np.concatenate(sums), np.concatenate(squares)
-    mean = row_sums.sum(0) / (len(row_sums) * count)
-    between = count * np.square(row_sums / count - mean).sum(0)
-    return mean, np.sqrt((row_squares.sum(0) + between) / (len(row_sums) * count))
+    row_sums, row_squares, row_counts = map(np.concatenate, (sums, squares, counts))
+    if (row_counts == count).all():
+        mean = row_sums.sum(0) / (len(row_sums) * count)
+        between = count * np.square(row_sums / count - mean).sum(0)
+        return mean, np.sqrt((row_squares.sum(0) + between) / (len(row_sums) * count))
+    total_count = np.maximum(row_counts.sum(0), 1)
+    mean = row_sums.sum(0) / total_count
+    apart = np.square(row_sums / np.maximum(row_counts, 1) - mean)
+    return mean, np.sqrt((row_squares.sum(0) + (row_counts * apart).sum(0)) / total_count)
 
 
 def statistics_for(intensity: Intensity, parts: Iterable[np.ndarray]) -> Statistics | None:
@@ -127,31 +148,38 @@ def recorded_statistics(values: Sequence[Sequence[float]]) -> Statistics:
 
 
 def normalise(
-    image: np.ndarray, intensity: Intensity, statistics: Statistics | None = None
+    image: np.ndarray,
+    intensity: Intensity,
+    statistics: Statistics | None = None,
+    fill: float | None = None,
 ) -> np.ndarray:
     """Return float32 (*spatial, channels) with normalised intensities.
 
-    `image` may be a part of an image; then `statistics` are those of the whole image.
+    `image` may be a part of an image; then `statistics` are those of the whole image. Pixels
+    without data (NaN) are not in the statistics, and then take the value `fill`.
 
     - "zscore": each channel gets mean 0 and standard deviation 1; a constant channel becomes 0.
     - "none": unchanged.
     - (low, high): low becomes 0 and high 1; values beyond are clipped.
     - {"clip": (low, high)}: clipped to these percentiles of each channel, then "zscore".
     """
-    if intensity == "none":
+    if statistics is None:
+        statistics = statistics_for(intensity, [image])
+    if fill is not None:
+        image = np.where(np.isnan(image), np.float32(fill), image)
+    if isinstance(intensity, tuple):
+        low, high = intensity
+        return np.clip((image - low) / (high - low), 0, 1).astype(np.float32)
+    if statistics is None:
         return image.astype(np.float32)
-    if isinstance(intensity, Mapping):
-        bounds = statistics or _clipped_statistics(image, intensity["clip"])
-        return _standardised(np.clip(image, *bounds[:2]), *bounds[2:])
-    if isinstance(intensity, str):
-        return _standardised(image, *(statistics or channel_statistics([image])))
-    low, high = intensity
-    return np.clip((image - low) / (high - low), 0, 1).astype(np.float32)
+    *bounds, mean, deviation = statistics
+    return _standardised(np.clip(image, *bounds) if bounds else image, mean, deviation)
 
 
 def _clipped_statistics(image: np.ndarray, percentiles: Sequence[float]) -> Statistics:
     axes = tuple(range(image.ndim - 1))
-    bounds = np.percentile(image, percentiles, axis=axes).astype(np.float32)
+    percentile = np.nanpercentile if np.isnan(image).any() else np.percentile
+    bounds = percentile(image, percentiles, axis=axes).astype(np.float32)
     return (*bounds, *channel_statistics([np.clip(image, *bounds)]))
 
 

@@ -81,10 +81,11 @@ def show(
         for title, variant in _variants(augmentation, each=each):
             changed = sample.changed(variant, seed=config.seed, epoch=epoch)
             panels.append(sheet.Panel(title, *changed))
+    ignored = {} if source.ignored is None else {source.ignored: "no data"}
     drawing = sheet.draw(
         panels,
         title=f"{source.name}, seed {config.seed}, epoch {epoch}",
-        labels=source.label_names(),
+        labels=source.label_names() | ignored,
         in_pairs=not each,
     )
     with replacing(path) as partial:

@@ -20,7 +20,7 @@ class RawCase:
 
     Args:
         image: float32 (*spatial, channels), in the files' own intensities.
-        mask: Labels, uint8 (*spatial).
+        mask: Labels, uint8 (*spatial), and `DataSource.ignored`.
         file: The file to name in messages.
         image_dtype: Type of the stored pixels.
         mask_dtype: Type of the stored labels.
@@ -83,6 +83,7 @@ class DataSource:
         found: How many files there are, in words, for messages.
         preparation: How images were prepared, for `tfunet.predict.prepare`; None if the data set's
             own code did it.
+        ignored: Label, beyond the others, of pixels that count neither in the loss nor in scores.
     """
 
     name: str
@@ -103,6 +104,7 @@ class DataSource:
     defects: tuple[Defect, ...] = ()
     found: str = ""
     preparation: Mapping[str, Any] | None = None
+    ignored: int | None = None
 
     def __post_init__(self) -> None:
         if not self.case_ids:

@@ -9,13 +9,16 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+from tfunet.files.typed import Count, FieldError, Finite, RecordError, read_record, typed
 from tfunet.timing.recorded import INSIDE, OpSpan, read_spans
 from tfunet.timing.spans import Span
 
 # Horovod's rows are processes with numbers from here on.
 HOROVOD = 1_000_000
+# How many ends of tables are tried as that of the last complete event.
+MOST_ENDS = 100
 
 
 def trace(run: str | Path, ops: Mapping[int, Sequence[OpSpan]] | None = None) -> dict[str, Any]:
@@ -83,10 +86,29 @@ def _named(kind: str, name: str, place: int, **ids: int) -> list[dict[str, Any]]
     ]
 
 
+class _HorovodEvent(TypedDict):
+    pid: Count
+    name: NotRequired[str]
+    ts: NotRequired[Finite]
+    args: NotRequired[dict[str, Any]]
+
+
+class _HorovodArguments(TypedDict):
+    start_time_since_epoch_in_micros: NotRequired[Count]
+    name: NotRequired[str]
+
+
 def _horovod_events(path: Path, zero: float) -> Iterator[dict[str, Any]]:
     """Yield Horovod's timeline, a row for each tensor, relative to the begin of the run."""
     begin = 0.0
-    for event in _whole_events(path.read_text(encoding="utf-8", errors="replace")):
+    try:
+        events = _whole_events(read_record(path) or "")
+        typed(events, list[_HorovodEvent])
+        for number, event in enumerate(events):
+            typed(event.get("args", {}), _HorovodArguments, f"[{number}].args")
+    except (FieldError, RecursionError) as error:
+        raise RecordError(path, error) from error
+    for event in events:
         arguments = event.get("args", {})
         # The first event has the Unix time of its zero, in us.
         begin = arguments.get("start_time_since_epoch_in_micros", begin)
@@ -101,8 +123,8 @@ def _horovod_events(path: Path, zero: float) -> Iterator[dict[str, Any]]:
 def _whole_events(text: str) -> list[dict[str, Any]]:
     """Return the complete events of a list, which has no end if Horovod was killed."""
     end = len(text)
-    while end > 0:
+    for _ in range(MOST_ENDS):
         with contextlib.suppress(ValueError):
             return json.loads(text[:end].rstrip().rstrip(",").removesuffix("]") + "]")
-        end = text.rfind("}", 0, end - 1) + 1
+        end = text.rfind("}", 0, max(0, end - 1)) + 1
     return []

@@ -11,6 +11,8 @@ import json
 import math
 import os
 import tomllib
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -25,6 +27,12 @@ MOST_BYTES = 2**28
 MOST_NESTED = 50
 MOST_WHOLE = 2**63 - 1
 MOST = 1e15
+
+# What reading an archive of files or arrays raises if it is damaged.
+DAMAGED = (
+    *(ValueError, TypeError, KeyError, EOFError, RecursionError, NotImplementedError, SyntaxError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 # Keys of records whose values may be paths.
 PATH_KEYS = ("working_folder", "root", "file", "data", "model", "cache_dir", "swap_disk")
@@ -70,6 +78,10 @@ def typed(value: Any, kind: type[T], field: str = "") -> T:
     """
     try:
         return msgspec.convert(value, kind, str_keys=True)
+    except UnicodeEncodeError as error:
+        raise FieldError(
+            f"{field}: holds {error.object!a}, which is no text".lstrip(": ")
+        ) from error
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at ")
         inner = place.strip("`").removeprefix("$").replace("[...]", "[]")

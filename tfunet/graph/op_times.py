@@ -1,14 +1,13 @@
 """Times ops of a step alone, on made-up numbers, and measures or predicts their scratch memory."""
 
 import contextlib
-import os
 import re
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, prod
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from tfunet.graph.reader import NO_SIZE, num_bytes
 from tfunet.graph.slabs import Slabs
 from tfunet.graph.static_values import known_value
 from tfunet.graph.window_axes import POOL_GRADIENTS
-from tfunet.machine.device import free_bytes, used_bytes, uses_onednn
+from tfunet.machine.device import free_bytes, used_bytes
 from tfunet.timing.xplane import read_allocations
 
 # The op does not work on made-up numbers, or there is no room for them beside the weights.
@@ -39,14 +38,6 @@ NUMBERS = 2**20
 MOST_TIMES = 2**10
 # A tiny op is timed so many times in a row.
 TINY_OPS = 100
-# TensorFlow's own gradient of a filter on a CPU unrolls images into columns, as many at once as
-# fill a working set, whatever the batch is. In 2D the set has a fixed size, in 3D that of the
-# last cache, and nothing is unrolled where that takes too many times the memory of the tensors
-# (conv_grad_filter_ops.cc and conv_grad_ops_3d.cc).
-WORKING_SET_BYTES = 30 * 2**20
-MOST_TIMES = 25
-# The size of the last cache; glibc's name for it is not in os.sysconf_names.
-LEVEL3_CACHE_SIZE = 194
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,25 +145,21 @@ def _can_be_alone(op: tf.Operation) -> bool:
 def _take(kinds: Sequence[Kind]) -> list[Taken | None]:
     """Return what each op takes; None for the ops that TensorFlow refuses to run."""
     taken: list[Taken | None] = [None] * len(kinds)
-    left = list(range(len(kinds)))
+    parts = [list(range(len(kinds)))]
     out_of_memory = 0
-    while left and out_of_memory < MOST_OUT_OF_MEMORY:
+    while parts and out_of_memory < MOST_OUT_OF_MEMORY:
+        part = parts.pop()
         try:
-            results = _take_together([kinds[index] for index in left])
+            results = _take_together([kinds[index] for index in part])
         except REFUSALS as error:
             out_of_memory += isinstance(error, tf.errors.ResourceExhaustedError)
             named = re.search(r"\balone_(\d+)", str(error))
-            if named is not None:
-                del left[int(named[1])]
-            elif len(left) > 1:
-                half = len(left) // 2
-                return [*_take(kinds[:half]), *_take(kinds[half:])]
-            else:
-                break
+            at, half = int(named[1]) if named else 0, len(part) // 2
+            left = [part[:at] + part[at + 1 :]] if named else [part[half:], part[:half]]
+            parts += [some for some in left if some and some != part]
         else:
-            for index, result in zip(left, results, strict=True):
+            for index, result in zip(part, results, strict=True):
                 taken[index] = result
-            break
     return taken
 
 
@@ -342,35 +329,3 @@ def _scratch(folder: str, ops: Sequence[tf.Operation]) -> dict[str, int]:
                 held[name] -= size
     outputs = {f"alone_{index}": sum(map(num_bytes, op.outputs)) for index, op in enumerate(ops)}
     return {name: max(0, most.get(name, 0) - size) for name, size in outputs.items()}
-
-
-def unrolled_bytes(op: tf.Operation, share: float = 1.0) -> int:
-    """Return the bytes of the columns that a filter's gradient unrolls; 0 for any other op.
-
-    oneDNN and GPUs unroll nothing. `share` is the share of the op's rows that run at once.
-    """
-    if not op.type.startswith(("Conv2DBackpropFilter", "Conv3DBackpropFilter")):
-        return 0
-    image, _, gradient = op.inputs
-    filters = op.outputs[0]
-    shapes = (image.shape, gradient.shape, filters.shape)
-    if uses_onednn() or "GPU" in op.device or not all(map(tf.TensorShape.is_fully_defined, shapes)):
-        return 0
-    is_3d = op.type.startswith("Conv3D")
-    working_set_bytes = _last_cache_bytes() if is_3d else WORKING_SET_BYTES
-    is_last = not op.get_attr("data_format").startswith(b"NC")
-    voxels = ceil(share * prod(gradient.shape[1:-1] if is_last else gradient.shape[2:]))
-    unrolled, channels = prod(filters.shape[:-1]), filters.shape[-1]
-    item_bytes = filters.dtype.size
-    image_items = voxels * (unrolled + channels) + unrolled * channels
-    images = ceil(working_set_bytes // item_bytes / image_items)
-    items = images * voxels * unrolled
-    tensor_items = share * (prod(image.shape) + prod(gradient.shape)) + prod(filters.shape)
-    return 0 if is_3d and items // tensor_items > MOST_TIMES else items * item_bytes
-
-
-def _last_cache_bytes() -> int:
-    try:
-        return max(0, os.sysconf(LEVEL3_CACHE_SIZE))
-    except (OSError, ValueError):
-        return 0

@@ -10,6 +10,7 @@ from tfunet.graph import slab_rules
 from tfunet.graph.regrouped import SUMS, made_by, regrouped
 from tfunet.graph.static_values import of_one_value
 from tfunet.graph.step import FUSED_WITH_BIAS, READS, SHAPE_READERS, Op, Tensor, Trace, root
+from tfunet.graph.unrolled import unrolled
 
 # Ops between replicas: an op that ran twice in one replica would wait for the others for ever.
 COLLECTIVE = ("Collective", "Horovod", "Nccl")
@@ -134,6 +135,7 @@ def read(
                 slabs=slab_rules.describe(op),
                 instead=_instead(op, indices),
                 is_regrouped=op.name in in_groups,
+                unrolled=unrolled(op),
             )
         )
     kept = [handle for handle in handles if _is_kept_constant(handle, constants)]

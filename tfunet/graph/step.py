@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tfunet.graph.slabs import Slabs
+from tfunet.graph.unrolled import Unrolled
 
 # The memory of their outputs is a variable's, the batch's or the graph's, not the step's.
 READS = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"})
@@ -91,6 +92,7 @@ class Op:
             activation's input, with the same result to the bit; -1 if there is none.
         is_regrouped: Whether TensorFlow computes it together with a neighbour, in another order,
             unless a control edge forbids it (`tfunet.graph.regrouped`).
+        unrolled: The columns that it unrolls, if it is the gradient of a filter.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Op:
     slabs: Slabs | None = None
     instead: int = -1
     is_regrouped: bool = False
+    unrolled: Unrolled | None = None
 
     @cached_property
     def first_copies(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:

@@ -83,3 +83,9 @@ def uses_onednn() -> bool:
     from tensorflow.python.util import _pywrap_util_port
 
     return bool(_pywrap_util_port.IsMklEnabled())
+
+
+def lacks_onednn() -> bool:
+    """Return whether TensorFlow computes on a CPU without oneDNN though nobody asked for that."""
+    is_chosen = "TF_ENABLE_ONEDNN_OPTS" in os.environ
+    return not (is_chosen or uses_onednn() or tf.config.list_logical_devices("GPU"))

@@ -43,6 +43,22 @@ DEFAULTS = {
     # By default TensorFlow takes all of a GPU's memory, and leaves none for other processes.
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
+# Who starts processes, and the variables that they set, from the innermost on.
+LAUNCHERS = (
+    ("local", ["TFUNET_LAUNCH"]),  # the supervisor
+    ("by hand", ["TFUNET_PROCESS"]),
+    ("slurm", ["SLURM_PROCID"]),
+    ("mpi", ["OMPI_COMM_WORLD_RANK"]),
+    ("mpi", ["MV2_COMM_WORLD_RANK"]),
+    ("jsrun", ["JSM_NAMESPACE_RANK"]),
+    ("flux", ["FLUX_TASK_RANK"]),
+    ("pals", ["PALS_RANKID"]),
+    ("mpi", ["PMI_RANK"]),
+    ("mpi", ["PMIX_RANK"]),
+    ("horovodrun", ["HOROVOD_RANK"]),
+    ("torchrun", ["RANK", "WORLD_SIZE"]),
+    ("TF_CONFIG", ["TF_CONFIG"]),
+)
 # A sleeping GPU driver takes seconds to answer.
 ANSWER_SECONDS = 20.0
 
@@ -87,14 +103,11 @@ def git_state(file: Path) -> dict[str, Any] | None:
 
 
 def launcher(variables: Mapping[str, str]) -> str:
-    """Return who started this process: local (the supervisor), slurm, mpi or none."""
-    if "TFUNET_LAUNCH" in variables:
-        return "local"
-    if "SLURM_PROCID" in variables:
-        return "slurm"
-    if "OMPI_COMM_WORLD_RANK" in variables or "PMI_RANK" in variables:
-        return "mpi"
-    return "none"
+    """Return who started this process, a name of LAUNCHERS; "none" for nobody known."""
+    return next(
+        (name for name, needed in LAUNCHERS if all(variable in variables for variable in needed)),
+        "none",
+    )
 
 
 def code_hash() -> str:

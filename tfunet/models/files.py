@@ -4,7 +4,11 @@ import json
 import zipfile
 from pathlib import Path
 
+from tfunet.files.typed import DAMAGED
+
 KERAS = ".keras"
+# Of the file with the version: a larger one was made to fill the memory.
+MOST_BYTES = 2**20
 CONVERT = "Load it where it was made, and save it with model.save('net.keras') in Keras 3."
 OTHERS = {
     ".weights.h5": "holds weights without the model. Name the function that builds the model; its "
@@ -45,9 +49,9 @@ def _check_keras(name: str) -> None:
             f"short, or in another format under that name. {CONVERT}"
         )
     try:
-        with zipfile.ZipFile(path) as archive:
-            version = str(json.loads(archive.read("metadata.json"))["keras_version"])
-    except (KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(path) as archive, archive.open("metadata.json") as file:
+            version = str(json.loads(file.read(MOST_BYTES))["keras_version"])
+    except DAMAGED as error:
         raise ValueError(
             f"The model file {name!r} is not what Keras 3 saves: {error}. {CONVERT}"
         ) from error

@@ -29,6 +29,8 @@ class RecordedPreparation(TypedDict):
     intensity: Any
     grey: NotRequired[bool]
     axes: NotRequired[str | None]
+    alpha: NotRequired[str | None]
+    fill: NotRequired[float | None]
     pixel_size: NotRequired[Any]
     target_pixel_size: NotRequired[Any]
 
@@ -58,7 +60,7 @@ class Preparation:
     target_pixel_size: Any = None
 
     def open(self, files: Sequence[Path]) -> LazyImage:
-        """Open one image, resampled, with its intensities as they are.
+        """Open one image, resampled, with its intensities as they are; NaN where it has no data.
 
         Only headers are read. A file that cannot be read in parts is read as a whole and must fit
         into memory. Raises ValueError for files that do not fit the run.
@@ -72,7 +74,7 @@ class Preparation:
             "grey": self.grey,
             "axes": self.axes,
             "alpha": self.alpha,
-            "fill": self.fill,
+            "fill": None if self.fill is None else math.nan,
             "note": partial(_warn, files[0], set()),
         }
         image = joined([open_image(file, **options) for file in files])
@@ -88,7 +90,7 @@ class Preparation:
         sizes = self._sizes(image, files[0])
         target = _each(self.target_pixel_size, len(image.shape))
         shape = resampled_shape(image.shape, sizes, target)
-        return replace(resized(image, shape), spacing=target)
+        return replace(resized(image, shape, self.fill), spacing=target)
 
     def _sizes(self, image: LazyImage, file: Path) -> tuple[float, ...]:
         if self.pixel_size is not None:
@@ -108,7 +110,9 @@ class Preparation:
         """Return the image with normalised intensities."""
         return replace(
             image,
-            read=lambda start, stop: normalise(image.read(start, stop), self.intensity, statistics),
+            read=lambda start, stop: normalise(
+                image.read(start, stop), self.intensity, statistics, self.fill
+            ),
         )
 
 

@@ -29,6 +29,7 @@ from typing import Any, NoReturn, Self, final
 
 from tfunet import exit_codes
 from tfunet.files.printable import printable
+from tfunet.files.typed import Count, typed
 from tfunet.process.addresses import address_of, free_port, listening
 from tfunet.process.launcher_variables import Place, ports_of
 from tfunet.process.sealed_line import SealedLine
@@ -203,7 +204,7 @@ class Meeting:
         if message.get("stop"):
             self._asked = True
         elif "last_step" in message and index == 0:
-            self._last_step = int(message["last_step"])
+            self._last_step = typed(message["last_step"], Count, "last_step")
             line.send({"answer": True})
         elif message.get("answer"):
             self._answers += 1

@@ -80,7 +80,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         swapout_threshold: This and the next five are the parameters of TFLMS v2, which
             `tfunet.swap.search.tflms.Rule` describes. Any of them makes its rule the strategy:
             tensors are swapped, and nothing else is done, whatever the budget.
-        verbose: 0 prints nothing, 1 a line when the plan is made and one after training.
+        verbose: 0 prints nothing, 1 a line when planning begins, if it may take long, one when the
+            plan is made and one after training.
         note: Told of each copy in each step: "swap out" or "swap in", and between which Unix
             times. On a CPU only: the host does not know of a GPU's copies.
         host_budget: The earlier name of `host`.
@@ -165,6 +166,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._timed: dict[Any, Any] = {}  # see `profile.measure`
         self._stopwatch = Stopwatch()
         self._told_of_unknown = False
+        self._told_of_onednn = False
 
     @property
     def gives_up(self) -> bool:
@@ -354,7 +356,17 @@ class LargeModelSupport(keras.callbacks.Callback):
             strategy=self.strategy,
             threshold_bytes=self.threshold_bytes,
             margin=self.margin,
+            say=self._begins,
         )
+
+    def _begins(self, line: str) -> None:
+        """Print that planning begins, and once what makes it, and training, take longer."""
+        if not self.verbose:
+            return
+        print(line, flush=True)
+        if not self._told_of_onednn and device.lacks_onednn():
+            print(text.ONEDNN_LINE, flush=True)
+        self._told_of_onednn = True
 
     def _open_room(self) -> Room:
         """Return where tensors go that are given up."""

@@ -1,6 +1,6 @@
 """Makes the plan of a traced step: times its ops, then asks the strategy for what fits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import memory as memory_of
 from tfunet.swap.plan.schedule import schedule
+from tfunet.swap.report import text
 from tfunet.swap.search.applied import as_planned, cut_as_planned
 from tfunet.swap.search.fitting import fitted
 from tfunet.swap.search.strategy import Problem, Strategy
@@ -34,11 +35,13 @@ def make_plan(
     strategy: Strategy,
     threshold_bytes: int,
     margin: float | None,
+    say: Callable[[str], None],
 ) -> Plan:
     """Return a plan for a traced step within the memory of a device, which is as before the step.
 
     `timed` is what is known of the steps of a model (`tfunet.swap.measure.profile`), and grows. The
-    arguments from `strategy` on are described at `tfunet.swap.LargeModelSupport`.
+    arguments from `strategy` on are described at `tfunet.swap.LargeModelSupport`; `say` is told
+    before a planning that may take long.
     """
     strategy = strategy.for_forward_pass() if trace.is_forward else strategy
     tiers = room.left(ops[0].graph, ops[0].device)
@@ -55,6 +58,7 @@ def make_plan(
     needed_bytes = int(memory_of(trace, schedule(trace, {})).max(initial=0))
     is_near = strategy.needs_costs or needed_bytes > FAR * memory.step_bytes
     if is_near:
+        say(text.planning_line(trace, memory.limit_bytes))
         with tf.init_scope():
             costs, scratch = profile.measure(trace, ops, room.host, known)
         costs = replace(costs, tiers=room.timed(tiers))

@@ -1,13 +1,15 @@
 """Checkpoints: the chief writes one file and shares it by a sum over processes."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
 from tfunet.backend import Backend, Topology
+from tfunet.files.typed import DAMAGED, RecordError, check_known_fields
 from tfunet.record import RunFolder
 from tfunet.training.state import broadcast
 
@@ -31,20 +33,24 @@ def save(
 
 
 def restore(
-    folder: RunFolder, backend: Backend, topology: Topology, variables: Sequence[Any]
+    folder: RunFolder,
+    backend: Backend,
+    topology: Topology,
+    variables: Sequence[Any],
+    kinds: Mapping[str, Any],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
     """Give every process the chief's checkpoint; called by all processes together.
 
     Returns (arrays, facts), or None if there is no checkpoint. Only the chief gets the arrays.
-    Raises ValueError if the checkpoint belongs to another model.
+    `kinds` are the types of the facts. Raises ValueError if the checkpoint belongs to another
+    model, or is damaged.
     """
     arrays: dict[str, np.ndarray] = {}
     values: list[np.ndarray] = []
     if topology.is_chief and exists(folder):
-        with np.load(folder.path / NAME) as file:
-            names = sorted(name for name in file.files if name.startswith("variable_"))
-            values = [file[name] for name in names]
-            arrays = {name: file[name] for name in file.files if name not in names}
+        arrays = _read(folder.path / NAME, kinds)
+        names = sorted(name for name in arrays if name.startswith("variable_"))
+        values = [arrays.pop(name) for name in names]
     text = share_bytes(backend, topology, arrays.pop("facts", np.zeros(0, np.uint8)))
     if not text:
         return None
@@ -59,6 +65,18 @@ def restore(
             variable.assign(value)
     broadcast(backend, topology, variables)
     return arrays, json.loads(text)
+
+
+def _read(path: Path, kinds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        # A metric or a callback may hold NaN or infinity.
+        check_known_fields(json.loads(arrays["facts"].tobytes()), kinds)
+    except (OSError, *DAMAGED) as error:
+        why = f"{error or type(error).__name__}. Delete it to start anew, or choose another folder"
+        raise RecordError(path, why) from error
+    return arrays
 
 
 def exists(folder: RunFolder) -> bool:

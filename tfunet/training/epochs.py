@@ -85,6 +85,7 @@ class Trainer:
             num_cases=len(data.validation_ids),
             num_classes=data.task.source.num_classes,
             regions=data.task.source.regions,
+            ignored=data.task.source.ignored,
             supports=callbacks.supports,
             prepare=network.own_part,
         )

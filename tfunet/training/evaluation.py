@@ -12,6 +12,7 @@ from tfunet.backend import Backend
 from tfunet.data.pipeline import EvaluationPipeline
 from tfunet.learning import scores
 from tfunet.learning.counting import count, predicted_labels, region_table
+from tfunet.learning.ignoring import background_where_ignored
 from tfunet.learning.losses import per_sample
 from tfunet.swap import LargeModelSupport
 
@@ -60,6 +61,7 @@ class Evaluation:
         num_cases: int,
         num_classes: int,
         regions: Mapping[str, tuple[int, ...]],
+        ignored: int | None = None,
         supports: Sequence[LargeModelSupport] = (),
         prepare: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]] = lambda batch: batch,
     ) -> None:
@@ -72,9 +74,12 @@ class Evaluation:
         def replica_step(fed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             batch = prepare(fed)
             logits = model(batch["image"], training=False)
+            mask, labels = batch["mask"], predicted_labels(logits)
+            if ignored is not None:
+                mask, labels = background_where_ignored(mask, labels, ignored)
             counted = count(
-                predicted_labels(logits),
-                batch["mask"],
+                labels,
+                mask,
                 table,
                 batch["core_start"],
                 batch["core_stop"],

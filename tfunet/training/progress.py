@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, final, get_type_hints
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class Progress:
         return spent
 
 
+# The types of what a checkpoint keeps beside arrays.
+FACTS = {**get_type_hints(Progress), "callbacks": dict[int, dict[str, Any]]}
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Resumed:
@@ -59,7 +63,9 @@ def resume(attempt: Attempt, network: Network) -> Resumed:
     Called by all processes together.
     """
     topology = attempt.topology
-    restored = checkpoint.restore(attempt.folder, attempt.backend, topology, network.variables)
+    restored = checkpoint.restore(
+        attempt.folder, attempt.backend, topology, network.variables, FACTS
+    )
     if restored is None:
         state.broadcast(attempt.backend, topology, network.variables)
     arrays, facts = restored or ({}, {"energy": NOTHING_YET})

@@ -28,6 +28,7 @@ from tfunet.data.task import Task, open_task
 from tfunet.files.printable import printable
 from tfunet.learning import losses, optimizers
 from tfunet.learning.averaging import Averaging, Switch
+from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
 from tfunet.models.make import make_model
@@ -252,7 +253,7 @@ def _shared_split(
     if defects and topology.is_chief:
         name = printable(source.name)
         print(f"{len(defects)} defects of {name} are left out: see split.json.", flush=True)
-    case_ids = {defect["case_id"] for defect in defects if defect["case_id"]}
+    case_ids = {case_id for defect in defects if (case_id := defect.get("case_id"))}
     return from_json(shared, source, bad), len(case_ids)
 
 
@@ -308,6 +309,10 @@ def build(attempt: Attempt, data: RunData) -> Network:
             metrics=config.metrics,
         )
     split = _split_network(attempt, data, model, loss)
+    ignored = data.task.source.ignored
+    if ignored is not None:
+        _check_can_ignore(config, model)
+        ignore_in_loss(loss, ignored)
     batch = next(iter(replace(data.evaluation, split=())(range(1)).take(1)))
     checked = preflight.inspect(
         model,
@@ -355,6 +360,19 @@ def build(attempt: Attempt, data: RunData) -> Network:
         weights=[*model.variables, *used.trained],
         variables=[*model.variables, *model.optimizer.variables, *used.trained, *used.others],
     )
+
+
+def _check_can_ignore(config: RunConfig, model: keras.Model) -> None:
+    """Raise ValueError for what would count pixels without data that the user has filled."""
+    counting = f"metrics={config.metrics}" if config.metrics else None
+    if getattr(model.train_step, "__func__", None) is not keras.Model.train_step:
+        counting = "a train_step of the model's own"
+    if counting:
+        raise ValueError(
+            f"With fill, pixels without data count neither in the loss nor in scores, but "
+            f"{counting} would count them. Leave one of the two out, or replace these pixels in "
+            "the files."
+        )
 
 
 def _on_devices(backend: Backend, split: SplitNetwork) -> Callable[..., tf.Tensor]:

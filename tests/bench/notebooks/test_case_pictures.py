@@ -180,6 +180,13 @@ def test_dice_of_a_prediction_is_of_each_region():
     assert dice_of(CASE, PREDICTED) == pytest.approx({"both": 8 / 10, "one": 4 / 7})
 
 
+def test_pixels_without_data_count_neither_for_nor_against_a_prediction(tmp_path):
+    Image.fromarray(PREDICTED).save(tmp_path / "a.png")
+    wrong = MASK != PREDICTED
+    case = replace(CASE, mask=np.where(wrong, np.uint8(255), MASK), ignored=255)
+    assert picture(case, tmp_path / "a.png").title == "a <b>: Dice both 1.000, one 1.000"
+
+
 def test_a_picture_shows_image_mask_prediction_and_differences(tmp_path):
     Image.fromarray(PREDICTED).save(tmp_path / "a.png")
     drawing = picture(CASE, tmp_path / "a.png")

@@ -151,7 +151,9 @@ def test_the_tiles_of_a_slide_are_no_planes(tmp_path):
     tiles = np.zeros((4, 16, 16, 3), np.uint8)
     one = dataset(tiles, VLWholeSlideMicroscopyImageStorage, meaning="RGB")
     one.TotalPixelMatrixRows = one.TotalPixelMatrixColumns = 32
-    with pytest.raises(ValueError, match=r"tiles of a whole slide; save it as a TIFF"):
+    with pytest.raises(
+        ValueError, match=r"tiles of a whole slide; readable: slices and volumes. Save the lev"
+    ):
         read_header(save(tmp_path / "a.dcm", one))
 
 
@@ -239,6 +241,27 @@ def test_segments_alone_reach_from_their_first_plane_to_their_last(tmp_path):
     assert (header.shape, header.spacing) == ((4, 20, 31), (2, 0.5, 0.25))
 
 
+def fractional(numbers):
+    parts = np.where(MASKS != 0, 150, 0) + np.arange(MASKS.shape[-1])
+    options = {"kind": "FRACTIONAL", "MaximumFractionalValue": 200}
+    return segmentation(parts, POSITIONS[: len(MASKS)], numbers, **options)
+
+
+def test_fractions_of_a_segment_are_a_map_for_a_threshold(tmp_path):
+    slices(tmp_path / "images" / "a", VOLUME)
+    path = save(tmp_path / "masks" / "a.dcm", fractional([1] * 5))
+    files = {"root": str(tmp_path), "images": "images/{case}/"}
+    source = open_folder(**files, masks={"lesion": "masks/{case}.dcm"}, threshold=0.5)
+    _, mask = source.read(0)
+    expected = np.zeros(VOLUME.shape, np.uint8)
+    expected[: len(MASKS)] = MASKS != 0  # 150 to 180 of 200; the others have 0 to 30.
+    np.testing.assert_array_equal(mask, expected)
+    np.testing.assert_allclose(read_mask(path, fractions=True)[0, 0, :3] % 0.75, [0, 0.005, 0.01])
+    (defect,) = check(open_folder(**files, masks="masks/{case}.dcm", classes={"a": 1})).defects
+    assert "labels must be whole numbers" in defect.what
+    assert "and threshold=" in defect.what
+
+
 @pytest.mark.parametrize(
     ("one", "words"),
     [
@@ -255,8 +278,16 @@ def test_segments_alone_reach_from_their_first_plane_to_their_last(tmp_path):
             r"does not lie on the pixels of its image",
         ),
         (
-            segmentation(MASKS * 255, POSITIONS[: len(MASKS)], [1] * 5, kind="FRACTIONAL"),
-            r"SegmentationType is FRACTIONAL; readable: BINARY",
+            segmentation(MASKS, POSITIONS[: len(MASKS)], [1] * 5, kind="PROBABLE"),
+            r"SegmentationType is PROBABLE; readable: BINARY, LABELMAP and FRACTIONAL\. Export",
+        ),
+        (
+            fractional([1, 1, 2, 2, 2]),
+            r"is FRACTIONAL, with 2 segments and MaximumFractionalValue = 200; readable: one seg",
+        ),
+        (
+            segmentation(MASKS, POSITIONS[: len(MASKS)], [1] * 5, kind="FRACTIONAL"),
+            r"1 segments and MaximumFractionalValue = None; readable: one segment",
         ),
     ],
 )

@@ -213,7 +213,7 @@ def test_a_table_that_does_not_fit_is_refused(folder, rows, table, reason):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "cannot be read"),
+        ("{", "cannot be used: Expecting property name"),
         ('{"Pixel": 1}', "has no 'PixelSize' (it has: Pixel)"),
         ('{"PixelSize": "wide"}', "pixel size 'wide'"),
         ('{"PixelSize": NaN}', "pixel size nan"),

@@ -1,11 +1,15 @@
 """What a step copies between device and host: counted by hand."""
 
+import dataclasses
+from math import inf
+
 import pytest
 from traces import CHAIN, make_trace
 
 from tfunet.geometry.reach import Reach
 from tfunet.graph.slabs import SlabRows, Slabs
 from tfunet.graph.step import Op, Tensor, Trace
+from tfunet.graph.unrolled import Unrolled
 from tfunet.swap.plan import split
 from tfunet.swap.plan.costs import Costs
 
@@ -72,3 +76,23 @@ def test_rows_that_two_slabs_reach_are_copied_twice(decisions, in_bytes):
     out = 2 * (80 / 10 + 2 * 0.5)
     back = 2 * (50 / 20 + 0.5) + 80 / 20 + 0.5
     assert copied.slab_seconds == pytest.approx(out + back)
+
+
+def test_columns_of_slabs_do_not_shrink_as_slabs_do():
+    trace = window_after_rows()
+    columns = Unrolled(
+        working_set_items=100,
+        voxels=8,
+        column_items=9,
+        filters=1,
+        tensor_items=20,
+        item_bytes=4,
+        one_from_items=inf,
+        is_limited=False,
+    )
+    ops = (trace.ops[0], dataclasses.replace(trace.ops[1], unrolled=columns))
+    cut = split.cut(dataclasses.replace(trace, ops=ops), {1}, heights={0: 4, 1: 4})
+    assert columns.num_bytes() == 2 * 8 * 9 * 4
+    # Three images of half the rows fill the working set.
+    scratch = cut.scratch_with({0: 100, 1: columns.num_bytes()})
+    assert scratch == {0: cut.scratch[0] + 50, 1: cut.scratch[1] + 3 * 4 * 9 * 4}

@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class ShownCase:
     Args:
         files: Paths of the files of the image, joined by commas.
         pixel_size: Pixel size of the image if the run resamples, else None.
+        ignored: Label of pixels that do not count.
     """
 
     case_id: str
@@ -47,6 +48,7 @@ class ShownCase:
     mask: np.ndarray
     regions: Mapping[str, tuple[int, ...]]
     labels: Mapping[int, str]
+    ignored: int | None = None
 
 
 def open_data(run: Path, root: str | None) -> DataSource:
@@ -93,6 +95,7 @@ def read_case(source: DataSource, case_id: str, scratch: Path) -> ShownCase:
         mask=raw.mask,
         regions=source.regions,
         labels=source.label_names(),
+        ignored=source.ignored,
     )
 
 
@@ -104,6 +107,9 @@ def picture(case: ShownCase, prediction: Path) -> Drawing:
             f"{prediction} has the shape {predicted.shape}, but the mask of {case.case_id} has "
             f"{case.mask.shape}: it belongs to another image."
         )
+    if case.ignored is not None:
+        gaps = case.mask == case.ignored
+        case, predicted = replace(case, mask=np.where(gaps, 0, case.mask)), predicted * ~gaps
     dice = ", ".join(f"{name} {value:.3f}" for name, value in dice_of(case, predicted).items())
     name = "case-" + re.sub(r"\W+", "-", case.case_id)
     return drawn(

@@ -50,8 +50,8 @@ def frames_of(dataset: Any) -> list[Frame]:
     """Return the frames of a data set, in its order."""
     if "TotalPixelMatrixRows" in dataset:
         raise ValueError(
-            "it holds the tiles of a whole slide; save it as a TIFF in tiles, for instance with "
-            "wsidicomizer or Bio-Formats"
+            "it holds the tiles of a whole slide; readable: slices and volumes. Save the level "
+            "that you need as a TIFF in tiles, for instance with bfconvert of Bio-Formats"
         )
     return [_frame(dataset, number) for number in range(num_frames(dataset))]
 

@@ -27,11 +27,19 @@ def segmentation(frames: Sequence[Frame], grid: Grid | None) -> Stored:
     """
     dataset = frames[0].dataset
     kind = dataset.SegmentationType
-    if kind not in ("BINARY", "LABELMAP"):
-        raise ValueError(
-            f"its SegmentationType is {kind}; readable: BINARY and LABELMAP. Export it as binary"
-        )
     numbers = [int(one.SegmentNumber) for one in dataset.get("SegmentSequence") or ()]
+    if kind not in ("BINARY", "LABELMAP", "FRACTIONAL"):
+        raise ValueError(
+            f"its SegmentationType is {kind}; readable: BINARY, LABELMAP and FRACTIONAL. Export it "
+            "as binary"
+        )
+    if kind == "FRACTIONAL" and (len(numbers) != 1 or not dataset.get("MaximumFractionalValue")):
+        raise ValueError(
+            f"its SegmentationType is FRACTIONAL, with {len(numbers)} segments and "
+            f"MaximumFractionalValue = {dataset.get('MaximumFractionalValue')}; readable: one "
+            "segment in parts of that value. Export each segment to a file, or as binary"
+        )
+    labels_dtype = "uint8" if max(numbers, default=0) < 256 else "uint16"
     if grid is None or grid.shape[1:] != (dataset.Rows, dataset.Columns):
         grid = _own_grid(frames)  # Another shape than its image has: whoever compares them says so.
     _places(frames, grid)
@@ -39,7 +47,7 @@ def segmentation(frames: Sequence[Frame], grid: Grid | None) -> Stored:
     return Stored(
         shape=grid.shape,
         axes="zyx",
-        dtype="uint8" if max(numbers, default=0) < 256 else "uint16",
+        dtype="float32" if kind == "FRACTIONAL" else labels_dtype,
         spacing=dict(zip("zyx", map(float, sizes), strict=True)),
         unit="mm",
         affine=grid.affine,
@@ -49,7 +57,8 @@ def segmentation(frames: Sequence[Frame], grid: Grid | None) -> Stored:
 def segments(
     frames: Sequence[Frame], described: Stored, pixels_of: Callable[[Frame], np.ndarray]
 ) -> np.ndarray:
-    """Return the labels (planes, rows, columns): the numbers of the segments.
+    """Return the labels (planes, rows, columns): the numbers of the segments, or of one segment
+    its fractions from 0 to 1.
 
     Where two segments overlap, the one with the higher number wins.
     """
@@ -57,6 +66,11 @@ def segments(
         raise ValueError("a segmentation without positions")
     places = _places(frames, Grid(shape=described.shape, affine=described.affine))
     labels = np.zeros(described.shape, described.dtype)
+    if frames[0].dataset.SegmentationType == "FRACTIONAL":
+        whole = np.float32(frames[0].dataset.MaximumFractionalValue)
+        for place, frame in zip(places, frames, strict=True):
+            labels[place] = pixels_of(frame) / whole
+        return labels
     is_map = frames[0].dataset.SegmentationType == "LABELMAP"
     for number in sorted(range(len(frames)), key=lambda number: frames[number].segment):
         inside = pixels_of(frames[number])

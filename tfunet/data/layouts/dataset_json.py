@@ -3,10 +3,9 @@
 Imports no TensorFlow.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from tfunet.data.defects import Defect
 from tfunet.data.layouts.case_files import case_id_of, drop_same_names, listed_case
@@ -16,8 +15,26 @@ from tfunet.data.layouts.folder import find_root, open_folder
 from tfunet.data.layouts.label_mapping import BACKGROUND, label_mapping
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
+from tfunet.files.typed import FieldError, RecordError, check_fields, read_json
 
 DESCRIPTION = "dataset.json"
+
+
+class Pair(TypedDict):
+    """A case of MSD."""
+
+    image: str
+    label: str
+
+
+MSD: dict[str, Any] = {"training": list[Pair], "labels": dict[str, Any]}
+NNUNET: dict[str, Any] = {
+    "labels": dict[str, Any],
+    "channel_names": dict[str, Any],
+    "modality": dict[str, Any],
+    "file_ending": str,
+}
+NAMES, VALUES = dict[str, str], dict[str, int | list[int]]
 
 
 def open_msd(
@@ -39,7 +56,7 @@ def open_msd(
             `open_folder`.
     """
     folder = find_root(root)
-    description = _read_description(folder, ("training", "labels"))
+    description = _read_description(folder, MSD, ("training", "labels"))
     classes = _value_by_name(description["labels"])
     cases, defects = [], []
     for pair in description["training"]:
@@ -76,7 +93,7 @@ def open_nnunet(
             `patch`, `name`, as in `open_folder`.
     """
     folder = find_root(root)
-    description = _read_description(folder, ("labels",))
+    description = _read_description(folder, NNUNET, ("labels",))
     channels = description.get("channel_names") or description.get("modality") or {"0": ""}
     ending = description.get("file_ending", ".nii.gz")
     classes, described_regions = _nnunet_classes(_value_by_name(description["labels"]))
@@ -114,21 +131,31 @@ def _with_sidecars(folder: Path, ending: str, options: Mapping[str, Any]) -> dic
     return dict(options)
 
 
-def _read_description(folder: Path, needed: Sequence[str]) -> dict[str, Any]:
+def _read_description(
+    folder: Path, kinds: Mapping[str, Any], needed: Sequence[str]
+) -> dict[str, Any]:
     path = folder / DESCRIPTION
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}).") from error
+    description = read_json(path, dict[str, Any]) or {}
     for name in needed:
-        if not isinstance(description, dict) or name not in description:
+        if name not in description:
             raise ValueError(f"{path} has no {name!r}; it does not describe this layout.")
+    try:
+        check_fields(description, kinds)
+        labels = description["labels"]
+        check_fields({"labels": labels}, {"labels": NAMES if _by_value(labels) else VALUES})
+    except FieldError as error:
+        raise RecordError(path, error) from error
     return description
 
 
+def _by_value(labels: Mapping[str, Any]) -> bool:
+    """Whether labels are value to name, as MSD and version 1 of nnU-Net write them."""
+    return all(key.isdecimal() for key in labels)
+
+
 def _value_by_name(labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Return name to value; MSD and version 1 of nnU-Net write value to name."""
-    if all(key.isdigit() for key in labels):
+    """Return name to value."""
+    if _by_value(labels):
         return {name: int(value) for value, name in labels.items()}
     return dict(labels)
 

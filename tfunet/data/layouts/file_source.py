@@ -20,15 +20,17 @@ from tfunet.data.layouts.label_mapping import LabelMapping, named_regions
 from tfunet.data.layouts.label_reader import LabelReader
 from tfunet.data.layouts.pixel_size import PixelSizes, Spacing
 from tfunet.data.lazy_image import LazyImage, cuts, joined, open_image, resized
+from tfunet.data.no_data import IGNORED
 from tfunet.data.preprocess import (
     PREPROCESS_VERSION,
     Intensity,
+    Statistics,
     check_intensity,
     nearest,
     normalise,
     resampled_shape,
-    resize_linear,
     resize_nearest,
+    resize_with_gaps,
     statistics_for,
 )
 from tfunet.data.source import CaseParts, DataSource, RawCase
@@ -112,6 +114,8 @@ def open_files(
         alpha=alpha,
         fill=fill,
     )
+    if fill is not None and len(labels.names) >= IGNORED:
+        raise ValueError(f"fill={fill!r} needs a free label; allowed: {IGNORED - 1} classes.")
     settings = {
         "version": PREPROCESS_VERSION,
         "intensity": scale,
@@ -124,6 +128,7 @@ def open_files(
             *(labels.threshold, labels.colours),
         ],
         "shapes": [case.shape for case in cases],
+        **({} if fill is None else {"ignored": IGNORED}),
     }
     return DataSource(
         name=name,
@@ -156,6 +161,7 @@ def open_files(
             "pixel_size": sizes.fixed,
             "target_pixel_size": sizes.target,
         },
+        ignored=None if fill is None else IGNORED,
     )
 
 
@@ -200,7 +206,8 @@ class _Reader:
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         image, mask = self._pixels(index)
         shape = self.cases[index].shape
-        return normalise(resize_linear(image, shape), self.scale), resize_nearest(mask, shape)
+        resized_image = resize_with_gaps(image, shape, self.fill)
+        return self._finished(resized_image, resize_nearest(mask, shape), self.scale)
 
     def read_parts(self, index: int) -> CaseParts | None:
         case = self.cases[index]
@@ -222,6 +229,7 @@ class _Reader:
     def raw(self, index: int) -> RawCase:
         case = self.cases[index]
         image, mask = self._pixels(index)
+        image, mask = self._finished(image, mask, "none")
         header = case.headers.image
         return RawCase(
             image=image,
@@ -244,6 +252,8 @@ class _Reader:
             checks.add(pixels)
             self._note_all(index, file, checks)
         image = np.concatenate(images, -1) if len(images) > 1 else images[0]
+        if self.fill is not None and np.isnan(image).any(-1).all():
+            raise BadFileError(self.root / files.images[0], "no pixel has data. Leave it out.")
         mask = self._labels(index).read()
         if mask.shape != image.shape[:-1]:
             raise BadFileError(
@@ -262,7 +272,7 @@ class _Reader:
         """Yield (image, mask) of a case, cut along the first axis; `images` are as stored."""
         checks = [IntensityChecks(self.scale) for _ in images]
         stored = joined(list(map(_checked, images, checks)))
-        image = resized(stored, self.cases[index].shape)
+        image = resized(stored, self.cases[index].shape, self.fill)
         statistics = statistics_for(self.scale, image.parts())
         rows = nearest(stored.shape[0], image.shape[0])
         for first, last in cuts(image.shape, image.channels):
@@ -270,11 +280,25 @@ class _Reader:
             top, bottom = int(rows[first]), int(rows[last - 1]) + 1
             box = (top, *start[1:]), (bottom, *stored.shape[1:])
             mask = labels.part(mask.read(*box) for mask in masks).take(rows[first:last] - top, 0)
-            pixels = normalise(image.read(start, stop), self.scale, statistics)
-            yield pixels, resize_nearest(mask, pixels.shape[:-1])
+            pixels = image.read(start, stop)
+            nearest_mask = resize_nearest(mask, pixels.shape[:-1])
+            yield self._finished(pixels, nearest_mask, self.scale, statistics)
         labels.finish()
         for file, check in zip(self.cases[index].files.images, checks, strict=True):
             self._note_all(index, file, check)
+
+    def _finished(
+        self,
+        image: np.ndarray,
+        mask: np.ndarray,
+        scale: Intensity,
+        statistics: Statistics | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a resized image, or a part of it, normalised and filled, and its labels."""
+        if self.fill is not None:
+            gaps = np.isnan(image).any(-1)
+            mask = np.where(gaps, np.uint8(IGNORED), mask) if gaps.any() else mask
+        return normalise(image, scale, statistics, self.fill), mask
 
     def _images(self, index: int) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Yield the path of each image file of a case, and how it is read."""
@@ -286,7 +310,8 @@ class _Reader:
                     "grey": self.grey,
                     "axes": self.axes,
                     "alpha": self.alpha,
-                    "fill": self.fill,
+                    # Filled when it is known what the other pixels are.
+                    "fill": None if self.fill is None else math.nan,
                     "note": partial(self._note, index, path),
                 },
             )

@@ -28,7 +28,9 @@ class IntensityChecks:
         self._num_values = self._num_clipped = 0
 
     def add(self, part: np.ndarray) -> None:
-        """Look at a part of it, with its intensities as in the file."""
+        """Look at a part of it, with its intensities as in the file; NaN is no intensity."""
+        gaps = np.isnan(part)
+        part = part[~gaps] if gaps.any() else part
         if not part.size:
             return
         ends = np.array([part.min(), part.max()])

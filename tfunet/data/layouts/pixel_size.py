@@ -1,17 +1,16 @@
 """The pixel size of each case, and the one to resample to. Imports no TensorFlow."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfunet.config.refs import near_match
 from tfunet.data.defects import Defect
-from tfunet.data.formats.claims import check_regular
 from tfunet.data.image_files import Header
 from tfunet.data.layouts.case_files import Case, PatternFiles
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_patterns import placeholders
+from tfunet.files.typed import RecordError, read_json
 
 Spacing = tuple[float, ...]
 KEYS = ("file", "key", "order", "column")
@@ -154,20 +153,18 @@ def _along(axes: str, size: list[Any]) -> list[Any]:
 
 def _from_json(path: Path, key: str) -> Any:
     try:
-        check_regular(path)
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"its pixel size file {path} cannot be read ({error})") from error
-    if not isinstance(values, dict) or key not in values:
-        known = ", ".join(values) if isinstance(values, dict) else "no keys"
-        raise ValueError(f"{path} has no {key!r} (it has: {known})")
-    return values[key]
+        values = read_json(path, dict[str, Any])
+    except RecordError as error:
+        raise ValueError(f"its pixel size file {error}") from error
+    if key not in (values or {}):
+        raise ValueError(f"{path} has no {key!r} (it has: {', '.join(values or {}) or 'no keys'})")
+    return (values or {})[key]
 
 
 def _sizes(given: Any, num_axes: int) -> Spacing:
     several = given if isinstance(given, list | tuple) else [given] * num_axes
     try:
-        sizes = tuple(map(float, several))
+        sizes = () if True in several or False in several else tuple(map(float, several))
     except (TypeError, ValueError):
         sizes = ()
     # NaN fails this comparison too.

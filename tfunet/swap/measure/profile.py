@@ -15,6 +15,7 @@ from tfunet.graph.clock import Clock
 from tfunet.graph.reader import num_bytes
 from tfunet.graph.slabs import Slabs
 from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, SHAPE_READERS, Trace, root
+from tfunet.graph.unrolled import unrolled
 from tfunet.machine.device import free_bytes
 from tfunet.swap.measure import slab_times
 from tfunet.swap.plan.costs import Costs
@@ -68,13 +69,13 @@ def measure(
     seconds, scratch = [], {}
     is_limited = free_bytes() is not None
     for index, (op, key) in enumerate(zip(ops, keys, strict=True)):
-        taken = timed.get(key) or op_times.Taken(
-            seconds=tiny + _moved(op) / rate,
-            scratch_bytes=op_times.unrolled_bytes(op) if is_limited else 0,
-        )
+        taken = timed.get(key) or op_times.Taken(seconds=tiny + _moved(op) / rate)
         seconds.append(0.0 if _is_free(op) else max(taken.seconds, tiny))
-        if taken.scratch_bytes:
-            scratch[index] = taken.scratch_bytes
+        columns = trace.ops[index].unrolled if is_limited else None
+        # Where only a slab of the op was run, all of it takes more.
+        scratch_bytes = max(taken.scratch_bytes, columns.num_bytes() if columns else 0)
+        if scratch_bytes:
+            scratch[index] = scratch_bytes
     start, out, back = _link(type(tier))
     is_cast = any(tensor.compressed_bytes for tensor in trace.tensors)
     costs = Costs(
@@ -174,7 +175,9 @@ def _that_fits(kind: op_times.Kind, slabs: Slabs | None, free: int | None) -> op
 
 def _fits_surely(op: tf.Operation, free: int, share: float = 1.0) -> bool:
     """Return whether a share of an op's rows fits with the scratch that is known."""
-    return share * _moved(op) + op_times.unrolled_bytes(op, share) <= SURE_SHARE * free
+    columns = unrolled(op)
+    scratch_bytes = columns.num_bytes(share) if columns else 0
+    return share * _moved(op) + scratch_bytes <= SURE_SHARE * free
 
 
 def _chain_fits(chain: Chain, ops: Sequence[tf.Operation], free: int) -> bool:

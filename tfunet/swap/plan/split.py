@@ -56,8 +56,10 @@ class Cut:
         """Return the scratch of the cut step's ops from that of the ops before the cut."""
         scratch = dict(scratch)
         for last, chain in self.chains.items():
-            # In slabs, what an op needs beside its tensors shrinks with them.
-            parts = [scratch.pop(index, 0) * chain.height // chain.rows for index in chain.ops]
+            parts = [
+                _scratch_of_slab(self.whole.ops[index], scratch.pop(index, 0), chain)
+                for index in chain.ops
+            ]
             scratch[last] = self.scratch[last] + max(parts)
         return scratch
 
@@ -309,3 +311,10 @@ def _cut(
             slabs=None,
         )
     return replace(trace, ops=tuple(ops), tensors=tuple(tensors))
+
+
+def _scratch_of_slab(op: Op, scratch_bytes: int, chain: slab_chains.Chain) -> int:
+    if scratch_bytes and op.unrolled is not None:
+        return op.unrolled.num_bytes(min(1.0, chain.height / chain.rows))
+    # What else an op needs beside its tensors shrinks with them.
+    return scratch_bytes * chain.height // chain.rows

@@ -6,6 +6,7 @@ from typing import Any
 
 from tfunet.config.amount import MIB
 from tfunet.files.typed import FieldError, RecordError, check_fields, read_json
+from tfunet.graph.step import Trace
 from tfunet.swap.plan.diagnosis import ALWAYS, SPLITTING
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.measured import NOT_TOLD, Measured
@@ -167,6 +168,23 @@ def _listed(sizes: Mapping[str, int]) -> str:
         shown.append(f"{len(names) - SHOWN_IN_LINE} more")
     *others, last = shown or ["nothing large"]
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def planning_line(trace: Trace, memory_bytes: float) -> str:
+    """Return that a plan is being made, and how long that may take."""
+    what = "forward pass" if trace.is_forward else "training step"
+    return (
+        f"Large-model support: planning a {what} of {len(trace.ops)} ops within "
+        f"{mib(int(memory_bytes))}. Its large ops are timed first, which takes as long as a few "
+        "steps; then plans are compared. For large networks this may take minutes."
+    )
+
+
+ONEDNN_LINE = (
+    "Large-model support: TensorFlow leaves oneDNN off on this processor. Without it, ops take "
+    "longer and need more memory. `tfunet train` turns it on. In a script of your own, set "
+    "TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported (0 to do without it)."
+)
 
 
 def untimed_line(names: Sequence[str]) -> str:
