@@ -73,15 +73,22 @@ def check_groups(style: Style, filters: Sequence[int]) -> None:
 
 
 def convolve(
-    tensor: Any, filters: int, style: Style, name: str, *, size: int = 3, stride: int = 1
+    tensor: Any,
+    filters: int,
+    style: Style,
+    name: str,
+    *,
+    size: int = 3,
+    stride: int = 1,
+    padding: str = "same",
 ) -> Any:
-    """Convolve with `filters` cubes of `size`, same padding."""
+    """Convolve with `filters` cubes of `size`."""
     layer = {2: keras.layers.Conv2D, 3: keras.layers.Conv3D}[style.dimensions]
     return layer(
         filters,
         size,
         strides=stride,
-        padding="same",
+        padding=padding,
         use_bias=style.convolution_bias,
         kernel_initializer=KERNEL_INITIALIZER,
         name=name,
@@ -96,7 +103,7 @@ def segment(tensor: Any, num_classes: int, dimensions: int, name: str, *, bias: 
         1,
         use_bias=bias,
         kernel_initializer="glorot_uniform",
-        dtype="float32",
+        dtype=keras.config.floatx(),
         name=name,
     )(tensor)
 
