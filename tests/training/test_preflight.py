@@ -21,7 +21,7 @@ def net(*layers):
 
 def look(model, loss="dice", num_classes=3, **options):
     return preflight.inspect(
-        model, losses.make(loss, options), image=IMAGE, mask=MASK, num_classes=num_classes
+        model, losses.make(loss, options), image=IMAGE, truth=MASK, num_classes=num_classes
     )
 
 
@@ -173,7 +173,7 @@ def test_loss_that_mixes_samples_is_refused():
             return keras.ops.mean(y_pred)
 
     with pytest.raises(ValueError, match="a value for each sample"):
-        preflight.inspect(net(conv()), OneNumber(), image=IMAGE, mask=MASK, num_classes=3)
+        preflight.inspect(net(conv()), OneNumber(), image=IMAGE, truth=MASK, num_classes=3)
 
 
 def test_saved_model_is_loaded_and_code_in_it_is_not_run(tmp_path):
@@ -206,7 +206,7 @@ preflight.inspect(
     model,
     losses.make("dice", {}),
     image=np.random.default_rng(0).normal(size=(8, size, size, 1)).astype("float32"),
-    mask=np.zeros((8, size, size), "int32"),
+    truth=np.zeros((8, size, size), "int32"),
     num_classes=2,
 )
 peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - begun

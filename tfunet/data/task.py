@@ -52,7 +52,13 @@ def open_task(config: RunConfig) -> Task:
     """Open the data set of a configuration.
 
     Raises DefectsError for one with defects, unless the configuration skips them, and ValueError
-    for a patch with other dimensions than the images.
+    for a patch with other dimensions than the images, and for keys that need masks where the data
+    set has none.
     """
     source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
+    if source.targets and config.foreground_share:
+        raise ValueError(
+            f"foreground_share={config.foreground_share} needs masks, and the data set "
+            f"{source.name!r} has numbers to predict: {', '.join(source.targets)}. Leave it out."
+        )
     return Task(config=config, source=source, patch=source.chosen_patch(config.patch))

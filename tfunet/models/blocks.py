@@ -73,22 +73,15 @@ def check_groups(style: Style, filters: Sequence[int]) -> None:
 
 
 def convolve(
-    tensor: Any,
-    filters: int,
-    style: Style,
-    name: str,
-    *,
-    size: int = 3,
-    stride: int = 1,
-    padding: str = "same",
+    tensor: Any, filters: int, style: Style, name: str, *, size: int = 3, stride: int = 1
 ) -> Any:
-    """Convolve with `filters` cubes of `size`."""
+    """Convolve with `filters` cubes of `size`, same padding."""
     layer = {2: keras.layers.Conv2D, 3: keras.layers.Conv3D}[style.dimensions]
     return layer(
         filters,
         size,
         strides=stride,
-        padding=padding,
+        padding="same",
         use_bias=style.convolution_bias,
         kernel_initializer=KERNEL_INITIALIZER,
         name=name,

@@ -44,7 +44,8 @@ def build(
     `num_classes` is how many numbers are predicted. Level i of `levels` has a convolution of
     filters * 2**i filters, at most `max_filters`, and a pooling. Then come the layers of `dense`,
     and `dropout` before each layer that follows one of them; `flat_dropout` is before the first.
-    With `scaled_tanh` an output is 1.2 * tanh, for targets from -1 to 1.
+    With `scaled_tanh` an output is 1.2 * tanh, for targets from -1 to 1. Kernels start as Glorot's,
+    as in all published versions.
     """
     options.check_at_least("filters", filters, 1)
     options.check_at_least("levels", levels, 1)
@@ -179,9 +180,7 @@ def assemble(
     rate = flat_dropout
     for place, units in enumerate(dense):
         tensor = _drop(tensor, rate, f"dense{place}_dropout")
-        tensor = keras.layers.Dense(
-            units, kernel_initializer=blocks.KERNEL_INITIALIZER, name=f"dense{place}"
-        )(tensor)
+        tensor = keras.layers.Dense(units, name=f"dense{place}")(tensor)
         tensor = blocks.activate(tensor, style, f"dense{place}_activation")
         rate = dropout
     tensor = _drop(tensor, rate, "numbers_dropout")
@@ -209,15 +208,14 @@ def _stage(
             f"The volume is too small: {name} has kernels of {stage.size} cubed and an input of "
             f"{' x '.join(map(str, spatial))}. Use larger volumes, or the model 'cosmoflow'."
         )
-    tensor = blocks.convolve(
-        tensor,
+    tensor = keras.layers.Conv3D(
         stage.filters,
-        style,
-        name,
-        size=stage.size,
-        stride=stage.stride,
+        stage.size,
+        strides=stage.stride,
         padding=stage.padding,
-    )
+        use_bias=style.convolution_bias,
+        name=name,
+    )(tensor)
     tensor = blocks.normalize(tensor, style, f"{name}_normalization")
     tensor = blocks.activate(tensor, style, f"{name}_activation")
     if not stage.is_pooled:
