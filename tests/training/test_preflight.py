@@ -29,6 +29,16 @@ def conv(channels=3, **options):
     return keras.layers.Conv2D(channels, 3, **{"padding": "same", **options})
 
 
+class OwnError(keras.layers.Layer):
+    """Fails with a reason that Keras wraps in words of its own."""
+
+    def call(self, image):
+        raise ValueError("its own reason")
+
+    def compute_output_spec(self, image):
+        return keras.KerasTensor(image.shape)
+
+
 def test_sound_model_is_reported():
     checked = look(net(conv(), keras.layers.BatchNormalization()))
     assert checked.parameters == 30 + 12
@@ -53,6 +63,7 @@ def test_sound_model_is_reported():
             lambda: keras.Sequential([keras.Input((8, 8, 2)), conv()]),
             r"cannot take a batch of shape \(1, 8, 8, 1\)",
         ),
+        (lambda: net(OwnError(), conv()), r"batch of shape .*: its own reason\. Set patch"),
     ],
 )
 def test_model_that_would_train_wrongly_is_refused(model, message):

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfunet.graph.output_kind import FREE, PROBABILITIES, is_made_of
 from tfunet.learning.losses import per_sample
+from tfunet.models.keras_errors import cause_line
 from tfunet.swap import LargeModelSupport
 
 
@@ -114,7 +115,8 @@ def _output(look: Callable[..., Any], model: keras.Model, image: np.ndarray) -> 
     except Exception as error:
         raise ValueError(
             f"The model cannot take a batch of shape {image.shape} (it expects {wanted}): "
-            f"{_first_line(error)} Set patch to the size that it takes, or check the channels."
+            f"{cause_line(error).rstrip('.')}. Set patch to the size that it takes, or check the "
+            "channels."
         ) from error
     if not tf.is_tensor(output):
         raise ValueError(
@@ -201,7 +203,3 @@ def _check_reduction(loss: keras.Loss) -> None:
             f"The loss {loss.name!r} has reduction={config['reduction']!r}: its gradient would "
             "grow with the batch of a replica. Use reduction = 'sum_over_batch_size'."
         )
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -18,6 +18,7 @@ STEPS = 24
 LEAST_SPREAD = 0.18
 # How far the maps of one fractal lie from those of its category.
 VARIATION = 0.03
+OCTANTS = 8
 
 
 @final
@@ -65,20 +66,22 @@ def fractal_case(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return one volume, float32 (size, size, size, 1), not normalised, and its mask.
 
-    There is a fractal of each category. A voxel that it meets has its category's label; the last
-    drawn lies on top. Brightness is at random, so that only its shape tells a category.
+    There is a fractal of each category, in an octant of its own. A voxel that it meets has its
+    category's label. Brightness is at random, so that only its shape tells a category.
     """
     mask = np.zeros((size, size, size), np.uint8)
     image = np.zeros(mask.shape, np.float32)
-    for number in rng.permutation(num_categories).tolist():
+    half = size // 2
+    for number, octant in enumerate(rng.permutation(OCTANTS)[:num_categories].tolist()):
         own = category(number, seed)
         varied = Category(
             own.matrices * (1 + VARIATION * rng.normal(size=own.matrices.shape)), own.shifts
         )
-        side = max(4, int(size * rng.uniform(0.45, 0.65)))
+        side = max(4, int(half * rng.uniform(0.8, 1)))
         # So many points that a fractal of dimension 2 is met nearly everywhere.
         places = (fractal_points(rng, varied, 12 * side**2) * (side - 1)).round().astype(np.int64)
-        places += rng.integers(0, size - side + 1, 3)
+        places += np.array([octant >> axis & 1 for axis in range(3)]) * half
+        places += rng.integers(0, half - side + 1, 3)
         where = tuple(places.T)
         mask[where] = number + 1
         image[where] = rng.uniform(0.7, 1.3)

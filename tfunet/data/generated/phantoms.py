@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from tfunet.data.generated.cell_scene import cell_case
-from tfunet.data.generated.fractal_scene import fractal_case
+from tfunet.data.generated.fractal_scene import OCTANTS, fractal_case
 from tfunet.data.generated.tumour_scene import MODALITIES, tumour_case
 from tfunet.data.generated.universe_scene import GROWTH, TARGETS, universe_case, universe_targets
 from tfunet.data.preprocess import normalise
@@ -106,8 +106,8 @@ def fractals(
     if not 4 <= scale <= 11:
         raise ValueError(f"scale must be 4 to 11 (volumes of 16 to 2048 cubed), got {scale}.")
     _at_least("noise", noise, 0)
-    if not 1 <= num_categories <= 255:
-        raise ValueError(f"num_categories must be 1 to 255, got {num_categories}.")
+    if not 1 <= num_categories <= OCTANTS:
+        raise ValueError(f"num_categories must be 1 to {OCTANTS}, got {num_categories}.")
     make = partial(
         fractal_case,
         size=2**scale,
