@@ -61,11 +61,10 @@ DATA = {
 # Only of data sets without masks.
 TARGETS = {"targets": list[str] | None}
 RESULT = {"began_unix_seconds": list[tuple[Count, Amount]] | None}
+CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
+ERROR_COLUMNS = ("epoch", "case", "target", "value", "predicted", "absolute_error")
 # The tables with a row for each case: of regions of masks, and of predicted numbers.
-CASE_COLUMNS = {
-    "cases": ("epoch", "case", "region", "true_positive", "false_positive", "false_negative"),
-    "errors": ("epoch", "case", "target", "value", "predicted", "absolute_error"),
-}
+CASE_TABLES = {"cases": CASE_COLUMNS, "errors": ERROR_COLUMNS}
 
 
 def epoch_columns(regions: Iterable[str], targets: Iterable[str] = ()) -> tuple[str, ...]:
@@ -252,8 +251,8 @@ class RunFolder:
         return Table(self.path / "epochs.csv", epoch_columns(regions, targets), last=last)
 
     def write_cases(self, rows: Iterable[Mapping[str, object]], table: str = "cases") -> None:
-        """Replace a table of CASE_COLUMNS with the rows of one evaluation."""
-        columns = CASE_COLUMNS[table]
+        """Replace a table of CASE_TABLES with the rows of one evaluation."""
+        columns = CASE_TABLES[table]
         lines = [csv_line([row[column] for column in columns]) for row in rows]
         write_atomic(self.path / f"{table}.csv", csv_line(columns) + "".join(lines))
 

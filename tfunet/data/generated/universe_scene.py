@@ -8,7 +8,7 @@ from tfunet.data.generated.noise_and_shapes import smooth_field
 TARGETS = ("omega_m", "sigma_8", "n_s")
 # How far structure has grown in each channel: today, and at three earlier times.
 GROWTH = (1.0, 0.75, 0.5, 0.25)
-MEAN_COUNT = 4.0
+MEAN_COUNT = 60.0
 
 
 def universe_targets(rng: np.random.Generator) -> np.ndarray:
