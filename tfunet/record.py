@@ -58,17 +58,23 @@ DATA = {
     "patch": list[Positive],
     "preparation": dict[str, Any] | None,
 }
+# Only of data sets without masks.
+TARGETS = {"targets": list[str] | None}
 RESULT = {"began_unix_seconds": list[tuple[Count, Amount]] | None}
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
+ERROR_COLUMNS = ("epoch", "case", "target", "value", "predicted", "absolute_error")
+# The tables with a row for each case: of regions of masks, and of predicted numbers.
+CASE_TABLES = {"cases": CASE_COLUMNS, "errors": ERROR_COLUMNS}
 
 
-def epoch_columns(regions: Iterable[str]) -> tuple[str, ...]:
-    """Return the columns of epochs.csv for a data set with these regions."""
+def epoch_columns(regions: Iterable[str], targets: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the columns of epochs.csv for a data set with these regions or targets."""
     regions = tuple(regions)
     return (
         *("epoch", "steps", "loss", "val_loss"),
         *(f"dice_{region}" for region in regions),
         *(f"iou_{region}" for region in regions),
+        *(f"mae_{target}" for target in targets),
         *("learning_rate", "training_seconds", "evaluation_seconds", "saving_seconds"),
         *("elapsed_seconds", "weights_hash", "samples_hash", "dropped_samples"),
     )
@@ -207,7 +213,7 @@ class RunFolder:
 
     def read_data(self) -> dict[str, Any] | None:
         """Return data.json; None if it is missing. Raises RecordError."""
-        return self._read_json("data.json", DATA)
+        return self._read_json("data.json", {**DATA, **TARGETS})
 
     def steps_table(self, *, last: int = 0) -> Table:
         """Open steps.csv, keeping the rows up to step `last` of an earlier attempt."""
@@ -238,14 +244,17 @@ class RunFolder:
         """Return the folder for the profiles of a process."""
         return self.path / "profile" / f"process-{process_index}"
 
-    def epochs_table(self, regions: Iterable[str], *, last: int = 0) -> Table:
+    def epochs_table(
+        self, regions: Iterable[str], targets: Iterable[str] = (), *, last: int = 0
+    ) -> Table:
         """Open epochs.csv, keeping the rows up to epoch `last` of an earlier attempt."""
-        return Table(self.path / "epochs.csv", epoch_columns(regions), last=last)
+        return Table(self.path / "epochs.csv", epoch_columns(regions, targets), last=last)
 
-    def write_cases(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Replace cases.csv with the counts of one evaluation."""
-        lines = [csv_line([row[column] for column in CASE_COLUMNS]) for row in rows]
-        write_atomic(self.path / "cases.csv", csv_line(CASE_COLUMNS) + "".join(lines))
+    def write_cases(self, rows: Iterable[Mapping[str, object]], table: str = "cases") -> None:
+        """Replace a table of CASE_TABLES with the rows of one evaluation."""
+        columns = CASE_TABLES[table]
+        lines = [csv_line([row[column] for column in columns]) for row in rows]
+        write_atomic(self.path / f"{table}.csv", csv_line(columns) + "".join(lines))
 
     def replacing(self, name: str) -> contextlib.AbstractContextManager[Path]:
         """Return `tfunet.files.atomic.replacing` for a file of this folder."""

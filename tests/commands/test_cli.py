@@ -78,6 +78,9 @@ def test_command_imports_no_tensorflow(arguments, tmp_path):
         (["--split", "[2, 1]"], "'single' has one device, and split=[2, 1] needs 2"),
         (["--backend", "mirrored", "--split", "[0, 1]"], "split must be positive numbers"),
         (["--backend", "mirrored", "--split", "[40, 30]"], "needs a CPU core for each of 1200"),
+        (["--backend", "mirrored", "--split", "[2]"], "each of the 2 or 3 axes"),
+        # Known from the data only: cells are 2D.
+        (["--backend", "mirrored", "--split", "[2, 1, 1]"], "has 3 numbers, and a sample of shape"),
         (
             ["--backend", "horovod", "--split", "[2, 1]", "--elastic", "true"],
             "elastic and split exclude each other",

@@ -10,7 +10,7 @@ from paths import ROOT
 from tfunet.config.augmentation import KINDS, NAMES, read_augmentation
 from tfunet.config.run import RunConfig
 from tfunet.data.check import check
-from tfunet.data.generated.phantoms import cells, tumours
+from tfunet.data.generated.phantoms import cells, fractals, tumours, universes
 from tfunet.data.layouts.folder import open_folder
 
 PAGE = (ROOT / "docs" / "data.md").read_text()
@@ -30,7 +30,8 @@ def test_every_option_of_a_folder_is_in_the_table():
 
 
 def test_every_option_of_the_phantoms_is_in_the_table():
-    options = {*inspect.signature(cells).parameters, *inspect.signature(tumours).parameters}
+    openers = (cells, tumours, fractals, universes)
+    options = {name for opener in openers for name in inspect.signature(opener).parameters}
     assert set(rows("## Generated data")) == options
 
 

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from tfunet.models import isensee, presets, unet
+from tfunet.models import cosmoflow, isensee, presets, unet
 from tfunet.models.describe import describe
+from tfunet.models.make import make_model
 
 UNET_REFUSALS = [
     # Options, and parts of the message: what came, what is allowed, the near match.
@@ -52,6 +53,34 @@ def test_unet_refuses_and_says_what_is_allowed(options, parts):
         unet.build(**{"image_shape": (64, 64, 1), "num_classes": 2, **options})
     for part in parts:
         assert part in str(refusal.value)
+
+
+COSMOFLOW_REFUSALS = [
+    ({"image_shape": (64, 64, 1)}, ["volumes of one size", "(64, 64, 1)"]),
+    ({"image_shape": (None, 64, 64, 1)}, ["volumes of one size", "None"]),
+    ({"image_shape": (64, 64, 40, 1)}, ["multiple of 32", "40 in dimension 2"]),
+    ({"pooling": "mean"}, ["'mean'", "max, average"]),
+    ({"dense": 128}, ["dense must be a list of numbers", "128"]),
+    ({"dense": [0]}, ["each entry of dense", "got 0"]),
+    ({"flat_dropout": 1}, ["flat_dropout", "less than 1"]),
+    ({"scaled_tanh": "no"}, ["scaled_tanh", "'no'"]),
+]
+
+
+@pytest.mark.parametrize(("options", "parts"), COSMOFLOW_REFUSALS, ids=str)
+def test_cosmoflow_refuses_and_says_what_is_allowed(options, parts):
+    with pytest.raises(ValueError, match=re.escape(parts[0])) as refusal:
+        cosmoflow.build(**{"image_shape": (64, 64, 64, 1), "num_classes": 4, **options})
+    for part in parts:
+        assert part in str(refusal.value)
+
+
+def test_the_first_cosmoflow_refuses_small_volumes_and_unknown_options():
+    shape = {"image_shape": (64, 64, 64, 1), "num_classes": 3}
+    with pytest.raises(ValueError, match="too small: convolution4 has kernels of 3 cubed"):
+        cosmoflow.mathuriya2018(**shape)
+    with pytest.raises(ValueError, match="'cosmoflow2020' has no option 'poling'"):
+        make_model("cosmoflow2020", **shape, options={"poling": "max"})
 
 
 SIZES = [

@@ -6,13 +6,13 @@ import re
 import pytest
 from paths import ROOT
 
-from tfunet.models import MODELS, isensee, unet
+from tfunet.models import MODELS, cosmoflow, isensee, unet
 from tfunet.models.blocks import ACTIVATIONS, NORMALIZATIONS, UPSAMPLINGS
 from tfunet.models.describe import describe
 from tfunet.models.unet import DOWNSAMPLINGS
 
 PAGE = (ROOT / "docs" / "models.md").read_text()
-ROW = r"^\| `(\w+)` \| ([\d x]+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \| ([\d x]+) \|$"
+ROW = r"^\| `(\w+)` \| ([\d x]+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \| ([\d x]+|all) \|$"
 ROWS = re.findall(ROW, PAGE, re.MULTILINE)
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -34,7 +34,7 @@ def test_the_table_says_what_the_model_has(name, images, classes, parameters, tr
     described = describe(name, image_shape=_sizes(images), num_classes=int(classes))
     assert described.num_trainable == _count(trained)
     assert described.num_trainable + described.num_non_trainable == _count(parameters)
-    assert described.receptive_field == _sizes(field)
+    assert described.receptive_field == (None if field == "all" else _sizes(field))
 
 
 def test_the_first_snippet_runs():
@@ -50,9 +50,9 @@ def test_the_printed_description_is_the_one_shown(capsys):
     assert capsys.readouterr().out == shown[1]
 
 
-@pytest.mark.parametrize("build", [unet.build, isensee.build])
+@pytest.mark.parametrize("build", [unet.build, isensee.build, cosmoflow.build])
 def test_every_option_is_in_a_table_with_its_values(build):
-    heading = "unet" if build is unet.build else "isensee"
+    heading = build.__module__.rpartition(".")[2]
     table = PAGE.split(f"| option of `{heading}` |")[1].split("\n\n")[0]
     documented = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row)}
     options = set(inspect.signature(build).parameters) - {"image_shape", "num_classes"}

@@ -1,11 +1,12 @@
 """The published numbers of parameters come out exactly, the largest without being allocated."""
 
+import math
 import subprocess
 import sys
 
 import pytest
 
-from tfunet.models import presets
+from tfunet.models import cosmoflow, presets
 from tfunet.models.describe import describe
 from tfunet.models.symbolic import build_symbolic
 
@@ -38,6 +39,40 @@ def test_first_unet_has_the_parameters_counted_elsewhere():
     # The figure of the common Keras and PyTorch versions with transposed convolutions.
     described = describe("ronneberger2d", image_shape=(256, 256, 1), num_classes=1)
     assert described.num_trainable == 31_030_593
+
+
+# Oyama et al. 2020, table 1: 9.44 million at each size. MLPerf HPC 1.0: counted from its settings.
+COSMOFLOW = {
+    ("cosmoflow", 128): 27 * (4 * 32 + 32 * 64 + 64 * 128 + 128 * 256 + 256 * 512)
+    + (32 + 64 + 128 + 256 + 512)
+    + (4**3 * 512 + 1) * 128
+    + (128 + 1) * 64
+    + (64 + 1) * 4,
+    **{("cosmoflow2020", size): 9_438_644 for size in (128, 256, 512)},
+}
+
+
+@pytest.mark.parametrize(("name", "size"), COSMOFLOW)
+def test_cosmoflow_has_the_published_number_of_parameters(name, size):
+    described = describe(name, image_shape=(size, size, size, 4), num_classes=4)
+    assert described.num_trainable == COSMOFLOW[name, size]
+    assert sum(level.num_parameters for level in described.levels) == described.num_trainable
+    assert described.levels[-1].side == "dense"
+    assert described.output_shape == (4,)
+    assert "not known: model 'cosmoflow', whose output is no image" in str(described)
+
+
+def test_the_first_cosmoflow_has_the_published_size():
+    model = build_symbolic(
+        lambda: cosmoflow.mathuriya2018(image_shape=(128, 128, 128, 1), num_classes=3),
+        precision="float32",
+    )
+    kernels = [weight for weight in model.trainable_weights if len(weight.shape) > 1]
+    # The paper says 28.15 MB; its own code has biases beside that.
+    assert sum(math.prod(weight.shape) for weight in kernels) * 4 == 28_152_512
+    assert [layer.output.shape[1] for layer in model.layers if "Conv" in type(layer).__name__] == [
+        *(126, 60, 27, 6, 4, 3, 2),
+    ]
 
 
 def _convolution(size: int, channels: int, filters: int, *, bias: bool) -> int:

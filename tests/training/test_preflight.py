@@ -21,12 +21,22 @@ def net(*layers):
 
 def look(model, loss="dice", num_classes=3, **options):
     return preflight.inspect(
-        model, losses.make(loss, options), image=IMAGE, mask=MASK, num_classes=num_classes
+        model, losses.make(loss, options), image=IMAGE, truth=MASK, num_classes=num_classes
     )
 
 
 def conv(channels=3, **options):
     return keras.layers.Conv2D(channels, 3, **{"padding": "same", **options})
+
+
+class OwnError(keras.layers.Layer):
+    """Fails with a reason that Keras wraps in words of its own."""
+
+    def call(self, image):
+        raise ValueError("its own reason")
+
+    def compute_output_spec(self, image):
+        return keras.KerasTensor(image.shape)
 
 
 def test_sound_model_is_reported():
@@ -53,6 +63,7 @@ def test_sound_model_is_reported():
             lambda: keras.Sequential([keras.Input((8, 8, 2)), conv()]),
             r"cannot take a batch of shape \(1, 8, 8, 1\)",
         ),
+        (lambda: net(OwnError(), conv()), r"batch of shape .*: its own reason\. Set patch"),
     ],
 )
 def test_model_that_would_train_wrongly_is_refused(model, message):
@@ -173,7 +184,7 @@ def test_loss_that_mixes_samples_is_refused():
             return keras.ops.mean(y_pred)
 
     with pytest.raises(ValueError, match="a value for each sample"):
-        preflight.inspect(net(conv()), OneNumber(), image=IMAGE, mask=MASK, num_classes=3)
+        preflight.inspect(net(conv()), OneNumber(), image=IMAGE, truth=MASK, num_classes=3)
 
 
 def test_saved_model_is_loaded_and_code_in_it_is_not_run(tmp_path):
@@ -206,7 +217,7 @@ preflight.inspect(
     model,
     losses.make("dice", {}),
     image=np.random.default_rng(0).normal(size=(8, size, size, 1)).astype("float32"),
-    mask=np.zeros((8, size, size), "int32"),
+    truth=np.zeros((8, size, size), "int32"),
     num_classes=2,
 )
 peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - begun

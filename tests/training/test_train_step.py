@@ -32,7 +32,7 @@ def look(model, accumulation=1, num_replicas=1):
         model,
         SingleDevice(Launch()),
         image=SHAPE,
-        mask_dtype=tf.uint8,
+        truth=tf.TensorSpec(SHAPE[1:-1], tf.uint8),
         accumulation=accumulation,
         num_replicas=num_replicas,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfunet.config import memory, sections
 from tfunet.files.typed import FieldError, check_known_fields
+from tfunet.geometry.parts import check_split
 
 SCHEMA_VERSION = 1
 
@@ -49,6 +50,8 @@ class RunConfig(
                 "xla and split exclude each other: the exchange between devices cannot be "
                 "compiled. Leave out one of them."
             )
+        if self.patch is not None:
+            check_split(self.split, self.patch)
         if self.swap is not None and self.xla:
             raise ValueError(
                 "swap and xla exclude each other: XLA compiles the step as a whole, so no tensor "

@@ -211,6 +211,11 @@ class PlacementKeys(Section):
                 f"split must be positive numbers, one for each axis of a sample, got "
                 f"{list(self.split)}. 1 leaves an axis whole."
             )
+        if len(self.split) not in (0, 2, 3):
+            raise ValueError(
+                f"split must have a number for each of the 2 or 3 axes of a sample, got "
+                f"{list(self.split)}. 1 leaves an axis whole."
+            )
         self._at_least(1, "replica_batch", "global_batch", "accumulation")
         if self.replica_batch is None and self.global_batch is None:
             self._set("replica_batch", 4)

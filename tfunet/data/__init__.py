@@ -3,6 +3,8 @@
 DATASETS = {
     "cells": "tfunet.data.generated.phantoms:cells",
     "tumours": "tfunet.data.generated.phantoms:tumours",
+    "fractals": "tfunet.data.generated.phantoms:fractals",
+    "universes": "tfunet.data.generated.phantoms:universes",
     "folder": "tfunet.data.layouts.folder:open_folder",
     "msd": "tfunet.data.layouts.dataset_json:open_msd",
     "nnunet": "tfunet.data.layouts.dataset_json:open_nnunet",

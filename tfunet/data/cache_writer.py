@@ -77,7 +77,7 @@ def write_cases(
             extents.append(extent)
             all_signs.append(seen.pixels.signs(source.notes(index)))
             voxels_by_label = seen.voxels.places()
-            stored = np.concatenate(voxels_by_label).astype("<i8").tobytes()
+            stored = b"".join(places.astype("<i8").tobytes() for places in voxels_by_label)
             room.take(len(stored))
             foreground.write(stored)
             counts.append(list(map(len, voxels_by_label)))

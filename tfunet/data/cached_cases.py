@@ -29,6 +29,7 @@ class CachedCases:
         foreground_path: int64 little-endian: indices of foreground voxels in their flattened case,
             case after case, label after label from 1; see `tfunet.data.foreground`.
         foreground_counts: Number of these voxels for each case and label from 1.
+        targets: The numbers to predict of each case, (targets,) each; empty for masks.
         signs: What decoding each case showed.
         defects: Case index to what is wrong with it, for skipped cases, whose extent is 0.
     """
@@ -42,6 +43,7 @@ class CachedCases:
     patch: tuple[int, ...]
     foreground_path: Path
     foreground_counts: tuple[tuple[int, ...], ...]
+    targets: tuple[tuple[float, ...], ...] = ()
     signs: tuple[CaseSigns, ...] = ()
     defects: Mapping[int, str] = field(default_factory=dict)
 
@@ -96,6 +98,7 @@ def cached_cases(
         patch=patch,
         foreground_path=home / "foreground.bin",
         foreground_counts=tuple(map(tuple, counts)),
+        targets=tuple(zip(*source.targets.values(), strict=True)),
         signs=tuple(signs),
         defects=defects,
     )

@@ -109,7 +109,7 @@ def check(
     return Report(
         name=source.name,
         num_cases=len(source.case_ids),
-        label_names=("background", *source.label_names().values()),
+        label_names=() if source.targets else ("background", *source.label_names().values()),
         cases=tuple(cases),
         defects=(*defects, *copies),
         warnings=tuple(warnings),
@@ -212,7 +212,8 @@ def _summary(report: Report) -> list[str]:
     if spacings:
         rows["pixel size"] = _range(np.array(spacings))
     rows["image type"] = _tally(case.image_dtype for case in cases)
-    rows["mask type"] = _tally(case.mask_dtype for case in cases)
+    if report.label_names:
+        rows["mask type"] = _tally(case.mask_dtype for case in cases)
     for channel in range(len(cases[0].low)):
         name = "intensity" if len(cases[0].low) == 1 else f"channel {channel}"
         low = min(case.low[channel] for case in cases)

@@ -46,7 +46,7 @@ def doubts(source: DataSource, cases: Sequence[CaseLook]) -> tuple[list[Defect],
     leaks, warnings = _duplicates(cases)
     for case in cases:
         warnings += case.notes
-        if not any(case.has_label):
+        if not source.targets and not any(case.has_label):
             warnings.append(Defect(file=case.file, what="its mask is empty", case_id=case.case_id))
         for channel, words in case.constant.items():
             what = f"every pixel of channel {channel} {words}"

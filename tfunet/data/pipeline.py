@@ -5,7 +5,7 @@ step, `crop` where they are cut, and `augmentation.augment` how they are changed
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
@@ -38,6 +38,7 @@ class TrainingPipeline:
     `pipeline(replicas)` yields, step by step and for each of these adjacent replicas in turn:
         image: (accumulation, replica_batch / accumulation, *patch, channels) float32
         mask: (accumulation, replica_batch / accumulation, *patch) uint8
+        target: (accumulation, replica_batch / accumulation, targets) float32, if cases have some
         sample: (replica_batch,) int64; sample s is a patch of case train[s // patches_per_case]
         epoch: (replica_batch,) int64
 
@@ -182,7 +183,7 @@ class TrainingPipeline:
         read = _patch_reader(self.cases, rows)
         begins = np.asarray([begin for begin, _ in rows])
         mirrored = np.asarray(self.cases.patch) - np.asarray([end for _, end in rows])
-        place_of = _place_reader(self.cases)
+        place_of, targets_of = _place_reader(self.cases), _target_reader(self.cases)
         train = np.asarray(self.train, np.int64)
         shapes = np.asarray(self.cases.shapes, np.int64)
         counts = np.asarray(self.cases.foreground_counts, np.int64)
@@ -207,7 +208,7 @@ class TrainingPipeline:
                 moved = begins if flipped is None else tf.where(flipped.reverse, mirrored, begins)
                 start += tf.cast(moved, start.dtype)
             changed = change(*read(case, start), epoch=epoch, sample=sample)
-            return {**changed, "sample": sample, "epoch": epoch}
+            return {**changed, **targets_of(case), "sample": sample, "epoch": epoch}
 
         return sample_of
 
@@ -215,10 +216,13 @@ class TrainingPipeline:
     def _passes(self, batch: dict[str, tf.Tensor], rows: Rows) -> dict[str, tf.Tensor]:
         """Cut a replica's batch into the passes whose gradients are averaged."""
         extents = [end - begin for begin, end in rows]
-        cut = (self.accumulation, self.replica_batch // self.accumulation, *extents)
+        passes = (self.accumulation, self.replica_batch // self.accumulation)
+        cut = (*passes, *extents)
+        targets = {"target": batch["target"]} if "target" in batch else {}
         return {
             "image": tf.reshape(batch["image"], (*cut, self.cases.channels)),
             "mask": tf.reshape(batch["mask"], cut),
+            **{name: tf.reshape(value, (*passes, -1)) for name, value in targets.items()},
             "sample": batch["sample"],
             "epoch": batch["epoch"],
         }
@@ -256,6 +260,7 @@ class EvaluationPipeline:
     `pipeline(replicas)` yields, step by step and for each of these adjacent replicas in turn:
         image: (replica_batch, *patch, channels) float32
         mask: (replica_batch, *patch) uint8
+        target: (replica_batch, targets) float32, if cases have some
         core_start, core_stop: (replica_batch, rank) int32; the counted voxels of the window
         case: (replica_batch,) int32; position in `validation`
         valid: (replica_batch,) float32; 1, or 0 for a filler with an empty core
@@ -319,7 +324,7 @@ class EvaluationPipeline:
         return _finished(dataset)
 
     def _window_reader(self, replicas: range) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-        read = _patch_reader(self.cases, _whole(self.cases))
+        read, targets_of = _patch_reader(self.cases, _whole(self.cases)), _target_reader(self.cases)
         validation = np.asarray(self.validation, np.int64)
         rank = len(self.cases.patch)
 
@@ -333,11 +338,13 @@ class EvaluationPipeline:
             )
             valid = index < self.num_windows
             row = tf.gather(self._windows, tf.minimum(index, self.num_windows - 1))
-            image, mask = read(tf.gather(validation, row[0]), row[1 : 1 + rank])
+            case = tf.gather(validation, row[0])
+            image, mask = read(case, row[1 : 1 + rank])
             core = tf.cast(tf.where(valid, row[1 + rank :], 0), tf.int32)
             return {
                 "image": image,
                 "mask": mask,
+                **targets_of(case),
                 "core_start": core[:rank],
                 "core_stop": core[rank:],
                 "case": tf.cast(row[0], tf.int32),
@@ -345,6 +352,19 @@ class EvaluationPipeline:
             }
 
         return window_of
+
+
+def truth_of(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Return what the model's output is compared with: the masks, or the numbers to predict."""
+    return batch["target"] if "target" in batch else batch["mask"]
+
+
+def _target_reader(cases: CachedCases) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """Return the function of a case to its numbers to predict; to nothing if cases have masks."""
+    if not cases.targets:
+        return lambda case: {}
+    table = np.asarray(cases.targets, np.float32)
+    return lambda case: {"target": tf.gather(table, case)}
 
 
 def _place_reader(

@@ -1,7 +1,7 @@
 """The interface of a data set: cases by index. Imports no TensorFlow."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -63,9 +63,11 @@ class DataSource:
         name: For messages and records.
         case_ids: A unique name for each case.
         groups: The group of each case (animal, patient). A split never divides a group.
-        num_classes: Labels are 0..num_classes-1; 0 is background.
+        num_classes: Labels are 0..num_classes-1; 0 is background. 1 if there are targets.
         channels: Channels of every image.
         regions: Region name to its labels. Each region is scored; regions may overlap.
+        targets: Names of numbers that are predicted for a whole case, and the value of each case.
+            Such a data set has no regions, and its masks are all zero.
         patch: Spatial shape of training samples if the configuration gives none.
         fingerprint: Changes when a file or a setting that changes the pixels changes.
         read: Case index to (image, mask): float32 (*spatial, channels), preprocessed, and
@@ -96,6 +98,7 @@ class DataSource:
     fingerprint: str
     read: Callable[[int], tuple[np.ndarray, np.ndarray]]
     read_parts: Callable[[int], CaseParts | None] = lambda index: None
+    targets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     raw: Callable[[int], RawCase] | None = None
     notes: Callable[[int], Sequence[Defect]] = lambda index: ()
     files: tuple[str, ...] = ()
@@ -117,7 +120,9 @@ class DataSource:
                 f"The data set {self.name!r} has {len(self.case_ids)} cases and "
                 f"{len(self.groups)} groups; give one group for each case."
             )
-        if self.num_classes < 2:
+        if self.targets:
+            self._check_targets()
+        elif self.num_classes < 2:
             raise ValueError(
                 f"num_classes must be at least 2, the background included, got {self.num_classes}."
             )
@@ -126,6 +131,24 @@ class DataSource:
                 raise ValueError(
                     f"Region {region!r} has labels {labels}; allowed: 1..{self.num_classes - 1}."
                 )
+
+    def _check_targets(self) -> None:
+        if self.regions or self.num_classes != 1:
+            raise ValueError(
+                f"The data set {self.name!r} has targets, so it has no regions and num_classes=1; "
+                f"got regions {list(self.regions)} and num_classes={self.num_classes}."
+            )
+        for target, values in self.targets.items():
+            if len(values) != len(self.case_ids) or not np.isfinite(values).all():
+                raise ValueError(
+                    f"The target {target!r} of the data set {self.name!r} must have a finite "
+                    f"number for each of the {len(self.case_ids)} cases, got {len(values)} values."
+                )
+
+    @property
+    def num_outputs(self) -> int:
+        """Channels of a model's output: one for each class, or for each target."""
+        return len(self.targets) or self.num_classes
 
     def chosen_patch(self, patch: tuple[int, ...] | None) -> tuple[int, ...]:
         """Return the patch of the configuration, or this data set's own."""

@@ -10,6 +10,7 @@ from tfunet.config.run import RunConfig
 from tfunet.data.cache import build_cache, default_folder
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.source import DataSource, open_source
+from tfunet.geometry.parts import check_split
 from tfunet.process.terminal import decoding_bar
 
 
@@ -52,7 +53,15 @@ def open_task(config: RunConfig) -> Task:
     """Open the data set of a configuration.
 
     Raises DefectsError for one with defects, unless the configuration skips them, and ValueError
-    for a patch with other dimensions than the images.
+    for a patch with other dimensions than the images, for a split that does not fit the patch, and
+    for keys that need masks where the data set has none.
     """
     source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
-    return Task(config=config, source=source, patch=source.chosen_patch(config.patch))
+    if source.targets and config.foreground_share:
+        raise ValueError(
+            f"foreground_share={config.foreground_share} needs masks, and the data set "
+            f"{source.name!r} has numbers to predict: {', '.join(source.targets)}. Leave it out."
+        )
+    patch = source.chosen_patch(config.patch)
+    check_split(config.split, patch)
+    return Task(config=config, source=source, patch=patch)

@@ -124,6 +124,8 @@ def _dimensions(model: keras.Model) -> range:
 
 def _needed(model: keras.Model, dimension: int) -> Rows:
     """Return the input positions [begin, end) that each output position depends on."""
+    if len(model.output.shape) != len(model.input.shape):
+        raise UnknownReachError(f"model {model.name!r}, whose output is no image")
     positions = np.arange(model.output.shape[1 + dimension])
     needed: dict[int, Rows] = {id(model.output): (positions, positions + 1)}
     for layer in reversed(model.operations):

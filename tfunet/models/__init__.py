@@ -14,6 +14,9 @@ MODELS = {
     "summit_7_2": "tfunet.models.presets:summit_7_2",
     "nnunet2d": "tfunet.models.presets:nnunet2d",
     "nnunet3d": "tfunet.models.presets:nnunet3d",
+    "cosmoflow": "tfunet.models.cosmoflow:build",
+    "cosmoflow2018": "tfunet.models.cosmoflow:mathuriya2018",
+    "cosmoflow2020": "tfunet.models.cosmoflow:oyama2020",
 }
 
 
@@ -63,6 +66,21 @@ CARDS = {
         "3D",
         "nnU-Net's 3D network without deep supervision",
         "Isensee et al. 2021, arXiv:1904.08128",
+    ),
+    "cosmoflow": Card(
+        "3D",
+        "numbers from a volume (no mask): the network of MLPerf HPC 1.0",
+        "Mathuriya et al. 2018, arXiv:1808.04728; mlcommons/hpc",
+    ),
+    "cosmoflow2018": Card(
+        "3D",
+        "numbers from a volume of 128 cubed: the first CosmoFlow",
+        "Mathuriya et al. 2018, arXiv:1808.04728",
+    ),
+    "cosmoflow2020": Card(
+        "3D",
+        "numbers from a volume of 128, 256 or 512 cubed, as LBANN splits it",
+        "Oyama et al. 2020, arXiv:2007.12856",
     ),
 }
 

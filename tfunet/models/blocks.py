@@ -96,7 +96,7 @@ def segment(tensor: Any, num_classes: int, dimensions: int, name: str, *, bias: 
         1,
         use_bias=bias,
         kernel_initializer="glorot_uniform",
-        dtype="float32",
+        dtype=keras.config.floatx(),
         name=name,
     )(tensor)
 

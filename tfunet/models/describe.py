@@ -18,7 +18,7 @@ from tfunet.models.symbolic import build_symbolic
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """The layers of one resolution on one side: "down", "bottom" or "up"."""
+    """The layers of one resolution on one side: "down", "bottom", "up"; "dense" without one."""
 
     side: str
     spatial: tuple[int, ...]
@@ -107,14 +107,15 @@ def _count(weights: Sequence[Any]) -> int:
 
 def _levels(model: keras.Model) -> tuple[Level, ...]:
     """The model's operations by resolution and side, in the order in which they run."""
-    operations = [operation for operation in model.operations if _spatial(operation)]
-    smallest = min(map(_spatial, operations), key=math.prod)
+    operations = [one for one in model.operations if not isinstance(one, keras.layers.InputLayer)]
+    smallest = min(filter(None, map(_spatial, operations)), key=math.prod)
     bottom = [operation for operation in operations if _spatial(operation) == smallest]
     above = _ancestors(model, bottom)
     groups: dict[tuple[str, tuple[int, ...]], list[Any]] = {}
     for operation in operations:
         spatial = _spatial(operation)
         side = "bottom" if spatial == smallest else "down" if id(operation) in above else "up"
+        side = side if spatial else "dense"
         groups.setdefault((side, spatial), []).append(operation)
     levels = [_level(side, spatial, members) for (side, spatial), members in groups.items()]
     return tuple(level for level in levels if level.channels)
@@ -153,9 +154,10 @@ def _heading(description: Description) -> list[str]:
     card = CARDS.get(description.name)
     title = f"{description.name}: {card.summary}" if card else description.name
     lines = [title, card.citation] if card else [title]
+    output = "logits" if len(description.output_shape) > 1 else "numbers"
     return [
         *lines,
-        f"images {_times(description.image_shape)}, logits {_times(description.output_shape)}",
+        f"images {_times(description.image_shape)}, {output} {_times(description.output_shape)}",
     ]
 
 
@@ -164,7 +166,7 @@ def _level_lines(levels: Sequence[Level]) -> list[str]:
     rows += [
         (
             level.side,
-            _times(level.spatial),
+            _times(level.spatial) or "-",
             f"{level.num_parameters:,}",
             " ".join(map(str, level.channels)),
         )

@@ -129,6 +129,6 @@ def _add_segmentation(
     if coarser is None:
         return logits
     name = f"segmentation{level}_upsampling"
-    coarser = blocks.upsample(coarser, "nearest", dimensions, name, dtype="float32")
-    add = keras.layers.Add(dtype="float32", name=f"segmentation{level}_sum")
+    coarser = blocks.upsample(coarser, "nearest", dimensions, name, dtype=keras.config.floatx())
+    add = keras.layers.Add(dtype=keras.config.floatx(), name=f"segmentation{level}_sum")
     return add([logits, coarser])

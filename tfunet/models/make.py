@@ -9,6 +9,7 @@ import keras
 from tfunet.config.refs import call, resolve
 from tfunet.models import MODELS
 from tfunet.models.files import is_file
+from tfunet.models.keras_errors import cause_line
 
 
 def make_model(
@@ -50,7 +51,7 @@ def _give_weights(model: keras.Model, name: str, image_shape: tuple[int, ...]) -
     except Exception as error:
         raise ValueError(
             f"The model {name!r} got its weights by a call on images of shape {images.shape}, and "
-            f"that failed: {str(error).strip().splitlines()[0]} Check its call, or call it on "
+            f"that failed: {cause_line(error).rstrip('.')}. Check its call, or call it on "
             "images in the function that builds it."
         ) from error
 

@@ -21,7 +21,7 @@ class SplitSample:
 
     def mean(self, means: tf.Tensor) -> tf.Tensor:
         """Return the means over all voxels, of those over this device's."""
-        return self.group.sum(means * tf.cast(self.share, means.dtype))
+        return self.group.sum(means * tf.constant(self.share, means.dtype))
 
     def sums(self, *sums: tf.Tensor) -> list[tf.Tensor]:
         """Return the sums over all voxels, of those over this device's; of one shape."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from tfunet.geometry.parts import check_split
+
 # The first row of each part along an axis, and the number of rows of all parts.
 Bounds = tuple[int, ...]
 
@@ -101,17 +103,7 @@ def part_bounds(patch: Sequence[int], split: Sequence[int]) -> tuple[Bounds | No
     """
     if not split:
         return (None,) * len(patch)
-    if len(split) != len(patch):
-        raise ValueError(
-            f"split = {list(split)} has {len(split)} numbers, and a sample of shape {tuple(patch)} "
-            f"has {len(patch)} axes. Give one number for each axis; 1 leaves an axis whole."
-        )
-    for axis, (extent, parts) in enumerate(zip(patch, split, strict=True)):
-        if parts > extent:
-            raise ValueError(
-                f"split = {list(split)} cuts axis {axis} into {parts} parts, and a sample of shape "
-                f"{tuple(patch)} has {extent} rows there. Choose at most {extent}."
-            )
+    check_split(split, patch)
     return tuple(
         even_bounds(extent, parts) if parts > 1 else None
         for extent, parts in zip(patch, split, strict=True)

@@ -9,6 +9,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
+from tfunet.models.keras_errors import cause_line
 from tfunet.parallel.group import SampleGroup, Traffic
 from tfunet.parallel.mesh import Bounds, Mesh
 from tfunet.parallel.part import Part, cut
@@ -248,7 +249,7 @@ def _graph_of(
     except Exception as error:
         raise ValueError(
             f"The layers of the model {type(model).__name__} cannot be read from its call, so "
-            f"that `split` is not possible: {str(error).strip().splitlines()[0]} Use layers and "
+            f"that `split` is not possible: {cause_line(error).rstrip('.')}. Use layers and "
             "keras.ops only, or a functional model."
         ) from error
 

@@ -76,20 +76,22 @@ def forecast(
     model = compiled_model(task, losses.make(config.loss, config.loss_options))
     batch = config.replica_samples // config.accumulation
     image = tf.TensorSpec((batch, *task.patch, task.source.channels), tf.float32)
-    mask = tf.TensorSpec((batch, *task.patch), tf.uint8)
-    model._symbolic_build(data_batch=(image, mask))
+    targets = len(task.source.targets)
+    truth = tf.TensorSpec((batch, *task.patch), tf.uint8)
+    truth = tf.TensorSpec((batch, targets), tf.float32) if targets else truth
+    model._symbolic_build(data_batch=(image, truth))
 
     @tf.function(autograph=False, jit_compile=False)
     def step(one: tf.Tensor, other: tf.Tensor) -> Any:
         return model.train_step((one, other))
 
-    graph = step.get_concrete_function(image, mask).graph
+    graph = step.get_concrete_function(image, truth).graph
     ops = reader.in_order(graph.get_operations(), graph.outputs)
     trace, _ = reader.read(ops, graph.outputs, compression=config.swap_compression)
     memory = Memory(
         limit_bytes=memory_bytes or device.memory_bytes,
         resident=variable_bytes(model),
-        more_bytes=reader.num_bytes(image) + reader.num_bytes(mask) + trace.constant_bytes,
+        more_bytes=reader.num_bytes(image) + reader.num_bytes(truth) + trace.constant_bytes,
     )
     costs = replace(described(trace, device), tiers=_tiers(config))
     problem = Problem(trace=trace, costs=costs, budget_bytes=0, threshold_bytes=MIB)

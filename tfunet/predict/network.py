@@ -129,6 +129,12 @@ def load_network(folder: RunFolder) -> Network:
         )
     if missing := [key for key in DATA if key not in data]:
         raise RecordError(folder.path / "data.json", f"it has no {missing[0]}")
+    if data.get("targets"):
+        raise ValueError(
+            f"The run in {folder.path} learned to predict numbers ({', '.join(data['targets'])}), "
+            "and this command writes masks. Its predictions of the validation cases are in "
+            f"errors.csv; for other images load {path.name} with Keras."
+        )
     return Network(
         config=config,
         path=path,

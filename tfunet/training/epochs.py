@@ -83,9 +83,7 @@ class Trainer:
             loss=network.loss,
             pipeline=data.evaluation,
             num_cases=len(data.validation_ids),
-            num_classes=data.task.source.num_classes,
-            regions=data.task.source.regions,
-            ignored=data.task.source.ignored,
+            scoring=data.scoring,
             supports=callbacks.supports,
             prepare=network.own_part,
         )
@@ -247,8 +245,7 @@ class Trainer:
         is_last = epoch.last_step == data.last_step
         if (epoch.index + 1) % self.attempt.config.evaluate_every == 0 or is_last:
             scores = self._evaluate(self.attempt.begin)
-            counted = scores.counts[:, 0, 3]
-            every_voxel_once(counted, data.validation_voxels, data.validation_ids)
+            every_voxel_once(scores.voxels, data.validation_voxels, data.validation_ids)
             progress.logs.update(scores.logs())
         epoch.evaluation_seconds = progress.spend("evaluation", since)
         return scores

@@ -1,6 +1,6 @@
 """Scores each voxel of each validation case once, on any number of replicas."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -9,42 +9,36 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.backend import Backend
-from tfunet.data.pipeline import EvaluationPipeline
-from tfunet.learning import scores
-from tfunet.learning.counting import count, predicted_labels, region_table
-from tfunet.learning.ignoring import background_where_ignored
+from tfunet.data.pipeline import EvaluationPipeline, truth_of
 from tfunet.learning.losses import per_sample
+from tfunet.learning.scoring import Scoring
 from tfunet.swap import LargeModelSupport
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
     """The result of an evaluation, the same in every process: the mean loss over windows, and
-    counts (cases, regions, 4) float64 of TP, FP, FN and voxels.
+    the sums (cases, *scoring.shape) float64.
     """
 
     loss: float
-    counts: np.ndarray
-    regions: tuple[str, ...]
+    sums: np.ndarray
+    scoring: Scoring
+
+    @property
+    def voxels(self) -> np.ndarray:
+        """Voxels of each case that were counted."""
+        return self.sums[:, 0, -1]
 
     def logs(self) -> dict[str, float]:
         """Return what Keras callbacks see; means over cases."""
-        dice = scores.dice(self.counts).mean(axis=0)
-        iou = scores.iou(self.counts).mean(axis=0)
-        logs = {"val_loss": self.loss, "val_dice": dice.mean(), "val_iou": iou.mean()}
-        for index, region in enumerate(self.regions):
-            logs[f"val_dice_{region}"] = dice[index]
-            logs[f"val_iou_{region}"] = iou[index]
-        return {key: float(value) for key, value in logs.items()}
+        means = {"loss": self.loss, **self.scoring.means(self.sums)}
+        return {f"val_{name}": float(value) for name, value in means.items()}
 
     def case_rows(self, epoch: int, case_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield the rows of cases.csv."""
-        names = ("true_positive", "false_positive", "false_negative")
-        for row, case in enumerate(case_ids):
-            for column, region in enumerate(self.regions):
-                counts = (int(value) for value in self.counts[row, column, :3])
-                head = {"epoch": epoch, "case": case, "region": region}
-                yield {**head, **dict(zip(names, counts, strict=True))}
+        """Yield the rows of the scoring's table."""
+        for row in self.scoring.rows(self.sums, case_ids):
+            yield {"epoch": epoch, **row}
 
 
 @final
@@ -59,36 +53,24 @@ class Evaluation:
         loss: keras.Loss,
         pipeline: EvaluationPipeline,
         num_cases: int,
-        num_classes: int,
-        regions: Mapping[str, tuple[int, ...]],
-        ignored: int | None = None,
+        scoring: Scoring,
         supports: Sequence[LargeModelSupport] = (),
         prepare: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]] = lambda batch: batch,
     ) -> None:
         self._backend = backend
         self._pipeline = pipeline
         self._num_cases = num_cases
-        self._regions = tuple(regions)
-        table = region_table(num_classes, regions)
+        self._scoring = scoring
 
         def replica_step(fed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             batch = prepare(fed)
-            logits = model(batch["image"], training=False)
-            mask, labels = batch["mask"], predicted_labels(logits)
-            if ignored is not None:
-                mask, labels = background_where_ignored(mask, labels, ignored)
-            counted = count(
-                labels,
-                mask,
-                table,
-                batch["core_start"],
-                batch["core_stop"],
-                batch["valid"],
-            )
+            output = model(batch["image"], training=False)
+            sums = scoring.sums(output, batch)
+            losses = per_sample(loss, truth_of(batch), output)
             return {
-                "counts": counted,
+                "sums": sums,
                 "case": batch["case"],
-                "loss": tf.reduce_sum(per_sample(loss, batch["mask"], logits) * batch["valid"]),
+                "loss": tf.reduce_sum(losses * batch["valid"]),
                 "windows": tf.reduce_sum(batch["valid"]),
             }
 
@@ -101,18 +83,18 @@ class Evaluation:
 
     def __call__(self, begin: Callable[[str], None]) -> Scores:
         """Evaluate; called by all processes together. `begin` is told of every batch."""
-        counts = np.zeros((self._num_cases, len(self._regions), 4))
+        sums = np.zeros((self._num_cases, *self._scoring.shape))
         loss = windows = 0.0
         for batch in self._backend.feed(self._pipeline):
             begin("evaluation")
             output = {key: value.numpy() for key, value in self._step(batch).items()}
-            rows = output["counts"].reshape(-1, *counts.shape[1:])
-            np.add.at(counts, output["case"].reshape(-1), rows)
+            rows = output["sums"].reshape(-1, *sums.shape[1:])
+            np.add.at(sums, output["case"].reshape(-1), rows)
             loss += float(output["loss"].sum())
             windows += float(output["windows"].sum())
-        total = self._backend.sum(np.concatenate([counts.ravel(), [loss, windows]]))
+        total = self._backend.sum(np.concatenate([sums.ravel(), [loss, windows]]))
         return Scores(
             loss=float(total[-2] / total[-1]),
-            counts=total[:-2].reshape(counts.shape),
-            regions=self._regions,
+            sums=total[:-2].reshape(sums.shape),
+            scoring=self._scoring,
         )

@@ -6,12 +6,13 @@ from typing import final
 
 from tqdm import tqdm
 
+from tfunet.data.source import DataSource
 from tfunet.process.terminal import shows_progress
 from tfunet.training.evaluation import Scores
 from tfunet.training.progress import Progress, Resumed
 from tfunet.training.setup import Attempt, Network, RunData
 
-SHOWN = ("loss", "val_loss", "val_dice", "val_iou")
+SHOWN = ("loss", "val_loss", "val_dice", "val_iou", "val_mae")
 
 
 @final
@@ -30,7 +31,9 @@ class Logbook:
         if attempt.topology.is_chief:
             self._steps = attempt.folder.steps_table(last=progress.step)
             self._epochs = attempt.folder.epochs_table(
-                data.task.source.regions, last=progress.step // data.steps_per_epoch
+                data.task.source.regions,
+                data.task.source.targets,
+                last=progress.step // data.steps_per_epoch,
             )
         if resumed.was_begun:
             parts = progress.replicas_from_step
@@ -75,7 +78,7 @@ class Logbook:
             epoch_row(
                 epoch,
                 progress,
-                self._data.task.source.regions,
+                self._data.task.source,
                 training_seconds=training_seconds,
                 evaluation_seconds=evaluation_seconds,
                 saving_seconds=saving_seconds - self._saving_in_rows,
@@ -85,7 +88,7 @@ class Logbook:
         self._saving_in_rows = saving_seconds
         if scores is not None:
             rows = scores.case_rows(epoch, self._data.validation_ids)
-            self._attempt.folder.write_cases(rows)
+            self._attempt.folder.write_cases(rows, scores.scoring.table)
         self._bar.clear()
         shown = [f"{name} {progress.logs[name]:.4f}" for name in SHOWN if name in progress.logs]
         numbers = f"{', '.join(shown)}, {training_seconds:.1f} s"
@@ -103,11 +106,12 @@ class Logbook:
 
 
 def epoch_row(
-    epoch: int, progress: Progress, regions: Iterable[str], **seconds: float
+    epoch: int, progress: Progress, source: DataSource, **seconds: float
 ) -> dict[str, object]:
     """Return a row of epochs.csv; scores are empty in an epoch without evaluation."""
     logs = progress.logs
-    scores = [f"{score}_{region}" for region in regions for score in ("dice", "iou")]
+    scores = [f"{score}_{region}" for region in source.regions for score in ("dice", "iou")]
+    scores += [f"mae_{target}" for target in source.targets]
     return {
         "epoch": epoch,
         "steps": progress.step,

@@ -1,6 +1,6 @@
 """Checks a model on one device before training, and refuses what would train wrongly."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfunet.graph.output_kind import FREE, PROBABILITIES, is_made_of
 from tfunet.learning.losses import per_sample
+from tfunet.models.keras_errors import cause_line
 from tfunet.swap import LargeModelSupport
 
 
@@ -34,21 +35,26 @@ def inspect(
     loss: keras.Loss,
     *,
     image: np.ndarray,
-    mask: np.ndarray,
+    truth: np.ndarray,
     num_classes: int,
+    targets: Sequence[str] = (),
     support: LargeModelSupport | None = None,
     run: Callable[..., tf.Tensor] | None = None,
 ) -> Preflight:
-    """Check the model and its loss with one batch, labels 0..num_classes-1; neither changes.
+    """Check the model and its loss with one batch; neither changes.
 
-    `run` calls a forward pass with an image on every device, and returns the whole output; by
-    default one device has it all.
+    The truth is a mask with labels 0..num_classes-1, or the numbers of `targets`. `run` calls a
+    forward pass with an image on every device, and returns the whole output; by default one device
+    has it all.
 
-    Raises ValueError for an output that does not fit the mask, for probabilities instead of
-    logits, and for a loss that expects probabilities.
+    Raises ValueError for an output that does not fit the truth, for probabilities instead of
+    logits, and for a loss that expects probabilities, or the other kind of truth.
     """
     output, kinds = _forward(model, image, support, run or (lambda forward, one: forward(one)))
-    _check_shape(tuple(output.shape), mask.shape, num_classes)
+    if targets:
+        _check_numbers(tuple(output.shape), truth.shape, targets)
+    else:
+        _check_shape(tuple(output.shape), truth.shape, num_classes)
     if not model.trainable_variables:
         raise ValueError("The model has no trainable weights; there is nothing to train.")
     if not np.isfinite(output).all():
@@ -56,9 +62,13 @@ def inspect(
             "The model's output for the first batch holds NaN or infinite values before any "
             "training. Check the model's weights, and how the intensities are normalised."
         )
-    _check_logits(output, kinds)
-    _check_loss(loss, num_classes, output.shape[-1])
-    per_sample(loss, tf.constant(mask), tf.constant(output))
+    _check_reduction(loss)
+    if targets:
+        _check_loss_of_numbers(loss, targets)
+    else:
+        _check_logits(output, kinds)
+        _check_loss(loss, num_classes, output.shape[-1])
+    per_sample(loss, tf.constant(truth), tf.constant(output))
     weights = model.trainable_weights + model.non_trainable_weights
     return Preflight(
         parameters=model.count_params(),
@@ -105,7 +115,8 @@ def _output(look: Callable[..., Any], model: keras.Model, image: np.ndarray) -> 
     except Exception as error:
         raise ValueError(
             f"The model cannot take a batch of shape {image.shape} (it expects {wanted}): "
-            f"{_first_line(error)} Set patch to the size that it takes, or check the channels."
+            f"{cause_line(error).rstrip('.')}. Set patch to the size that it takes, or check the "
+            "channels."
         ) from error
     if not tf.is_tensor(output):
         raise ValueError(
@@ -135,6 +146,24 @@ def _check_shape(output: tuple[int, ...], mask: tuple[int, ...], num_classes: in
         )
 
 
+def _check_numbers(output: tuple[int, ...], truth: tuple[int, ...], targets: Sequence[str]) -> None:
+    if output != truth:
+        raise ValueError(
+            f"The model's output has shape {output}; the data set has no masks but {len(targets)} "
+            f"numbers to predict ({', '.join(targets)}), so it must be {truth}. Use a model that "
+            "gives as many numbers as num_classes says, such as 'cosmoflow'."
+        )
+
+
+def _check_loss_of_numbers(loss: keras.Loss, targets: Sequence[str]) -> None:
+    is_for_masks = type(loss).__module__.startswith("tfunet.") or "from_logits" in loss.get_config()
+    if is_for_masks:
+        raise ValueError(
+            f"The loss {loss.name!r} compares with masks, and the data set has numbers to predict "
+            f"({', '.join(targets)}). Set loss = 'MeanSquaredError' or 'MeanAbsoluteError'."
+        )
+
+
 def _check_logits(output: np.ndarray, kinds: frozenset[str]) -> None:
     """Refuse probabilities, by what made them and, where that does not tell, by their values."""
     if kinds <= FREE:
@@ -158,11 +187,6 @@ def _check_loss(loss: keras.Loss, num_classes: int, channels: int) -> None:
             f"The loss {loss.name!r} takes probabilities and the model gives logits. Set "
             "loss_options.from_logits = true."
         )
-    if config.get("reduction", "sum_over_batch_size") not in ("sum_over_batch_size", "mean"):
-        raise ValueError(
-            f"The loss {loss.name!r} has reduction={config['reduction']!r}: its gradient would "
-            "grow with the batch of a replica. Use reduction = 'sum_over_batch_size'."
-        )
     dense = type(loss).__name__ in ("CategoricalCrossentropy", "Dice", "Tversky")
     if dense and type(loss).__module__.startswith("keras") and channels > 1:
         raise ValueError(
@@ -172,5 +196,10 @@ def _check_loss(loss: keras.Loss, num_classes: int, channels: int) -> None:
         )
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _check_reduction(loss: keras.Loss) -> None:
+    config: dict[str, Any] = loss.get_config()
+    if config.get("reduction", "sum_over_batch_size") not in ("sum_over_batch_size", "mean"):
+        raise ValueError(
+            f"The loss {loss.name!r} has reduction={config['reduction']!r}: its gradient would "
+            "grow with the batch of a replica. Use reduction = 'sum_over_batch_size'."
+        )

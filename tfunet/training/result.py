@@ -59,6 +59,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
     checks = {"weights": True, "scores": True}
     if not config.synthetic:
         checks["samples"] = True
+    errors = {name: progress.logs[f"val_mae_{name}"] for name in data.task.source.targets}
     return {
         "backend": config.backend,
         "num_replicas": config.num_replicas,
@@ -96,6 +97,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         "val_loss": progress.logs["val_loss"],
         "dice": {name: progress.logs[f"val_dice_{name}"] for name in data.task.source.regions},
         "iou": {name: progress.logs[f"val_iou_{name}"] for name in data.task.source.regions},
+        **({"mae": errors} if errors else {}),
         "weights_hash": progress.weights_hash,
         "samples_hash": progress.samples_hash,
         "checks": checks,

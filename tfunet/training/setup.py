@@ -20,7 +20,7 @@ from tfunet.config.augmentation import Augmentation
 from tfunet.config.run import RunConfig
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.doubts import lines_of_doubt
-from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline, truth_of
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource
 from tfunet.data.split import Split, from_json, leave_out, left_out, split_of, to_table
@@ -29,6 +29,7 @@ from tfunet.files.printable import printable
 from tfunet.learning import losses, optimizers
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.ignoring import ignore_in_loss
+from tfunet.learning.scoring import RegionScoring, Scoring, TargetScoring
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
 from tfunet.models.make import make_model
@@ -166,6 +167,22 @@ class RunData:
         """Voxels of each validation case."""
         return [math.prod(self.cases.extents[case]) for case in self.split.validation]
 
+    @property
+    def scoring(self) -> Scoring:
+        """How validation cases are scored."""
+        source = self.task.source
+        if not source.targets:
+            return RegionScoring(
+                num_classes=source.num_classes, regions=source.regions, ignored=source.ignored
+            )
+        chosen = self.split.validation
+        return TargetScoring(
+            targets={
+                name: tuple(values[case] for case in chosen)
+                for name, values in source.targets.items()
+            }
+        )
+
     def training(self, first_step: int) -> TrainingPipeline:
         """Return the training batches from a step of the run to its last one."""
         config = self.task.config
@@ -207,6 +224,7 @@ def open_data(attempt: Attempt) -> RunData:
                 "num_classes": source.num_classes,
                 "patch": task.patch,
                 "preparation": source.preparation,
+                **({"targets": list(source.targets)} if source.targets else {}),
             }
         )
     num_samples = len(split.train) * config.patches_per_case
@@ -314,12 +332,14 @@ def build(attempt: Attempt, data: RunData) -> Network:
         _check_can_ignore(config, model)
         ignore_in_loss(loss, ignored)
     batch = next(iter(replace(data.evaluation, split=())(range(1)).take(1)))
+    truth = truth_of(batch)
     checked = preflight.inspect(
         model,
         loss,
         image=batch["image"].numpy()[:1],
-        mask=batch["mask"].numpy()[:1],
+        truth=truth.numpy()[:1],
         num_classes=data.task.source.num_classes,
+        targets=tuple(data.task.source.targets),
         support=attempt.support,
         run=None if split is None else _on_devices(backend, split),
     )
@@ -327,12 +347,12 @@ def build(attempt: Attempt, data: RunData) -> Network:
         attempt.say(split.summary())
     with backend.scope():
         # Makes the variables of compiled metrics, as `fit` does: replicas cannot make them.
-        model._symbolic_build(data_batch=(batch["image"], batch["mask"]))
+        model._symbolic_build(data_batch=(batch["image"], truth))
     used = look_at_step(
         model,
         backend,
         image=(config.replica_samples // config.accumulation, *batch["image"].shape[1:]),
-        mask_dtype=batch["mask"].dtype,
+        truth=tf.TensorSpec(truth.shape[1:], truth.dtype),
         accumulation=config.accumulation,
         num_replicas=topology.num_replicas,
     )
@@ -427,7 +447,7 @@ def compiled_model(
     model = make_model(
         config.model,
         image_shape=(*task.patch, task.source.channels),
-        num_classes=task.source.num_classes,
+        num_classes=task.source.num_outputs,
         options=config.model_options,
     )
     _compile(

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.backend import Backend
+from tfunet.data.pipeline import truth_of
 from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.learning.averaging import Averaging
 from tfunet.parallel.network import SplitNetwork
@@ -83,7 +84,7 @@ def make_step(
         if split is not None:
             split.loss_calls.clear()
         for index in range(averaging.accumulation):
-            logs = model.train_step((batch["image"][index], batch["mask"][index]))
+            logs = model.train_step((batch["image"][index], batch["truth"][index]))
         if "loss" not in logs:
             raise ValueError(
                 "The model's train_step must return a dict with 'loss', got "
@@ -102,7 +103,7 @@ def make_step(
 
     def replica_step(batch: dict[str, tf.Tensor]) -> dict[str, Any]:
         prepared = prepare(batch)
-        logs = compiled({"image": prepared["image"], "mask": prepared["mask"]})
+        logs = compiled({"image": prepared["image"], "truth": truth_of(prepared)})
         return {"sample": batch["sample"], "logs": logs}
 
     # The iterator advances inside the function: one call from Python a step.

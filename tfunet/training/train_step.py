@@ -63,7 +63,7 @@ def look_at_step(
     backend: Backend,
     *,
     image: tuple[int, ...],
-    mask_dtype: tf.DType,
+    truth: tf.TensorSpec,
     accumulation: int,
     num_replicas: int,
 ) -> Used:
@@ -74,7 +74,7 @@ def look_at_step(
     Args:
         model: A compiled and built model.
         image: Shape of a batch of images, (batch, *spatial, channels).
-        mask_dtype: Type of the masks.
+        truth: What the image is compared with, of one sample: a mask, or numbers.
         accumulation: Passes of a step.
         num_replicas: Over all processes.
 
@@ -86,7 +86,7 @@ def look_at_step(
     applied = _Applied()
 
     def replica_step() -> tf.Tensor:
-        model.train_step((tf.zeros(image), tf.zeros(image[:-1], mask_dtype)))
+        model.train_step((tf.zeros(image), tf.zeros((image[0], *truth.shape), truth.dtype)))
         return tf.zeros(())
 
     @tf.function(autograph=False)

@@ -149,6 +149,15 @@ class Cell:
         return _spread(result.iou.get(region) for result in self.results)
 
     @property
+    def targets(self) -> list[str]:
+        """Names of the predicted numbers; none for masks."""
+        return list(dict.fromkeys(target for result in self.results for target in result.mae))
+
+    def mae(self, target: str) -> intervals.Spread | None:
+        """Return the mean absolute error over cases of each repeat."""
+        return _spread(result.mae.get(target) for result in self.results)
+
+    @property
     def mean_dice(self) -> intervals.Spread | None:
         """Mean of `dice` over regions."""
         return _spread(result.mean_dice for result in self.results)

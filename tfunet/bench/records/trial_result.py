@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -11,7 +11,7 @@ from tfunet.config.run import SCHEMA_VERSION, RunConfig
 from tfunet.files.typed import MOST, Amount, Count, FieldError, Finite, Positive, check_fields
 
 READ_APART = (
-    *("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "checks"),
+    *("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "mae", "checks"),
     "replicas_from_step",
     *("real_seconds", "synthetic_seconds", "slowest_alone_seconds", "fastest_alone_seconds"),
     "average_seconds",
@@ -28,6 +28,7 @@ KINDS_APART = {
     "peak_device_bytes": list[Count | None] | None,
     "dice": dict[str, Finite] | None,
     "iou": dict[str, Finite] | None,
+    "mae": dict[str, Finite] | None,
     "checks": dict[str, Any] | None,
     "replicas_from_step": list[tuple[Count, Positive]] | None,
 }
@@ -76,6 +77,8 @@ class Result:
     energy_gpus: Amount | None = None
     # (first step, replicas) of each part of the run; empty in older records.
     replicas_from_step: tuple[tuple[int, int], ...] = ()
+    # Mean absolute error of each predicted number; empty for masks.
+    mae: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def mean_dice(self) -> float | None:
@@ -113,8 +116,9 @@ def parse_result(table: Mapping[str, Any]) -> Result:
         average_seconds=statistics.median(averages) if averages else None,
         peak_resident_bytes=_bytes(table, "peak_resident_bytes"),
         peak_device_bytes=_bytes(table, "peak_device_bytes"),
-        dice={str(region): float(value) for region, value in (table.get("dice") or {}).items()},
-        iou={str(region): float(value) for region, value in (table.get("iou") or {}).items()},
+        dice=_by_name(table.get("dice")),
+        iou=_by_name(table.get("iou")),
+        mae=_by_name(table.get("mae")),
         checks=dict(table.get("checks") or {}),
         replicas_from_step=tuple(
             (int(step), int(count)) for step, count in table.get("replicas_from_step") or ()
@@ -129,6 +133,10 @@ def check_result(result: Result, config: RunConfig) -> None:
             f"it belongs to a run with num_replicas={result.num_replicas}, but the plan has "
             f"{config.num_replicas}"
         )
+
+
+def _by_name(scores: Mapping[str, Any] | None) -> dict[str, float]:
+    return {str(name): float(value) for name, value in (scores or {}).items()}
 
 
 def _bytes(table: Mapping[str, Any], name: str) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from tfunet.config.keys import describe
 def summary_rows(family: Family) -> list[dict[str, str]]:
     """Return a row for each cell: medians over the repeats, with the lowest and highest value."""
     regions = list(dict.fromkeys(region for cell in family.cells for region in cell.regions))
+    targets = list(dict.fromkeys(target for cell in family.cells for target in cell.targets))
     has_device = any(cell.device_bytes for cell in family.cells)
     has_share = any(cell.synthetic_share for cell in family.cells)
     rows = []
@@ -33,6 +34,7 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
         if has_share:
             row["of bound"] = texts.spread_text(cell.synthetic_share, 2)
         row |= {f"Dice {region}": texts.spread_text(cell.dice(region), 3) for region in regions}
+        row |= {f"MAE {target}": texts.spread_text(cell.mae(target), 3) for target in targets}
         row["memory (GiB)"] = _gibibytes(cell.resident_bytes)
         if has_device:
             row["device memory (GiB)"] = _gibibytes(cell.device_bytes)
@@ -133,7 +135,7 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
         apart = ("checks", "samples_hash", "weights_hash", "num_replicas", "replicas_from_step")
         for name in apart:
             numbers.pop(name)
-        for score in ("dice", "iou"):
+        for score in ("dice", "iou", "mae"):
             numbers.update({f"{score}_{key}": value for key, value in numbers.pop(score).items()})
         for name in ("peak_resident_bytes", "peak_device_bytes"):
             numbers[name] = " ".join(map(str, numbers[name]))
@@ -167,6 +169,8 @@ def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]
     for region in cell.regions:
         facts |= _spread_facts(f"dice_{region}", cell.dice(region))
         facts |= _spread_facts(f"iou_{region}", cell.iou(region))
+    for name in cell.targets:
+        facts |= _spread_facts(f"mae_{name}", cell.mae(name))
     facts |= _spread_facts("peak_resident_bytes", cell.resident_bytes)
     facts |= _spread_facts("peak_device_bytes", cell.device_bytes)
     facts |= _spreads(cell, "device_hours", "energy_joules", "joules_per_sample")
