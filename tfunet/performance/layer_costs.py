@@ -1,0 +1,158 @@
+"""What each layer of a network costs alone: time, predicted or measured, and memory."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfunet.graph import reader
+from tfunet.graph.step import root
+from tfunet.performance.devices import Device, described
+from tfunet.pipeline.chain import Chain, ChainLayer, Variable
+from tfunet.pipeline.network import Network, Node
+from tfunet.swap.measure.profile import measure
+from tfunet.swap.plan.schedule import memory, schedule
+from tfunet.swap.storage.host import HostMemory
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedNode:
+    """The ops of both passes of a node, on placeholders for its inputs and variables."""
+
+    ops: Sequence[tf.Operation]
+    results: Sequence[tf.Tensor]
+    numbers: Mapping[str, int]  # of the network's tensors, by name of the tensor in the graph
+
+
+def layer_costs(network: Network, batch: int, device: Device | None) -> Chain:
+    """Return the layers of a network with their costs for a micro-batch of `batch` samples.
+
+    Nothing is allocated for the variables, so that the network may be of any size. Layers are
+    traced one by one: what TensorFlow would fuse across two of them counts twice.
+
+    Args:
+        device: For which times are predicted. If it is None, the ops are timed on this one, each
+            alone, on made-up numbers.
+    """
+    with tf.Graph().as_default() as graph:
+        traced = [_trace(network, node, batch, graph) for node in network.nodes]
+    seconds = _op_seconds(traced, device)
+    return Chain(
+        layers=tuple(
+            _layer(network, node, one, seconds, batch)
+            for node, one in zip(network.nodes, traced, strict=True)
+        ),
+        tensor_bytes=[_num_bytes(tensor, batch) for tensor in network.tensors],
+        inputs=frozenset(network.inputs),
+    )
+
+
+def _num_bytes(tensor: Any, batch: int) -> int:
+    return reader.num_bytes(tf.TensorSpec(_shape(tensor, batch), tensor.dtype))
+
+
+def _shape(tensor: Any, batch: int) -> tuple[int, ...]:
+    """Return the shape of a symbolic tensor; ValueError if a size is not known."""
+    sizes = (batch, *tensor.shape[1:])
+    if None in sizes:
+        raise ValueError(
+            f"The tensor {tensor.name!r} has the shape {tuple(tensor.shape)!r}: costs are only "
+            "known where every size is. Give the model the size of the image."
+        )
+    return sizes
+
+
+def _trace(network: Network, node: Node, batch: int, graph: tf.Graph) -> TracedNode:
+    before = len(graph.get_operations())
+    reads = {
+        at: tf.compat.v1.placeholder(network.tensors[at].dtype, _shape(network.tensors[at], batch))
+        for at in node.reads
+    }
+    values: dict[int, Any] = dict(reads)
+    with _placeholders(node) as variables, tf.GradientTape() as tape:
+        # Nobody asks for the gradient of the image.
+        wanted = [value for at, value in reads.items() if at not in network.inputs]
+        tape.watch([*wanted, *variables])
+        node.run(values, training=True)
+    made = [values[at] for at in node.makes]
+    gradients = [tf.compat.v1.placeholder(one.dtype, one.shape) for one in made]
+    results = tape.gradient(made, [*wanted, *variables], output_gradients=gradients)
+    results = [*made, *(one for one in map(_dense, results) if one is not None)]
+    ops = reader.in_order(graph.get_operations()[before:], results)
+    numbers = {value.name: at for at, value in values.items()}
+    return TracedNode(ops=ops, results=results, numbers=numbers)
+
+
+def _dense(gradient: Any) -> tf.Tensor | None:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+@contextmanager
+def _placeholders(node: Node) -> Iterator[list[tf.Tensor]]:
+    """Let the variables of a node be placeholders; yield those that are trained."""
+    holders = [
+        (variable, tf.compat.v1.placeholder(variable.dtype, variable.shape))
+        for variable in node.variables
+    ]
+    trained = {id(variable) for variable in node.trainable_variables}
+    with keras.StatelessScope(holders):
+        yield [holder for variable, holder in holders if id(variable) in trained]
+
+
+def _op_seconds(traced: Sequence[TracedNode], device: Device | None) -> Mapping[str, float]:
+    """Return the seconds of each op by its name."""
+    ops = [op for one in traced for op in one.ops]
+    trace, _ = reader.read(ops, [tensor for one in traced for tensor in one.results])
+    if device is not None:
+        costs = described(trace, device)
+    else:
+        with tf.init_scope():
+            costs, _ = measure(trace, ops, HostMemory())
+    return dict(zip((op.name for op in ops), costs.op_seconds, strict=True))
+
+
+def _layer(
+    network: Network, node: Node, traced: TracedNode, seconds: Mapping[str, float], batch: int
+) -> ChainLayer:
+    trace, handles = reader.read(traced.ops, traced.results)
+    forward, backward = (
+        sum(
+            seconds[op.name]
+            for op, one in zip(traced.ops, trace.ops, strict=True)
+            if one.is_backward == is_backward
+        )
+        for is_backward in (False, True)
+    )
+    read_later = {root(trace, at) for op in trace.ops if op.is_backward for at in op.inputs}
+    kept = {at for at in read_later if handles[at].name in traced.numbers}
+    own = {at for at in read_later - kept if trace.is_of_forward(at)}
+    kept_bytes = sum(trace.tensors[at].num_bytes for at in own)
+    peak_bytes = int(memory(trace, schedule(trace, {})).max(initial=0))
+    made = {traced.numbers[handles[at].name] for at in kept} & set(node.makes)
+    made_bytes = sum(_num_bytes(network.tensors[at], batch) for at in made)
+    given_bytes = sum(_num_bytes(network.tensors[at], batch) for at in node.makes)
+    return ChainLayer(
+        name=node.name,
+        forward_seconds=forward,
+        backward_seconds=backward,
+        reads=node.reads,
+        makes=node.makes,
+        keeps=frozenset(traced.numbers[handles[at].name] for at in kept),
+        kept_bytes=kept_bytes,
+        # The gradients that the layer is given were made by the layers after it.
+        working_bytes=max(0, peak_bytes - kept_bytes - made_bytes) + given_bytes,
+        variables={id(variable): _variable(node, variable) for variable in node.variables},
+    )
+
+
+def _variable(node: Node, variable: Any) -> Variable:
+    is_weight = any(variable is one for one in getattr(node.operation, "weights", []))
+    spec = tf.TensorSpec(variable.shape, variable.dtype)
+    return Variable(
+        num_parameters=spec.shape.num_elements() if is_weight else 0,
+        num_bytes=reader.num_bytes(spec),
+        is_trainable=any(variable is one for one in node.trainable_variables),
+    )

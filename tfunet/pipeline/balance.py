@@ -1,0 +1,300 @@
+"""Where to cut a chain of layers, so that the slowest device has the least to do. Pure.
+
+Both searches are exact: no other cut of the chain, in its order, has a faster slowest device. Of the
+cuts that are as good, the one with the least traffic is taken.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from tfunet.pipeline.chain import Chain
+
+# Of the layers [begin, end) on the device, or from the device on if several share them.
+Cost = Callable[[int, int, int, int], float]
+# Times that differ by less are alike: sums of the same numbers in another order.
+SAME = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balance:
+    """A cut of a chain into stages.
+
+    Args:
+        cuts: Where each stage begins, and the end.
+        devices: The device of each stage.
+        seconds: Time of each device for a micro-batch, both passes.
+    """
+
+    cuts: tuple[int, ...]
+    devices: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def imbalance(self) -> float:
+        """The time of the slowest device, as a multiple of the mean."""
+        mean = sum(self.seconds) / len(self.seconds)
+        return max(self.seconds) / mean if mean else 1.0
+
+
+class Bottleneck(NamedTuple):
+    """A layer that keeps stages from being equal.
+
+    Args:
+        layer: Its name.
+        share: Of the time of all layers.
+        split_imbalance: The slowest of as many devices, as a multiple of the mean, where stages may
+            be split in space over several devices.
+        widths: How many devices each stage then has.
+    """
+
+    layer: str
+    share: float
+    split_imbalance: float
+    widths: tuple[int, ...]
+
+
+class NoBalanceError(ValueError):
+    """The chain cannot be cut as it should be."""
+
+
+def balance(
+    chain: Chain,
+    num_stages: int,
+    *,
+    live: Sequence[int] | None = None,
+    memory_bytes: int | None = None,
+) -> Balance:
+    """Return the cut into stages, one a device, whose slowest stage is fastest.
+
+    Args:
+        live: How many micro-batches each stage keeps at most between their two passes.
+        memory_bytes: What a stage may use.
+
+    Raises NoBalanceError if there are too few layers, or none of the cuts keeps to the memory.
+    """
+    _check(chain, num_stages)
+    kept = live or [1] * num_stages
+
+    def memory(begin: int, end: int, device: int, _: int) -> float:
+        return chain.stage(begin, end).memory_bytes(kept[device])
+
+    def seconds(begin: int, end: int, device: int, _: int) -> float:
+        if memory_bytes is not None and memory(begin, end, device, 1) > memory_bytes:
+            return inf
+        return _seconds(chain, begin, end)
+
+    least, _ = _best(chain, num_stages, seconds, max)
+    if least == inf:
+        best, _ = _best(chain, num_stages, memory, max)
+        raise NoBalanceError(_too_large(num_stages, memory_bytes, best))
+
+    def traffic(begin: int, end: int, device: int, width: int) -> float:
+        if seconds(begin, end, device, width) > least + SAME * chain.seconds:
+            return inf
+        return sum(chain.stage(begin, end).receives.values())
+
+    _, cuts = _best(chain, num_stages, traffic, lambda first, second: first + second)
+    return Balance(
+        cuts=tuple(begin for begin, _ in cuts),
+        devices=tuple(range(num_stages)),
+        seconds=tuple(stage.seconds for stage in chain.stages([begin for begin, _ in cuts])),
+    )
+
+
+def bottleneck(chain: Chain, num_stages: int) -> Bottleneck | None:
+    """Return the slowest layer if it takes longer than an equal share of all layers."""
+    slowest = max(chain.layers, key=lambda layer: layer.seconds)
+    if slowest.seconds * num_stages <= chain.seconds * (1 + SAME):
+        return None
+
+    def seconds(begin: int, end: int, _: int, width: int) -> float:
+        return _seconds(chain, begin, end) / width
+
+    least, cuts = _best(chain, num_stages, seconds, max, widest=num_stages)
+    return Bottleneck(
+        layer=slowest.name,
+        share=slowest.seconds / chain.seconds,
+        split_imbalance=least * num_stages / chain.seconds,
+        widths=tuple(width for _, width in cuts[:-1]),
+    )
+
+
+def _best(
+    chain: Chain,
+    num_devices: int,
+    cost: Cost,
+    join: Callable[[float, float], float],
+    widest: int = 1,
+) -> tuple[float, list[tuple[int, int]]]:
+    """Return the least joined cost, and for each stage its begin and how many devices share it.
+
+    The last entry is the end of the chain. `best[k][e]` is the cost of the first `e` layers on the
+    first `k` devices.
+    """
+    size = len(chain.layers)
+    places = [cut for cut in range(size + 1) if cut not in chain.shared]
+    best = [[inf] * (size + 1) for _ in range(num_devices + 1)]
+    came = [[(0, 0)] * (size + 1) for _ in range(num_devices + 1)]
+    best[0][0] = 0.0
+    for devices in range(1, num_devices + 1):
+        for end in places if devices < num_devices else [size]:
+            for width in range(1, min(widest, devices) + 1):
+                before = best[devices - width]
+                for begin in reversed(places):
+                    if begin >= end or before[begin] >= best[devices][end]:
+                        continue
+                    own = cost(begin, end, devices - width, width)
+                    if own == inf or (join is max and own >= best[devices][end]):
+                        break  # The longer stages that follow cost more.
+                    both = join(before[begin], own)
+                    if both < best[devices][end]:
+                        best[devices][end], came[devices][end] = both, (begin, width)
+    stages, end, devices = [(size, 0)], size, num_devices
+    while devices and best[num_devices][size] < inf:
+        begin, width = came[devices][end]
+        stages.append((begin, width))
+        end, devices = begin, devices - width
+    return best[num_devices][size], stages[::-1]
+
+
+def _seconds(chain: Chain, begin: int, end: int) -> float:
+    return chain.seconds_before[end] - chain.seconds_before[begin]
+
+
+def v_balance(
+    chain: Chain,
+    num_devices: int,
+    *,
+    live: int = 1,
+    memory_bytes: int | None = None,
+) -> Balance:
+    """Return the cut into two chunks a device, the first with the last, and so on inwards.
+
+        device      1     2     3     3     2     1
+        layers  |-----|-----|-----|-----|-----|-----|
+
+    Args:
+        live: How many micro-batches each chunk keeps at most between their two passes.
+        memory_bytes: What the two chunks of a device may use.
+
+    Raises NoBalanceError as `balance` does.
+    """
+    _check(chain, 2 * num_devices)
+    folded = _Folded(chain, num_devices, live, memory_bytes)
+    cuts = folded.within(inf)
+    if cuts is None:
+        raise NoBalanceError(_too_large(num_devices, memory_bytes, None))
+    # Some device takes the mean or longer, and `low` is less.
+    low = chain.seconds / num_devices * (1 - SAME)
+    while (high := max(_folded_seconds(chain, cuts))) - low > SAME * high:
+        middle = (low + high) / 2
+        better = folded.within(middle)
+        low, cuts = (middle, cuts) if better is None else (low, better)
+    return Balance(
+        cuts=cuts,
+        devices=(*range(num_devices), *reversed(range(num_devices))),
+        seconds=tuple(_folded_seconds(chain, cuts)),
+    )
+
+
+class _Folded:
+    """Cuts of a folded chain; see `v_balance`. Positions count the places where a cut may be."""
+
+    def __init__(self, chain: Chain, num_devices: int, live: int, memory_bytes: int | None) -> None:
+        self._num_devices = num_devices
+        self._places = [cut for cut in range(len(chain.layers) + 1) if cut not in chain.shared]
+        before = np.array([chain.seconds_before[place] for place in self._places])
+        count = len(self._places)
+        self._seconds = np.full((count, count + 1), inf)  # of the layers [begin, end)
+        self._seconds[:, :count] = before[None, :] - before[:, None]
+        self._bytes: np.ndarray | None = None
+        self._memory_bytes = memory_bytes
+        if memory_bytes is not None:
+            self._bytes = np.full((count, count + 1), inf)
+            for at, begin in enumerate(self._places):
+                for to in range(at + 1, count):
+                    stage = chain.stage(begin, self._places[to])
+                    self._bytes[at, to] = stage.memory_bytes(live)
+
+    def within(self, limit: float) -> tuple[int, ...] | None:
+        """Return cuts in which no device takes longer than the limit, or None.
+
+        `reached[front, back]` says whether the devices so far can do all layers before `front` and
+        from `back` on. Of the backs that are reached with a front, the nearest leaves least to do.
+        """
+        count = len(self._places)
+        index = np.arange(count)
+        in_order = (index[:, None, None] < index[:, None]) & (index[:, None] <= index)
+        reached = np.zeros((count, count), bool)
+        reached[0, count - 1] = True
+        came: list[tuple[np.ndarray, np.ndarray]] = []
+        for _ in range(self._num_devices):
+            nearest = _next_true(reached)
+            allowed = in_order & (nearest < count)[:, None, :]
+            allowed &= self._sums(self._seconds, nearest) <= limit
+            if self._bytes is not None:
+                allowed &= self._sums(self._bytes, nearest) <= self._memory_bytes
+            reached = allowed.any(axis=0)
+            came.append((allowed.argmax(axis=0), nearest))
+        middle = np.flatnonzero(reached.diagonal())
+        if not len(middle):
+            return None
+        front = back = int(middle[0])
+        fronts, backs = [front], []
+        for fronts_before, nearest in reversed(came):
+            front_before = int(fronts_before[front, back])
+            back = int(nearest[front_before, back])
+            front = front_before
+            fronts.append(front)
+            backs.append(back)
+        return tuple(self._places[at] for at in (*reversed(fronts), *backs))
+
+    def _sums(self, costs: np.ndarray, nearest: np.ndarray) -> np.ndarray:
+        """Return what a device takes with the layers from one front to the next, and from one back
+        to the nearest: (front, next front, back)."""
+        count = len(self._places)
+        second = costs[np.arange(count)[None, :], nearest]
+        return costs[:, :count, None] + second[:, None, :]
+
+
+def _next_true(flags: np.ndarray) -> np.ndarray:
+    """Return for each row and position the next position after it that is true, or the length."""
+    count = flags.shape[1]
+    positions = np.where(flags, np.arange(count), count)
+    following = np.minimum.accumulate(positions[:, ::-1], axis=1)[:, ::-1]
+    return np.concatenate([following[:, 1:], np.full((len(flags), 1), count)], axis=1)
+
+
+def _folded_seconds(chain: Chain, cuts: Sequence[int]) -> list[float]:
+    parts = [stage.seconds for stage in chain.stages(cuts)]
+    return [first + second for first, second in zip(parts, reversed(parts), strict=True)][
+        : len(parts) // 2
+    ]
+
+
+def _check(chain: Chain, num_stages: int) -> None:
+    if num_stages < 1:
+        raise NoBalanceError(f"A network is cut into at least 1 stage, got {num_stages}.")
+    most = len(chain.layers) - len(chain.shared)
+    if num_stages > most:
+        why = ""
+        if chain.shared:
+            names = ", ".join(sorted(set(chain.shared.values())))
+            why = f": what shares the variables of {names} must be on one device"
+        raise NoBalanceError(
+            f"{len(chain.layers)} layers can be cut into at most {most} stages{why}. Got "
+            f"{num_stages} stages; use fewer."
+        )
+
+
+def _too_large(num_stages: int, memory_bytes: int | None, least_bytes: float | None) -> str:
+    limit = f"{(memory_bytes or 0) / 2**20:,.0f} MiB"
+    least = "" if least_bytes is None else f"; the largest needs {least_bytes / 2**20:,.0f} MiB"
+    return (
+        f"No cut into {num_stages} stages leaves each within {limit}{least}. Use more stages, fewer "
+        "samples in a micro-batch, or schedule '1f1b', which keeps fewer micro-batches than 'gpipe'."
+    )
