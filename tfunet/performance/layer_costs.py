@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -10,6 +11,9 @@ import tensorflow as tf
 
 from tfunet.graph import reader
 from tfunet.graph.step import root
+from tfunet.models.make import make_model
+from tfunet.models.options import check_shape
+from tfunet.models.symbolic import build_symbolic
 from tfunet.performance.devices import Device, described
 from tfunet.pipeline.chain import Chain, ChainLayer, Variable
 from tfunet.pipeline.network import Network, Node
@@ -25,6 +29,19 @@ class TracedNode:
     ops: Sequence[tf.Operation]
     results: Sequence[tf.Tensor]
     numbers: Mapping[str, int]  # of the network's tensors, by name of the tensor in the graph
+
+
+def symbolic_model(
+    name: str, *, image_shape: Sequence[int], num_classes: int, options: Mapping[str, Any]
+) -> keras.Model:
+    """Return a model that `make_model` makes, without values for its variables.
+
+    Raises ValueError for a shape that is none.
+    """
+    check_shape(image_shape, num_classes)
+    shape = tuple(image_shape)
+    build = partial(make_model, name, image_shape=shape, num_classes=num_classes, options=options)
+    return build_symbolic(build, precision="float32")
 
 
 def layer_costs(network: Network, batch: int, device: Device | None) -> Chain:
@@ -98,7 +115,8 @@ def _placeholders(node: Node) -> Iterator[list[tf.Tensor]]:
         for variable in node.variables
     ]
     trained = {id(variable) for variable in node.trainable_variables}
-    with keras.StatelessScope(holders):
+    # Unless told not to, Keras makes a value for every variable without one when a scope ends.
+    with keras.StatelessScope(holders, initialize_variables=False):
         yield [holder for variable, holder in holders if id(variable) in trained]
 
 

@@ -1,7 +1,7 @@
 """Where to cut a chain of layers, so that the slowest device has the least to do. Pure.
 
-Both searches are exact: no other cut of the chain, in its order, has a faster slowest device. Of the
-cuts that are as good, the one with the least traffic is taken.
+Both searches are exact: no other cut of the chain, in its order, has a faster slowest device. Of
+the cuts into stages that are as good, the one with the least traffic is taken.
 """
 
 from collections.abc import Callable, Sequence
@@ -295,6 +295,7 @@ def _too_large(num_stages: int, memory_bytes: int | None, least_bytes: float | N
     limit = f"{(memory_bytes or 0) / 2**20:,.0f} MiB"
     least = "" if least_bytes is None else f"; the largest needs {least_bytes / 2**20:,.0f} MiB"
     return (
-        f"No cut into {num_stages} stages leaves each within {limit}{least}. Use more stages, fewer "
-        "samples in a micro-batch, or schedule '1f1b', which keeps fewer micro-batches than 'gpipe'."
+        f"No cut into {num_stages} stages leaves each within {limit}{least}. Use more stages, "
+        "fewer samples in a micro-batch, or schedule '1f1b', which keeps fewer micro-batches than "
+        "'gpipe'."
     )

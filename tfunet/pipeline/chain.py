@@ -54,8 +54,8 @@ class Stage:
         receives: Bytes of each tensor of an earlier stage that it reads, by number. Each comes
             straight from the stage that made it.
         kept_bytes: What one micro-batch keeps from its forward to its backward pass.
-        fixed_bytes: Weights with gradients and the optimizer's averages, and what the largest
-            gradient needs while it is computed.
+        weight_bytes: Of weights with gradients and the optimizer's averages.
+        working_bytes: What the gradient of a layer needs at most while it is computed.
     """
 
     begin: int
@@ -65,7 +65,8 @@ class Stage:
     num_parameters: int
     receives: Mapping[int, int]
     kept_bytes: int
-    fixed_bytes: int
+    weight_bytes: int
+    working_bytes: int
 
     @property
     def seconds(self) -> float:
@@ -75,6 +76,11 @@ class Stage:
     def memory_bytes(self, live: int) -> int:
         """Return the memory with so many micro-batches between their two passes."""
         return self.fixed_bytes + live * self.kept_bytes
+
+    @property
+    def fixed_bytes(self) -> int:
+        """The memory that does not depend on the number of micro-batches."""
+        return self.weight_bytes + self.working_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +159,8 @@ class Chain:
             receives={tensor: self.tensor_bytes[tensor] for tensor in sorted(received)},
             kept_bytes=sum(self.tensor_bytes[tensor] for tensor in kept)
             + sum(layer.kept_bytes for layer in layers),
-            fixed_bytes=weight_bytes + max((layer.working_bytes for layer in layers), default=0),
+            weight_bytes=weight_bytes,
+            working_bytes=max((layer.working_bytes for layer in layers), default=0),
         )
 
     def stages(self, cuts: Sequence[int]) -> tuple[Stage, ...]:

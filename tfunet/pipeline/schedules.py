@@ -1,15 +1,16 @@
 """In which order each device works on the micro-batches of a step. Pure.
 
-Four micro-batches in three stages; digits are forward passes, letters backward ones:
+Four micro-batches on three devices; digits are forward passes, letters backward ones:
 
-    gpipe   0123..aabbccdd        1f1b   01a2b3c..d   and so on: each stage begins its
-             0123aabbccdd                 0..               backward passes as soon as it can
+    gpipe  0123....abcd    1f1b  012..a3b.c.d    v  0123.0a1b2c.a3db.c.d
+           .0123..abcd.          .01.a2b3c.d.       .012031a2b.a3cbdc.d.
+           ..0123abcd..          ..0a1b2c3d..       ..001122a3a3bbccdd..
 
-With `v` a device has two chunks, the first with the last, the second with the last but one, and so
-on: those of a U-Net's levels on its way down and up that are joined by a skip.
+With `v` a device has two chunks, each half as long: the first with the last, the second with the
+last but one, and so on. In a U-Net a skip joins the two.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 Pass = Literal["forward", "backward"]
@@ -70,7 +71,7 @@ def most_live(schedule: str, num_stages: int, micro_batches: int) -> list[int]:
     return [min(micro_batches, num_stages - stage) for stage in range(num_stages)]
 
 
-def in_order(actions: Sequence[Action], num_devices: int, devices: Sequence[int]) -> Orders:
+def in_order(actions: Sequence[Action], num_devices: int, devices: Mapping[int, int]) -> Orders:
     """Return the order of each device, from all actions as they begin; `devices` by chunk."""
     return tuple(
         tuple(action for action in actions if devices[action.chunk] == device)
