@@ -19,15 +19,21 @@ from tfunet.pipeline.chain import Chain, ChainLayer, Variable
 from tfunet.pipeline.network import Network, Node
 from tfunet.swap.measure.profile import measure
 from tfunet.swap.plan.schedule import memory, schedule
-from tfunet.swap.storage.host import HostMemory
+from tfunet.swap.storage.host import HostMemory, NumpyMemory
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedNode:
-    """The ops of both passes of a node, on placeholders for its inputs and variables."""
+    """The ops of both passes of a node, on placeholders for its inputs and variables.
+
+    `given` are the gradients of what it makes. An op makes each, so that others may take over its
+    memory, as in a step.
+    """
 
     ops: Sequence[tf.Operation]
-    results: Sequence[tf.Tensor]
+    given: Sequence[tf.Tensor]
+    made: Sequence[tf.Tensor]
+    gradients: Sequence[tf.Tensor]
     numbers: Mapping[str, int]  # of the network's tensors, by name of the tensor in the graph
 
 
@@ -59,8 +65,7 @@ def layer_costs(network: Network, batch: int, device: Device | None) -> Chain:
     seconds = _op_seconds(traced, device)
     return Chain(
         layers=tuple(
-            _layer(network, node, one, seconds, batch)
-            for node, one in zip(network.nodes, traced, strict=True)
+            _layer(node, one, seconds) for node, one in zip(network.nodes, traced, strict=True)
         ),
         tensor_bytes=[_num_bytes(tensor, batch) for tensor in network.tensors],
         inputs=frozenset(network.inputs),
@@ -95,12 +100,15 @@ def _trace(network: Network, node: Node, batch: int, graph: tf.Graph) -> TracedN
         tape.watch([*wanted, *variables])
         node.run(values, training=True)
     made = [values[at] for at in node.makes]
-    gradients = [tf.compat.v1.placeholder(one.dtype, one.shape) for one in made]
-    results = tape.gradient(made, [*wanted, *variables], output_gradients=gradients)
-    results = [*made, *(one for one in map(_dense, results) if one is not None)]
-    ops = reader.in_order(graph.get_operations()[before:], results)
-    numbers = {value.name: at for at, value in values.items()}
-    return TracedNode(ops=ops, results=results, numbers=numbers)
+    given = [tf.negative(tf.compat.v1.placeholder(one.dtype, one.shape)) for one in made]
+    results = tape.gradient(made, [*wanted, *variables], output_gradients=given)
+    return TracedNode(
+        ops=graph.get_operations()[before:],
+        given=given,
+        made=made,
+        gradients=[one for one in map(_dense, results) if one is not None],
+        numbers={value.name: at for at, value in values.items()},
+    )
 
 
 def _dense(gradient: Any) -> tf.Tensor | None:
@@ -122,46 +130,49 @@ def _placeholders(node: Node) -> Iterator[list[tf.Tensor]]:
 
 def _op_seconds(traced: Sequence[TracedNode], device: Device | None) -> Mapping[str, float]:
     """Return the seconds of each op by its name."""
-    ops = [op for one in traced for op in one.ops]
-    trace, _ = reader.read(ops, [tensor for one in traced for tensor in one.results])
+    results = [tensor for one in traced for tensor in (*one.made, *one.gradients)]
+    ops = reader.in_order([op for one in traced for op in one.ops], results)
+    trace, _ = reader.read(ops, results)
     if device is not None:
         costs = described(trace, device)
     else:
+        on_gpu = bool(tf.config.list_logical_devices("GPU"))
         with tf.init_scope():
-            costs, _ = measure(trace, ops, HostMemory())
+            costs, _ = measure(trace, ops, HostMemory() if on_gpu else NumpyMemory())
     return dict(zip((op.name for op in ops), costs.op_seconds, strict=True))
 
 
-def _layer(
-    network: Network, node: Node, traced: TracedNode, seconds: Mapping[str, float], batch: int
-) -> ChainLayer:
-    trace, handles = reader.read(traced.ops, traced.results)
+def _layer(node: Node, traced: TracedNode, seconds: Mapping[str, float]) -> ChainLayer:
+    given = {tensor.op.name for tensor in traced.given}
+    ops = [op for op in traced.ops if op.name not in given]
     forward, backward = (
-        sum(
-            seconds[op.name]
-            for op, one in zip(traced.ops, trace.ops, strict=True)
-            if one.is_backward == is_backward
-        )
+        sum(seconds.get(op.name, 0.0) for op in ops if reader.is_backward(op) == is_backward)
         for is_backward in (False, True)
     )
+    # What the layer makes is not a result here: it stays only if a gradient reads it.
+    trace, handles = reader.read(reader.in_order(traced.ops, traced.gradients), traced.gradients)
     read_later = {root(trace, at) for op in trace.ops if op.is_backward for at in op.inputs}
-    kept = {at for at in read_later if handles[at].name in traced.numbers}
-    own = {at for at in read_later - kept if trace.is_of_forward(at)}
-    kept_bytes = sum(trace.tensors[at].num_bytes for at in own)
+    keeps = {
+        at: traced.numbers[handles[at].name]
+        for at in read_later
+        if handles[at].name in traced.numbers
+    }
+    own_bytes = sum(
+        trace.tensors[at].num_bytes
+        for at in read_later - keeps.keys()
+        if trace.is_of_forward(at) and handles[at].op.name not in given
+    )
+    made_bytes = sum(trace.tensors[at].num_bytes for at in keeps)
     peak_bytes = int(memory(trace, schedule(trace, {})).max(initial=0))
-    made = {traced.numbers[handles[at].name] for at in kept} & set(node.makes)
-    made_bytes = sum(_num_bytes(network.tensors[at], batch) for at in made)
-    given_bytes = sum(_num_bytes(network.tensors[at], batch) for at in node.makes)
     return ChainLayer(
         name=node.name,
         forward_seconds=forward,
         backward_seconds=backward,
         reads=node.reads,
         makes=node.makes,
-        keeps=frozenset(traced.numbers[handles[at].name] for at in kept),
-        kept_bytes=kept_bytes,
-        # The gradients that the layer is given were made by the layers after it.
-        working_bytes=max(0, peak_bytes - kept_bytes - made_bytes) + given_bytes,
+        keeps=frozenset(keeps.values()),
+        kept_bytes=own_bytes,
+        working_bytes=max(0, peak_bytes - own_bytes - made_bytes),
         variables={id(variable): _variable(node, variable) for variable in node.variables},
     )
 

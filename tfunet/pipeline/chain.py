@@ -55,7 +55,8 @@ class Stage:
             straight from the stage that made it.
         kept_bytes: What one micro-batch keeps from its forward to its backward pass.
         weight_bytes: Of weights with gradients and the optimizer's averages.
-        working_bytes: What the gradient of a layer needs at most while it is computed.
+        working_bytes: What the gradients need beyond that while they are computed. When that of a
+            layer is, what the layers after it kept is free.
     """
 
     begin: int
@@ -139,7 +140,13 @@ class Chain:
     def _stage(self, begin: int, end: int) -> Stage:
         layers = self.layers[begin:end]
         variables = {key: one for layer in layers for key, one in layer.variables.items()}
-        kept = {tensor for layer in layers for tensor in layer.keeps}
+        kept: set[int] = set()
+        kept_bytes = peak_bytes = 0
+        for layer in layers:
+            new = layer.keeps - kept
+            kept |= new
+            kept_bytes += layer.kept_bytes + sum(self.tensor_bytes[tensor] for tensor in new)
+            peak_bytes = max(peak_bytes, kept_bytes + layer.working_bytes)
         received = {
             tensor
             for layer in layers
@@ -157,10 +164,9 @@ class Chain:
             backward_seconds=sum(layer.backward_seconds for layer in layers),
             num_parameters=sum(variable.num_parameters for variable in variables.values()),
             receives={tensor: self.tensor_bytes[tensor] for tensor in sorted(received)},
-            kept_bytes=sum(self.tensor_bytes[tensor] for tensor in kept)
-            + sum(layer.kept_bytes for layer in layers),
+            kept_bytes=kept_bytes,
             weight_bytes=weight_bytes,
-            working_bytes=max((layer.working_bytes for layer in layers), default=0),
+            working_bytes=peak_bytes - kept_bytes,
         )
 
     def stages(self, cuts: Sequence[int]) -> tuple[Stage, ...]:
