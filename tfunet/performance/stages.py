@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfunet.config.amount import MIB
-from tfunet.pipeline.balance import Balance, Bottleneck, balance, bottleneck, v_balance
+from tfunet.pipeline.balance import Balance, Bottleneck, balance, bottleneck, folded, v_balance
 from tfunet.pipeline.chain import Chain, Stage
 from tfunet.pipeline.drawing import LEGEND, drawn
 from tfunet.pipeline.schedules import SCHEDULES, check_schedule, most_live
@@ -43,13 +43,31 @@ def plan_stages(
     Raises ValueError if the chain cannot be cut so.
     """
     check_schedule(schedule, micro_batches)
-    if schedule == "v":
-        # Of as many micro-batches as are in flight at most, each is in one chunk or between two.
-        live = min(micro_batches, 2 * num_stages)
-        found = v_balance(chain, num_stages, live=live, memory_bytes=memory_bytes)
-    else:
+    plans = [
+        _planned(chain, found, schedule, micro_batches, link)
+        for found in _balances(chain, num_stages, schedule, micro_batches, memory_bytes)
+    ]
+    return min(plans, key=lambda plan: plan.step.step_seconds)
+
+
+def _balances(
+    chain: Chain, num_stages: int, schedule: str, micro_batches: int, memory_bytes: int | None
+) -> list[Balance]:
+    """Return the cuts to try: for "v" the one whose devices are most alike, and the one whose
+    chunks are, which makes devices wait less for each other."""
+    if schedule != "v":
         kept = most_live(schedule, num_stages, micro_batches)
-        found = balance(chain, num_stages, live=kept, memory_bytes=memory_bytes)
+        return [balance(chain, num_stages, live=kept, memory_bytes=memory_bytes)]
+    live = min(micro_batches, 2 * num_stages)
+    found = v_balance(chain, num_stages, live=live, memory_bytes=memory_bytes)
+    if memory_bytes is not None:
+        return [found]
+    return [found, folded(balance(chain, 2 * num_stages))]
+
+
+def _planned(
+    chain: Chain, found: Balance, schedule: str, micro_batches: int, link: Link
+) -> StagePlan:
     chunks = chain.stages(found.cuts)
     messages: dict[tuple[int, int], int] = {}
     for reader, chunk in enumerate(chunks):
@@ -66,7 +84,7 @@ def plan_stages(
         link=link,
     )
     step = scheduled(schedule, work, micro_batches)
-    fixed = [0] * num_stages
+    fixed = [0] * work.num_devices
     for chunk, device in zip(chunks, found.devices, strict=True):
         fixed[device] += chunk.fixed_bytes
     return StagePlan(
@@ -144,9 +162,11 @@ def _stage_rows(chain: Chain, plan: StagePlan) -> list[Sequence[str]]:
 
 def _balance_lines(chain: Chain, plan: StagePlan) -> list[str]:
     num_devices = plan.work.num_devices
+    why = "no allowed cut of these layers in this order does better"
+    if plan.schedule == "v" and folded(balance(chain, 2 * num_devices)).cuts == plan.balance.cuts:
+        why = "chunks are as alike as can be, for a faster step than with devices that are"
     lines = [
-        f"balance   the slowest device takes {plan.balance.imbalance:.3f} times the mean; no "
-        "allowed cut of these layers in this order does better"
+        f"balance   the slowest device takes {plan.balance.imbalance:.3f} times the mean; {why}"
     ]
     slow = bottleneck(chain, num_devices)
     if slow is not None:

@@ -98,11 +98,7 @@ def balance(
         return sum(chain.stage(begin, end).receives.values())
 
     _, cuts = _best(chain, num_stages, traffic, lambda first, second: first + second)
-    return Balance(
-        cuts=tuple(begin for begin, _ in cuts),
-        devices=tuple(range(num_stages)),
-        seconds=tuple(stage.seconds for stage in chain.stages([begin for begin, _ in cuts])),
-    )
+    return _of_cuts(chain, [begin for begin, _ in cuts])
 
 
 def bottleneck(chain: Chain, num_stages: int) -> Bottleneck | None:
@@ -184,21 +180,17 @@ def v_balance(
     Raises NoBalanceError as `balance` does.
     """
     _check(chain, 2 * num_devices)
-    folded = _Folded(chain, num_devices, live, memory_bytes)
-    cuts = folded.within(inf)
+    search = _Folded(chain, num_devices, live, memory_bytes)
+    cuts = search.within(inf)
     if cuts is None:
         raise NoBalanceError(_too_large(num_devices, memory_bytes, None))
     # Some device takes the mean or longer, and `low` is less.
     low = chain.seconds / num_devices * (1 - SAME)
-    while (high := max(_folded_seconds(chain, cuts))) - low > SAME * high:
+    while (high := max(folded(_of_cuts(chain, cuts)).seconds)) - low > SAME * high:
         middle = (low + high) / 2
-        better = folded.within(middle)
+        better = search.within(middle)
         low, cuts = (middle, cuts) if better is None else (low, better)
-    return Balance(
-        cuts=cuts,
-        devices=(*range(num_devices), *reversed(range(num_devices))),
-        seconds=tuple(_folded_seconds(chain, cuts)),
-    )
+    return folded(_of_cuts(chain, cuts))
 
 
 class _Folded:
@@ -227,38 +219,47 @@ class _Folded:
         from `back` on. Of the backs that are reached with a front, the nearest leaves least to do.
         """
         count = len(self._places)
-        index = np.arange(count)
-        in_order = (index[:, None, None] < index[:, None]) & (index[:, None] <= index)
         reached = np.zeros((count, count), bool)
         reached[0, count - 1] = True
         came: list[tuple[np.ndarray, np.ndarray]] = []
         for _ in range(self._num_devices):
             nearest = _next_true(reached)
-            allowed = in_order & (nearest < count)[:, None, :]
-            allowed &= self._sums(self._seconds, nearest) <= limit
-            if self._bytes is not None:
-                allowed &= self._sums(self._bytes, nearest) <= self._memory_bytes
-            reached = allowed.any(axis=0)
-            came.append((allowed.argmax(axis=0), nearest))
+            fronts_before = np.full((count, count), -1)
+            for front in np.flatnonzero(reached.any(axis=1)):
+                self._go_on(front, nearest[front], limit, fronts_before)
+            reached = fronts_before >= 0
+            came.append((fronts_before, nearest))
         middle = np.flatnonzero(reached.diagonal())
         if not len(middle):
             return None
         front = back = int(middle[0])
         fronts, backs = [front], []
         for fronts_before, nearest in reversed(came):
-            front_before = int(fronts_before[front, back])
-            back = int(nearest[front_before, back])
-            front = front_before
+            front = int(fronts_before[front, back])
+            back = int(nearest[front, back])
             fronts.append(front)
             backs.append(back)
         return tuple(self._places[at] for at in (*reversed(fronts), *backs))
 
-    def _sums(self, costs: np.ndarray, nearest: np.ndarray) -> np.ndarray:
-        """Return what a device takes with the layers from one front to the next, and from one back
-        to the nearest: (front, next front, back)."""
-        count = len(self._places)
-        second = costs[np.arange(count)[None, :], nearest]
-        return costs[:, :count, None] + second[:, None, :]
+    def _go_on(
+        self, front: int, nearest: np.ndarray, limit: float, fronts_before: np.ndarray
+    ) -> None:
+        """Note at [next front, back] that the next device can come there from this front.
+
+        Args:
+            nearest: The nearest back after each position that is reached with this front.
+        """
+        index = np.arange(len(nearest))
+        first, second = self._seconds[front, :-1], self._seconds[index, nearest]
+        ends = np.flatnonzero((index > front) & (first <= limit))
+        begins = np.flatnonzero((nearest < len(nearest)) & (second <= limit))
+        allowed = first[ends][:, None] + second[begins] <= limit
+        allowed &= ends[:, None] <= begins
+        if self._bytes is not None:
+            first, second = self._bytes[front, :-1], self._bytes[index, nearest]
+            allowed &= first[ends][:, None] + second[begins] <= self._memory_bytes
+        rows, columns = np.nonzero(allowed)
+        fronts_before[ends[rows], begins[columns]] = front
 
 
 def _next_true(flags: np.ndarray) -> np.ndarray:
@@ -269,11 +270,20 @@ def _next_true(flags: np.ndarray) -> np.ndarray:
     return np.concatenate([following[:, 1:], np.full((len(flags), 1), count)], axis=1)
 
 
-def _folded_seconds(chain: Chain, cuts: Sequence[int]) -> list[float]:
-    parts = [stage.seconds for stage in chain.stages(cuts)]
-    return [first + second for first, second in zip(parts, reversed(parts), strict=True)][
-        : len(parts) // 2
-    ]
+def folded(straight: Balance) -> Balance:
+    """Return the same cut on half as many devices, the first stage with the last, and so on."""
+    half = len(straight.seconds) // 2
+    pairs = zip(straight.seconds[:half], reversed(straight.seconds), strict=False)
+    return Balance(
+        cuts=straight.cuts,
+        devices=(*range(half), *reversed(range(half))),
+        seconds=tuple(map(sum, pairs)),
+    )
+
+
+def _of_cuts(chain: Chain, cuts: Sequence[int]) -> Balance:
+    seconds = tuple(stage.seconds for stage in chain.stages(cuts))
+    return Balance(cuts=tuple(cuts), devices=tuple(range(len(seconds))), seconds=seconds)
 
 
 def _check(chain: Chain, num_stages: int) -> None:

@@ -1,7 +1,7 @@
 """When the passes of a step happen on each device, and what each device keeps meanwhile. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import inf
@@ -268,15 +268,19 @@ def greedy(work: Work, micro_batches: int, in_flight: int) -> Simulation:
 def scheduled(schedule: str, work: Work, micro_batches: int) -> Simulation:
     """Return the simulated step of a schedule.
 
-    With `v` it is the fastest of those in which as many micro-batches as devices, up to twice as
-    many, are in flight.
+    With `v` at most twice as many micro-batches as devices are in flight. It is the faster of two
+    orders: that which does what can be done at once, and that of passes which all take as long.
     """
     if schedule == "gpipe":
         return simulate(gpipe(work.num_devices, micro_batches), work)
     if schedule == "1f1b":
         return simulate(one_f_one_b(work.num_devices, micro_batches), work)
-    limits = range(
-        min(work.num_devices, micro_batches), min(2 * work.num_devices, micro_batches) + 1
+    most = 2 * work.num_devices
+    alike = replace(
+        work, forward=[1.0] * len(work.forward), backward=[1.0] * len(work.forward), link=Link()
     )
-    steps = [greedy(work, micro_batches, limit) for limit in limits]
+    steps = [
+        greedy(work, micro_batches, most),
+        simulate(greedy(alike, micro_batches, most).orders, work),
+    ]
     return min(steps, key=lambda step: step.step_seconds)
