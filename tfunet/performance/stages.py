@@ -175,11 +175,11 @@ def _balance_lines(chain: Chain, plan: StagePlan) -> list[str]:
 
 
 def _bottleneck_text(slow: Bottleneck, num_devices: int) -> str:
-    parts = ", ".join(map(str, slow.widths))
     return (
         f"layer {slow.layer} takes {slow.share:.0%} of all time, more than one device's share; "
-        f"with stages split in space over {parts} devices the slowest of {num_devices} would take "
-        f"{slow.split_imbalance:.3f} times the mean, before the exchange of halos"
+        f"with its stage split in space over {slow.width} devices, and the others on one each, "
+        f"the slowest of {num_devices} would take {slow.split_imbalance:.3f} times the mean, "
+        "before the exchange of halos"
     )
 
 

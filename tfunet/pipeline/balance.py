@@ -6,15 +6,15 @@ the cuts into stages that are as good, the one with the least traffic is taken.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
 
 from tfunet.pipeline.chain import Chain
 
-# Of the layers [begin, end) on the device, or from the device on if several share them.
-Cost = Callable[[int, int, int, int], float]
+# Of the layers [begin, end) on a device.
+Cost = Callable[[int, int, int], float]
 # Times that differ by less are alike: sums of the same numbers in another order.
 SAME = 1e-9
 
@@ -41,20 +41,20 @@ class Balance:
 
 
 class Bottleneck(NamedTuple):
-    """A layer that keeps stages from being equal.
+    """A layer that keeps stages from being equal, and what splitting its stage in space would give.
 
     Args:
         layer: Its name.
         share: Of the time of all layers.
-        split_imbalance: The slowest of as many devices, as a multiple of the mean, where stages may
-            be split in space over several devices.
-        widths: How many devices each stage then has.
+        width: Devices that share its stage; every other stage has one.
+        split_imbalance: The slowest device then, as a multiple of the mean, without what the
+            exchange of halos takes.
     """
 
     layer: str
     share: float
+    width: int
     split_imbalance: float
-    widths: tuple[int, ...]
 
 
 class NoBalanceError(ValueError):
@@ -79,11 +79,11 @@ def balance(
     _check(chain, num_stages)
     kept = live or [1] * num_stages
 
-    def memory(begin: int, end: int, device: int, _: int) -> float:
+    def memory(begin: int, end: int, device: int) -> float:
         return chain.stage(begin, end).memory_bytes(kept[device])
 
-    def seconds(begin: int, end: int, device: int, _: int) -> float:
-        if memory_bytes is not None and memory(begin, end, device, 1) > memory_bytes:
+    def seconds(begin: int, end: int, device: int) -> float:
+        if memory_bytes is not None and memory(begin, end, device) > memory_bytes:
             return inf
         return _seconds(chain, begin, end)
 
@@ -92,69 +92,89 @@ def balance(
         best, _ = _best(chain, num_stages, memory, max)
         raise NoBalanceError(_too_large(num_stages, memory_bytes, best))
 
-    def traffic(begin: int, end: int, device: int, width: int) -> float:
-        if seconds(begin, end, device, width) > least + SAME * chain.seconds:
+    def traffic(begin: int, end: int, device: int) -> float:
+        if seconds(begin, end, device) > least + SAME * chain.seconds:
             return inf
         return sum(chain.stage(begin, end).receives.values())
 
     _, cuts = _best(chain, num_stages, traffic, lambda first, second: first + second)
-    return _of_cuts(chain, [begin for begin, _ in cuts])
+    return _of_cuts(chain, cuts)
 
 
-def bottleneck(chain: Chain, num_stages: int) -> Bottleneck | None:
+def bottleneck(chain: Chain, num_devices: int) -> Bottleneck | None:
     """Return the slowest layer if it takes longer than an equal share of all layers."""
-    slowest = max(chain.layers, key=lambda layer: layer.seconds)
-    if slowest.seconds * num_stages <= chain.seconds * (1 + SAME):
+    slowest = max(range(len(chain.layers)), key=lambda at: chain.layers[at].seconds)
+    share = chain.layers[slowest].seconds / chain.seconds if chain.seconds else 0.0
+    width = ceil(share * num_devices * (1 - SAME))
+    if width <= 1:
         return None
+    size, places = len(chain.layers), _places(chain)
+    left = num_devices - width
 
-    def seconds(begin: int, end: int, _: int, width: int) -> float:
-        return _seconds(chain, begin, end) / width
+    def turned(begin: int, end: int, _: int) -> float:
+        return _seconds(chain, size - end, size - begin)
 
-    least, cuts = _best(chain, num_stages, seconds, max, widest=num_stages)
+    before, _ = _table(places, left, lambda begin, end, _: _seconds(chain, begin, end), max)
+    after, _ = _table([size - place for place in reversed(places)], left, turned, max)
+    # With few layers some devices may have nothing to do.
+    least = min(
+        max(
+            min(row[begin] for row in before[: count + 1]),
+            _seconds(chain, begin, end) / width,
+            min(row[size - end] for row in after[: left - count + 1]),
+        )
+        for begin in places
+        for end in places
+        if begin <= slowest < end
+        for count in range(left + 1)
+    )
     return Bottleneck(
-        layer=slowest.name,
-        share=slowest.seconds / chain.seconds,
-        split_imbalance=least * num_stages / chain.seconds,
-        widths=tuple(width for _, width in cuts[:-1]),
+        layer=chain.layers[slowest].name,
+        share=share,
+        width=width,
+        split_imbalance=least * num_devices / chain.seconds,
     )
 
 
-def _best(
-    chain: Chain,
-    num_devices: int,
-    cost: Cost,
-    join: Callable[[float, float], float],
-    widest: int = 1,
-) -> tuple[float, list[tuple[int, int]]]:
-    """Return the least joined cost, and for each stage its begin and how many devices share it.
+def _places(chain: Chain) -> list[int]:
+    """Return where a cut may be, with both ends."""
+    return [cut for cut in range(len(chain.layers) + 1) if cut not in chain.shared]
 
-    The last entry is the end of the chain. `best[k][e]` is the cost of the first `e` layers on the
-    first `k` devices.
+
+def _best(
+    chain: Chain, num_stages: int, cost: Cost, join: Callable[[float, float], float]
+) -> tuple[float, list[int]]:
+    """Return the least joined cost of all stages, and their cuts."""
+    best, came = _table(_places(chain), num_stages, cost, join)
+    cuts = [len(chain.layers)]
+    for stage in range(num_stages, 0, -1):
+        cuts.append(came[stage][cuts[-1]])
+    return best[num_stages][len(chain.layers)], cuts[::-1]
+
+
+def _table(
+    places: Sequence[int], num_stages: int, cost: Cost, join: Callable[[float, float], float]
+) -> tuple[list[list[float]], list[list[int]]]:
+    """Return the least joined cost of so many stages up to each place, and where the last begins.
+
+    The cost of a stage must not fall where it gets longer, unless it is infinite.
     """
-    size = len(chain.layers)
-    places = [cut for cut in range(size + 1) if cut not in chain.shared]
-    best = [[inf] * (size + 1) for _ in range(num_devices + 1)]
-    came = [[(0, 0)] * (size + 1) for _ in range(num_devices + 1)]
+    size = places[-1] + 1
+    best = [[inf] * size for _ in range(num_stages + 1)]
+    came = [[0] * size for _ in range(num_stages + 1)]
     best[0][0] = 0.0
-    for devices in range(1, num_devices + 1):
-        for end in places if devices < num_devices else [size]:
-            for width in range(1, min(widest, devices) + 1):
-                before = best[devices - width]
-                for begin in reversed(places):
-                    if begin >= end or before[begin] >= best[devices][end]:
-                        continue
-                    own = cost(begin, end, devices - width, width)
-                    if own == inf or (join is max and own >= best[devices][end]):
-                        break  # The longer stages that follow cost more.
-                    both = join(before[begin], own)
-                    if both < best[devices][end]:
-                        best[devices][end], came[devices][end] = both, (begin, width)
-    stages, end, devices = [(size, 0)], size, num_devices
-    while devices and best[num_devices][size] < inf:
-        begin, width = came[devices][end]
-        stages.append((begin, width))
-        end, devices = begin, devices - width
-    return best[num_devices][size], stages[::-1]
+    for stage in range(1, num_stages + 1):
+        before, now = best[stage - 1], best[stage]
+        for end in places:
+            for begin in reversed(places):
+                if begin >= end or before[begin] >= now[end]:
+                    continue
+                own = cost(begin, end, stage - 1)
+                if own == inf or (join is max and own >= now[end]):
+                    break  # Longer stages cost no less.
+                if join(before[begin], own) < now[end]:
+                    now[end], came[stage][end] = join(before[begin], own), begin
+    return best, came
 
 
 def _seconds(chain: Chain, begin: int, end: int) -> float:
@@ -198,7 +218,7 @@ class _Folded:
 
     def __init__(self, chain: Chain, num_devices: int, live: int, memory_bytes: int | None) -> None:
         self._num_devices = num_devices
-        self._places = [cut for cut in range(len(chain.layers) + 1) if cut not in chain.shared]
+        self._places = _places(chain)
         before = np.array([chain.seconds_before[place] for place in self._places])
         count = len(self._places)
         self._seconds = np.full((count, count + 1), inf)  # of the layers [begin, end)
