@@ -84,6 +84,21 @@ CARDS = {
     ),
 }
 
+# Image shape and classes of each model where none are given, as in docs/models.md.
+EXAMPLES = {
+    "unet": ((256, 256, 1), 2),
+    "isensee": ((128, 128, 128, 4), 4),
+    "isensee_3dunetcnn": ((128, 128, 128, 4), 4),
+    "ronneberger2d": ((512, 512, 1), 2),
+    "cicek3d": ((128, 128, 128, 3), 3),
+    "summit_5_2": ((192, 192, 4), 1),
+    "summit_5_5": ((192, 192, 4), 1),
+    "summit_6_2": ((192, 192, 4), 1),
+    "summit_7_2": ((256, 256, 4), 1),
+    "nnunet2d": ((512, 512, 1), 2),
+    "nnunet3d": ((128, 128, 128, 1), 3),
+}
+
 
 def list_models() -> str:
     """Return the models as text, a line for each: name, dimensions, summary, citation."""

@@ -1,0 +1,67 @@
+"""Grids of tiles with a halo: they cover the image once, and say what the halo costs."""
+
+import itertools
+
+import pytest
+
+from tfunet.geometry.grid import best_grid, grid
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "halo", "step"),
+    [(64, 1, 8, 8), (64, 2, 5, 8), (70, 3, 0, 16), (10_000, 8, 219, 32), (9, 9, 1, 1)],
+)
+def test_own_parts_cover_an_axis_once_and_windows_have_their_halo(size, count, halo, step):
+    (axis,) = grid([size], [count], [halo], [step]).axes
+    assert len(axis) == count
+    assert axis[0][1] == 0
+    assert size <= axis[-1][2] < size + step
+    for (_, _, stop, _), (_, start, _, _) in itertools.pairwise(axis):
+        assert stop == start
+    for begin, start, stop, end in axis:
+        assert begin % step == start % step == stop % step == end % step == 0
+        assert begin == 0 or start - begin >= halo
+        assert end == axis[-1][2] or end - stop >= halo
+
+
+# Figures of "Toward Large-Scale Image Segmentation on Summit": 8 x 8 tiles of 10,000 x 10,000.
+@pytest.mark.parametrize(("halo", "redundancy"), [(92, 1.32), (188, 1.69), (206, 1.77)])
+def test_published_redundancy(halo, redundancy):
+    found = grid([10_000] * 2, [8, 8], [halo] * 2, [1, 1])
+    assert round(found.inner_redundancy, 2) == redundancy
+    # At the borders there is no halo.
+    assert found.redundancy < found.inner_redundancy
+
+
+def test_redundancy_counts_the_pixels_of_all_windows():
+    found = grid([12, 8], [3, 1], [2, 2], [1, 1])
+    assert found.largest_window == (8, 8)
+    assert found.redundancy == (6 + 8 + 6) / 12
+
+
+@pytest.mark.parametrize("most_pixels", [100, 600, 2500, 10_000])
+def test_no_grid_that_fits_has_less_redundancy(most_pixels):
+    best = best_grid([96, 64], [3, 3], [4, 4], most_pixels)
+    every = [
+        grid([96, 64], tiles, [3, 3], [4, 4])
+        for tiles in itertools.product(range(1, 25), range(1, 17))
+    ]
+    fitting = [
+        one.redundancy
+        for one in every
+        if one.largest_window[0] * one.largest_window[1] <= most_pixels
+        and not one.is_finer_than_halo
+    ]
+    if not fitting:
+        assert best is None
+    else:
+        assert best.redundancy == min(fitting)
+
+
+def test_tiles_that_cannot_be():
+    assert grid([64, 64], [8, 8], [9, 9], [8, 8]).is_finer_than_halo
+    assert not grid([64, 64], [8, 8], [8, 8], [8, 8]).is_finer_than_halo
+    assert not grid([64, 64], [1, 1], [99, 99], [8, 8]).is_finer_than_halo
+    with pytest.raises(ValueError, match="1 to 8 tiles, not 9"):
+        grid([64, 64], [9, 1], [0, 0], [8, 8])
+    assert best_grid([64, 64], [40, 40], [8, 8], 10) is None

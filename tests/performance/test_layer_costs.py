@@ -1,0 +1,91 @@
+"""What layers cost alone, against what the project knows of whole steps."""
+
+import math
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tfunet.graph import reader
+from tfunet.models.activation_memory import activation_bytes
+from tfunet.performance.devices import DEVICES, described
+from tfunet.performance.layer_costs import layer_costs, symbolic_model
+from tfunet.pipeline.network import read_network
+from tfunet.swap.plan.schedule import memory, schedule
+
+DEVICE = DEVICES["v100-nvlink2"]
+
+
+@pytest.fixture(scope="module", params=["unet", "isensee"])
+def known(request):
+    """A network of our own: model, costs for two samples, and the trace of a whole step."""
+    options = {"levels": 3} if request.param == "unet" else {"depth": 4}
+    options["filters"] = 8
+    model = symbolic_model(request.param, image_shape=(64, 64, 3), num_classes=2, options=options)
+    chain = layer_costs(read_network(model), 2, DEVICE)
+    with tf.Graph().as_default() as graph:
+        holders = [(one, tf.compat.v1.placeholder(one.dtype, one.shape)) for one in model.variables]
+        image = tf.compat.v1.placeholder(tf.float32, (2, 64, 64, 3))
+        with keras.StatelessScope(holders, initialize_variables=False), tf.GradientTape() as tape:
+            trained = [
+                holder
+                for one, holder in holders
+                if any(one is v for v in model.trainable_variables)
+            ]
+            tape.watch(trained)
+            logits = model(image, training=True)
+        given = tf.compat.v1.placeholder(logits.dtype, logits.shape)
+        gradients = tape.gradient(logits, trained, output_gradients=given)
+        results = [logits, *gradients]
+        trace, _ = reader.read(reader.in_order(graph.get_operations(), results), results)
+    return model, chain, trace
+
+
+def test_layers_keep_what_the_model_keeps(known):
+    model, chain, _ = known
+    whole = chain.stage(0, len(chain.layers))
+    # The last layer's logits are for the loss, which is no layer.
+    logits = 2 * math.prod(model.output.shape[1:]) * 4
+    kept = whole.kept_bytes + logits
+    assert kept == pytest.approx(activation_bytes(model, batch=2), rel=0.03)
+
+
+def test_memory_of_the_whole_network_is_that_of_a_step(known):
+    _, chain, trace = known
+    whole = chain.stage(0, len(chain.layers))
+    step_bytes = int(memory(trace, schedule(trace, {})).max())
+    assert whole.kept_bytes + whole.working_bytes == pytest.approx(step_bytes, rel=0.06)
+
+
+def test_times_of_layers_add_up_to_that_of_a_step(known):
+    _, chain, trace = known
+    assert chain.seconds == pytest.approx(sum(described(trace, DEVICE).op_seconds), rel=0.05)
+
+
+def test_parameters_are_those_of_the_model(known):
+    model, chain, _ = known
+    counted = chain.stage(0, len(chain.layers)).num_parameters
+    assert counted == sum(math.prod(one.shape) for one in model.weights)
+    halves = chain.stages([0, len(chain.layers) // 2, len(chain.layers)])
+    assert sum(half.num_parameters for half in halves) == counted
+
+
+def test_what_layers_cost_here_is_measured():
+    keras.utils.set_random_seed(0)
+    image = keras.Input((64, 64, 4))
+    wide = keras.layers.Conv2D(64, 5, padding="same", name="wide")(image)
+    narrow = keras.layers.Conv2D(1, 1, name="narrow")(wide)
+    network = read_network(keras.Model(image, narrow))
+    chain = layer_costs(network, 2, None)
+    by_name = {layer.name: layer for layer in chain.layers}
+    assert by_name["wide"].seconds > by_name["narrow"].seconds > 0
+    assert by_name["wide"].backward_seconds > 0
+    # Nobody needs the gradient of the image, so the first layer's is that of its weights alone.
+    assert chain.layers[0].keeps == frozenset(network.inputs)
+
+
+def test_sizes_must_be_known():
+    image = keras.Input((None, None, 1))
+    model = keras.Model(image, keras.layers.Conv2D(1, 3, padding="same")(image))
+    with pytest.raises(ValueError, match="Give the model the size of the image"):
+        layer_costs(read_network(model), 1, DEVICE)

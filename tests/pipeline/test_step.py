@@ -1,0 +1,260 @@
+"""A step through stages against the whole model: loss and gradients to 1e-12 in float64."""
+
+import gc
+import weakref
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from tfunet.models import unet
+from tfunet.pipeline.chain import Chain, ChainLayer
+from tfunet.pipeline.network import read_network
+from tfunet.pipeline.schedules import Action, gpipe, one_f_one_b
+from tfunet.pipeline.simulation import Work, scheduled
+from tfunet.pipeline.step import StagedStep
+
+BATCH, MICRO_BATCHES = 4, 4
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    keras.utils.set_random_seed(0)
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx(before[0])
+    keras.config.set_dtype_policy(before[1])
+
+
+def convolved(x, filters, **options):
+    return layers.Conv2D(filters, 3, padding="same", **options)(x)
+
+
+def small_unet():
+    model = unet.build(image_shape=(16, 16, 1), num_classes=2, filters=4, levels=2)
+    # Its logits are float32 under every policy.
+    image = keras.Input((16, 16, 1))
+    inner = keras.Model(model.input, model.layers[-1].input)
+    return keras.Model(image, layers.Conv2D(2, 1)(inner(image)))
+
+
+def long_skips():
+    image = keras.Input((8, 8, 2))
+    a = convolved(image, 3, activation="tanh")
+    b = convolved(a, 3, activation="tanh")
+    c = layers.Add()([convolved(b, 3), a])
+    d = layers.Concatenate()([c, image, a])
+    return keras.Model(image, convolved(d, 2))
+
+
+def shared_layer():
+    image = keras.Input((8, 8, 3))
+    again = layers.Conv2D(3, 3, padding="same", activation="tanh", name="again")
+    x = convolved(again(again(image)), 4, activation="tanh")
+    relu = layers.ReLU()
+    return keras.Model(image, convolved(relu(layers.Conv2D(4, 1)(relu(x))), 2))
+
+
+def nested():
+    inside = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(3, 3, padding="same")])
+    image = keras.Input((8, 8, 3))
+    branch = keras.Model(image, [layers.ReLU()(inside(image)), layers.Conv2D(3, 1)(image)])
+    outer = keras.Input((8, 8, 3))
+    first, second = branch(outer)
+    joined = layers.Multiply()([first, second, inside(outer)])
+    return keras.Model(outer, convolved(convolved(convolved(joined, 4), 4), 2))
+
+
+def regularized():
+    image = keras.Input((8, 8, 2))
+    x = convolved(image, 4, kernel_regularizer="l2", activity_regularizer="l1")
+    x = layers.BatchNormalization()(convolved(x, 4, bias_regularizer="l1"))
+    return keras.Model(image, convolved(layers.UpSampling2D()(layers.MaxPooling2D()(x)), 2))
+
+
+def operations():
+    image = keras.Input((8, 8, 2))
+    x = keras.ops.tanh(convolved(image, 4))
+    x = x * 2.0 + keras.ops.mean(x, axis=(1, 2), keepdims=True)
+    first, second = keras.ops.split(x, 2, axis=-1)
+    return keras.Model(image, convolved(keras.ops.concatenate([second, first], -1), 2))
+
+
+MODELS = [small_unet, long_skips, shared_layer, nested, operations, regularized]
+
+
+def loss(targets, outputs):
+    entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs)
+    return tf.reduce_mean(entropy)
+
+
+def data(model):
+    draw = np.random.default_rng(0)
+    shape = (BATCH, *model.input.shape[1:])
+    images = tf.constant(draw.normal(size=shape))
+    return images, tf.constant(draw.integers(0, 2, shape[:-1]))
+
+
+def whole(model, images, targets):
+    variables = [variable.value for variable in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        value = loss(targets, model(images, training=True))
+        value += tf.add_n(model.losses) if model.losses else 0.0
+    return value, tape.gradient(value, variables)
+
+
+def free_cuts(network):
+    """Return the cuts between which no variable is shared."""
+    chain = Chain(
+        layers=tuple(
+            ChainLayer(name=node.name, variables={id(one): None for one in node.variables})
+            for node in network.nodes
+        ),
+        tensor_bytes=[],
+    )
+    return [cut for cut in range(1, len(network.nodes)) if cut not in chain.shared]
+
+
+def orders_of(schedule, num_stages):
+    if schedule != "v":
+        return {"gpipe": gpipe, "1f1b": one_f_one_b}[schedule](num_stages, MICRO_BATCHES)
+    devices = [*range(num_stages // 2), *reversed(range(num_stages // 2))]
+    chain = Work(
+        forward=[1.0] * num_stages,
+        backward=[2.0] * num_stages,
+        devices=devices,
+        messages={(at, at + 1): 1 for at in range(num_stages - 1)},
+        kept_bytes=[1] * num_stages,
+    )
+    return scheduled("v", chain, MICRO_BATCHES).orders
+
+
+@pytest.mark.parametrize(
+    ("build", "schedule", "parts"),
+    [
+        (small_unet, "1f1b", 3),
+        (small_unet, "v", 4),
+        *((build, "gpipe", 2) for build in MODELS[1:]),
+        *((build, "1f1b", 4) for build in MODELS[1:]),
+        *((build, "v", 4) for build in MODELS[1:]),
+    ],
+)
+def test_gradients_are_those_of_the_whole_model(build, schedule, parts):
+    model = build()
+    images, targets = data(model)
+    network = read_network(model)
+    if build is regularized:  # Its statistics are those of a micro-batch.
+        expected = micro_batches_of_the_whole(model, images, targets)
+    else:
+        expected = whole(model, images, targets)
+    free = free_cuts(network)
+    inner = [free[at * len(free) // (parts - 1)] for at in range(parts - 1)]
+    step = StagedStep(network, [0, *inner, len(network.nodes)])
+    value, pairs = step.run(orders_of(schedule, parts), [images], targets, loss)
+    np.testing.assert_allclose(value, expected[0], rtol=1e-12)
+    found = {id(variable): gradient for variable, gradient in pairs}
+    largest = max(float(tf.reduce_max(tf.abs(one))) for one in expected[1])
+    assert len(found) == len(model.trainable_variables)
+    for variable, gradient in zip(model.trainable_variables, expected[1], strict=True):
+        difference = np.abs(found[id(variable)] - gradient).max()
+        assert difference <= 1e-12 * largest, variable.path
+    if schedule == "1f1b":
+        assert step.peak_kept == [min(MICRO_BATCHES, parts - stage) for stage in range(parts)]
+
+
+def micro_batches_of_the_whole(model, images, targets):
+    parts = [
+        whole(model, *one)
+        for one in zip(
+            tf.split(images, MICRO_BATCHES), tf.split(targets, MICRO_BATCHES), strict=True
+        )
+    ]
+    gradients = zip(*(gradients for _, gradients in parts), strict=True)
+    means = [tf.add_n(list(each)) / MICRO_BATCHES for each in gradients]
+    return tf.add_n([value for value, _ in parts]) / MICRO_BATCHES, means
+
+
+def test_schedules_give_the_same_bits_and_leave_nothing_behind():
+    model = long_skips()
+    images, targets = data(model)
+    network = read_network(model)
+    results = []
+    for orders in (gpipe(2, MICRO_BATCHES), one_f_one_b(2, MICRO_BATCHES)):
+        step = StagedStep(network, [0, 2, len(network.nodes)])
+        results.append(
+            [gradient.numpy() for _, gradient in step.run(orders, [images], targets, loss)[1]]
+        )
+        assert not any(stage.kept for stage in step.stages)
+        gone = weakref.ref(step)
+        del step
+        gc.collect()
+        assert gone() is None
+    for first, second in zip(*results, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_a_traced_step_is_the_same():
+    model = long_skips()
+    images, targets = data(model)
+    network = read_network(model)
+
+    @tf.function(autograph=False)
+    def step(one, other):
+        staged = StagedStep(network, [0, 2, len(network.nodes)])
+        value, pairs = staged.run(one_f_one_b(2, 2), [one], other, loss)
+        return value, [gradient for _, gradient in pairs]
+
+    value, gradients = step(images, targets)
+    expected = whole(model, images, targets)
+    np.testing.assert_allclose(value, expected[0], rtol=1e-12)
+    by_name = {
+        variable.path: one
+        for variable, one in zip(model.trainable_variables, expected[1], strict=True)
+    }
+    variables = [one for node in network.nodes for one in node.trainable_variables]
+    for variable, gradient in zip(variables, gradients, strict=True):
+        np.testing.assert_allclose(gradient, by_name[variable.path], rtol=1e-10, atol=1e-14)
+
+
+def test_what_cannot_be_cut_is_refused_by_name():
+    model = shared_layer()
+    network = read_network(model)
+    with pytest.raises(ValueError, match="'again' shares the variable"):
+        StagedStep(network, [0, 1, len(network.nodes)])
+    images, targets = data(model)
+    with pytest.raises(ValueError, match="4 samples cannot be cut into 3 micro-batches"):
+        StagedStep(network, [0, 2, len(network.nodes)]).run(gpipe(2, 3), [images], targets, loss)
+    turned = [(Action("backward", 0, 0), Action("forward", 0, 0)), (Action("forward", 1, 0),)]
+    with pytest.raises(ValueError, match="for ever"):
+        StagedStep(network, [0, 2, len(network.nodes)]).run(turned, [images], targets, loss)
+    image = keras.Input((8, 8, 3))
+    layer = layers.Conv2D(3, 1, activity_regularizer="l2", name="twice")
+    with pytest.raises(ValueError, match="'twice' is called 2 times"):
+        StagedStep(read_network(keras.Model(image, layer(layer(image)))), [0, 2])
+
+
+def test_models_that_are_no_graph_or_pass_masks_are_refused():
+    class Own(keras.Model):
+        def call(self, inputs):
+            return inputs
+
+    with pytest.raises(ValueError, match="is a class of its own"):
+        read_network(Own())
+    words = keras.Input((4,))
+    embedded = layers.Embedding(5, 3, mask_zero=True, name="words")(words)
+    with pytest.raises(ValueError, match="'words' makes a mask"):
+        read_network(keras.Model(words, layers.Dense(1)(embedded)))
+
+
+def test_nodes_of_inner_models_are_listed_and_what_nobody_reads_is_not():
+    names = [node.name for node in read_network(nested()).nodes]
+    assert len(names) == 8
+    assert sum("/" in name for name in names) == 4
+    image = keras.Input((4, 4, 1))
+    both = layers.Conv2D(1, 1, name="read")(image)
+    layers.Conv2D(1, 1, name="unread")(image)
+    assert [node.name for node in read_network(keras.Model(image, both)).nodes] == ["read"]

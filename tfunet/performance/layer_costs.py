@@ -1,0 +1,187 @@
+"""What each layer of a network costs alone: time, predicted or measured, and memory."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfunet.graph import reader
+from tfunet.graph.step import root
+from tfunet.models.make import make_model
+from tfunet.models.options import check_shape
+from tfunet.models.symbolic import build_symbolic
+from tfunet.performance.devices import Device, described
+from tfunet.pipeline.chain import Chain, ChainLayer, Variable
+from tfunet.pipeline.network import Network, Node
+from tfunet.swap.measure.profile import measure
+from tfunet.swap.plan.schedule import memory, schedule
+from tfunet.swap.storage.host import HostMemory, NumpyMemory
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedNode:
+    """The ops of both passes of a node, on placeholders for its inputs and variables.
+
+    `given` are the gradients of what it makes. An op makes each, so that others may take over its
+    memory, as in a step.
+    """
+
+    ops: Sequence[tf.Operation]
+    given: Sequence[tf.Tensor]
+    made: Sequence[tf.Tensor]
+    gradients: Sequence[tf.Tensor]
+    numbers: Mapping[str, int]  # of the network's tensors, by name of the tensor in the graph
+
+
+def symbolic_model(
+    name: str, *, image_shape: Sequence[int], num_classes: int, options: Mapping[str, Any]
+) -> keras.Model:
+    """Return a model that `make_model` makes, without values for its variables.
+
+    Raises ValueError for a shape that is none.
+    """
+    check_shape(image_shape, num_classes)
+    shape = tuple(image_shape)
+    build = partial(make_model, name, image_shape=shape, num_classes=num_classes, options=options)
+    return build_symbolic(build, precision="float32")
+
+
+def layer_costs(network: Network, batch: int, device: Device | None) -> Chain:
+    """Return the layers of a network with their costs for a micro-batch of `batch` samples.
+
+    Nothing is allocated for the variables, so that the network may be of any size. Layers are
+    traced one by one: what TensorFlow would fuse across two of them counts twice.
+
+    Args:
+        device: For which times are predicted. If it is None, the ops are timed on this one, each
+            alone, on made-up numbers.
+    """
+    with tf.Graph().as_default() as graph:
+        traced = [_trace(network, node, batch, graph) for node in network.nodes]
+    seconds = _op_seconds(traced, device)
+    return Chain(
+        layers=tuple(
+            _layer(node, one, seconds) for node, one in zip(network.nodes, traced, strict=True)
+        ),
+        tensor_bytes=[_num_bytes(tensor, batch) for tensor in network.tensors],
+        inputs=frozenset(network.inputs),
+    )
+
+
+def _num_bytes(tensor: Any, batch: int) -> int:
+    return reader.num_bytes(tf.TensorSpec(_shape(tensor, batch), tensor.dtype))
+
+
+def _shape(tensor: Any, batch: int) -> tuple[int, ...]:
+    """Return the shape of a symbolic tensor; ValueError if a size is not known."""
+    sizes = (batch, *tensor.shape[1:])
+    if None in sizes:
+        raise ValueError(
+            f"The tensor {tensor.name!r} has the shape {tuple(tensor.shape)!r}: costs are only "
+            "known where every size is. Give the model the size of the image."
+        )
+    return sizes
+
+
+def _trace(network: Network, node: Node, batch: int, graph: tf.Graph) -> TracedNode:
+    before = len(graph.get_operations())
+    reads = {
+        at: tf.compat.v1.placeholder(network.tensors[at].dtype, _shape(network.tensors[at], batch))
+        for at in node.reads
+    }
+    values: dict[int, Any] = dict(reads)
+    with _placeholders(node) as variables, tf.GradientTape() as tape:
+        # Nobody asks for the gradient of the image.
+        wanted = [value for at, value in reads.items() if at not in network.inputs]
+        tape.watch([*wanted, *variables])
+        node.run(values, training=True)
+    made = [values[at] for at in node.makes]
+    given = [tf.negative(tf.compat.v1.placeholder(one.dtype, one.shape)) for one in made]
+    results = tape.gradient(made, [*wanted, *variables], output_gradients=given)
+    return TracedNode(
+        ops=graph.get_operations()[before:],
+        given=given,
+        made=made,
+        gradients=[one for one in map(_dense, results) if one is not None],
+        numbers={value.name: at for at, value in values.items()},
+    )
+
+
+def _dense(gradient: Any) -> tf.Tensor | None:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+@contextmanager
+def _placeholders(node: Node) -> Iterator[list[tf.Tensor]]:
+    """Let the variables of a node be placeholders; yield those that are trained."""
+    holders = [
+        (variable, tf.compat.v1.placeholder(variable.dtype, variable.shape))
+        for variable in node.variables
+    ]
+    trained = {id(variable) for variable in node.trainable_variables}
+    # Unless told not to, Keras makes a value for every variable without one when a scope ends.
+    with keras.StatelessScope(holders, initialize_variables=False):
+        yield [holder for variable, holder in holders if id(variable) in trained]
+
+
+def _op_seconds(traced: Sequence[TracedNode], device: Device | None) -> Mapping[str, float]:
+    """Return the seconds of each op by its name."""
+    results = [tensor for one in traced for tensor in (*one.made, *one.gradients)]
+    ops = reader.in_order([op for one in traced for op in one.ops], results)
+    trace, _ = reader.read(ops, results)
+    if device is not None:
+        costs = described(trace, device)
+    else:
+        on_gpu = bool(tf.config.list_logical_devices("GPU"))
+        with tf.init_scope():
+            costs, _ = measure(trace, ops, HostMemory() if on_gpu else NumpyMemory())
+    return dict(zip((op.name for op in ops), costs.op_seconds, strict=True))
+
+
+def _layer(node: Node, traced: TracedNode, seconds: Mapping[str, float]) -> ChainLayer:
+    given = {tensor.op.name for tensor in traced.given}
+    ops = [op for op in traced.ops if op.name not in given]
+    forward, backward = (
+        sum(seconds.get(op.name, 0.0) for op in ops if reader.is_backward(op) == is_backward)
+        for is_backward in (False, True)
+    )
+    # What the layer makes is not a result here: it stays only if a gradient reads it.
+    trace, handles = reader.read(reader.in_order(traced.ops, traced.gradients), traced.gradients)
+    read_later = {root(trace, at) for op in trace.ops if op.is_backward for at in op.inputs}
+    keeps = {
+        at: traced.numbers[handles[at].name]
+        for at in read_later
+        if handles[at].name in traced.numbers
+    }
+    own_bytes = sum(
+        trace.tensors[at].num_bytes
+        for at in read_later - keeps.keys()
+        if trace.is_of_forward(at) and handles[at].op.name not in given
+    )
+    made_bytes = sum(trace.tensors[at].num_bytes for at in keeps)
+    peak_bytes = int(memory(trace, schedule(trace, {})).max(initial=0))
+    return ChainLayer(
+        name=node.name,
+        forward_seconds=forward,
+        backward_seconds=backward,
+        reads=node.reads,
+        makes=node.makes,
+        keeps=frozenset(keeps.values()),
+        kept_bytes=own_bytes,
+        working_bytes=max(0, peak_bytes - own_bytes - made_bytes),
+        variables={id(variable): _variable(node, variable) for variable in node.variables},
+    )
+
+
+def _variable(node: Node, variable: Any) -> Variable:
+    is_weight = any(variable is one for one in getattr(node.operation, "weights", []))
+    spec = tf.TensorSpec(variable.shape, variable.dtype)
+    return Variable(
+        num_parameters=spec.shape.num_elements() if is_weight else 0,
+        num_bytes=reader.num_bytes(spec),
+        is_trainable=any(variable is one for one in node.trainable_variables),
+    )

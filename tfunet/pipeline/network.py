@@ -1,0 +1,158 @@
+"""The layers of a functional Keras model, in the order in which Keras runs them."""
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One call of a layer or operation.
+
+    Args:
+        name: Of the layer, after the names of the models that it lies in.
+        operation: The layer or operation of Keras; several nodes share one that is called often.
+        arguments: The symbolic arguments of the call.
+        numbers: The tensor of the network behind each symbolic tensor, by its id.
+        reads, makes: Numbers of tensors.
+    """
+
+    name: str
+    operation: Any
+    arguments: Any
+    numbers: Mapping[int, int]
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+
+    def run(self, values: MutableMapping[int, Any], *, training: bool) -> None:
+        """Call the operation on `values`, by number of the tensor, and add what it makes."""
+        tensors = {symbol: values[at] for symbol, at in self.numbers.items() if at in values}
+        args, kwargs = self.arguments.fill_in(tensors)
+        # As a functional model of Keras does, whatever the call said.
+        if "training" in getattr(self.operation, "_call_context_args", {}):
+            kwargs = {**kwargs, "training": training}
+        outputs = keras.tree.flatten(self.operation(*args, **kwargs))
+        values.update(zip(self.makes, outputs, strict=True))
+
+    @property
+    def variables(self) -> list[Any]:
+        """All variables of the layer, with the states of its random generators."""
+        return list(getattr(self.operation, "variables", []))
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        """Those that a gradient changes."""
+        return list(getattr(self.operation, "trainable_variables", []))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The nodes of a model in the order in which they run, and the tensors between them."""
+
+    nodes: tuple[Node, ...]
+    tensors: tuple[Any, ...]  # symbolic, by number
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def read_network(model: keras.Model) -> Network:
+    """Return the nodes of a functional or sequential model; those of models inside it, too.
+
+    Raises ValueError for any other model, and for one that passes on masks, which do not cross
+    from stage to stage.
+    """
+    graph = _graph_of(model)
+    if graph is None:
+        raise ValueError(
+            f"The model {model.name!r} is a class of its own, whose layers cannot be listed in "
+            "order. Only functional models (keras.Model(inputs, outputs)) can be cut into stages."
+        )
+    tensors = list(graph.inputs)
+    numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
+    nodes: list[Node] = []
+    _walk(graph, numbers, "", nodes, tensors)
+    masked = [
+        node.name
+        for node in nodes
+        if any(getattr(tensors[at], "_keras_mask", None) is not None for at in node.makes)
+    ]
+    if masked:
+        raise ValueError(
+            f"The layer {masked[0]!r} makes a mask, and masks do not cross from stage to stage. "
+            "Give the mask as a tensor of the model."
+        )
+    outputs = tuple(numbers[id(tensor)] for tensor in graph.outputs)
+    needed = _needed(nodes, outputs)
+    return Network(
+        nodes=tuple(node for node, is_needed in zip(nodes, needed, strict=True) if is_needed),
+        tensors=tuple(tensors),
+        inputs=tuple(range(len(graph.inputs))),
+        outputs=outputs,
+    )
+
+
+def _graph_of(operation: Any) -> Any:
+    """Return the graph of a functional or sequential model; None for anything else."""
+    if isinstance(operation, keras.Sequential):
+        operation = operation._functional
+    is_functional = isinstance(operation, keras.Model) and hasattr(operation, "_nodes_by_depth")
+    return operation if is_functional else None
+
+
+def _walk(
+    graph: Any, numbers: dict[int, int], prefix: str, nodes: list[Node], tensors: list[Any]
+) -> None:
+    """Add the nodes and tensors of a graph; `numbers` gets those of its symbolic tensors."""
+    for depth in sorted(graph._nodes_by_depth, reverse=True):
+        for call in graph._nodes_by_depth[depth]:
+            if call.is_input or not all(id(tensor) in numbers for tensor in call.input_tensors):
+                continue
+            inner = _inner_graph(call)
+            if inner is not None:
+                given = (numbers[id(tensor)] for tensor in call.input_tensors)
+                own = dict(zip(map(id, inner.inputs), given, strict=True))
+                _walk(inner, own, f"{prefix}{call.operation.name}/", nodes, tensors)
+                for outer, tensor in zip(call.outputs, inner.outputs, strict=True):
+                    numbers[id(outer)] = own[id(tensor)]
+                continue
+            for tensor in call.outputs:
+                numbers[id(tensor)] = len(tensors)
+                tensors.append(tensor)
+            symbols = (*call.input_tensors, *call.outputs)
+            nodes.append(
+                Node(
+                    name=f"{prefix}{call.operation.name}",
+                    operation=call.operation,
+                    arguments=call.arguments,
+                    numbers={id(tensor): numbers[id(tensor)] for tensor in symbols},
+                    reads=tuple(
+                        dict.fromkeys(numbers[id(tensor)] for tensor in call.input_tensors)
+                    ),
+                    makes=tuple(numbers[id(tensor)] for tensor in call.outputs),
+                )
+            )
+
+
+def _inner_graph(call: Any) -> Any:
+    """Return the graph of a model that is called as a layer, if its layers can be listed here."""
+    graph = _graph_of(call.operation)
+    # One with a `call` of its own is run as a whole, and so is one that changes its inputs.
+    if graph is None or type(call.operation).call not in (type(graph).call, keras.Sequential.call):
+        return None
+    given = call.input_tensors
+    is_as_built = len(given) == len(graph.inputs) and all(
+        tensor.shape[1:] == own.shape[1:] and tensor.dtype == own.dtype
+        for tensor, own in zip(given, graph.inputs, strict=True)
+    )
+    return graph if is_as_built else None
+
+
+def _needed(nodes: list[Node], outputs: tuple[int, ...]) -> list[bool]:
+    needed, wanted = [], set(outputs)
+    for node in reversed(nodes):
+        needed.append(not wanted.isdisjoint(node.makes))
+        if needed[-1]:
+            wanted.update(node.reads)
+    return needed[::-1]

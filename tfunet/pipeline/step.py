@@ -1,0 +1,244 @@
+"""Runs a step through stages in one process: micro-batch by micro-batch, in a schedule's order.
+
+A stage knows only what it reads and makes. Each of its forward passes has a gradient tape of its
+own; its backward pass asks that tape for the gradients of its inputs and variables, from the
+gradients that the readers of its outputs send. Nothing is differentiated across stages, so that
+each may live in another process.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfunet.pipeline.network import Network, Node
+from tfunet.pipeline.schedules import Action, Orders
+
+# Of targets and outputs of a micro-batch: the mean over its samples.
+Loss = Callable[[Any, Any], tf.Tensor]
+
+
+class StageStep:
+    """The passes of one stage in one step.
+
+    Args:
+        nodes: Of the stage.
+        reads: Numbers of the tensors that it gets: the network's inputs first, then those of
+            earlier stages.
+        gives: Numbers of those that later stages read.
+        results: Numbers of the network's outputs if this is the last stage, which has the loss.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        *,
+        given: Sequence[int],
+        reads: Sequence[int],
+        gives: Sequence[int],
+        results: Sequence[int],
+    ) -> None:
+        self.nodes, self.given, self.reads, self.gives = nodes, given, reads, gives
+        self.results = results
+        self.layers = list({id(node.operation): node.operation for node in nodes}.values())
+        trained = [one for node in nodes for one in node.trainable_variables]
+        self.variables = list({id(one): one for one in trained}.values())
+        self.sums: list[tf.Tensor | None] = [None] * len(self.variables)
+        self.kept: dict[int, tuple[tf.GradientTape, list[tf.Tensor], list[tf.Tensor]]] = {}
+        self.losses: list[tf.Tensor] = []
+
+    def forward(
+        self, number: int, values: Mapping[int, tf.Tensor], loss: Callable[[Any], tf.Tensor]
+    ) -> dict[int, tf.Tensor]:
+        """Run a micro-batch, keep what its gradient needs, and return what later stages read."""
+        inputs = [values[at] for at in self.reads]
+        known = {at: values[at] for at in self.given} | dict(zip(self.reads, inputs, strict=True))
+        with tf.GradientTape() as tape:
+            tape.watch([one for one in inputs if one.dtype.is_floating])
+            for node in self.nodes:
+                node.run(known, training=True)
+            terms = [one for layer in self.layers for one in getattr(layer, "losses", [])]
+            if self.results:
+                outputs = [known[at] for at in self.results]
+                terms.append(loss(outputs[0] if len(outputs) == 1 else outputs))
+            targets = [known[at] for at in self.gives]
+            if terms:
+                self.losses.append(tf.add_n(terms))
+                targets.append(self.losses[-1])
+        self.kept[number] = tape, inputs, targets
+        return {at: known[at] for at in self.gives}
+
+    def backward(
+        self, number: int, gradients: Mapping[int, tf.Tensor | None]
+    ) -> dict[int, tf.Tensor | None]:
+        """Add the gradients of the variables, free what was kept, and return those of what it
+        read."""
+        tape, inputs, targets = self.kept.pop(number)
+        asked = [gradients.get(at) for at in self.gives] + [None] * len(targets)
+        pairs = [
+            # The last target is the loss.
+            (target, tf.ones_like(target) if at >= len(self.gives) else given)
+            for at, (target, given) in enumerate(zip(targets, asked, strict=False))
+            if at >= len(self.gives) or given is not None
+        ]
+        values = [variable.value for variable in self.variables]
+        if not pairs:
+            return dict.fromkeys(self.reads)
+        of_inputs, of_variables = tape.gradient(
+            [target for target, _ in pairs],
+            [inputs, values],
+            output_gradients=[given for _, given in pairs],
+        )
+        for at, gradient in enumerate(of_variables):
+            if gradient is not None:
+                before, dense = self.sums[at], tf.convert_to_tensor(gradient)
+                self.sums[at] = dense if before is None else before + dense
+        return dict(zip(self.reads, of_inputs, strict=True))
+
+
+class StagedStep:
+    """A step of a network in stages.
+
+    Args:
+        network: All of it.
+        cuts: Where each stage begins, and the end; see `tfunet.pipeline.balance`.
+
+    Attributes:
+        peak_kept: The most micro-batches that each stage kept at once.
+
+    Raises ValueError if two stages would share a variable.
+    """
+
+    def __init__(self, network: Network, cuts: Sequence[int]) -> None:
+        self.network = network
+        parts = [network.nodes[begin:end] for begin, end in pairwise(cuts)]
+        _check_not_shared(parts)
+        _check_activity(network)
+        makers = {
+            at: stage for stage, nodes in enumerate(parts) for one in nodes for at in one.makes
+        }
+        wanted = [{at for node in nodes for at in node.reads} for nodes in parts]
+        wanted[-1] |= set(network.outputs)
+        self.readers = {
+            at: [reader for reader, ats in enumerate(wanted) if reader > maker and at in ats]
+            for at, maker in makers.items()
+        }
+        self.makers = makers
+        self.stages = [
+            StageStep(
+                nodes,
+                given=[at for at in network.inputs if at in wanted[stage]],
+                reads=[at for at in sorted(wanted[stage]) if makers.get(at, stage) < stage],
+                gives=[at for at in makers if makers[at] == stage and self.readers[at]],
+                results=network.outputs if stage == len(parts) - 1 else (),
+            )
+            for stage, nodes in enumerate(parts)
+        ]
+        self.peak_kept = [0] * len(self.stages)
+
+    def run(
+        self, orders: Orders, inputs: Sequence[tf.Tensor], targets: Any, loss: Loss
+    ) -> tuple[tf.Tensor, list[tuple[Any, tf.Tensor | None]]]:
+        """Return the loss, and each trainable variable with its gradient: means of micro-batches.
+
+        Args:
+            orders: What each device does; see `tfunet.pipeline.schedules`.
+            inputs: Of the network, (batch, ...) each.
+            targets: A tensor (batch, ...), or several in any structure.
+
+        Raises ValueError if the batch cannot be cut into the micro-batches of the orders, or if the
+        devices would wait for each other for ever.
+        """
+        count = 1 + max(action.micro_batch for order in orders for action in order)
+        batch = inputs[0].shape[0]
+        if batch % count:
+            raise ValueError(
+                f"A batch of {batch} samples cannot be cut into {count} micro-batches of as many "
+                "samples each. Choose a divisor of the batch."
+            )
+        cut_inputs = [tf.split(one, count) for one in inputs]
+        cut_targets = keras.tree.map_structure(lambda one: tf.split(one, count), targets)
+        sent: dict[tuple[int, int, int], tf.Tensor] = {}  # (micro-batch, tensor, reader)
+        back: dict[tuple[int, int, int], tf.Tensor | None] = {}
+        left = [list(order) for order in orders]
+
+        def can_run(action: Action) -> bool:
+            kind, chunk, number = action
+            stage = self.stages[chunk]
+            if kind == "forward":
+                return all((number, at, chunk) in sent for at in stage.reads)
+            return number in stage.kept and all(
+                (number, at, reader) in back for at in stage.gives for reader in self.readers[at]
+            )
+
+        def run(action: Action) -> None:
+            kind, chunk, number = action
+            stage = self.stages[chunk]
+            if kind == "forward":
+                values = {at: sent.pop((number, at, chunk)) for at in stage.reads}
+                of_inputs = zip(self.network.inputs, cut_inputs, strict=True)
+                values |= {at: parts[number] for at, parts in of_inputs}
+                own = keras.tree.map_structure_up_to(
+                    targets, lambda parts: parts[number], cut_targets
+                )
+                for at, value in stage.forward(
+                    number, values, lambda outputs: loss(own, outputs)
+                ).items():
+                    for reader in self.readers[at]:
+                        sent[number, at, reader] = value
+                self.peak_kept[chunk] = max(self.peak_kept[chunk], len(stage.kept))
+                return
+            gradients = {
+                at: _sum([back.pop((number, at, reader)) for reader in self.readers[at]])
+                for at in stage.gives
+            }
+            for at, gradient in stage.backward(number, gradients).items():
+                back[number, at, chunk] = gradient
+
+        while any(left):
+            went_on = False
+            for order in left:
+                while order and can_run(order[0]):
+                    run(order.pop(0))
+                    went_on = True
+            if not went_on:
+                raise ValueError("The devices would wait for each other for ever in these orders.")
+        losses = [one for stage in self.stages for one in stage.losses]
+        return tf.add_n(losses) / count, [
+            (variable, None if total is None else total / count)
+            for stage in self.stages
+            for variable, total in zip(stage.variables, stage.sums, strict=True)
+        ]
+
+
+def _sum(gradients: Sequence[tf.Tensor | None]) -> tf.Tensor | None:
+    known = [one for one in gradients if one is not None]
+    return tf.add_n(known) if known else None
+
+
+def _check_not_shared(parts: Sequence[Sequence[Node]]) -> None:
+    owners: dict[int, int] = {}
+    for stage, nodes in enumerate(parts):
+        for node in nodes:
+            for variable in node.variables:
+                if owners.setdefault(id(variable), stage) != stage:
+                    raise ValueError(
+                        f"The layer {node.name!r} shares the variable {variable.path!r} with a "
+                        "layer of another stage. Cut elsewhere, so that both are in one stage."
+                    )
+
+
+def _check_activity(network: Network) -> None:
+    """Refuse a layer that is called often and adds a loss in each call: only the last is known."""
+    calls = Counter(id(node.operation) for node in network.nodes)
+    for node in network.nodes:
+        has_losses = getattr(node.operation, "activity_regularizer", None) is not None
+        if has_losses and calls[id(node.operation)] > 1:
+            raise ValueError(
+                f"The layer {node.name!r} is called {calls[id(node.operation)]} times and has an "
+                "activity regularizer, whose losses stages cannot add up. Use a layer for each "
+                "call."
+            )
