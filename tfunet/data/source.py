@@ -78,6 +78,7 @@ class DataSource:
             read them.
         files: The file of each case to name in messages; by default the case's name.
         spacings: Pixel size of each case as training sees it, where known.
+        shapes: Spatial shape of each case as training sees it, where known.
         root: Folder to which files in messages are relative.
         defects: What was wrong at opening; these cases are not among `case_ids`.
         found: How many files there are, in words, for messages.
@@ -99,6 +100,7 @@ class DataSource:
     notes: Callable[[int], Sequence[Defect]] = lambda index: ()
     files: tuple[str, ...] = ()
     spacings: tuple[tuple[float, ...] | None, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
     root: Path = Path()
     defects: tuple[Defect, ...] = ()
     found: str = ""

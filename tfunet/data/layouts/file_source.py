@@ -142,6 +142,7 @@ def open_files(
         spacings=tuple(
             case.spacings[1] if case.spacings else case.headers.image.spacing for case in cases
         ),
+        shapes=tuple(case.shape for case in cases),
         root=root,
         defects=tuple(defects),
         found=listing.found,
