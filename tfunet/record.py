@@ -242,10 +242,13 @@ class RunFolder:
         """Open epochs.csv, keeping the rows up to epoch `last` of an earlier attempt."""
         return Table(self.path / "epochs.csv", epoch_columns(regions), last=last)
 
-    def write_cases(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Replace cases.csv with the counts of one evaluation."""
-        lines = [csv_line([row[column] for column in CASE_COLUMNS]) for row in rows]
-        write_atomic(self.path / "cases.csv", csv_line(CASE_COLUMNS) + "".join(lines))
+    def write_cases(
+        self, rows: Iterable[Mapping[str, object]], metrics: Sequence[str] = ()
+    ) -> None:
+        """Replace cases.csv with the counts of one evaluation, and these metrics of cases."""
+        columns = (*CASE_COLUMNS, *metrics)
+        lines = [csv_line([row[column] for column in columns]) for row in rows]
+        write_atomic(self.path / "cases.csv", csv_line(columns) + "".join(lines))
 
     def replacing(self, name: str) -> contextlib.AbstractContextManager[Path]:
         """Return `tfunet.files.atomic.replacing` for a file of this folder."""

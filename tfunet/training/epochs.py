@@ -87,6 +87,7 @@ class Trainer:
             regions=data.task.source.regions,
             supports=callbacks.supports,
             prepare=network.own_part,
+            whole_cases=data.whole_cases,
         )
         self._metrics = state.MetricState(attempt.backend, network.model)
         self._fingerprint = make_fingerprint(attempt.backend, network.weights)

@@ -85,7 +85,8 @@ class Logbook:
         self._saving_in_rows = saving_seconds
         if scores is not None:
             rows = scores.case_rows(epoch, self._data.validation_ids)
-            self._attempt.folder.write_cases(rows)
+            names = () if scores.metrics is None else scores.metrics.names
+            self._attempt.folder.write_cases(rows, names)
         self._bar.clear()
         shown = [f"{name} {progress.logs[name]:.4f}" for name in SHOWN if name in progress.logs]
         numbers = f"{', '.join(shown)}, {training_seconds:.1f} s"
