@@ -57,10 +57,13 @@ WITHOUT_TENSORFLOW = (
     *(f"machine/{name}" for name in ("__init__", "cores", "cpu_memory", "doctor")),
     *(f"machine/{name}" for name in ("energy", "environment", "probes")),
     *("process/*", "timing/__init__", "timing/recorded", "timing/spans", "timing/warm_up"),
-    *(f"data/{name}" for name in ("__init__", "cache*", "check", "foreground", "image_files")),
+    *(
+        f"data/{name}"
+        for name in ("__init__", "cache*", "check", "early_checks", "foreground", "image_files")
+    ),
     *(f"data/{name}" for name in ("lazy_image", "sample_order", "source", "split", "task")),
     *("data/layouts/*", "data/generated/*", "data/discovery/*"),
-    *(f"predict/{name}" for name in ("__init__", "jobs", "output", "prepare", "raster")),
+    *(f"predict/{name}" for name in ("__init__", "inputs", "jobs", "output", "prepare", "raster")),
     *("graph/__init__", "graph/step", "swap/__init__", "swap/plan/*", "swap/report/*"),
     "swap/search/*",
     *("performance/__init__", "performance/devices"),

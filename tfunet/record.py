@@ -207,7 +207,7 @@ class RunFolder:
 
     def read_data(self) -> dict[str, Any] | None:
         """Return data.json; None if it is missing. Raises RecordError."""
-        return self._read_json("data.json", DATA)
+        return self._read_json("data.json", DATA | {"label_names": list[str] | None})
 
     def steps_table(self, *, last: int = 0) -> Table:
         """Open steps.csv, keeping the rows up to step `last` of an earlier attempt."""

@@ -110,6 +110,7 @@ class Trainer:
         seconds = time.time() - attempt.started
         progress.seconds["start"] = progress.seconds.get("start", 0.0) + seconds
         if self._goes_on():
+            self.logbook.announce()
             progress.traced_steps.append(progress.step + 1)
         self._energy = RunEnergy(
             attempt.backend,

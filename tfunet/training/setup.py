@@ -210,6 +210,7 @@ def open_data(attempt: Attempt) -> RunData:
                 "num_classes": source.num_classes,
                 "patch": task.patch,
                 "preparation": source.preparation,
+                "label_names": list(source.label_names().values()),
             }
         )
     whole_cases = _whole_cases(attempt, source, cases, split)
