@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, Namespace
 
 from tfunet.backend import BACKENDS
-from tfunet.config.keys import KEYS
+from tfunet.config.keys import KEYS, OPTIONS
 from tfunet.config.kinds import refuse_standard
-from tfunet.config.refs import expand, near_match
+from tfunet.config.refs import expand, near_match, not_an_option
 from tfunet.config.run import RunConfig
 from tfunet.config.trust import check_own, programs
 from tfunet.data import DATASETS
@@ -68,9 +68,7 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
     Raises ValueError for an unknown key (with the near match) and for a value of the wrong type.
     """
-    for key in values:
-        if key not in KEYS:
-            raise ValueError(_unknown_key(key))
+    _check_table(values)
     return to_config(_parser().parse_object(dict(values)))
 
 
@@ -84,6 +82,10 @@ def parse(arguments: Sequence[str]) -> RunConfig:
     files += [Path(word[9:]) for word in arguments if word.startswith("--config=")]
     for file in files:
         _check_toml(file)
+    for word in arguments:
+        key, dot, _ = word.removeprefix("--").partition("=")[0].partition(".")
+        if word.startswith("--") and dot and key in KEYS and key not in OPTIONS:
+            raise ValueError(_unknown_key(word.removeprefix("--").partition("=")[0]))
     namespace = _parser().parse_args(list(arguments))
     config = to_config(namespace)
     description = [Path(namespace.data)] if namespace.data.endswith(".toml") else []
@@ -113,15 +115,55 @@ def _check_toml(path: Path) -> None:
     if not path.is_file():
         raise ValueError(f"There is no configuration file {str(path)!r}.")
     try:
-        parse_toml(path.read_text(encoding="utf-8"))
+        table = parse_toml(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
+    _check_table(table)
+
+
+def _check_table(table: Mapping[str, Any]) -> None:
+    """Raise ValueError for what jsonargparse would take for something else, or explain badly."""
+    for key, value in table.items():
+        if key not in KEYS:
+            raise ValueError(_unknown_heading(key, value) or _unknown_key(key))
+        kind = _kind(key)
+        if isinstance(value, str) and kind not in (str, str | None):
+            raise ValueError(
+                f"{key} must be {_allowed(key)}, got the text {value!r}. Write it without quotes: "
+                f"{key} = {value}"
+            )
+        if isinstance(value, Mapping) and key not in OPTIONS:
+            raise ValueError(f"{key} must be {_allowed(key)}, got a table.{_options_of(key)}")
+    model, options = table.get("model", "unet"), table.get("model_options")
+    if model in MODELS and isinstance(options, Mapping):
+        for option in options:
+            if option in KEYS:
+                raise ValueError(
+                    f"The model {model!r} has no option {option!r}.{not_an_option(option)}"
+                )
+
+
+def _unknown_heading(key: str, value: Any) -> str:
+    """Return what is wrong with a heading that holds keys of the run; "" if it is none."""
+    if not isinstance(value, Mapping) or near_match(key, KEYS):
+        return ""
+    return (
+        f"There is no heading [{key}]. Keys of the run stand above the first heading. Headings: "
+        f"{', '.join(OPTIONS)}."
+    )
+
+
+def _options_of(key: str) -> str:
+    """Return where the options of a key are, for messages."""
+    if f"{key}_options" not in OPTIONS:
+        return ""
+    return f" Its options are in [{key}_options], or on the command line --{key}_options.NAME."
 
 
 def _reworded(message: str) -> str:
     option = re.search(r"Option '([^']+)' is not accepted|unrecognized arguments: --(\S+)", message)
     if option is not None:
-        return _unknown_key(re.split(r"[.=]", option[1] or option[2])[0])
+        return _unknown_key((option[1] or option[2]).partition("=")[0])
     key = re.search(r'Parser key "(\w+)"', message)
     given = re.search(r"(?:Given|Got) value: (.*)", message)
     if key is None or given is None or key[1] not in KEYS:
@@ -129,12 +171,25 @@ def _reworded(message: str) -> str:
     return f"{key[1]} must be {_allowed(key[1])}, got {given[1]}."
 
 
-def _allowed(key: str) -> str:
+def _kind(key: str) -> Any:
     (kind,) = (field.type for field in fields(RunConfig) if field.name == key)
+    return kind
+
+
+def _allowed(key: str) -> str:
+    kind = _kind(key)
     return next(words for type_, words in TYPE_WORDS.items() if kind in (type_, type_ | None))
 
 
 def _unknown_key(key: str) -> str:
+    first, dot, rest = key.partition(".")
+    if dot and first in OPTIONS:
+        return f"Unknown key {key!r}. Write {rest} under the heading [{first}]."
+    if first in KEYS and first not in OPTIONS:
+        return (
+            f"Unknown key {key!r}: {first} must be {_allowed(first)}, and has no keys of its own."
+            f"{_options_of(first)}"
+        )
     advice = near_match(key, KEYS) or f" Known: {', '.join(KEYS)}."
     return f"Unknown key {key!r}.{advice}"
 

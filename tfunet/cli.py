@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from tfunet import __version__, exit_codes
-from tfunet.commands import data, export, models, predict, report, swap, sweep, train
+from tfunet.commands import data, export, init, models, predict, report, swap, sweep, train
 from tfunet.commands.parsers import add_command, keys_apart
 from tfunet.config import trust
 from tfunet.process.terminal import lines_of
@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tfunet {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
+    init.add(commands)
     train.add(commands)
     predict.add(commands)
     sweep.add(commands)

@@ -213,7 +213,7 @@ class RunFolder:
 
     def read_data(self) -> dict[str, Any] | None:
         """Return data.json; None if it is missing. Raises RecordError."""
-        return self._read_json("data.json", {**DATA, **TARGETS})
+        return self._read_json("data.json", {**DATA, **TARGETS, "label_names": list[str] | None})
 
     def steps_table(self, *, last: int = 0) -> Table:
         """Open steps.csv, keeping the rows up to step `last` of an earlier attempt."""
@@ -250,9 +250,14 @@ class RunFolder:
         """Open epochs.csv, keeping the rows up to epoch `last` of an earlier attempt."""
         return Table(self.path / "epochs.csv", epoch_columns(regions, targets), last=last)
 
-    def write_cases(self, rows: Iterable[Mapping[str, object]], table: str = "cases") -> None:
-        """Replace a table of CASE_TABLES with the rows of one evaluation."""
-        columns = CASE_TABLES[table]
+    def write_cases(
+        self,
+        rows: Iterable[Mapping[str, object]],
+        table: str = "cases",
+        metrics: Sequence[str] = (),
+    ) -> None:
+        """Replace a table of CASE_TABLES, with columns for metrics, by the rows of an evaluation."""
+        columns = (*CASE_TABLES[table], *metrics)
         lines = [csv_line([row[column] for column in columns]) for row in rows]
         write_atomic(self.path / f"{table}.csv", csv_line(columns) + "".join(lines))
 

@@ -1,7 +1,14 @@
+import ast
+import sys
+import tomllib
+
 import pytest
+from paths import ROOT
 
 from tfunet import arguments
 from tfunet.config.run import RunConfig
+from tfunet.data.source import open_source
+from tfunet.performance.devices import known_device
 
 
 def test_toml_file_and_overrides_give_one_configuration(tmp_path):
@@ -35,6 +42,85 @@ def test_toml_file_and_overrides_give_one_configuration(tmp_path):
 def test_bad_command_line_is_a_value_error(arguments_, message):
     with pytest.raises(ValueError, match=message):
         arguments.parse(arguments_)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('steps = "2"', "steps must be a whole number, got the text '2'.*quotes: steps = 2"),
+        ('learning_rate = "0.1"', "learning_rate must be a number, got the text '0.1'"),
+        ('xla = "true"', "xla must be true or false, got the text 'true'"),
+        ('patch = "[32, 32]"', r"patch must be whole numbers, \[1, 2\], got the text"),
+        ('global_batch = "4"', "global_batch must be a whole number, got the text"),
+        ('[data]\nroot = "x"', r"data must be a text, got a table. Its options are in \[data_opt"),
+        ("[steps]\nx = 1", "steps must be a whole number, got a table.$"),
+        (
+            '"data.root" = "x"',
+            "Unknown key 'data.root': data must be a text, and has no keys of it",
+        ),
+        (
+            "[training]\nsteps = 3",
+            r"no heading \[training\]. Keys of the run stand above the first",
+        ),
+        ("[model_option]\nfilters = 3", "Did you mean 'model_options'"),
+        ("[model_options]\nfilters = 3\nsteps = 3", "no option 'steps'. steps is a key of the run"),
+    ],
+)
+def test_what_a_file_says_wrongly_is_explained(text, message, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        arguments.parse(["--config", str(file)])
+    with pytest.raises(ValueError, match=message):
+        arguments.from_dict(tomllib.loads(text))
+
+
+@pytest.mark.parametrize("key", ["steps", "data", "metrics", "patch", "model"])
+def test_a_key_without_keys_of_its_own_is_never_recommended_for_itself(key):
+    for words in ([f"--{key}.x", "1"], [f"--{key}.x=1"]):
+        with pytest.raises(ValueError, match=rf"Unknown key '{key}\.x': {key} must be"):
+            arguments.parse(words)
+
+
+def test_a_key_of_the_run_among_options_is_explained():
+    with pytest.raises(ValueError, match="global_batch is a key of the run"):
+        open_source("cells", {"num_cases": 4, "global_batch": 4})
+    # It is an option of this data set.
+    assert arguments.from_dict({"data_options": {"seed": 3}}).data_options == {"seed": 3}
+
+
+def test_options_under_quoted_keys_are_explained(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('"model_options.filters" = 8\n')
+    with pytest.raises(ValueError, match=r"Write filters under the heading \[model_options\]"):
+        arguments.parse(["--config", str(file)])
+
+
+def test_an_older_python_is_told_which_one_is_needed(monkeypatch, capsys):
+    text = (ROOT / "tfunet" / "__init__.py").read_text()
+    ast.parse(text, feature_version=(3, 8))
+    monkeypatch.setattr(sys, "version_info", (3, 10, 14))
+    with pytest.raises(SystemExit) as ended:
+        exec(compile(text, "tfunet", "exec"), {"__name__": "tfunet"})
+    assert ended.value.code == 2
+    assert "needs Python 3.11 or 3.12, and this is Python 3.10." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "known"), [("h100", "h100-pcie5"), ("GH200", "gh200")])
+def test_a_device_has_a_short_name(given, known):
+    assert known_device(given) == known
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("v100", "several links. Say which: v100-pcie3, v100-nvlink2"),
+        ("h10", "Did you mean 'h100-pcie5'|Did you mean 'gh200'|Known: v100"),
+    ],
+)
+def test_an_unclear_device_is_explained(given, message):
+    with pytest.raises(ValueError, match=message):
+        known_device(given)
 
 
 def test_unknown_key_in_a_file_comes_with_its_near_match(tmp_path):

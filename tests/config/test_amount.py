@@ -27,6 +27,15 @@ def test_budget_is_read(text, expected):
     assert amount.parse(text) == expected
 
 
+@pytest.mark.parametrize("text", ["200", "64", "1048575"])
+def test_a_small_number_without_a_unit_is_refused(text):
+    with pytest.raises(ValueError, match=rf"no unit, and would be {text} bytes. Write '{text}MiB'"):
+        amount.parse(text)
+    assert amount.parse(f"{text}B") == amount.parse(int(text)) == int(text)
+    with pytest.raises(ValueError, match="swap_host must be an amount such as"):
+        amount.in_bytes("swap_host", text)
+
+
 @pytest.mark.parametrize("text", ["", "much", "12 parsecs", "1.5", 1.5, "0.0", -1, "-1GiB", "GiB"])
 def test_what_is_no_amount_of_memory_is_refused(text):
     with pytest.raises(ValueError, match=r"swap budget .* Units: B, KiB, MiB, GiB, TiB, KB"):

@@ -27,7 +27,7 @@ BASE = {
     "optimizer": "sgd",
     "optimizer_options": {"momentum": 0.9, "global_clipnorm": 1.0},
     "learning_rate": 0.05,
-    "metrics": ["sparse_categorical_accuracy"],
+    "metrics": ["sparse_categorical_accuracy", "hd95", "nsd@1px", "lesion_f1"],
     "checkpoint_steps": 2,
     "deterministic": True,
     "cores_per_replica": 1,

@@ -1,6 +1,7 @@
 """What may be a mistake: training says what `tfunet data check` says, from the cache too."""
 
 import json
+import string
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,8 @@ from PIL import Image
 
 from tfunet.data.cache import build_cache
 from tfunet.data.cache_eviction import INDEX
-from tfunet.data.check import check
+from tfunet.data.check import check, report_text
+from tfunet.data.defects import Defect, lines_by_cause
 from tfunet.data.doubts import lines_of_doubt
 from tfunet.data.source import open_source
 from tfunet.data.split import Split
@@ -97,7 +99,8 @@ def test_training_says_what_data_check_says(folder, tmp_path_factory, spoil, opt
     cache = tmp_path_factory.mktemp("cache")
     decoded = build_cache(source, cache, patch=(32, 32))
     # A channel is known to be constant, but its value is the normalised one.
-    expected = [line.replace(" is 7", " has the same value") for line in checked]
+    problems = [*report.defects, *report.warnings]
+    expected = [line.replace(" is 7", " has the same value") for line in lines_by_cause(problems)]
     assert lines_of_doubt(source, decoded, SPLIT) == expected
     again = opened(folder, **options)
     assert lines_of_doubt(again, build_cache(again, cache, patch=(32, 32)), SPLIT) == expected
@@ -116,12 +119,39 @@ def test_unlike_pixel_sizes_are_said(folder, tmp_path_factory):
 
 
 def test_many_doubts_are_counted_and_not_all_shown(tmp_path):
+    # Each has words of its own.
+    doubtful = [
+        Defect(file=f"{name}.png", what=f"is {name * 3}") for name in string.ascii_lowercase
+    ]
+    Image.new("L", (8, 8), 3).save(tmp_path / "x.png")
+    Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(tmp_path / "x_m.png")
+    source = opened(tmp_path)
+    decoded = build_cache(source, tmp_path / "cache", patch=(8, 8))
+    (signs,) = decoded.signs
+    decoded = replace(decoded, signs=(replace(signs, notes=tuple(doubtful)),))
+    lines = lines_of_doubt(source, decoded, Split(train=(0,), validation=()))
+    assert len(lines) == 21
+    assert lines[-1].endswith("more: 'tfunet data check' lists all")
+
+
+def test_equal_doubts_are_one_line(tmp_path):
     for number in range(25):
         Image.new("L", (8, 8), number).save(tmp_path / f"{number}.png")
         Image.new("L", (8, 8), 0).save(tmp_path / f"{number}_m.png")
     source = opened(tmp_path)
+    report = check(source)
+    assert [str(defect) for defect in report.defects] == [
+        "set: no case has a pixel of the class 1 cell: nothing can be learnt or scored. Correct "
+        "its value, colour or threshold, or leave the class out."
+    ]
+    assert len(report.warnings) == 50
+    text = report_text(report)
+    assert "0.png: its mask is empty (24 more like it: 1.png, 10.png, " in text
+    # All of them are named.
+    assert all(text.count(f"{number}.png") >= 2 for number in range(25))
     decoded = build_cache(source, tmp_path / "cache", patch=(8, 8))
     split = Split(train=tuple(range(20)), validation=tuple(range(20, 25)))
     lines = lines_of_doubt(source, decoded, split)
-    assert len(lines) == 21
-    assert lines[-1].endswith("more: 'tfunet data check' lists all")
+    assert "0.png: its mask is empty (24 more like it: 1.png, 10.png, 11.png, ...)" in lines
+    assert sum("no case has a pixel" in line for line in lines) == 1
+    assert len(lines) < 6

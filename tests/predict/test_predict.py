@@ -143,7 +143,8 @@ def test_what_was_ended_goes_on_where_it_stopped(
         )
         np.testing.assert_array_equal(one, other)
     names = {path.name for path in (tmp_path / "ended").iterdir()}
-    assert names == {f"scene{suffix}", f"scene_probabilities{suffix}", "scene.json"}
+    pictures = {"scene_overlay.png"}
+    assert names == {f"scene{suffix}", f"scene_probabilities{suffix}", "scene.json", *pictures}
 
 
 def test_what_was_begun_with_other_options_is_begun_anew(local_run, folder, tmp_path, capsys):

@@ -1,10 +1,13 @@
 """docs/predict.md: its example runs, and its options are those of the command."""
 
+import csv
 import re
 import shlex
 import subprocess
 import sys
 
+import numpy as np
+import PIL.Image
 import pytest
 import tifffile
 from paths import ROOT
@@ -37,10 +40,25 @@ def test_the_example_does_what_the_page_says(tmp_path, monkeypatch):
         assert 2 * (labels & truth).sum() / (labels.sum() + truth.sum()) > 0.8
     assert tifffile.imread("exact/new_probabilities.tif").shape == (2, 300, 400)
     assert (tmp_path / "predicted/new.json").is_file()
+    with PIL.Image.open("predicted/new_overlay.png") as picture:
+        assert len(set(np.asarray(picture.convert("RGB")).reshape(-1, 3).tobytes())) > 100
+    assert {path.name for path in (tmp_path / "all").glob("*.tif")} == {
+        f"{name}_image.tif" for name in ("north", "south", "west")
+    }
+    # The two that the network was trained on are left out.
+    with (tmp_path / "scored/scores.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["case"] in ("north", "south", "west")
+    assert 0.5 < float(row["dice"]) <= 1
+    assert float(row["hd95"]) >= 0
+    assert 0 <= float(row["nsd@2px"]) <= 1
 
 
 def test_the_options_are_those_of_the_command(capsys):
-    with pytest.raises(SystemExit):
-        main(["predict", "--help"])
-    known = set(re.findall(r"--(\w+)", capsys.readouterr().out)) - {"help"}
-    assert known == set(re.findall(r"`(?:tfunet predict )?--(\w+)", PAGE)) | {"out"}
+    known = set()
+    for command in ("predict", "evaluate"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        known |= set(re.findall(r"--([\w-]+)", capsys.readouterr().out))
+    in_words = set(re.findall(r"`(?:tfunet predict )?--([\w-]+)", PAGE))
+    assert known - {"help", "overlay", "trust", "out"} == in_words - {"trust"}

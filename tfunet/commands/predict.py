@@ -1,8 +1,9 @@
-"""`tfunet predict`: predict whole images with a trained network."""
+"""`tfunet predict` and `tfunet evaluate`: whole images with a trained network."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from dataclasses import fields
@@ -19,38 +20,77 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     predict.add_argument("run", type=Path, help="folder of a finished run")
     predict.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="files; join those of one image by commas"
+        "images",
+        nargs="+",
+        metavar="IMAGE",
+        help="files, folders or quoted patterns ('test/*.png'); join those of one image by commas",
     )
     predict.add_argument(
         "--out", type=Path, required=True, help="folder to write to; the same command resumes there"
     )
-    predict.add_argument(
+    _add_options(predict)
+    add_trust(predict)
+    evaluate = add_command(
+        commands, "evaluate", _evaluate, "score a run's predictions against given masks"
+    )
+    evaluate.add_argument("run", type=Path, help="folder of a finished run")
+    evaluate.add_argument(
+        "data",
+        help="TOML file that describes a data set, or a folder that is laid out as the run's own",
+    )
+    evaluate.add_argument(
+        "--out", type=Path, required=True, help="folder for the predictions and scores.csv"
+    )
+    evaluate.add_argument(
+        "--metrics",
+        type=lambda text: text.split(","),
+        metavar="hd95,nsd@1mm",
+        help="metrics of whole cases; by default those of the run",
+    )
+    evaluate.add_argument(
+        "--training_cases",
+        action="store_true",
+        help="score the cases that the run was trained on, too",
+    )
+    evaluate.add_argument("--json", action="store_true", help="print JSON")
+    _add_options(evaluate)
+    add_trust(evaluate)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Add how to predict."""
+    parser.add_argument(
         "--tiles",
         default="gaussian",
         metavar="WAY",
         help="gaussian (the default): tiles overlap by half and are blended; halo: each tile has "
         "context around it, so the result is that of the whole image at once",
     )
-    predict.add_argument("--window", type=sizes, metavar="512,512", help="size of a tile")
-    predict.add_argument(
+    parser.add_argument("--window", type=sizes, metavar="512,512", help="size of a tile")
+    parser.add_argument(
         "--halo",
         type=int,
         metavar="N",
         help="width of the context in voxels; by default as far as the network reaches",
     )
-    predict.add_argument("--batch", type=int, default=1, help="number of tiles predicted at once")
-    predict.add_argument("--format", help="tiff, nifti or zarr; by default the image's format")
-    predict.add_argument(
+    parser.add_argument("--batch", type=int, default=1, help="number of tiles predicted at once")
+    parser.add_argument("--format", help="tiff, nifti or zarr; by default the image's format")
+    parser.add_argument(
         "--probabilities", action="store_true", help="write the probability of each class too"
     )
-    predict.add_argument(
+    parser.add_argument(
         "--pixel_size",
         type=numbers,
         metavar="0.1,0.1",
         help="pixel size of the images; needed if the run resampled its images and these files do "
         "not state their pixel size",
     )
-    add_trust(predict)
+    parser.add_argument(
+        "--overlay",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also draw the labels over the image, NAME_overlay.png",
+    )
 
 
 def _predict(options: argparse.Namespace) -> int:
@@ -63,4 +103,24 @@ def _predict(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("The same command goes on from here.", file=sys.stderr)
         raise
+    return exit_codes.OK
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
+    from tfunet.predict.evaluate import as_json, evaluate, summary
+    from tfunet.predict.run import Options
+
+    given = Options(**{field.name: getattr(options, field.name) for field in fields(Options)})
+    # With --json nothing else is on standard output.
+    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+        scored = evaluate(
+            options.run,
+            options.data,
+            options.out,
+            given,
+            metrics=options.metrics,
+            with_training_cases=options.training_cases,
+        )
+    print(as_json(scored) if options.json else summary(scored))
     return exit_codes.OK

@@ -44,14 +44,9 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     from tfunet.arguments import check_names
-    from tfunet.config.refs import near_match
-    from tfunet.performance.devices import DEVICES
+    from tfunet.performance.devices import DEVICES, known_device
 
-    if options.device not in DEVICES:
-        raise ValueError(
-            f"Unknown device {options.device!r}.{near_match(options.device, DEVICES)} Known: "
-            f"{', '.join(DEVICES)}."
-        )
+    device = DEVICES[known_device(options.device)]
     config = config_of(options)
     check_names(config)
     from tfunet.config.amount import parse as parse_bytes
@@ -61,7 +56,7 @@ def _plan(options: argparse.Namespace) -> int:
     memory_bytes = None if options.memory is None else parse_bytes(options.memory)
     if isinstance(memory_bytes, float):
         raise ValueError(f"--memory must be an amount such as 40GiB, got {options.memory!r}.")
-    predicted = forecast(config, DEVICES[options.device], memory_bytes=memory_bytes)
+    predicted = forecast(config, device, memory_bytes=memory_bytes)
     if options.save is not None:
         write_atomic(options.save, predicted.plan.to_json() + "\n")
     as_json = options.json

@@ -32,6 +32,7 @@ def _train(options: argparse.Namespace) -> int:
     from tfunet.arguments import check_names, parse, run_parser
     from tfunet.backend import num_processes
     from tfunet.bench.launch.launch_run import launch
+    from tfunet.data.early_checks import check_early
     from tfunet.record import RunFolder
     from tfunet.worker import own_place, take_part
 
@@ -44,6 +45,7 @@ def _train(options: argparse.Namespace) -> int:
         given = ["--config", *given]
     config = parse(given)
     check_names(config)
+    check_early(config)
     place = own_place()
     if place is not None and place.count > 1:
         _check_launcher(place, num_processes(config), options.out)

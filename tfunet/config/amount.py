@@ -29,6 +29,11 @@ def parse(budget: str | float) -> int | float | None:
     number = float(parts[1])
     if parts[2]:
         return int(number * UNITS[parts[2].upper()])
+    if isinstance(budget, str) and "." not in text and 0 < number < MIB:
+        raise ValueError(
+            f"swap budget {budget!r} has no unit, and would be {text} bytes. Write '{text}MiB', "
+            f"'{text}GiB', or '{text}B' for bytes. {UNIT_NAMES}"
+        )
     if isinstance(budget, int) or "." not in text:
         return int(number)
     if not 0 < number <= 1:

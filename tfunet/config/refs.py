@@ -19,6 +19,18 @@ def near_match(given: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def not_an_option(option: str) -> str:
+    """Return what to do with a key of the run that stands among options; "" for another word."""
+    from tfunet.config.keys import KEYS  # It needs this module.
+
+    if option not in KEYS:
+        return ""
+    return (
+        f" {option} is a key of the run. Put it above the first [heading]: in TOML, a key belongs "
+        "to the heading before it."
+    )
+
+
 def check_known(kind: str, given: str, known: Iterable[str]) -> None:
     """Raise ValueError, with the near match, for a word that is not among the known ones."""
     known = list(known)
@@ -158,7 +170,8 @@ def call(
             if option not in named or option in fixed:
                 allowed = [key for key in named if key not in fixed and key != "self"]
                 raise ValueError(
-                    f"The {kind} {name!r} has no option {option!r}.{near_match(option, allowed)} "
+                    f"The {kind} {name!r} has no option {option!r}."
+                    f"{not_an_option(option) or near_match(option, allowed)} "
                     f"Its options: {', '.join(allowed) or 'none'}."
                 )
     missing = [
@@ -178,7 +191,8 @@ def call(
         if keyword is None or keyword[1] not in options:
             raise
         raise ValueError(
-            f"The {kind} {name!r} has no option {keyword[1]!r}.{near_match(keyword[1], named)}"
+            f"The {kind} {name!r} has no option {keyword[1]!r}."
+            f"{not_an_option(keyword[1]) or near_match(keyword[1], named)}"
         ) from error
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfunet.config.augmentation import read_augmentation
+from tfunet.config.case_metrics import case_metrics
 from tfunet.config.refs import check_known
 
 BAD_SAMPLES = ("refuse", "skip")
@@ -271,7 +272,9 @@ class OptimizationKeys(Section):
             rate to the scaled one.
         decay_epochs: Epochs at which the learning rate is multiplied by `decay_factor`.
         decay_factor: Factor of the learning rate at each of `decay_epochs`.
-        metrics: Names of Keras metrics, computed on the training batches.
+        metrics: Metrics of whole validation cases (dice, iou, hd, hd95, assd, nsd@1mm,
+            lesion_precision, lesion_recall, lesion_f1, volume_difference), and names of Keras
+            metrics, which are computed on the training batches.
         callbacks: Keras callbacks. Each is a table with `name` ('package.module:Class' or a name
             in keras.callbacks) and keyword arguments for the callback.
         epochs: Number of passes over the training cases.
@@ -293,6 +296,7 @@ class OptimizationKeys(Section):
     steps: int | None = fixed(None)
 
     def _check(self) -> None:
+        case_metrics(self.metrics)
         self._at_least(1, "epochs", "steps")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.data.defects import BadFileError, Defect, DefectsError
+from tfunet.data.defects import BadFileError, Defect, DefectsError, lines_by_cause
 from tfunet.data.doubts import CaseLook, doubts, sizes_in_words
 from tfunet.data.source import DataSource, RawCase
 from tfunet.data.split import SIDES, Split
@@ -145,7 +145,7 @@ def report_text(report: Report) -> str:
     lines = [f"{report.name}: {number}", *_summary(report)]
     for title, problems in (("warning", report.warnings), ("defect", report.defects)):
         lines += ["", _count(len(problems), title) + (":" if problems else "")]
-        lines += [f"  {problem}" for problem in problems]
+        lines += [f"  {line}" for line in lines_by_cause(problems, most=None)]
     return "\n".join(lines)
 
 

@@ -1,10 +1,13 @@
 """What is wrong with the files of a data set. Imports no TensorFlow."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 SHOWN_DEFECTS = 20
+# Of the files with one cause, in a message that must stay short.
+SHOWN_FILES = 3
 ADVICE = (
     'Correct or remove these files, or train without their cases: on_bad_sample = "skip". '
     "'tfunet data check' reads every file and lists all defects."
@@ -44,6 +47,43 @@ class BadFileError(ValueError):
         return Defect(file=file.as_posix(), what=self.what, case_id=case_id)
 
 
+def by_cause(defects: Sequence[Defect]) -> list[list[Defect]]:
+    """Return defects in groups that differ only in names of files and in numbers."""
+    groups: dict[str, list[Defect]] = {}
+    for defect in defects:
+        groups.setdefault(_cause(defect), []).append(defect)
+    return list(groups.values())
+
+
+def lines_by_cause(defects: Sequence[Defect], *, most: int | None = SHOWN_FILES) -> list[str]:
+    """Return a line for each cause, in the order of their first files.
+
+    It names at most this many files beside the first; None names all.
+    """
+    return [_in_one_line(group, most) for group in by_cause(defects)]
+
+
+def _cause(defect: Defect) -> str:
+    """Return what is wrong, without what tells files apart: words with digits, and names."""
+    names = {defect.case_id, Path(defect.file).name, Path(defect.file).stem}
+    text = defect.what
+    # Short names may be words.
+    for name in sorted((name for name in names if len(name) > 2), key=len, reverse=True):
+        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", "#", text)
+    text = re.sub(r"\S*(?:[/\\]|\.[A-Za-z])\S*", "#", text)  # Paths, and names with a suffix.
+    return re.sub(r"\d[\d.]*", "#", text)
+
+
+def _in_one_line(group: Sequence[Defect], most: int | None) -> str:
+    first, *others = group
+    if not others:
+        return str(first)
+    files = [defect.file for defect in others[:most]]
+    if len(others) > len(files):
+        files.append("...")
+    return f"{first} ({len(others)} more like it: {', '.join(files)})"
+
+
 class DefectsError(ValueError):
     """A data set that cannot be used as it is.
 
@@ -55,9 +95,10 @@ class DefectsError(ValueError):
     def __init__(self, name: str, defects: Sequence[Defect], found: str = "") -> None:
         count = "1 defect" if len(defects) == 1 else f"{len(defects)} defects"
         lines = [f"The data set {name!r} has {count}{f' ({found})' if found else ''}:"]
-        lines += [f"  {defect}" for defect in defects[:SHOWN_DEFECTS]]
-        if len(defects) > SHOWN_DEFECTS:
-            lines.append(f"  ... and {len(defects) - SHOWN_DEFECTS} more.")
+        groups = by_cause(defects)
+        lines += [f"  {line}" for line in lines_by_cause(defects)[:SHOWN_DEFECTS]]
+        if len(groups) > SHOWN_DEFECTS:
+            lines.append(f"  ... and {sum(map(len, groups[SHOWN_DEFECTS:]))} more.")
         super().__init__("\n".join([*lines, ADVICE]))
         self.name = name
         self.defects = tuple(defects)

@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from tfunet.data.cached_cases import CachedCases
-from tfunet.data.defects import SHOWN_DEFECTS, Defect
+from tfunet.data.defects import SHOWN_DEFECTS, Defect, lines_by_cause
 from tfunet.data.source import DataSource
 from tfunet.data.split import SIDES, Split
 
@@ -42,7 +42,10 @@ class CaseLook:
 
 
 def doubts(source: DataSource, cases: Sequence[CaseLook]) -> tuple[list[Defect], list[Defect]]:
-    """Return the images that are on both sides of the split, and what else may be a mistake."""
+    """Return the defects of the cases together, and what else may be a mistake.
+
+    Defects are images on both sides of the split, and classes that no case has.
+    """
     leaks, warnings = _duplicates(cases)
     for case in cases:
         warnings += case.notes
@@ -51,10 +54,12 @@ def doubts(source: DataSource, cases: Sequence[CaseLook]) -> tuple[list[Defect],
         for channel, words in case.constant.items():
             what = f"every pixel of channel {channel} {words}"
             warnings.append(Defect(file=case.file, what=what, case_id=case.case_id))
+    absent = _absent(source, cases)
+    leaks += [Defect(file=source.name, what=what) for what in absent.values()]
     for side in sorted({case.side for case in cases}):
         present = np.any([case.has_label for case in cases if case.side == side], axis=0)
         for label, name in source.label_names().items():
-            if not present[label - 1]:
+            if not present[label - 1] and label not in absent:
                 where = f"no case of {side}" if side else "no case"
                 warnings.append(Defect(file=source.name, what=f"{where} has the class {name}"))
     spacings = np.array([case.spacing for case in cases if case.spacing is not None])
@@ -63,6 +68,19 @@ def doubts(source: DataSource, cases: Sequence[CaseLook]) -> tuple[list[Defect],
         what = f"pixel sizes from {ends}; target_pixel_size= resamples them to one"
         warnings.append(Defect(file=source.name, what=what))
     return leaks, warnings
+
+
+def _absent(source: DataSource, cases: Sequence[CaseLook]) -> dict[int, str]:
+    """Return what to do about each label that no case has anywhere."""
+    if not cases:
+        return {}
+    present = np.any([case.has_label for case in cases], axis=0)
+    return {
+        label: f"no case has a pixel of the class {name}: nothing can be learnt or scored. Correct "
+        "its value, colour or threshold, or leave the class out."
+        for label, name in source.label_names().items()
+        if not present[label - 1]
+    }
 
 
 def lines_of_doubt(source: DataSource, cached: CachedCases, split: Split) -> list[str]:
@@ -83,7 +101,7 @@ def lines_of_doubt(source: DataSource, cached: CachedCases, split: Split) -> lis
             )
             looks.append(look)
     leaks, warnings = doubts(source, looks)
-    lines = [str(doubt) for doubt in (*leaks, *warnings)]
+    lines = lines_by_cause([*leaks, *warnings])
     if len(lines) > SHOWN_DEFECTS:
         more = f"{len(lines) - SHOWN_DEFECTS} more: 'tfunet data check' lists all"
         lines = [*lines[:SHOWN_DEFECTS], more]

@@ -24,7 +24,12 @@ class Panel(NamedTuple):
 
 
 def draw(
-    panels: Sequence[Panel], *, title: str, labels: Mapping[int, str], in_pairs: bool
+    panels: Sequence[Panel],
+    *,
+    title: str,
+    labels: Mapping[int, str],
+    in_pairs: bool,
+    view: float | None = None,
 ) -> Figure:
     """Return a figure with all panels: the first channel in grey, labels in colours.
 
@@ -34,13 +39,14 @@ def draw(
     Args:
         panels: The first panel, or with `in_pairs` the first of every two, is the original.
         in_pairs: Keep each two panels beside each other.
+        view: Width of a view in inches; by default as many fit into a line as there may be.
     """
     num_views, most = (1, 7) if panels[0].mask.ndim == 2 else (3, 3)
     most -= most % 2 if in_pairs else 0
     num_rows = -(-len(panels) // most)
     per_row = -(-len(panels) // num_rows)
     per_row += per_row % 2 if in_pairs else 0
-    view = WIDTH / (most * num_views)
+    view = view or WIDTH / (most * num_views)
     size = (view * num_views * per_row, (view + 0.2) * num_rows + 0.6)
     figure = Figure(figsize=size, dpi=100, layout="constrained")
     figure.suptitle(title, fontsize=9)

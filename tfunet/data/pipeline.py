@@ -264,12 +264,15 @@ class EvaluationPipeline:
         core_start, core_stop: (replica_batch, rank) int32; the counted voxels of the window
         case: (replica_batch,) int32; position in `validation`
         valid: (replica_batch,) float32; 1, or 0 for a filler with an empty core
+        start: (replica_batch, rank) int32, with `tells_places`; the window's first voxel in its
+            case
     Every replica gets `num_steps` batches: different numbers of collective operations would hang.
 
     Args:
         cases: The decoded cases; their `patch` is the spatial shape of the windows.
         validation: The cases to evaluate, as indices of `cases`.
         halo: Voxels of context on each inner side of a core.
+        tells_places: Whether batches say where their windows lie.
         replica_batch: Windows per replica and step.
         num_replicas: Replicas over all processes.
         split: See `TrainingPipeline`. A part has a part of the window's core.
@@ -281,6 +284,7 @@ class EvaluationPipeline:
     num_replicas: int = 1
     split: tuple[int, ...] = ()
     halo: int = 0
+    tells_places: bool = False
 
     def __post_init__(self) -> None:
         _check_cases(self.cases, self.validation)
@@ -326,6 +330,7 @@ class EvaluationPipeline:
     def _window_reader(self, replicas: range) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
         read, targets_of = _patch_reader(self.cases, _whole(self.cases)), _target_reader(self.cases)
         validation = np.asarray(self.validation, np.int64)
+        origins = np.asarray(self.cases.origins, np.int64)
         rank = len(self.cases.patch)
 
         @tf.autograph.experimental.do_not_convert
@@ -341,7 +346,7 @@ class EvaluationPipeline:
             case = tf.gather(validation, row[0])
             image, mask = read(case, row[1 : 1 + rank])
             core = tf.cast(tf.where(valid, row[1 + rank :], 0), tf.int32)
-            return {
+            window = {
                 "image": image,
                 "mask": mask,
                 **targets_of(case),
@@ -350,6 +355,10 @@ class EvaluationPipeline:
                 "case": tf.cast(row[0], tf.int32),
                 "valid": tf.cast(valid, tf.float32),
             }
+            if self.tells_places:
+                start = row[1 : 1 + rank] - tf.gather(origins, tf.gather(validation, row[0]))
+                window["start"] = tf.cast(start, tf.int32)
+            return window
 
         return window_of
 

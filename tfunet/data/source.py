@@ -80,6 +80,8 @@ class DataSource:
             read them.
         files: The file of each case to name in messages; by default the case's name.
         spacings: Pixel size of each case as training sees it, where known.
+        unit: Unit of `spacings`, "nm", "µm", "mm" or "m"; empty where the files do not say it.
+        shapes: Spatial shape of each case as training sees it, where known.
         root: Folder to which files in messages are relative.
         defects: What was wrong at opening; these cases are not among `case_ids`.
         found: How many files there are, in words, for messages.
@@ -103,6 +105,8 @@ class DataSource:
     notes: Callable[[int], Sequence[Defect]] = lambda index: ()
     files: tuple[str, ...] = ()
     spacings: tuple[tuple[float, ...] | None, ...] = ()
+    unit: str = ""
+    shapes: tuple[tuple[int, ...], ...] = ()
     root: Path = Path()
     defects: tuple[Defect, ...] = ()
     found: str = ""

@@ -35,7 +35,9 @@ def ignore_in_loss(loss: keras.Loss, label: int) -> None:
     object.__setattr__(loss, "call", call)
 
 
-def background_where_ignored(mask: tf.Tensor, labels: tf.Tensor, label: int) -> Any:
+def background_where_ignored(
+    mask: tf.Tensor, labels: tf.Tensor, label: int
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return a mask and predicted labels with 0 where the mask has `label`: no score counts it."""
     ignored = mask == label
     return tf.where(ignored, tf.zeros_like(mask), mask), tf.where(ignored, 0, labels)

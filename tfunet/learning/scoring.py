@@ -58,9 +58,7 @@ class RegionScoring:
         return len(self.regions), 4
 
     def sums(self, output: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        mask, labels = batch["mask"], predicted_labels(output)
-        if self.ignored is not None:
-            mask, labels = background_where_ignored(mask, labels, self.ignored)
+        mask, labels = self._both(output, batch)
         return count(
             labels,
             mask,
@@ -69,6 +67,18 @@ class RegionScoring:
             batch["core_stop"],
             batch["valid"],
         )
+
+    def labels(self, output: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Return the predicted labels; 0 where no score counts a voxel."""
+        return self._both(output, batch)[1]
+
+    def _both(
+        self, output: tf.Tensor, batch: Mapping[str, tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        mask, labels = batch["mask"], predicted_labels(output)
+        if self.ignored is None:
+            return mask, labels
+        return background_where_ignored(mask, labels, self.ignored)
 
     def means(self, sums: np.ndarray) -> dict[str, float]:
         dice, iou = scores.dice(sums).mean(axis=0), scores.iou(sums).mean(axis=0)

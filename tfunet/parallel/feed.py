@@ -106,4 +106,6 @@ def _part(
         for name in ("core_start", "core_stop"):
             moved = batch[name] - tf.constant(offset, batch[name].dtype)
             part[name] = tf.clip_by_value(moved, 0, tf.constant(rows, moved.dtype))
+        if "start" in batch:
+            part["start"] = batch["start"] + tf.constant(offset, batch["start"].dtype)
     return part

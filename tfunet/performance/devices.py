@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tfunet.config.amount import GB, GIB
+from tfunet.config.refs import near_match
 from tfunet.graph.step import ALIASES, Op, Trace
 from tfunet.swap.plan.costs import Costs
 
@@ -80,3 +81,21 @@ DEVICES = {
         "NVIDIA GH200 data sheet; three quarters of the link's 450 GB/s",
     ),
 }
+
+
+def known_device(name: str) -> str:
+    """Return the name in DEVICES that is meant: "h100" is "h100-pcie5".
+
+    Raises ValueError, with the candidates, for one that is not known or not clear.
+    """
+    lower = name.lower()
+    if lower in DEVICES:
+        return lower
+    meant = [known for known in DEVICES if known.partition("-")[0] == lower]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise ValueError(f"The device {name!r} has several links. Say which: {', '.join(meant)}.")
+    raise ValueError(
+        f"Unknown device {name!r}.{near_match(lower, DEVICES)} Known: {', '.join(DEVICES)}."
+    )

@@ -20,6 +20,7 @@ class Job:
     format: str
     labels: Path
     probabilities: Path | None
+    overlay: Path | None
     facts: Path
 
     @property
@@ -34,7 +35,13 @@ class Job:
 
 
 def plan_jobs(
-    images: Sequence[str], out: Path, kind: str | None, *, probabilities: bool
+    images: Sequence[str],
+    out: Path,
+    kind: str | None,
+    *,
+    probabilities: bool,
+    overlay: bool = False,
+    names: Sequence[str] | None = None,
 ) -> list[Job]:
     """Return a job for each image.
 
@@ -43,13 +50,15 @@ def plan_jobs(
         out: Folder for the predictions.
         kind: A format; None for the one that suits the image.
         probabilities: Whether to write probabilities, too.
+        overlay: Whether to draw the labels over the image, too.
+        names: A name for each prediction; by default that of its image.
 
     Raises ValueError if two images have one name, or the library for a format is missing.
     """
     jobs = []
-    for image in images:
+    for number, image in enumerate(images):
         files = tuple(Path(part) for part in image.split(","))
-        name = stem(files[0])
+        name = stem(files[0]) if names is None else names[number]
         chosen = kind or default_format(files[0])
         check_format(chosen)
         suffix = SUFFIXES[chosen]
@@ -61,6 +70,7 @@ def plan_jobs(
                 format=chosen,
                 labels=out / f"{name}{suffix}",
                 probabilities=second,
+                overlay=out / f"{name}_overlay.png" if overlay else None,
                 facts=out / f"{name}.json",
             )
         )

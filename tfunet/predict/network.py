@@ -31,6 +31,7 @@ class Network:
         num_classes: Labels that it knows, with background.
         patch: Spatial shape that it was trained with.
         preparation: How its images were prepared; None if code of the data set did it.
+        names: Names of the labels from 1; empty in the record of an earlier version.
     """
 
     config: RunConfig
@@ -39,6 +40,12 @@ class Network:
     num_classes: int
     patch: tuple[int, ...]
     preparation: Mapping[str, Any] | None
+    names: tuple[str, ...] = ()
+
+    def label_names(self) -> dict[int, str]:
+        """Return a name for each label; its number where the run did not record one."""
+        known = self.names or tuple(map(str, range(1, self.num_classes)))
+        return dict(enumerate(known, start=1))
 
     def facts(self) -> "Facts":
         """Return what its graph says about its windows; ValueError if the model has no graph."""
@@ -142,4 +149,5 @@ def load_network(folder: RunFolder) -> Network:
         num_classes=data["num_classes"],
         patch=tuple(data["patch"]),
         preparation=data["preparation"],
+        names=tuple(data.get("label_names") or ()),
     )

@@ -25,8 +25,10 @@ from tfunet.files.typed import Finite, RecordError, read_json
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
 from tfunet.learning.counting import predicted_labels
 from tfunet.predict import output
+from tfunet.predict.inputs import find_images
 from tfunet.predict.jobs import Job, identity_of, is_finished, plan_jobs
 from tfunet.predict.network import Facts, Forward, Network, load_network
+from tfunet.predict.overlay_picture import drawing, write_overlay
 from tfunet.predict.prepare import Preparation, check_memory, preparation
 from tfunet.predict.raster import RawFile, raster_of
 from tfunet.process.terminal import lines_of
@@ -62,6 +64,7 @@ class Options:
         batch: Windows that the device takes at once.
         format: tiff, nifti or zarr. By default that of the image, or TIFF.
         probabilities: Write the probabilities of each class, too.
+        overlay: Draw the labels over the image, too, where matplotlib is installed.
         pixel_size: Pixel size of the images, if the run resampled them and they do not state it.
     """
 
@@ -71,6 +74,7 @@ class Options:
     batch: int = 1
     format: str | None = None
     probabilities: bool = False
+    overlay: bool = True
     pixel_size: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -92,21 +96,39 @@ class Options:
             )
 
 
-def predict(run: Path, images: Sequence[str], out: Path, options: Options) -> list[Path]:
+def predict(
+    run: Path,
+    images: Sequence[str],
+    out: Path,
+    options: Options,
+    *,
+    names: Sequence[str] | None = None,
+) -> list[Path]:
     """Predict images with a run's network; return the files with their labels.
 
     Args:
         run: Folder of a finished run.
-        images: The path of each image; the paths of an image in several files, joined by commas.
+        images: Paths, folders and patterns, as `tfunet.predict.inputs.find_images` reads them.
         out: Folder for the predictions. An unfinished prediction there is continued.
         options: How to predict.
+        names: A name for each prediction, where each image is a path; by default that of the image.
 
     Raises ValueError for a mistake in the run, the images or the options, if possible before the
     first prediction; WriteError if a file cannot be written.
     """
     network = load_network(RunFolder(run))
     prepare = preparation(network.preparation, options.pixel_size)
-    jobs = plan_jobs(images, out, options.format, probabilities=options.probabilities)
+    has_overlay = options.overlay and drawing() is not None
+    if options.overlay and not has_overlay:
+        print("No overlays are drawn: they need matplotlib, pip install 'tfunet[report]'.")
+    jobs = plan_jobs(
+        images if names is not None else find_images(images, prepare.num_files),
+        out,
+        options.format,
+        probabilities=options.probabilities,
+        overlay=has_overlay,
+        names=names,
+    )
     facts = network.facts() if options.tiles == "halo" else None
     window, halo = _window(network, options, facts)
     tilings = []
@@ -260,6 +282,8 @@ def _run_job(
                     probabilities.append(_probabilities(band))
                 labels.append(predicted_labels(band).numpy().astype(np.uint8))
         _finish(job, (labels, probabilities), num_classes)
+        if job.overlay is not None:
+            write_overlay(job.overlay, image, labels.rows, network.label_names(), title=job.name)
         content = {**identity, "seconds": round(time.perf_counter() - started, 3)}
         write_atomic(job.facts, json.dumps(content, indent=1) + "\n")
     remove_files(work.path, WORK_FILES)

@@ -2,13 +2,16 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import final
 
 from tqdm import tqdm
 
 from tfunet.files.printable import printable
 
+LINE_SECONDS = 60.0
 TERMINAL_VARIABLE = "TFUNET_TERMINAL"
 
 
@@ -17,15 +20,35 @@ def shows_progress() -> bool:
     return sys.stderr.isatty() or os.environ.get(TERMINAL_VARIABLE) == "1"
 
 
+@final
+class Minutes:
+    """Says when it is time for a line without a terminal: once a minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
+
+    def have_passed(self) -> bool:
+        """Whether a minute has passed since the beginning, or since this was last true."""
+        now = self._clock()
+        if now - self._last < LINE_SECONDS:
+            return False
+        self._last = now
+        return True
+
+
 @contextmanager
 def decoding_bar() -> Iterator[Callable[[int, int], None]]:
     """Yield a function of (cases done, cases in all) that draws the progress of decoding."""
     # Nothing is drawn for cases in the cache, or if another process decodes.
     bar = tqdm(desc="Decoding", unit="case", delay=1, leave=False, disable=not shows_progress())
+    minutes = Minutes()
 
     def show(done: int, total: int) -> None:
         bar.total = total
         bar.update(done - bar.n)
+        if bar.disable and minutes.have_passed():
+            print(f"Decoding: {done} of {total} cases", flush=True)
 
     with bar:
         yield show

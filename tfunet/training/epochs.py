@@ -86,6 +86,7 @@ class Trainer:
             scoring=data.scoring,
             supports=callbacks.supports,
             prepare=network.own_part,
+            whole_cases=data.whole_cases,
         )
         self._metrics = state.MetricState(attempt.backend, network.model)
         self._fingerprint = make_fingerprint(attempt.backend, network.weights)
@@ -108,6 +109,7 @@ class Trainer:
         seconds = time.time() - attempt.started
         progress.seconds["start"] = progress.seconds.get("start", 0.0) + seconds
         if self._goes_on():
+            self.logbook.announce()
             progress.traced_steps.append(progress.step + 1)
         self._energy = RunEnergy(
             attempt.backend,

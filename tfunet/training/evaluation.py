@@ -13,17 +13,19 @@ from tfunet.data.pipeline import EvaluationPipeline, truth_of
 from tfunet.learning.losses import per_sample
 from tfunet.learning.scoring import Scoring
 from tfunet.swap import LargeModelSupport
+from tfunet.training.whole_cases import CaseValues, WholeCases
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """The result of an evaluation, the same in every process: the mean loss over windows, and
-    the sums (cases, *scoring.shape) float64.
+    """The result of an evaluation, the same in every process: the mean loss over windows, the sums
+    (cases, *scoring.shape) float64, and metrics of whole cases.
     """
 
     loss: float
     sums: np.ndarray
     scoring: Scoring
+    metrics: CaseValues | None = None
 
     @property
     def voxels(self) -> np.ndarray:
@@ -32,13 +34,15 @@ class Scores:
 
     def logs(self) -> dict[str, float]:
         """Return what Keras callbacks see; means over cases."""
-        means = {"loss": self.loss, **self.scoring.means(self.sums)}
+        means = {} if self.metrics is None else self.metrics.means()
+        means |= {"loss": self.loss, **self.scoring.means(self.sums)}
         return {f"val_{name}": float(value) for name, value in means.items()}
 
     def case_rows(self, epoch: int, case_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield the rows of the scoring's table."""
-        for row in self.scoring.rows(self.sums, case_ids):
-            yield {"epoch": epoch, **row}
+        for number, row in enumerate(self.scoring.rows(self.sums, case_ids)):
+            measured = {} if self.metrics is None else self.metrics.cells(number)
+            yield {"epoch": epoch, **row, **measured}
 
 
 @final
@@ -56,23 +60,29 @@ class Evaluation:
         scoring: Scoring,
         supports: Sequence[LargeModelSupport] = (),
         prepare: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]] = lambda batch: batch,
+        whole_cases: WholeCases | None = None,
     ) -> None:
         self._backend = backend
         self._pipeline = pipeline
         self._num_cases = num_cases
         self._scoring = scoring
+        self._whole_cases = whole_cases
 
         def replica_step(fed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             batch = prepare(fed)
             output = model(batch["image"], training=False)
-            sums = scoring.sums(output, batch)
             losses = per_sample(loss, truth_of(batch), output)
-            return {
-                "sums": sums,
+            results = {
+                "sums": scoring.sums(output, batch),
                 "case": batch["case"],
                 "loss": tf.reduce_sum(losses * batch["valid"]),
                 "windows": tf.reduce_sum(batch["valid"]),
             }
+            if whole_cases is not None:
+                places = {name: batch[name] for name in ("start", "core_start", "core_stop")}
+                labels = tf.cast(whole_cases.labels(output, batch), tf.uint8)
+                results |= {"labels": _filled(labels, fed["mask"]), **places}
+            return results
 
         planned: Callable[..., Any] = replica_step
         for support in supports:
@@ -85,6 +95,8 @@ class Evaluation:
         """Evaluate; called by all processes together. `begin` is told of every batch."""
         sums = np.zeros((self._num_cases, *self._scoring.shape))
         loss = windows = 0.0
+        if self._whole_cases is not None:
+            self._whole_cases.begin()
         for batch in self._backend.feed(self._pipeline):
             begin("evaluation")
             output = {key: value.numpy() for key, value in self._step(batch).items()}
@@ -92,9 +104,18 @@ class Evaluation:
             np.add.at(sums, output["case"].reshape(-1), rows)
             loss += float(output["loss"].sum())
             windows += float(output["windows"].sum())
+            if self._whole_cases is not None:
+                self._whole_cases.add(output)
         total = self._backend.sum(np.concatenate([sums.ravel(), [loss, windows]]))
         return Scores(
             loss=float(total[-2] / total[-1]),
             sums=total[:-2].reshape(sums.shape),
             scoring=self._scoring,
+            metrics=None if self._whole_cases is None else self._whole_cases.measure(begin),
         )
+
+
+def _filled(labels: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Return labels with zeros at their ends up to the shape of a mask, which all devices share."""
+    missing = [whole - own for whole, own in zip(mask.shape[1:], labels.shape[1:], strict=True)]
+    return tf.pad(labels, [[0, 0], *([0, more] for more in missing)]) if any(missing) else labels

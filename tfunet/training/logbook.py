@@ -1,17 +1,20 @@
 """What the chief writes and shows while it trains."""
 
+import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import final
 
 from tqdm import tqdm
 
 from tfunet.data.source import DataSource
-from tfunet.process.terminal import shows_progress
+from tfunet.process.terminal import Minutes, shows_progress
 from tfunet.training.evaluation import Scores
 from tfunet.training.progress import Progress, Resumed
 from tfunet.training.setup import Attempt, Network, RunData
 
+# Steps whose median says how long those take that are left.
+RECENT = 50
 SHOWN = ("loss", "val_loss", "val_dice", "val_iou", "val_mae")
 
 
@@ -47,11 +50,37 @@ class Logbook:
             disable=not (attempt.topology.is_chief and shows_progress()),
         )
         self._saving_in_rows = progress.seconds.get("saving", 0.0)
+        self._minutes = Minutes()
+
+    def announce(self) -> None:
+        """Say what comes first: nothing else is heard of it until it is done."""
+        task, config = self._data.task, self._attempt.config
+        shape = " x ".join(map(str, (*task.patch, task.source.channels)))
+        self._attempt.say(
+            f"Compiling the training step: {config.replica_samples} samples of {shape} on each of "
+            f"{config.num_replicas} replicas. The first step takes longer than the others."
+        )
 
     def show_step(self, loss: float) -> None:
-        """Move the progress bar by a step."""
+        """Move the progress bar by a step; without a terminal say a line a minute."""
         self._bar.update()
         self._bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+        if self._bar.disable and self._minutes.have_passed():
+            self._attempt.say(self._minute_line(loss))
+
+    def _minute_line(self, loss: float) -> str:
+        step, last = self._progress.step, self._data.last_step
+        line = f"step {step} of {last}: loss {loss:.4f}"
+        taken = self._progress.step_seconds[-RECENT:]
+        recent = [
+            seconds
+            for number, seconds in enumerate(taken, step - len(taken) + 1)
+            if number not in self._progress.traced_steps
+        ]
+        if not recent:
+            return line
+        seconds = statistics.median(recent)
+        return f"{line}, {seconds:.3g} s a step, {_duration(seconds * (last - step))} of steps left"
 
     def write_steps(self, losses: Iterable[float]) -> None:
         """Write a row for each of the last steps."""
@@ -88,9 +117,10 @@ class Logbook:
         self._saving_in_rows = saving_seconds
         if scores is not None:
             rows = scores.case_rows(epoch, self._data.validation_ids)
-            self._attempt.folder.write_cases(rows, scores.scoring.table)
+            names = () if scores.metrics is None else scores.metrics.names
+            self._attempt.folder.write_cases(rows, scores.scoring.table, names)
         self._bar.clear()
-        shown = [f"{name} {progress.logs[name]:.4f}" for name in SHOWN if name in progress.logs]
+        shown = _shown(progress.logs, self._data.task.source.regions)
         numbers = f"{', '.join(shown)}, {training_seconds:.1f} s"
         self._attempt.say(f"epoch {epoch}: step {progress.step}, {numbers}")
 
@@ -103,6 +133,22 @@ class Logbook:
         for table in (self._steps, self._epochs):
             if table is not None:
                 table.close()
+
+
+def _shown(logs: Mapping[str, float], regions: Iterable[str]) -> list[str]:
+    """Return the numbers of an epoch: losses, scores, the Dice of each region if there are more."""
+    shown = [f"{name} {logs[name]:.4f}" for name in SHOWN if name in logs]
+    dice = [
+        f"{region} {logs[f'val_dice_{region}']:.4f}" for region in regions if "val_dice" in logs
+    ]
+    return [*shown, f"Dice of {', '.join(dice)}"] if len(dice) > 1 else shown
+
+
+def _duration(seconds: float) -> str:
+    """Return "45 s", "12 min" or "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def epoch_row(

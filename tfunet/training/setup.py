@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.config.augmentation import Augmentation
+from tfunet.config.case_metrics import case_metrics, keras_metrics
 from tfunet.config.run import RunConfig
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.doubts import lines_of_doubt
@@ -28,6 +29,7 @@ from tfunet.data.task import Task, open_task
 from tfunet.files.printable import printable
 from tfunet.learning import losses, optimizers
 from tfunet.learning.averaging import Averaging, Switch
+from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.scoring import RegionScoring, Scoring, TargetScoring
 from tfunet.machine.cpu_memory import check_cap
@@ -45,6 +47,7 @@ from tfunet.timing.spans import Spans
 from tfunet.timing.stamps import Note
 from tfunet.training import checkpoint, preflight, saving
 from tfunet.training.train_step import look_at_step
+from tfunet.training.whole_cases import WholeCases
 
 
 @final
@@ -151,6 +154,7 @@ class RunData:
     steps_per_epoch: int
     last_step: int
     evaluation: EvaluationPipeline
+    whole_cases: WholeCases | None
 
     @property
     def num_samples(self) -> int:
@@ -172,9 +176,7 @@ class RunData:
         """How validation cases are scored."""
         source = self.task.source
         if not source.targets:
-            return RegionScoring(
-                num_classes=source.num_classes, regions=source.regions, ignored=source.ignored
-            )
+            return _region_scoring(source)
         chosen = self.split.validation
         return TargetScoring(
             targets={
@@ -225,8 +227,10 @@ def open_data(attempt: Attempt) -> RunData:
                 "patch": task.patch,
                 "preparation": source.preparation,
                 **({"targets": list(source.targets)} if source.targets else {}),
+                "label_names": list(source.label_names().values()),
             }
         )
+    whole_cases = _whole_cases(attempt, source, cases, split)
     num_samples = len(split.train) * config.patches_per_case
     num_steps = steps_per_epoch(num_samples, config.global_samples)
     return RunData(
@@ -244,7 +248,52 @@ def open_data(attempt: Attempt) -> RunData:
             replica_batch=config.replica_samples // config.accumulation,
             num_replicas=config.num_replicas,
             split=config.split,
+            tells_places=bool(whole_cases),
         ),
+        whole_cases=whole_cases,
+    )
+
+
+def _whole_cases(
+    attempt: Attempt, source: DataSource, cases: CachedCases, split: Split
+) -> WholeCases | None:
+    """Return what measures whole validation cases; None if the configuration asks for nothing.
+
+    Raises ValueError for a tolerance in a length where pixel sizes are not known.
+    """
+    metrics = case_metrics(attempt.config.metrics)
+    if not metrics:
+        return None
+    if source.targets:
+        raise ValueError(
+            f"metrics names {metrics[0].name!r}, which measures masks, and the data set "
+            f"{source.name!r} has numbers to predict. Leave it out."
+        )
+    check_library(metrics)
+    spacings = [source.spacings[case] if source.spacings else None for case in split.validation]
+    has_spacing = None not in spacings
+    if not has_spacing and any(spacings):
+        raise ValueError(
+            "Some validation cases state their pixel size and others do not, so distances cannot "
+            "be compared. Give pixel_size= and target_pixel_size= in data_options."
+        )
+    metrics = tolerances(metrics, source.unit, has_spacing=has_spacing)
+    if not has_spacing:
+        attempt.say("Distances and volumes of metrics are in pixels: no pixel size is known.")
+    return WholeCases(
+        backend=attempt.backend,
+        topology=attempt.topology,
+        metrics=metrics,
+        cases=cases,
+        validation=split.validation,
+        spacings=spacings,
+        scoring=_region_scoring(source),
+    )
+
+
+def _region_scoring(source: DataSource) -> RegionScoring:
+    return RegionScoring(
+        num_classes=source.num_classes, regions=source.regions, ignored=source.ignored
     )
 
 
@@ -324,7 +373,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
             loss,
             num_replicas=config.num_replicas,
             steps_per_epoch=data.steps_per_epoch,
-            metrics=config.metrics,
+            metrics=keras_metrics(config.metrics),
         )
     split = _split_network(attempt, data, model, loss)
     ignored = data.task.source.ignored

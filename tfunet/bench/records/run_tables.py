@@ -31,7 +31,7 @@ def read_cases(folder: Path) -> dict[str, list[Any]]:
 def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
     """Return steps, seconds of training and mean Dice of every epoch; NaN without evaluation."""
     dice = [f"dice_{region}" for region in regions]
-    table = read_table(folder / "epochs.csv", EPOCHS | dict.fromkeys(dice, _number))
+    table = read_table(folder / "epochs.csv", EPOCHS | dict.fromkeys(dice, number_or_nan))
     scores = zip(*(table[name] for name in dice), strict=True) if dice else ()
     return {
         "steps": table["steps"] if dice else [],
@@ -65,6 +65,7 @@ def table_faults(folder: Path) -> list[str]:
     return faults
 
 
-def _number(text: str) -> float:
+def number_or_nan(text: str) -> float:
+    """Return a number of a CSV file; NaN for an empty field."""
     value = number_or_none(text)
     return math.nan if value is None else value

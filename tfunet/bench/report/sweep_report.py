@@ -32,6 +32,7 @@ from tfunet.bench.report.tables import (
     cost_rows,
     family_heading,
     lost_rows,
+    metric_rows,
     skipped_rows,
     summary_rows,
     trial_facts,
@@ -113,6 +114,8 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     for family, target in _read_targets(summary, target_dice):
         blocks.append("\n".join([family_heading(family), *plain_text(summary_rows(family))]))
         blocks.append("\n".join(plain_text(cost_rows(family, target))))
+        if measured := metric_rows(family):
+            blocks.append("\n".join(plain_text(measured)))
         if parts := lost_rows(family):
             blocks.append("\n".join(plain_text(parts)))
     if swapping := _swapping(summary):
@@ -213,6 +216,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
                 "rows": summary_rows(family),
                 "costs": cost_rows(family, target),
                 "lost": lost_rows(family),
+                "metrics": metric_rows(family),
                 "has_energy": any(cell.energy_joules for cell in family.cells),
             }
             for family, target in targets

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tfunet.bench.analysis.confidence_intervals import Spread
+from tfunet.bench.analysis.case_metric_means import CaseMean, case_means, metric_names
+from tfunet.bench.analysis.confidence_intervals import Spread, spread
 from tfunet.bench.analysis.dice_target import DiceTarget, Reached
 from tfunet.bench.analysis.lost_efficiency import mean_lost
 from tfunet.bench.analysis.scaling_laws import serial_share
@@ -40,6 +41,40 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
             row["device memory (GiB)"] = _gibibytes(cell.device_bytes)
         rows.append(row)
     return rows
+
+
+def metric_rows(family: Family) -> list[dict[str, str]]:
+    """Return a row for each cell and region: metrics of whole cases, if the runs have some."""
+    names = list(
+        dict.fromkeys(
+            name
+            for cell in family.cells
+            for trial in cell.done
+            for name in metric_names(trial.config)
+        )
+    )
+    rows = []
+    for cell in family.cells if names else ():
+        runs = [case_means(trial.folder, metric_names(trial.config)) for trial in cell.done]
+        for region in cell.regions:
+            found = {
+                name: [run[name, region] for run in runs if (name, region) in run] for name in names
+            }
+            row = {name: _metric_text(means) for name, means in found.items()}
+            rows.append({**_names(cell), "region": region, **row})
+    return rows
+
+
+def _metric_text(means: list[CaseMean]) -> str:
+    """Return the median of runs, and in how many of their cases a metric is defined."""
+    defined = [mean.value for mean in means if mean.num_defined]
+    if not defined:
+        return texts.NONE
+    text = texts.spread_text(spread(defined), 3)
+    known, cases = (
+        sum(getattr(mean, name) for mean in means) for name in ("num_defined", "num_cases")
+    )
+    return text if known == cases else f"{text} in {known} of {cases} cases"
 
 
 def cost_rows(family: Family, target: DiceTarget) -> list[dict[str, str]]:

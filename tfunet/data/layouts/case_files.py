@@ -56,19 +56,20 @@ class PatternFiles:
 
 
 def match_files(
-    root: Path, images: Sequence[str], masks: Sequence[str]
+    root: Path, images: Sequence[str], masks: Sequence[str], exclude: Sequence[str] = ()
 ) -> tuple[list[Case], list[Defect], str]:
     """Return the complete cases, the defects, and the numbers of files in words.
 
     The first image pattern names the cases. Equal placeholders have equal values in every pattern.
-    A file that matches a mask pattern is never taken for an image.
+    A file that matches a mask pattern, or one of `exclude`, is never taken for an image.
     """
     _check_patterns(images, masks)
     mask_files = [PatternFiles(root, pattern) for pattern in masks]
     image_files = [PatternFiles(root, pattern) for pattern in images]
     all_masks = {file for pattern in mask_files for file in pattern.files}
+    no_images = all_masks.union(*(find(root, pattern) for pattern in exclude))
     leading = {
-        file: values for file, values in image_files[0].files.items() if file not in all_masks
+        file: values for file, values in image_files[0].files.items() if file not in no_images
     }
     if not leading:
         raise ValueError(

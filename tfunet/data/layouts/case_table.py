@@ -40,7 +40,7 @@ class CaseTable:
             for column, wanted in options.get("keep", {}).items()
         }
         key = options["key"]
-        self._columns, self._rows = _read_table(root / self.file)
+        self._columns, self._rows = read_table(root / self.file)
         for column in [key, *([self._group] if self._group else []), *self._keep]:
             self._check_column(column)
         self._ids = {row[key] for row in self._rows}
@@ -110,7 +110,7 @@ class CaseTable:
             raise ValueError(f"{self.file} has several columns {column!r}. Rename all but one.")
 
 
-def _read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Return the columns and rows of a table as a spreadsheet, pandas or an editor writes it.
 
     Fields are separated by commas, semicolons, tabs or bars. Spaces around a field and rows of

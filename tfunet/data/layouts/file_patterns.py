@@ -33,7 +33,7 @@ def find(root: Path, pattern: str) -> dict[str, dict[str, str]]:
     outside, inside = split_container(pattern)
     is_folder = pattern.endswith("/") or ".zarr" in outside.name.lower()
     within = f":{inside}" if inside else ""
-    exact = re.compile(_regex(outside.as_posix()))
+    exact = compiled(outside.as_posix())
     files = {}
     for path in root.glob(_glob(outside.as_posix())):
         relative = path.relative_to(root).as_posix()
@@ -41,6 +41,11 @@ def find(root: Path, pattern: str) -> dict[str, dict[str, str]]:
         if match and not path.name.startswith(".") and path.is_dir() == is_folder:
             files[relative + within] = match.groupdict()
     return dict(sorted(files.items()))
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Return the expression of a pattern, with a group for each placeholder."""
+    return re.compile(_regex(pattern))
 
 
 def _glob(pattern: str) -> str:

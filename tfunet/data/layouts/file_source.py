@@ -147,6 +147,8 @@ def open_files(
         spacings=tuple(
             case.spacings[1] if case.spacings else case.headers.image.spacing for case in cases
         ),
+        unit=_unit(cases) if sizes.from_headers else "",
+        shapes=tuple(case.shape for case in cases),
         root=root,
         defects=tuple(defects),
         found=listing.found,
@@ -334,6 +336,12 @@ class _Reader:
     def _note_all(self, index: int, file: str, checks: IntensityChecks) -> None:
         for what in checks.notes():
             self._note(index, self.root / file, what)
+
+
+def _unit(cases: Sequence[_FileCase]) -> str:
+    """Return the unit of the pixel sizes in the headers, if all say the same."""
+    units = {case.headers.image.unit for case in cases}
+    return units.pop() if len(units) == 1 else ""
 
 
 def _checked(image: LazyImage, checks: IntensityChecks) -> LazyImage:

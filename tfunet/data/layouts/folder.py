@@ -18,6 +18,7 @@ def open_folder(
     root: str,
     images: str | Sequence[str],
     masks: str | Mapping[str, str],
+    exclude: Sequence[str] = (),
     classes: Mapping[str, Any] | None = None,
     threshold: float | None = None,
     regions: Mapping[str, Sequence[str]] | None = None,
@@ -41,6 +42,7 @@ def open_folder(
             several, whose files become channels.
         masks: Pattern of the mask of each image, or class name to pattern where each class has
             a file (in an overlap the later class wins).
+        exclude: Patterns of files that match `images` and are none.
         classes: Class name to its value or values in a single mask file, or to its colour or
             colours, as '#ff0000'. 'background' is 0, or black, unless named here.
         threshold: With a file for each class: pixels above this value belong to the class.
@@ -75,7 +77,7 @@ def open_folder(
     patterns = [images] if isinstance(images, str) else list(images)
     rows = CaseTable(folder, table) if table is not None else None
     sizes = PixelSizes(folder, pixel_size, target_pixel_size, patterns, rows)
-    cases, defects, found = match_files(folder, patterns, labels.patterns)
+    cases, defects, found = match_files(folder, patterns, labels.patterns, exclude)
     if rows is not None:
         cases, table_defects = rows.select(cases)
         defects += table_defects

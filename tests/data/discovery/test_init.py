@@ -1,0 +1,301 @@
+"""`tfunet init`: layouts that users have, what is found in them, and what is asked for."""
+
+import itertools
+import json
+import tomllib
+
+import nibabel
+import numpy as np
+import pytest
+import tifffile
+from paths import ROOT
+from PIL import Image
+
+from tfunet.arguments import from_dict
+from tfunet.cli import main
+from tfunet.data.check import check
+from tfunet.data.discovery.pairs import find_pairs, list_files
+from tfunet.data.discovery.run_file import describe_folder
+from tfunet.data.source import open_source
+from tfunet.data.split import split_of
+
+RNG = np.random.default_rng(0)
+SHARED = ROOT.parent / "shared" / "data"
+
+
+def save(path, pixels, spacing=(1, 1, 1)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.name.endswith(".nii.gz"):
+        nibabel.save(nibabel.Nifti1Image(pixels, np.diag([*spacing, 1])), path)
+    elif path.suffix == ".tif":
+        tifffile.imwrite(path, pixels)
+    else:
+        Image.fromarray(pixels).save(path)
+
+
+def grey(*shape):
+    return RNG.integers(0, 256, shape or (32, 48)).astype(np.uint8)
+
+
+def square(*values, shape=(32, 48)):
+    mask = np.zeros(shape, np.uint8)
+    for number, value in enumerate(values):
+        mask[4 * number : 4 * number + 3, 5:15] = value
+    return mask
+
+
+def begun(folder, **given):
+    """Return the table that `tfunet init` writes, which can be checked and trained."""
+    run = describe_folder(str(folder), **given)
+    text = run.text(["head"])
+    table = tomllib.loads(text)
+    config = from_dict(table)
+    source = open_source(config.data, config.data_options)
+    report = check(source, split_of(config, source))
+    assert report.defects == ()
+    samples = len(split_of(config, source).train) * config.patches_per_case
+    assert samples >= config.global_batch
+    # Each line has its reason.
+    lines = [line for line in text.splitlines() if line]
+    for before, line in itertools.pairwise(lines):
+        is_given = line.split(" = ")[0] in ("masks", "images", "alpha", "classes")
+        assert line[0] in "#[" or before[0] == "#" or is_given, line
+    return table
+
+
+def test_two_folders(tmp_path):
+    for name in "abcde":
+        save(tmp_path / "images" / f"{name}.png", grey())
+        save(tmp_path / "masks" / f"{name}.png", square(255))
+    table = begun(tmp_path)
+    options = table["data_options"]
+    assert (options["images"], options["masks"]) == ("images/{case}.png", "masks/{case}.png")
+    assert options["classes"] == {"foreground": 255}
+    assert table["patch"] == [32, 48]
+
+
+@pytest.mark.parametrize(
+    ("image", "mask"),
+    [
+        ("cell_{}.tif", "cell_{}_mask.tif"),
+        ("img{}.png", "lab{}.png"),
+        ("volume-{}.nii.gz", "segmentation-{}.nii.gz"),
+        ("p{}/image.nii.gz", "p{}/seg.nii.gz"),
+        ("raw/a/{}_raw.png", "GT/a/{}_GT.tif"),
+        ("x/seg_{}.png", "groundTruth/seg_{}.png"),
+    ],
+)
+def test_pairs_by_name(image, mask, tmp_path):
+    is_volume = image.endswith(".gz")
+    shape = (16, 16, 16) if is_volume else (32, 48)
+    for number in (1, 2, 10, 11):
+        save(tmp_path / image.format(number), grey(*shape))
+        save(tmp_path / mask.format(number), square(1, 2, shape=shape))
+    options = begun(tmp_path)["data_options"]
+    # Classes without a name have one that says so.
+    assert options["classes"] == {"class_1": 1, "class_2": 2}
+    found = open_source("folder", options)
+    assert len(found.case_ids) == 4
+
+
+def test_channels_test_images_and_sizes_of_nnunet_without_a_description(tmp_path):
+    for number in range(5):
+        for channel in ("0000", "0001"):
+            save(
+                tmp_path / f"imagesTr/brain_{number:03}_{channel}.nii.gz",
+                grey(32, 24, 12),
+                (1, 1, 1 + number),
+            )
+        save(
+            tmp_path / f"labelsTr/brain_{number:03}.nii.gz",
+            square(1, shape=(32, 24, 12)),
+            (1, 1, 1 + number),
+        )
+    save(tmp_path / "imagesTs/brain_009_0000.nii.gz", grey(32, 24, 12))
+    table = begun(tmp_path)
+    options = table["data_options"]
+    assert options["images"] == [
+        "imagesTr/brain_{case}_0000.nii.gz",
+        "imagesTr/brain_{case}_0001.nii.gz",
+    ]
+    assert options["masks"] == "labelsTr/brain_{case}.nii.gz"
+    assert options["target_pixel_size"] == [1, 1, 3]
+    # Few voxels are foreground.
+    assert table["foreground_share"] == 0.33
+
+
+@pytest.mark.parametrize("kind", ["msd", "nnunet"])
+def test_a_description_names_cases_and_classes(kind, tmp_path):
+    names = [f"spleen_{number}" for number in range(4)]
+    ending = "_0000" if kind == "nnunet" else ""
+    for name in names:
+        save(tmp_path / f"imagesTr/{name}{ending}.nii.gz", grey(16, 16, 16))
+        save(tmp_path / f"labelsTr/{name}.nii.gz", square(1, shape=(16, 16, 16)))
+    pairs = [
+        {"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"}
+        for name in names
+    ]
+    # Version 1 of nnU-Net lists the cases without the channel.
+    description = {"training": pairs, "labels": {"0": "background", "1": "spleen"}}
+    (tmp_path / "dataset.json").write_text(json.dumps(description))
+    table = begun(tmp_path)
+    assert table["data"] == kind
+    assert list(open_source(kind, table["data_options"]).regions) == ["spleen"]
+
+
+def test_a_file_for_each_class_and_one_for_all(tmp_path):
+    for number in range(4):
+        inner, outer = square(255), square(0, 255, 255)
+        save(tmp_path / f"im_{number}.png", grey())
+        save(tmp_path / f"im_{number}_seg-axon.png", inner)
+        save(tmp_path / f"im_{number}_seg-both.png", inner // 2 + outer)
+        save(tmp_path / f"im_{number}_seg-myelin.png", outer)
+    options = begun(tmp_path)["data_options"]
+    assert options["masks"] == {
+        "myelin": "im_{case}_seg-myelin.png",
+        "axon": "im_{case}_seg-axon.png",
+    }
+    assert "threshold" not in options
+
+
+@pytest.mark.parametrize("has_test", [False, True])
+def test_folders_that_are_sides_of_a_split(has_test, tmp_path):
+    for side in ("train", "val", *(["test"] if has_test else [])):
+        for number in range(3):
+            save(tmp_path / side / "images" / f"{number}.png", grey())
+            save(tmp_path / side / "masks" / f"{number}.png", square(1))
+    table = begun(tmp_path)
+    if has_test:
+        assert table["data_options"]["images"] == "train/images/{case}.png"
+        assert "validation_groups" not in table
+    else:
+        assert table["data_options"]["images"] == "{group}/images/{case}.png"
+        assert table["validation_groups"] == ["val"]
+
+
+def test_slices_of_a_patient_stay_together(tmp_path):
+    for patient in range(3):
+        for number in range(4):
+            save(tmp_path / f"images/patient{patient}_slice{number}.png", grey())
+            save(tmp_path / f"masks/patient{patient}_slice{number}.png", square(1))
+    source = open_source("folder", begun(tmp_path)["data_options"])
+    assert set(source.groups) == {"patient0", "patient1", "patient2"}
+
+
+def test_a_table_says_the_split(tmp_path):
+    rows = ["id,split"]
+    for name, side in zip("abcdef", ("train",) * 3 + ("val", "test", "test"), strict=True):
+        save(tmp_path / "images" / f"{name}.png", grey())
+        save(tmp_path / "masks" / f"{name}.png", square(1))
+        rows.append(f"{name},{side}")
+    (tmp_path / "index.csv").write_text("\n".join(rows) + "\n")
+    table = begun(tmp_path)
+    assert table["validation_groups"] == ["val"]
+    assert open_source("folder", table["data_options"]).case_ids == tuple("abcd")
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        # VOC: classes, and pixels that are not judged.
+        ((1, 3, 255), {"class_1": 1, "class_3": 3, "background": [0, 255]}),
+        # Anti-aliased edges.
+        ((255, 255, 255, 255, 255, 40, 90, 200), 127),
+        ((*range(1, 8),), "ask"),
+    ],
+)
+def test_values_of_masks(values, found, tmp_path):
+    for number in range(5):
+        save(tmp_path / "images" / f"{number}.png", grey())
+        kept = values[: len(values) - number] if found == "ask" else values
+        save(tmp_path / "masks" / f"{number}.png", square(*kept))
+    if found == "ask":
+        with pytest.raises(ValueError, match="--labels classes or --labels objects"):
+            describe_folder(str(tmp_path))
+        assert begun(tmp_path, labels="objects")["data_options"]["threshold"] == 0
+        assert len(begun(tmp_path, labels="classes")["data_options"]["classes"]) == 7
+    elif isinstance(found, dict):
+        assert begun(tmp_path)["data_options"]["classes"] == found
+    else:
+        assert begun(tmp_path)["data_options"]["threshold"] == found
+
+
+def test_colours_are_classes(tmp_path):
+    for number in range(4):
+        mask = np.zeros((32, 48, 3), np.uint8)
+        mask[:8, :8], mask[10:20, :8] = (255, 0, 0), (0, 128, 0)
+        save(tmp_path / "images" / f"{number}.png", grey(32, 48, 3))
+        save(tmp_path / "masks" / f"{number}.png", mask)
+    classes = begun(tmp_path)["data_options"]["classes"]
+    assert classes == {"colour_008000": "#008000", "colour_ff0000": "#ff0000"}
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "message"),
+    [
+        (["x1.npy", "x2.npy", "y1.npy", "y2.npy"], {}, r"'x\{case\}.npy'  \(2 files\)"),
+        (
+            [f"{kind}/{n}.png" for kind in ("raw", "denoised", "masks") for n in (1, 2)],
+            {},
+            r"--images 'denoised/\{case\}.png'  \(2 files\)",
+        ),
+        (
+            [f"i/{n}.png" for n in "ab"] + [f"mask/{n}_{m}.png" for n in "ab" for m in "12"],
+            {},
+            "Several sets of files can be the masks",
+        ),
+        (["i/a.png", "masks/b.png"], {}, "a part of their names in common"),
+        (["notes.txt"], {}, "no file that tfunet can read"),
+    ],
+)
+def test_what_names_do_not_say_is_asked_for(files, given, message):
+    files = [file for file in files if not file.endswith(".txt")]
+    with pytest.raises(ValueError, match=message):
+        find_pairs(files, **given)
+
+
+def test_two_people_who_marked_the_same_are_no_classes(tmp_path):
+    for number in range(3):
+        save(tmp_path / f"images/{number}.png", grey())
+        for name in ("ann", "bob"):
+            save(tmp_path / f"masks/{number}_{name}.png", square(1))
+    with pytest.raises(ValueError, match="mark the same pixels"):
+        describe_folder(str(tmp_path))
+    one = begun(tmp_path, masks=["masks/{case}_ann.png"])
+    assert one["data_options"]["masks"] == "masks/{case}_ann.png"
+
+
+def test_the_command_writes_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in "abc":
+        save(tmp_path / "d" / "images" / f"{name}.png", grey())
+        save(tmp_path / "d" / "masks" / f"{name}.png", square(255))
+    assert main(["init", "d"]) == 0
+    first = (tmp_path / "run.toml").read_text()
+    assert 'root = "d"' in first
+    assert "tfunet data check run.toml" in capsys.readouterr().out
+    assert main(["init", "d"]) == 2
+    assert "is not overwritten" in capsys.readouterr().err
+    assert (tmp_path / "run.toml").read_text() == first
+    assert main(["init", "e", "--out", "other.toml"]) == 2
+    assert not (tmp_path / "other.toml").exists()
+
+
+def test_real_folders():
+    """What `init` finds in the example data is what docs/data.md says of it."""
+    if not SHARED.is_dir():
+        test = [f"sub-r{n // 2}/m/sub-r{n // 2}_d{n}_SEM.png" for n in range(6)]
+        masks = [f"labels/{file.replace('SEM', 'SEM_seg-axon')}" for file in test]
+        assert find_pairs([*test, *masks]).images == ("sub-{group}/m/sub-{group}_{case}_SEM.png",)
+        return
+    run = describe_folder(str(SHARED / "axondeepseg_sem"))
+    sem = tomllib.loads(run.text([]))["data_options"]
+    assert sem["images"] == "sub-{group}/micr/sub-{group}_sample-{case}_SEM.png"
+    assert set(sem["masks"]) == {"axon", "myelin"}
+    # One file for each image, or for each animal.
+    assert sem["pixel_size"] == {"file": "sub-{group}/micr/*.json", "key": "PixelSize"}
+    assert (sem["threshold"], sem["target_pixel_size"]) == (127, 0.1)
+    assert len(run.source.case_ids) == 10
+    hippocampus = find_pairs(list_files(SHARED / "msd_hippocampus"))
+    assert hippocampus.images == ("imagesTr/hippocampus_{case}.nii.gz",)
+    assert len(hippocampus.values) == 260

@@ -1,0 +1,63 @@
+"""Errors of data come before TensorFlow is imported: `tfunet train` says them at once."""
+
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+from tfunet.arguments import from_dict
+from tfunet.data.early_checks import check_early
+
+DATA = {"images": "{case}.png", "masks": {"cell": "{case}_m.png"}}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in "abcdef":
+        Image.new("L", (32, 32), ord(name)).save(tmp_path / f"{name}.png")
+        Image.new("L", (32, 32), 255).save(tmp_path / f"{name}_m.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data_options": {"images": "x/{case}.png"}}, "No image under"),
+        ({"patch": [16, 16, 16]}, "has 3 sizes"),
+        ({"validation_groups": ["z"]}, "has no group 'z'"),
+        ({"global_batch": 40}, "An epoch has 5 training samples"),
+        ({"metrics": ["nsd@1mm"]}, "state no pixel size"),
+        ({"augmentation": {"rotation90": True}, "patch": [16, 32]}, "rotation90"),
+    ],
+)
+def test_what_cannot_be_trained_on(changes, message, folder):
+    options = {"root": str(folder), **DATA, **changes.get("data_options", {})}
+    table = {"data": "folder", "global_batch": 4, **changes, "data_options": options}
+    with pytest.raises(ValueError, match=message):
+        check_early(from_dict(table))
+
+
+def test_defects_are_said_once_and_without_tensorflow(folder):
+    for name in "abc":
+        (folder / f"{name}_m.png").unlink()
+    code = (
+        "import sys\n"
+        "from tfunet.cli import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print('TensorFlow' if 'tensorflow' in sys.modules else 'none', code)\n"
+    )
+    (folder / "run.toml").write_text(
+        'data = "folder"\n[data_options]\nroot = "."\nimages = "{case}.png"\n'
+        'masks = { cell = "{case}_m.png" }\n'
+    )
+    command = [sys.executable, "-c", code, "train", "run.toml", "--out", "run"]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert ended.stdout.strip() == "none 2", ended.stderr
+    assert ended.stderr.count("missing mask") == 1
+    assert "a.png: missing mask: no file a_m.png (2 more like it: b.png, c.png)" in ended.stderr
+    assert not (folder / "run").exists()
+
+
+def test_code_of_users_is_not_run_before_the_run_is(tmp_path):
+    check_early(from_dict({"data": "nowhere.py:open"}))

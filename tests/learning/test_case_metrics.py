@@ -1,0 +1,169 @@
+"""Metrics of whole cases: by hand, by brute force, and as MONAI publishes them."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tfunet.config.case_metrics import PLAIN, case_metrics, keras_metrics
+from tfunet.config.run import RunConfig
+from tfunet.learning.case_metrics import measure, tolerances
+
+NAMES = (*PLAIN, "nsd@1px")
+
+
+def values(predicted, truth, spacing=None, names=NAMES):
+    metrics = case_metrics(names)
+    return dict(zip(names, measure(metrics, predicted, truth, spacing), strict=True))
+
+
+def box(shape, *ranges):
+    mask = np.zeros(shape, bool)
+    mask[tuple(slice(*one) for one in ranges)] = True
+    return mask
+
+
+def test_a_square_moved_by_one_pixel():
+    truth, predicted = box((8, 8), (2, 5), (2, 5)), box((8, 8), (2, 5), (3, 6))
+    found = values(predicted, truth)
+    # Of 3 x 3 pixels the outer 8 are the surface, and 6 pixels are in both squares.
+    assert found["dice"] == pytest.approx(12 / 18)
+    assert found["iou"] == pytest.approx(6 / 12)
+    assert found["hd"] == 1
+    # Of the true surface the 3 pixels on the left are 1 away, and the one that is the middle of the
+    # predicted square; of the predicted one the mirror image of that.
+    assert found["assd"] == pytest.approx(2 * 4 / 16)
+    assert found["nsd@1px"] == 1
+    assert values(predicted, truth, names=["nsd@0.5px"]) == {"nsd@0.5px": 0.5}
+    assert found["volume_difference"] == 0
+
+
+def test_distances_and_volumes_have_the_unit_of_the_pixel_size():
+    truth, predicted = (
+        box((9, 9, 9), (2, 5), (2, 5), (2, 5)),
+        box((9, 9, 9), (2, 5), (2, 5), (2, 6)),
+    )
+    found = values(
+        predicted, truth, (1.0, 1.0, 2.5), ["hd", "hd95", "volume_difference", "nsd@1px"]
+    )
+    assert found["hd"] == found["hd95"] == 2.5
+    assert found["volume_difference"] == 9 * 2.5
+    # In pixels, whatever their size.
+    assert found["nsd@1px"] == 1
+    (near,) = measure(case_metrics(["nsd@2.4mm"]), predicted, truth, (1.0, 1.0, 2.5))
+    assert near < 1
+
+
+def test_lesions():
+    truth = box((10, 30), (1, 3), (1, 3)) | box((10, 30), (5, 7), (10, 12))
+    truth |= box((10, 30), (1, 3), (20, 22))
+    # One lesion finds two, one is new; corners connect.
+    predicted = box((10, 30), (2, 6), (2, 11)) | box((10, 30), (8, 9), (25, 26))
+    predicted |= box((10, 30), (9, 10), (26, 27))
+    found = values(predicted, truth)
+    assert found["lesion_precision"] == 1 / 2
+    assert found["lesion_recall"] == 2 / 3
+    assert found["lesion_f1"] == pytest.approx(2 * (1 / 2) * (2 / 3) / (1 / 2 + 2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("predicted", "truth", "expected"),
+    [
+        (False, False, [1, 1, 0, 0, 0, 1, 1, 1, 0, 1]),
+        # No surface to measure to: no distance. Nothing predicted has no precision.
+        (False, True, [0, 0, math.nan, math.nan, math.nan, math.nan, 0, 0, -4, 0]),
+        (True, False, [0, 0, math.nan, math.nan, math.nan, 0, math.nan, 0, 4, 0]),
+    ],
+)
+def test_empty_masks(predicted, truth, expected):
+    square, empty = box((6, 6), (1, 3), (1, 3)), np.zeros((6, 6), bool)
+    found = values(square if predicted else empty, square if truth else empty)
+    np.testing.assert_equal(list(found.values()), expected)
+
+
+def sphere(radius, centre, spacing=(1.0, 1.0, 1.0)):
+    places = np.ogrid[:99, :99, :99]
+    squares = [
+        (place * size - middle) ** 2
+        for place, size, middle in zip(places, spacing, centre, strict=True)
+    ]
+    return sum(squares) <= radius**2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "spacing", "name", "expected"),
+    [
+        # From tests/test_hausdorff_distance.py of MONAI.
+        ((20, (20, 20, 20)), (20, (19, 19, 19)), None, "hd", 1.7320508075688772),
+        ((20, (20, 33, 22)), (40, (20, 33, 22)), None, "hd", 20.223748416156685),
+        ((20, (20, 33, 22)), (40, (20, 33, 22)), None, "hd95", 20.09975124224178),
+        ((20, (20, 20, 20)), (20, (19, 19, 19)), (0.85, 1.2, 0.9), "hd", 2.2671568),
+        ((15, (20, 33, 22)), (30, (20, 33, 22)), (0.85, 1.2, 0.9), "hd", 15.62594),
+    ],
+)
+def test_values_that_monai_publishes(first, second, spacing, name, expected):
+    spheres = (sphere(*one, spacing or (1.0, 1.0, 1.0)) for one in (first, second))
+    found = values(*spheres, spacing, [name])
+    assert found[name] == pytest.approx(expected, rel=1e-6)
+
+
+def test_random_masks_by_brute_force():
+    rng = np.random.default_rng(0)
+    spacing = np.array([0.5, 1.0, 2.0])
+    names = ["hd", "hd95", "assd", "nsd@1.5mm"]
+    for share in (0.03, 0.3, 0.7):
+        masks = [rng.random((7, 8, 6)) < share for _ in range(2)]
+        surfaces = []
+        for mask in masks:
+            framed = np.pad(mask, 1)
+            inner = framed.copy()
+            for axis in range(3):
+                inner &= np.roll(framed, 1, axis) & np.roll(framed, -1, axis)
+            surfaces.append(np.argwhere((framed & ~inner)[1:-1, 1:-1, 1:-1]) * spacing)
+        apart = np.linalg.norm(surfaces[0][:, None] - surfaces[1][None], axis=-1)
+        pair = apart.min(1), apart.min(0)
+        found = values(*masks, tuple(spacing), names)
+        assert found == pytest.approx(
+            {
+                "hd": max(map(np.max, pair)),
+                "hd95": max(np.percentile(one, 95) for one in pair),
+                "assd": np.concatenate(pair).mean(),
+                "nsd@1.5mm": (np.concatenate(pair) <= 1.5).mean(),
+            },
+            rel=1e-12,
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "tolerance"),
+    [
+        ("nsd@1mm", "mm", 1),
+        ("nsd@1mm", "µm", 1000),
+        ("nsd@200 um", "mm", 0.2),
+        # The files do not say their unit.
+        ("nsd@0.2um", "", 0.2),
+        ("nsd@2px", "mm", 2),
+    ],
+)
+def test_a_tolerance_is_in_the_unit_of_the_pixel_size(name, unit, tolerance):
+    (metric,) = tolerances(case_metrics([name]), unit, has_spacing=True)
+    assert metric.tolerance == tolerance
+    assert metric.name == name
+
+
+def test_a_length_needs_a_pixel_size():
+    with pytest.raises(ValueError, match=r"states? no pixel size.*nsd@2px"):
+        tolerances(case_metrics(["nsd@1mm"]), "", has_spacing=False)
+    assert tolerances(case_metrics(["hd95", "nsd@1px"]), "", has_spacing=False)
+
+
+@pytest.mark.parametrize("name", ["nsd", "nsd@", "nsd@1", "nsd@1inch", "nsd@0mm", "hd95@1mm"])
+def test_a_wrong_name_is_refused_before_training(name):
+    with pytest.raises(ValueError, match=r"'nsd@1mm', 'nsd@0\.2um', 'nsd@2px'"):
+        RunConfig(metrics=(name,))
+
+
+def test_other_names_are_those_of_keras():
+    names = ("sparse_categorical_accuracy", "hd95", "mymetric.py:Metric")
+    assert keras_metrics(names) == ("sparse_categorical_accuracy", "mymetric.py:Metric")
+    assert [metric.kind for metric in case_metrics(names)] == ["hd95"]

@@ -1,0 +1,108 @@
+"""`tfunet evaluate`: predictions against masks, case by case."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from tfunet.cli import main
+from tfunet.data.lazy_image import LazyImage
+from tfunet.learning.scores import dice
+from tfunet.predict.overlay_picture import write_overlay
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def others(folder, tmp_path):
+    """Two cases that no run was trained on, laid out as those of the run; one mask is empty."""
+    for name in ("other0", "other1"):
+        image = tifffile.imread(folder / "case1_image.tif")
+        mask = tifffile.imread(folder / "case1_mask.tif") * (name == "other0")
+        bands = {"photometric": "minisblack", "planarconfig": "contig"}
+        tifffile.imwrite(tmp_path / f"{name}_image.tif", image, **bands)
+        tifffile.imwrite(tmp_path / f"{name}_mask.tif", mask.astype(np.uint8))
+    return tmp_path
+
+
+def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, capsys):
+    command = ["evaluate", str(local_run), str(others), "--out", str(tmp_path / "out")]
+    assert main([*command, "--metrics", "hd95,dice"]) == 0
+    table = rows(tmp_path / "out/scores.csv")
+    assert [row["case"] for row in table] == ["other0", "other1"]
+    labels = tifffile.imread(tmp_path / "out/predictions/other0.tif")
+    truth = tifffile.imread(others / "other0_mask.tif")
+    both = (labels & truth).sum()
+    counts = np.array([both, labels.sum() - both, truth.sum() - both])
+    assert float(table[0]["dice"]) == float(dice(counts))
+    assert int(table[0]["true_positive"]) == both
+    # No true surface: no distance, and the mean says in how many cases there is one.
+    assert table[1]["hd95"] == ("" if labels.any() else "0.0")
+    said = capsys.readouterr().out
+    assert "region      cases  dice   iou    hd95" in said
+    assert " (in 1)" in said or not labels.any()
+    # Nothing is predicted again.
+    assert main([*command, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert [row["case"] for row in json.loads(captured.out)["scores"]] == ["other0", "other1"]
+    assert "done already" in captured.err
+
+
+def test_cases_that_the_run_was_trained_on_are_left_out(local_run, folder, tmp_path, capsys):
+    trained = json.loads((local_run / "split.json").read_text())["train"]
+    command = ["evaluate", str(local_run), str(folder), "--out", str(tmp_path / "out")]
+    assert main([*command, "--no-overlay"]) == 0
+    assert f"{len(trained)} cases are left out" in capsys.readouterr().out
+    table = rows(tmp_path / "out/scores.csv")
+    assert {row["case"] for row in table}.isdisjoint(trained)
+    assert not list((tmp_path / "out/predictions").glob("*_overlay.png"))
+    assert main([*command, "--training_cases"]) == 0
+    assert "warning: the network was trained on 2 of these cases" in capsys.readouterr().out
+    assert len(rows(tmp_path / "out/scores.csv")) == 3
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ('classes = { a = 1, b = 2 }\nmasks = "{case}_mask.tif"', "has the classes 1 a, 2 b"),
+        ('masks = { other = "{case}_mask.tif" }', "trained on 1 foreground"),
+    ],
+)
+def test_other_classes_are_refused(description, message, local_run, others, tmp_path, capsys):
+    file = tmp_path / "data.toml"
+    file.write_text(f'root = "{others}"\nimages = "{{case}}_image.tif"\n{description}\n')
+    assert main(["evaluate", str(local_run), str(file), "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_data_set_is_refused(local_run, tmp_path, capsys):
+    for data in ("missing.toml", str(tmp_path / "missing")):
+        assert main(["evaluate", str(local_run), data, "--out", str(tmp_path / "out")]) == 2
+        assert "is neither a folder nor a .toml file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shape", [(1700, 40), (12, 20, 16)])
+def test_an_overlay_shows_the_labels_where_they_are(shape, tmp_path):
+    """In the picture the label's colour is where the label is, in any part that was read."""
+    labels = np.zeros(shape, np.uint8)
+    labels[tuple(slice(size // 2, size * 3 // 4) for size in shape)] = 1
+    image = LazyImage(
+        shape=shape,
+        channels=1,
+        read=lambda start, stop: np.zeros((*np.subtract(stop, start), 1), np.float32),
+        by_parts=True,
+    )
+    path = tmp_path / "overlay.png"
+    write_overlay(path, image, lambda first, last: labels[first:last], {1: "1 cell"}, title="x")
+    with Image.open(path) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    orange = np.abs(pixels - (0xE6, 0x9F, 0)).sum(-1) < 20
+    # Outlines in the upper part of the picture; the legend is at its end.
+    assert orange[: len(orange) * 9 // 10].any()

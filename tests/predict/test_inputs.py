@@ -1,0 +1,68 @@
+"""Files, folders and patterns of images."""
+
+import pytest
+
+from tfunet.predict.inputs import find_images
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (
+        *("a.png", "b.png", ".hidden.png", "notes.txt", "sub/c.png"),
+        *("t/p1_0000.nii.gz", "t/p1_0001.nii.gz", "t/p2_0000.nii.gz", "t/p2_0001.nii.gz"),
+        *("series/1.dcm", "series/2.dcm", "store.zarr/zarr.json", "x[1].png"),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "num_files", "found"),
+    [
+        (["a.png"], 1, ["a.png"]),
+        (["."], 1, ["a.png", "b.png", "store.zarr", "x[1].png"]),
+        (["*.png"], 1, ["a.png", "b.png", "x[1].png"]),
+        (["?.png", "sub"], 1, ["a.png", "b.png", "sub/c.png"]),
+        (["*/{case}.png"], 1, ["sub/c.png"]),
+        (["x[1].png"], 1, ["x[1].png"]),
+        # One image each: slices of a volume, and a store.
+        (["series", "store.zarr"], 1, ["series", "store.zarr"]),
+        (
+            ["t/{case}_0000.nii.gz,t/{case}_0001.nii.gz"],
+            2,
+            ["t/p1_0000.nii.gz,t/p1_0001.nii.gz", "t/p2_0000.nii.gz,t/p2_0001.nii.gz"],
+        ),
+        (["missing.png"], 1, ["missing.png"]),  # Whoever opens it says so.
+    ],
+)
+def test_what_is_predicted(given, num_files, found, folder):
+    assert find_images(given, num_files) == found
+
+
+def test_absolute_patterns(folder):
+    assert find_images([f"{folder}/sub/*.png"]) == [f"{folder}/sub/c.png"]
+    assert find_images([str(folder / "sub")]) == [str(folder / "sub/c.png")]
+
+
+@pytest.mark.parametrize(
+    ("given", "num_files", "message"),
+    [
+        ("*.tif", 1, r"No file matches '\*.tif'"),
+        ("t", 2, "made of 2 files"),
+        ("empty", 1, "a folder without images"),
+        ("t/{case}_0000.nii.gz,t/{case}_0002.nii.gz", 2, "No file matches"),
+    ],
+)
+def test_nothing_to_predict_is_an_error(given, num_files, message, folder):
+    (folder / "empty").mkdir()
+    with pytest.raises(ValueError, match=message):
+        find_images([given], num_files)
+
+
+def test_a_file_without_the_others_of_its_image_is_named(folder):
+    (folder / "t/p2_0001.nii.gz").unlink()
+    with pytest.raises(ValueError, match=r"p2_0000\.nii\.gz has no file"):
+        find_images(["t/{case}_0000.nii.gz,t/{case}_0001.nii.gz"], 2)

@@ -1,0 +1,44 @@
+"""Metrics of whole cases in a run: windows are put together where they were cut out."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+
+from tfunet.backend import Launch
+from tfunet.config.run import RunConfig
+from tfunet.learning.scores import dice
+from tfunet.single_device import SingleDevice
+from tfunet.train import run
+
+
+def rows(folder):
+    with (folder / "cases.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_metrics_of_cases_agree_with_counts_of_windows(tmp_path):
+    names = ("dice", "volume_difference", "hd95", "nsd@2px")
+    config = RunConfig(
+        data_options={"num_cases": 12, "size": 40},
+        model_options={"filters": 2, "levels": 1},
+        # Smaller than the images along one axis, larger along the other.
+        patch=(16, 48),
+        evaluation_halo=2,
+        cache_dir=str(tmp_path / "cache"),
+        global_batch=3,
+        steps=4,
+        metrics=(*names, "sparse_categorical_accuracy"),
+    )
+    run(config, SingleDevice(Launch()), tmp_path / "run")
+    table = rows(tmp_path / "run")
+    assert tuple(table[0])[6:] == names
+    counted = ("true_positive", "false_positive", "false_negative")
+    for row in table:
+        counts = np.array([float(row[name]) for name in counted])
+        assert float(row["dice"]) == pytest.approx(float(dice(counts)), abs=1e-12)
+        assert float(row["volume_difference"]) == counts[1] - counts[2]
+        is_one_empty = (counts[:2].sum() == 0) != (counts[::2].sum() == 0)
+        assert (row["hd95"] == "") == is_one_empty
+        assert math.isclose(float(row["nsd@2px"]), 1) or 0 <= float(row["nsd@2px"]) < 1

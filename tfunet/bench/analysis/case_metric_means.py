@@ -1,0 +1,45 @@
+"""Means of the metrics of whole cases (cases.csv) over the cases of a run. Pure but for reading."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfunet.bench.records.run_tables import CASES, number_or_nan, read_table
+from tfunet.config.case_metrics import case_metrics
+from tfunet.config.run import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseMean:
+    """The mean of a metric over the cases in which it is defined; NaN if there is none."""
+
+    value: float
+    num_defined: int
+    num_cases: int
+
+
+def metric_names(config: RunConfig) -> tuple[str, ...]:
+    """Return the metrics of whole cases that a run asks for."""
+    return tuple(metric.name for metric in case_metrics(config.metrics))
+
+
+def case_means(run: Path, names: tuple[str, ...]) -> dict[tuple[str, str], CaseMean]:
+    """Return the mean of each (metric, region) of a run's last evaluation."""
+    table = read_table(run / "cases.csv", CASES | dict.fromkeys(names, number_or_nan))
+    last = max(table["epoch"], default=0)
+    values: dict[tuple[str, str], list[float]] = {}
+    for at, (epoch, region) in enumerate(zip(table["epoch"], table["region"], strict=True)):
+        if epoch == last:
+            for name in names:
+                values.setdefault((name, region), []).append(table[name][at])
+    means = {}
+    for key, several in values.items():
+        defined = [value for value in several if not math.isnan(value)]
+        means[key] = CaseMean(
+            value=float(np.mean(defined)) if defined else math.nan,
+            num_defined=len(defined),
+            num_cases=len(several),
+        )
+    return means

@@ -1,0 +1,67 @@
+"""Names of the metrics of whole cases, such as "hd95" and "nsd@1mm". Imports no TensorFlow."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+from tfunet.config.refs import near_match
+
+# Those that need no tolerance.
+PLAIN = (
+    *("dice", "iou", "hd", "hd95", "assd"),
+    *("lesion_precision", "lesion_recall", "lesion_f1", "volume_difference"),
+)
+TOLERANT = "nsd"
+# Metres in each unit of a tolerance; of "px" there are none.
+UNITS = {"nm": 1e-9, "um": 1e-6, "µm": 1e-6, "mm": 1e-3, "m": 1.0}
+PIXELS = "px"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CaseMetric:
+    """A metric of whole cases.
+
+    Args:
+        name: As the user wrote it.
+        kind: One of PLAIN, or TOLERANT.
+        tolerance: For `nsd`, in `unit`.
+        unit: Of the tolerance; "px" for pixels.
+    """
+
+    name: str
+    kind: str
+    tolerance: float = 0.0
+    unit: str = ""
+
+
+def case_metrics(names: Iterable[str]) -> tuple[CaseMetric, ...]:
+    """Return the metrics of whole cases among names; the others are those of Keras.
+
+    Raises ValueError for a tolerance that is missing or wrong.
+    """
+    return tuple(metric for name in names if (metric := _metric(name)) is not None)
+
+
+def keras_metrics(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that are not of whole cases."""
+    return tuple(name for name in names if _metric(name) is None)
+
+
+def _metric(name: str) -> CaseMetric | None:
+    kind, at, amount = name.partition("@")
+    if kind in PLAIN and not at:
+        return CaseMetric(name=name, kind=kind)
+    if kind != TOLERANT and not at:
+        return None
+    number = re.fullmatch(r"([0-9]*\.?[0-9]+) *([A-Za-zµ]+)", amount)
+    known = (*UNITS, PIXELS)
+    if kind != TOLERANT or number is None or number[2] not in known or not float(number[1]) > 0:
+        advice = near_match(kind, (*PLAIN, TOLERANT)) if kind != TOLERANT else ""
+        raise ValueError(
+            f"metrics names {name!r}.{advice} A normalised surface Dice has its tolerance in the "
+            f"name: 'nsd@1mm', 'nsd@0.2um', 'nsd@2px'. Units: {', '.join(known)}. Without a "
+            f"tolerance: {', '.join(PLAIN)}."
+        )
+    return CaseMetric(name=name, kind=kind, tolerance=float(number[1]), unit=number[2])

@@ -1,0 +1,1 @@
+"""Finds out what a folder holds, and writes a first configuration for it. No TensorFlow."""

@@ -1,0 +1,78 @@
+"""What the words in the names of files and folders mean. Imports no TensorFlow."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+MASK_WORDS = frozenset(
+    (
+        *("annot", "annotation", "annotations", "gt", "groundtruth", "truth", "manual"),
+        *("lab", "label", "labels", "lbl", "mask", "masks", "msk", "roi", "rois"),
+        *("seg", "segmentation", "segmentations", "segs", "target", "targets"),
+    )
+)
+# Parts of a name that tell apart the channels of one image.
+CHANNEL = re.compile(
+    r"(?:t1|t2|t1c|t1ce|t1gd|t1n|t1w|t2w|t2f|flair|pd|adc|dwi|ct|cta|pet|mr|mri|suv|dapi|gfp|rfp|"
+    r"red|green|blue|nir|\d{4}|c\d+|ch\d+|channel\d+|b\d+)",
+    re.IGNORECASE,
+)
+# Parts of a name that tell apart several masks of the same thing.
+RATER = re.compile(r"(?:rater|observer|expert|annotator|reader|manual|gt)?\d*", re.IGNORECASE)
+# What comes before the name or number of what must not be on both sides of a split.
+GROUP = re.compile(
+    r"((?:patient|pat|subject|subj|sub|animal|mouse|rat|donor|slide|scan|volume|vol)[-_]?"
+    r"[A-Za-z]*\d+)([-_].+)",
+    re.IGNORECASE,
+)
+SIDES = {
+    **dict.fromkeys(("train", "training", "tr"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing", "ts", "holdout"), "test"),
+}
+# Longer names have so many runs of words that all of them would take minutes.
+MOST_WORDS = 12
+
+
+def words(name: str) -> list[str]:
+    """Return the words of a name in lower case: "labelsTr" has "labels" and "tr"."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name)]
+
+
+def is_of_masks(name: str) -> bool:
+    """Whether a name says that it is of masks."""
+    return not MASK_WORDS.isdisjoint([*words(name), name.lower()])
+
+
+def runs(name: str) -> list[str]:
+    """Return the parts of a name from the start of a word to the end of one, longest first."""
+    found = list(re.finditer(r"[A-Za-z]+|\d+", name))
+    if len(found) > MOST_WORDS:
+        found = list(re.finditer(r"[A-Za-z0-9]+", name))[:MOST_WORDS]
+    parts = {
+        name[first.start() : last.end()] for at, first in enumerate(found) for last in found[at:]
+    }
+    return sorted(parts, key=lambda part: (-len(part), part))
+
+
+def replaced(text: str, run: str, placeholder: str) -> str:
+    """Return a text with a run of words replaced where it stands between words."""
+    # A digit goes on with a digit, a letter with a letter.
+    before = "" if not run[0].isalnum() else (r"(?<!\d)" if run[0].isdigit() else "(?<![A-Za-z])")
+    after = "" if not run[-1].isalnum() else (r"(?!\d)" if run[-1].isdigit() else "(?![A-Za-z])")
+    return re.sub(before + re.escape(run) + after, lambda _: placeholder, text)
+
+
+def differing(patterns: Sequence[str]) -> list[str]:
+    """Return the part of each pattern in which it differs from the others, in whole words."""
+    split = [re.findall(r"\{\w+\}|[A-Za-z0-9]+|[^A-Za-z0-9{}]", pattern) for pattern in patterns]
+    start = shared_start(split)
+    end = shared_start([part[start:][::-1] for part in split])
+    return ["".join(part[start : len(part) - end]).strip("._-/ ") for part in split]
+
+
+def shared_start(names: Sequence[Sequence[Any]]) -> int:
+    """Return how many letters, or parts, all names begin with."""
+    shortest = min(map(len, names))
+    differ = (at for at in range(shortest) if len({name[at] for name in names}) > 1)
+    return next(differ, shortest)

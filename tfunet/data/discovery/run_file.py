@@ -1,0 +1,429 @@
+"""Writes a first configuration for the data in a folder, each line with its reason.
+
+Imports no TensorFlow.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, final
+
+import numpy as np
+
+from tfunet.data.defects import DefectsError
+from tfunet.data.discovery.mask_contents import label_options
+from tfunet.data.discovery.names import SIDES
+from tfunet.data.discovery.pairs import Pairs, find_pairs, list_files
+from tfunet.data.doubts import SAME_SPACING, sizes_in_words
+from tfunet.data.layouts.case_files import match_files
+from tfunet.data.layouts.case_table import read_table
+from tfunet.data.layouts.file_patterns import compiled, find
+from tfunet.data.source import DataSource, open_source
+from tfunet.files.typed import read_json
+
+# Keys under which a JSON file beside an image states its pixel size, and the order of its numbers.
+SIDECARS = {"PixelSize": "", "spacing": "array"}
+GROUP_COLUMNS = (
+    "group",
+    "patient",
+    "subject",
+    "animal",
+    "donor",
+    "slide",
+    "patient_id",
+    "subject_id",
+)
+# Patches where less than this is foreground are often empty; the share is nnU-Net's.
+SPARSE, FOREGROUND_SHARE = 0.05, 0.33
+WIDTH = 98
+
+
+@final
+@dataclass(kw_only=True)
+class RunFile:
+    """The lines of a configuration.
+
+    Args:
+        source: The data set that it describes.
+        keys: Keys of the run to (value, reason).
+        options: Options of the data set to (value, reason).
+    """
+
+    source: DataSource
+    keys: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    options: dict[str, tuple[Any, str]] = field(default_factory=dict)
+
+    def text(self, head: Sequence[str]) -> str:
+        """Return the file; `head` is its first comment."""
+        lines = [f"# {line}" for line in head]
+        for table in (self.keys, self.options):
+            if table is self.options:
+                lines += ["", "[data_options]"]
+            for key, (value, reason) in table.items():
+                lines += [*([""] if table is self.keys else []), *_comment(reason)]
+                lines.append(f"{key} = {_toml(value)}")
+        return "\n".join(lines) + "\n"
+
+    def summary(self) -> str:
+        """Return what was found, in a few lines."""
+        source = self.source
+        classes = ", ".join(source.regions)
+        cases = f"{len(source.case_ids)} case{'s' if len(source.case_ids) > 1 else ''}"
+        lines = [
+            f"{source.name}: {cases} in {len(source.patch)}D with {source.channels} "
+            f"channel{'s' if source.channels > 1 else ''}; classes: {classes}"
+        ]
+        if source.defects:
+            number = len(source.defects)
+            lines.append(
+                f"{number} defect{'s' if number > 1 else ''}, such as {source.defects[0]}. "
+                "`tfunet data check` lists all."
+            )
+        return "\n".join(lines)
+
+
+def describe_folder(
+    root: str,
+    *,
+    images: Sequence[str] = (),
+    masks: Sequence[str] = (),
+    labels: str | None = None,
+    progress: Callable[[Iterable[str]], Iterable[str]] = iter,
+) -> RunFile:
+    """Return the configuration for a folder.
+
+    Args:
+        root: The folder, as the configuration names it.
+        images: Patterns of the images, if the names of the files do not say them.
+        masks: Patterns of the masks.
+        labels: "classes" or "objects": what the numbers in the masks are.
+        progress: Wraps the files that are read, as tqdm does.
+
+    Raises ValueError, with what to say, for what the folder does not say.
+    """
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise ValueError(f"{root!r} {what}. Give the folder with your images and masks.")
+    kind = None if images or masks else _described_by(folder)
+    if kind is not None:
+        source = _opened(kind, {"root": root})
+        run = RunFile(source=source)
+        run.keys["data"] = (kind, "dataset.json names the cases and the classes.")
+        run.options["root"] = (root, "Relative to the folder in which tfunet is started.")
+        share = None
+    else:
+        run, share = _of_pairs(root, folder, images, masks, labels, progress)
+    _add_pixel_size(run, folder)
+    _add_training(run, share)
+    run.options["intensity"] = (
+        "zscore",
+        "Each image gets mean 0 and standard deviation 1. Where values are absolute, as in CT, "
+        "give [LOW, HIGH] instead.",
+    )
+    return run
+
+
+def _described_by(folder: Path) -> str | None:
+    """Return the layout that a dataset.json describes; None without one."""
+    description = read_json(folder / "dataset.json", dict[str, Any])
+    if description is None or "labels" not in description:
+        return None
+    pairs = description.get("training")
+    if isinstance(pairs, list) and pairs and isinstance(pairs[0], dict):
+        # Version 1 of nnU-Net lists its cases, too, but its images have the channel in their names.
+        listed = pairs[0].get("image")
+        if isinstance(listed, str) and (folder / listed).exists():
+            return "msd"
+    return "nnunet"
+
+
+def _opened(data: str, options: Mapping[str, Any]) -> DataSource:
+    try:
+        return open_source(data, options, skip_bad=True)
+    except DefectsError as error:
+        raise ValueError(f"No case can be used. {error}") from error
+
+
+def _of_pairs(
+    root: str,
+    folder: Path,
+    images: Sequence[str],
+    masks: Sequence[str],
+    labels: str | None,
+    progress: Callable[[Iterable[str]], Iterable[str]],
+) -> tuple[RunFile, float]:
+    pairs = find_pairs(list_files(folder), images, masks)
+    pairs, held_out, side_reason = _train_side(pairs)
+    cases, _, found = match_files(folder, pairs.images, list(pairs.masks.values()))
+    if not cases:
+        raise ValueError(f"{found}, and no image has its mask. Say --images and --masks.")
+    files = {name: [case.masks[at] for case in cases] for at, name in enumerate(pairs.masks)}
+    contents = label_options(folder, pairs.masks, files, labels, progress)
+    options: dict[str, Any] = {
+        "root": root,
+        "images": pairs.images[0] if len(pairs.images) == 1 else list(pairs.images),
+        **contents.options,
+    }
+    reasons = {
+        "root": "Relative to the folder in which tfunet is started.",
+        "images": _pairs_reason(pairs, found, len(cases)) + side_reason,
+        **contents.reasons,
+    }
+    used = contents.options["masks"]
+    left_out = [mask for name, mask in pairs.masks.items() if name and name not in used]
+    if any(
+        compiled(pairs.images[0]).fullmatch(file)
+        for mask in left_out
+        for file in find(folder, mask)
+    ):
+        options["exclude"] = left_out
+        reasons["exclude"] = "These files match the pattern of the images, and are none."
+    table = _table(folder, [case.case_id for case in cases])
+    if table is not None and not held_out:
+        options["table"], held_out, reasons["table"] = table
+    source = _opened("folder", options)
+    if _mixes_colours(source):
+        options["grey"] = True
+        reasons["grey"] = "Some images are in colour and others grey: all become grey."
+        source = _opened("folder", options)
+    run = RunFile(source=source)
+    run.keys["data"] = ("folder", "Images and masks are found by the patterns below.")
+    if held_out:
+        reason = "The folder itself, or its table, says what is for validation."
+        run.keys["validation_groups"] = (held_out, reason)
+    run.options = {key: (value, reasons.get(key, "")) for key, value in options.items()}
+    return run, contents.foreground_share
+
+
+def _train_side(pairs: Pairs) -> tuple[Pairs, list[str], str]:
+    """Return the pairs to train and validate with, the groups to hold out, and a remark.
+
+    Folders named train, val and test are sides of a split. What is for tests is left alone.
+    """
+    groups = sorted({values["group"] for values in pairs.values if "group" in values})
+    sides = {group: SIDES.get(group.lower()) for group in groups}
+    if not groups or None in sides.values() or "train" not in sides.values():
+        return pairs, [], ""
+    named = {side: [group for group in groups if sides[group] == side] for side in sides.values()}
+    if "test" not in named:
+        return pairs, named.get("val", []), ""
+    (train, *_) = named["train"]
+
+    def fixed(pattern: str) -> str:
+        return pattern.replace("{group}", train)
+
+    left = ", ".join(group for group in groups if group != train)
+    chosen = Pairs(
+        images=tuple(map(fixed, pairs.images)),
+        masks={name: fixed(pattern) for name, pattern in pairs.masks.items()},
+        values=tuple(values for values in pairs.values if values["group"] == train),
+    )
+    remark = f" Only {train} is used; {left} stays for `tfunet evaluate`."
+    return chosen, [], remark
+
+
+def _pairs_reason(pairs: Pairs, found: str, num_cases: int) -> str:
+    reason = f"Found {found}: {num_cases} complete cases."
+    if len(pairs.images) > 1:
+        reason += " The files of a case become its channels, in this order."
+    groups = {values["group"] for values in pairs.values if "group" in values}
+    if groups:
+        reason += f" {{group}} keeps the {len(groups)} groups together in the split."
+    else:
+        reason += (
+            " If several images are of one patient or animal, put {group} where its name stands, "
+            "so that a split never divides it."
+        )
+    return reason
+
+
+def _table(folder: Path, case_ids: Sequence[str]) -> tuple[dict[str, Any], list[str], str] | None:
+    """Return the table of the folder that says sides or groups of the cases, if there is one."""
+    for path in sorted([*folder.glob("*.csv"), *folder.glob("*.tsv")]):
+        try:
+            columns, rows = read_table(path)
+        except ValueError:
+            continue
+        known = {column: {row[column] for row in rows} for column in columns}
+        keys = [
+            column
+            for column in columns
+            if set(case_ids) <= known[column] and len(known[column]) == len(rows)
+        ]
+        if not keys:
+            continue
+        options: dict[str, Any] = {"file": path.name, "key": keys[0]}
+        for column in columns:
+            sides = {value: SIDES.get(value.lower()) for value in known[column] if value}
+            if {"train", "val"} <= set(sides.values()) and None not in sides.values():
+                used = sorted(value for value, side in sides.items() if side in ("train", "val"))
+                options |= {"group": column, "keep": {column: used}}
+                held_out = [value for value in used if sides[value] == "val"]
+                reason = f"Its column {column} has the split. Cases for tests are left out."
+                return options, held_out, reason
+        for column in columns:
+            if column.lower() in GROUP_COLUMNS and len(known[column]) < len(rows):
+                reason = f"Its column {column} says what a split must not divide."
+                return {**options, "group": column}, [], reason
+    return None
+
+
+def _mixes_colours(source: DataSource) -> bool:
+    return source.channels in (1, 3) and any("channel" in defect.what for defect in source.defects)
+
+
+def _add_pixel_size(run: RunFile, folder: Path) -> None:
+    """Add the size to resample to, if the pixels of cases differ in size."""
+    data = run.keys["data"][0]
+    known = [spacing for spacing in run.source.spacings if spacing is not None]
+    if len(known) == len(run.source.case_ids):
+        _add_target(run, data, known, {})
+        return
+    for pattern, key, order in _sidecars(run, folder):
+        given: dict[str, Any] = {"file": pattern, "key": key, **({"order": order} if order else {})}
+        try:
+            sizes = _stated_sizes(folder, pattern, key, order, rank=len(run.source.patch))
+        except ValueError:
+            continue
+        options = {name: value for name, (value, _) in run.options.items()}
+        trial = {**options, "pixel_size": given, "target_pixel_size": 1.0}
+        if sizes and _opened(data, trial).case_ids == run.source.case_ids:
+            _add_target(run, data, sizes, {"pixel_size": given})
+            return
+
+
+def _stated_sizes(
+    folder: Path, pattern: str, key: str, order: str, *, rank: int
+) -> list[tuple[float, ...]]:
+    """Return the pixel sizes that JSON files state, along the axes of arrays."""
+    sizes = []
+    for file in find(folder, pattern):
+        stated = (read_json(folder / file, dict[str, Any]) or {}).get(key)
+        listed = stated if isinstance(stated, list) else [stated] * rank
+        if len(listed) != rank or not all(isinstance(size, int | float) for size in listed):
+            return []
+        sizes.append(tuple(map(float, listed if order == "array" else reversed(listed))))
+    return sizes
+
+
+def _sidecars(run: RunFile, folder: Path) -> list[tuple[str, str, str]]:
+    """Return (pattern, key, order) of the JSON files that lie beside the images."""
+    if "images" not in run.options:
+        return []
+    images = run.options["images"][0]
+    first = PurePosixPath(images if isinstance(images, str) else images[0])
+    example = folder / run.source.files[0]
+    found = []
+    for path in sorted(example.parent.glob("*.json")):
+        try:
+            keys = read_json(path, dict[str, Any]) or {}
+        except ValueError:
+            continue
+        # One for each image, or for all images of a group.
+        own = first.name[: first.name.index(".")] + ".json"
+        names = [own, own.replace("{case}", "*"), path.name, "*.json"]
+        found += [
+            (first.with_name(name).as_posix(), key, order)
+            for name in names
+            for key, order in SIDECARS.items()
+            if key in keys
+        ]
+    return found
+
+
+def _add_target(
+    run: RunFile, data: str, sizes: Sequence[tuple[float, ...]], given: Mapping[str, Any]
+) -> None:
+    low, high = np.min(sizes, 0), np.max(sizes, 0)
+    if not (high > SAME_SPACING * low).any():
+        return
+    target = [float(f"{size:.4g}") for size in np.median(sizes, 0)]
+    value = target[0] if len(set(target)) == 1 else target
+    span = f"from {sizes_in_words(low)} to {sizes_in_words(high)}"
+    for name, option in given.items():
+        run.options[name] = (option, "The files beside the images state their pixel sizes.")
+    reason = f"Pixel sizes go {span}. All images are resampled to the median."
+    run.options["target_pixel_size"] = (value, reason)
+    options = {name: option for name, (option, _) in run.options.items()}
+    run.source = _opened(data, options)
+
+
+def _add_training(run: RunFile, foreground_share: float | None) -> None:
+    """Add the keys that say how to train, from the size of the cases."""
+    source = run.source
+    rank = len(source.patch)
+    median = np.median(source.shapes, 0)
+    most = 256 if rank == 2 else 64
+    run.keys["patch"] = (
+        list(source.patch),
+        f"The median image has {sizes_in_words(median)} pixels. A patch is a multiple of 16, at "
+        f"most {most}.",
+    )
+    batch = 8 if rank == 2 else 2
+    groups = len(set(source.groups))
+    held = run.keys.get("validation_groups")
+    num_train = len(source.case_ids) - (
+        sum(group in held[0] for group in source.groups)
+        if held
+        else round(0.2 * len(source.case_ids))
+    )
+    cover = math.prod(
+        -(-int(size) // part) for size, part in zip(median, source.patch, strict=True)
+    )
+    per_case = min(64, max(cover, -(-25 * batch // max(num_train, 1))))
+    run.keys["patches_per_case"] = (
+        per_case,
+        f"An image is as large as {cover} patch{'es' if cover > 1 else ''}, and an epoch should "
+        "have 25 steps or more.",
+    )
+    if foreground_share is not None and foreground_share < SPARSE:
+        run.keys["foreground_share"] = (
+            FOREGROUND_SHARE,
+            f"Only {foreground_share:.1%} of all pixels are foreground: many patches would be "
+            "empty.",
+        )
+    if not held:
+        run.keys["validation_share"] = (
+            0.2,
+            f"A fifth of the {groups} {'groups' if groups < len(source.case_ids) else 'cases'} is "
+            "held out, and scored after every epoch.",
+        )
+    run.keys["global_batch"] = (
+        batch,
+        f"Usual for {'images' if rank == 2 else 'volumes'}. Lower it if memory runs out.",
+    )
+    run.keys["steps"] = (
+        500 if rank == 2 else 250,
+        "A first look. Take ten times as many for a result.",
+    )
+    run.keys["augmentation"] = (
+        {"flips": True},
+        "Mirrored samples. Say false if a class is told apart by its side (left, right).",
+    )
+
+
+def _comment(reason: str) -> list[str]:
+    lines, line = [], "#"
+    for word in reason.split():
+        if len(line) + len(word) >= WIDTH:
+            lines.append(line)
+            line = "#"
+        line += f" {word}"
+    return [*lines, line] if reason else []
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        entries = (f"{_key(key)} = {_toml(entry)}" for key, entry in value.items())
+        return f"{{ {', '.join(entries)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    is_bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if is_bare else json.dumps(name, ensure_ascii=False)

@@ -1,0 +1,252 @@
+"""Scores a run's predictions of images with given masks: `tfunet evaluate`."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfunet.config.case_metrics import CaseMetric, case_metrics
+from tfunet.data.check import raw_case
+from tfunet.data.description_file import described
+from tfunet.data.image_files import read_mask
+from tfunet.data.source import DataSource, RawCase, open_source
+from tfunet.files.atomic import write_atomic, writing
+from tfunet.files.table import csv_line
+from tfunet.files.typed import parse_toml
+from tfunet.learning import scores
+from tfunet.learning.case_metrics import check_library, measure, tolerances
+from tfunet.predict.network import Network, load_network
+from tfunet.predict.run import Options, predict
+from tfunet.process.terminal import columns, lines_of
+from tfunet.record import RunFolder
+
+COUNTS = ("true_positive", "false_positive", "false_negative")
+COLUMNS = ("case", "region", *COUNTS, "dice", "iou")
+ALWAYS = ("dice", "iou")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """The scores of a data set: rows of scores.csv, and where they are."""
+
+    rows: tuple[dict[str, Any], ...]
+    metrics: tuple[str, ...]
+    path: Path
+
+    def table(self) -> str:
+        """Return the mean of each region over its cases, and where a metric is not defined."""
+        names = (*ALWAYS, *self.metrics)
+        regions = list(dict.fromkeys(row["region"] for row in self.rows))
+        lines = [["region", "cases", *names]]
+        for region in regions:
+            rows = [row for row in self.rows if row["region"] == region]
+            means = [_mean_text([row[name] for row in rows]) for name in names]
+            lines.append([region, str(len(rows)), *means])
+        return "\n".join(columns(lines))
+
+
+def evaluate(
+    run: Path,
+    data: str,
+    out: Path,
+    options: Options,
+    *,
+    metrics: Sequence[str] | None = None,
+    with_training_cases: bool = False,
+) -> Scored:
+    """Predict the cases of a data set with a run's network, and score them against their masks.
+
+    Scores are those of the images as they are stored, with their own pixel sizes.
+
+    Args:
+        run: Folder of a finished run.
+        data: A configuration or a description of a data set (.toml), or a folder, which is read as
+            the run read its own.
+        out: Folder for predictions and scores.csv; predictions that are there are not made again.
+        options: How to predict.
+        metrics: Names of metrics of whole cases; by default those of the run.
+        with_training_cases: Whether to score cases that the run was trained on, too.
+
+    Raises ValueError for what does not fit, DefectsError for defects of the data set.
+    """
+    folder = RunFolder(run)
+    network = load_network(folder)
+    wanted = case_metrics(network.config.metrics if metrics is None else metrics)
+    unknown = set(metrics or ()) - {metric.name for metric in wanted}
+    if unknown:
+        raise ValueError(f"{min(unknown)!r} is no metric of whole cases. See docs/training.md.")
+    check_library(wanted)
+    source = _opened(data, network)
+    _check(source, network)
+    chosen = _chosen(source, network, folder, with_training_cases=with_training_cases)
+    # Not all pixels of all cases at once.
+    cases = [_without_pixels(raw_case(source, index)) for index in chosen]
+    if not all(case.image_files for case in cases):
+        raise ValueError(
+            f"The data set {source.name!r} is made in code. tfunet evaluate needs files: a folder, "
+            "msd, nnunet or csv."
+        )
+    has_spacing = all(case.spacing is not None for case in cases)
+    in_units = tolerances(wanted, source.unit, has_spacing=has_spacing)
+    names = [source.case_ids[index] for index in chosen]
+    predictions = _predicted(run, source, names, cases, network, out / "predictions", options)
+    rows = []
+    for index, name, prediction in zip(chosen, names, predictions, strict=True):
+        raw = raw_case(source, index)
+        rows += _rows(name, raw, prediction, source, in_units, has_spacing=has_spacing)
+    path = out / "scores.csv"
+    extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
+    header = (*COLUMNS, *extra)
+    with writing(path):
+        lines = [
+            csv_line(["" if _is_nan(row[key]) else row[key] for key in header]) for row in rows
+        ]
+        write_atomic(path, csv_line(header) + "".join(lines))
+    return Scored(rows=tuple(rows), metrics=extra, path=path)
+
+
+def _without_pixels(raw: RawCase) -> RawCase:
+    return replace(raw, image=np.empty(0), mask=np.empty(0))
+
+
+def _opened(data: str, network: Network) -> DataSource:
+    path = Path(data).expanduser()
+    config = network.config
+    if path.is_dir():
+        if "root" not in config.data_options:
+            raise ValueError(
+                f"{data} is a folder, and the data of this run, {config.data!r}, have no root=. "
+                "Name a .toml file that describes the data set."
+            )
+        return open_source(config.data, {**config.data_options, "root": str(path)})
+    if path.suffix != ".toml" or not path.is_file():
+        raise ValueError(
+            f"{data!r} is neither a folder nor a .toml file. Name a configuration, a description "
+            "of a data set, or a folder that is laid out as the run's own."
+        )
+    table = parse_toml(path.read_text(encoding="utf-8"))
+    if "data_options" in table:
+        return open_source(*described(str(table.get("data", "folder")), table["data_options"]))
+    return open_source(data, {})
+
+
+def _check(source: DataSource, network: Network) -> None:
+    ours, theirs = tuple(source.label_names().values()), network.names
+    if source.num_classes != network.num_classes or (theirs and ours != theirs):
+        known = ", ".join(theirs) or f"{network.num_classes - 1} classes"
+        raise ValueError(
+            f"The data set {source.name!r} has the classes {', '.join(ours)}, and the network was "
+            f"trained on {known}. Describe the masks with the classes of the run, in their order."
+        )
+
+
+def _chosen(
+    source: DataSource, network: Network, folder: RunFolder, *, with_training_cases: bool
+) -> list[int]:
+    """Return the cases to score: without those that the run was trained on, and a line on them."""
+    everything = list(range(len(source.case_ids)))
+    split = folder.read_split() or {}
+    own = network.config.data_options.get("root")
+    is_own = own is not None and Path(own).expanduser().resolve() == source.root.resolve()
+    trained = set(split.get("train", ())) if is_own else set()
+    seen = [index for index in everything if source.case_ids[index] in trained]
+    if not seen:
+        return everything
+    if with_training_cases:
+        print(f"warning: the network was trained on {len(seen)} of these cases.")
+        return everything
+    print(f"{len(seen)} cases are left out: the network was trained on them (--training_cases).")
+    rest = [index for index in everything if index not in set(seen)]
+    if not rest:
+        raise ValueError(
+            "The network was trained on all of these cases. Name others, or give --training_cases."
+        )
+    return rest
+
+
+def _predicted(
+    run: Path,
+    source: DataSource,
+    names: Sequence[str],
+    cases: Sequence[RawCase],
+    network: Network,
+    out: Path,
+    options: Options,
+) -> list[Path]:
+    """Predict the cases, those with the same pixel size together."""
+    resamples = (network.preparation or {}).get("target_pixel_size") is not None
+    by_size: dict[tuple[float, ...] | None, list[int]] = {}
+    for at, raw in enumerate(cases):
+        by_size.setdefault(raw.spacing if resamples else None, []).append(at)
+    files: dict[int, Path] = {}
+    for size, members in by_size.items():
+        images = [
+            ",".join(str(source.root / file) for file in cases[at].image_files) for at in members
+        ]
+        sized = replace(options, pixel_size=size) if size is not None else options
+        made = predict(run, images, out, sized, names=[names[at] for at in members])
+        files.update(zip(members, made, strict=True))
+    return [files[at] for at in range(len(cases))]
+
+
+def _rows(
+    name: str,
+    raw: RawCase,
+    prediction: Path,
+    source: DataSource,
+    metrics: Sequence[CaseMetric],
+    *,
+    has_spacing: bool,
+) -> list[dict[str, Any]]:
+    labels = read_mask(prediction, beside=raw.mask.shape)
+    if labels.shape != raw.mask.shape:
+        raise ValueError(
+            f"{prediction} has shape {labels.shape}, and the mask of {name} {raw.mask.shape}."
+        )
+    rows = []
+    for region, members in source.regions.items():
+        predicted, truth = np.isin(labels, members), np.isin(raw.mask, members)
+        both = predicted & truth
+        counts = np.array([both.sum(), (predicted & ~both).sum(), (truth & ~both).sum()])
+        values = measure(metrics, predicted, truth, raw.spacing if has_spacing else None)
+        rows.append(
+            {
+                "case": name,
+                "region": region,
+                **dict(zip(COUNTS, counts.tolist(), strict=True)),
+                **dict(zip((metric.name for metric in metrics), values, strict=True)),
+                "dice": float(scores.dice(counts)),
+                "iou": float(scores.iou(counts)),
+            }
+        )
+    return rows
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _mean_text(values: Sequence[float]) -> str:
+    defined = [value for value in values if not math.isnan(value)]
+    if not defined:
+        return "-"
+    text = f"{np.mean(defined):.3f}"
+    return text if len(defined) == len(values) else f"{text} (in {len(defined)})"
+
+
+def as_json(scored: Scored) -> str:
+    """Return the rows as JSON; null where a metric is not defined."""
+    rows = [
+        {key: None if _is_nan(value) else value for key, value in row.items()}
+        for row in scored.rows
+    ]
+    return json.dumps({"scores": rows}, indent=1)
+
+
+def summary(scored: Scored) -> str:
+    """Return the table for a terminal."""
+    return lines_of(f"{scored.table()}\nScores: {scored.path}")

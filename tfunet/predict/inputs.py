@@ -1,0 +1,116 @@
+"""Turns paths, folders and patterns into images to predict. Imports no TensorFlow."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfunet.data.formats import FORMATS
+from tfunet.data.formats.container import split_container
+
+SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
+_WILD = re.compile(r"\{\w+\}|\*|\?")
+
+
+def find_images(given: Sequence[str], num_files: int = 1) -> list[str]:
+    """Return the paths of the images, those of an image in several files joined by commas.
+
+    Args:
+        given: A path; a folder, whose images are all meant; or a pattern with `*`, `?` or `{case}`.
+            Joined by commas they are the files of one image, and patterns belong together where
+            their wildcards stand for the same.
+        num_files: Files that make one image.
+
+    Raises ValueError for a folder or a pattern without images.
+    """
+    return [image for argument in given for image in _expanded(argument, num_files)]
+
+
+def _expanded(argument: str, num_files: int) -> list[str]:
+    parts = argument.split(",")
+    if any(_is_pattern(part) for part in parts):
+        return _matching(parts)
+    if len(parts) == 1 and _is_folder_of_images(Path(argument)):
+        files = sorted(map(str, _images_in(Path(argument))))
+        if num_files > 1:
+            raise ValueError(
+                f"{argument} is a folder, and an image of this run is made of {num_files} files. "
+                f"Say which belong together: '{argument}/{{case}}_0000.nii.gz,"
+                f"{argument}/{{case}}_0001.nii.gz'."
+            )
+        return files
+    return [argument]
+
+
+def _is_pattern(path: str) -> bool:
+    return _WILD.search(path) is not None and not split_container(path)[0].exists()
+
+
+def _images_in(folder: Path) -> list[Path]:
+    return [
+        path
+        for path in folder.iterdir()
+        if path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")
+    ]
+
+
+def _is_folder_of_images(path: Path) -> bool:
+    """Whether a path is a folder of several images; not a zarr store or a DICOM series."""
+    if not path.is_dir() or ".zarr" in path.name.lower():
+        return False
+    files = _images_in(path)
+    if not files and any(file.is_file() for file in path.iterdir()):
+        return False  # Slices of DICOM may have no suffix.
+    if not files:
+        raise ValueError(
+            f"{path} is a folder without images. Known: {', '.join(SUFFIXES)}. For images in "
+            f"folders inside, give a pattern, such as '{path}/*/*.png'."
+        )
+    return not all(file.name.lower().endswith(".dcm") for file in files)
+
+
+def _matching(patterns: Sequence[str]) -> list[str]:
+    """Return the files of each image, whose wildcards stand for the same in all patterns."""
+    found = [_by_wildcards(pattern) for pattern in patterns]
+    for pattern, files in zip(patterns, found, strict=True):
+        if not files:
+            raise ValueError(f"No file matches {pattern!r}. Put it in quotes, as it is.")
+    images = []
+    for key, first in found[0].items():
+        missing = [
+            pattern for pattern, files in zip(patterns, found, strict=True) if key not in files
+        ]
+        if missing:
+            raise ValueError(f"{first} has no file that belongs to it by {missing[0]!r}.")
+        images.append(",".join(files[key] for files in found))
+    return images
+
+
+def _by_wildcards(pattern: str) -> dict[tuple[str, ...], str]:
+    outside, inside = split_container(pattern)
+    text = outside.as_posix()
+    pieces, wild = _WILD.split(text), _WILD.findall(text)
+    expression = re.escape(pieces[0])
+    names: set[str] = set()
+    for mark, piece in zip(wild, pieces[1:], strict=True):
+        name = mark.strip("{}")
+        if mark in "*?":
+            expression += "([^/]*)" if mark == "*" else "([^/])"
+        elif name in names:
+            expression += f"(?P={name})"
+        else:
+            names.add(name)
+            expression += f"(?P<{name}>[^/]+?)"
+        expression += re.escape(piece)
+    glob = "".join(
+        part.replace("[", "[[]") if at % 2 == 0 else ("?" if part == "?" else "*")
+        for at, part in enumerate(re.split(f"({_WILD.pattern})", text))
+    )
+    root = Path(text).anchor or "."
+    files = sorted(Path(root).glob(glob.removeprefix(root)) if root != "." else Path().glob(glob))
+    matches = ((re.fullmatch(expression, path.as_posix()), path) for path in files)
+    end = f":{inside}" if inside else ""
+    return {
+        match.groups(): f"{path}{end}"
+        for match, path in matches
+        if match and not path.name.startswith(".")
+    }

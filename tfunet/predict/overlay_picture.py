@@ -1,0 +1,102 @@
+"""Draws a prediction over its image, for a person to look at. Imports no TensorFlow."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from tfunet.data.lazy_image import LazyImage, cuts
+from tfunet.files.atomic import replacing
+
+# Longer images are drawn with every second, third, ... pixel.
+MOST_PIXELS = 1600
+WIDTH = 9.0  # inches
+DOTS_PER_INCH = 180
+
+
+def drawing() -> ModuleType | None:
+    """Return the module that draws; None if matplotlib is not installed."""
+    try:
+        from tfunet.data import overlay_figure
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        return None
+    return overlay_figure
+
+
+def write_overlay(
+    path: Path,
+    image: LazyImage,
+    labels: Callable[[int, int], np.ndarray],
+    names: Mapping[int, str],
+    *,
+    title: str,
+) -> None:
+    """Write a picture of an image with its labels in colours; a volume in three planes.
+
+    Args:
+        path: The picture, .png.
+        image: Read in parts.
+        labels: (first row, one past the last) to the labels of these rows.
+        names: A name for each label.
+        title: Of the picture.
+    """
+    figures = drawing()
+    if figures is None:
+        return
+    if len(image.shape) == 2:
+        panels = [figures.Panel("", *_thinned(image, labels))]
+    else:
+        panels = [figures.Panel(*plane) for plane in _planes(image, labels)]
+    view = WIDTH / len(panels)
+    figure = figures.draw(panels, title=title, labels=names, in_pairs=False, view=view)
+    with replacing(path) as partial:
+        figure.savefig(partial, format="png", dpi=DOTS_PER_INCH)
+
+
+def _thinned(
+    image: LazyImage, labels: Callable[[int, int], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return every n-th pixel of an image and of its labels."""
+    step = math.ceil(max(image.shape) / MOST_PIXELS)
+    pixels, marks = [], []
+    for first, last in cuts(image.shape, image.channels):
+        rows = slice(-first % step, None, step)
+        pixels.append(image.read((first, 0), (last, image.shape[1]))[rows, ::step])
+        marks.append(labels(first, last)[rows, ::step])
+    return np.concatenate(pixels), np.concatenate(marks)
+
+
+def _planes(
+    image: LazyImage, labels: Callable[[int, int], np.ndarray]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield a title, the pixels and the labels of a plane along each axis of a volume.
+
+    The planes go through the middle of the labels, or of the volume if it has none.
+    """
+    parts = list(cuts(image.shape, image.channels))
+    counts = [np.zeros(size) for size in image.shape]
+    for first, last in parts:
+        inside = labels(first, last) > 0
+        counts[0][first:last] = inside.sum((1, 2))
+        counts[1] += inside.sum((0, 2))
+        counts[2] += inside.sum((0, 1))
+    for axis, count in enumerate(counts):
+        total = count.sum()
+        at = round(float(count @ np.arange(len(count)) / total)) if total else len(count) // 2
+        pixels, marks = [], []
+        for first, last in [(at, at + 1)] if axis == 0 else parts:
+            start, stop = [first, 0, 0], [last, *image.shape[1:]]
+            places: list[slice | int] = [slice(None)] * 3
+            places[axis] = 0
+            if axis:
+                start[axis], stop[axis] = at, at + 1
+            pixels.append(image.read(start, stop)[tuple(places)])
+            places[axis] = at if axis else 0
+            marks.append(labels(first, last)[tuple(places)])
+        title = f"axis {axis + 1}, plane {at + 1} of {len(count)}"
+        joined = [np.concatenate(several) if axis else several[0] for several in (pixels, marks)]
+        yield title, joined[0], joined[1]
