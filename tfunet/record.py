@@ -256,7 +256,7 @@ class RunFolder:
         table: str = "cases",
         metrics: Sequence[str] = (),
     ) -> None:
-        """Replace a table of CASE_TABLES, with columns for metrics, by the rows of an evaluation."""
+        """Replace a table of CASE_TABLES, with columns for metrics, by rows of an evaluation."""
         columns = (*CASE_TABLES[table], *metrics)
         lines = [csv_line([row[column] for column in columns]) for row in rows]
         write_atomic(self.path / f"{table}.csv", csv_line(columns) + "".join(lines))
