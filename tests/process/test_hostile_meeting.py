@@ -17,6 +17,8 @@ from tfunet.process.launcher_variables import Place, ports_of
 from tfunet.process.meeting import Meeting
 from tfunet.process.sealed_line import MOST_BYTES_OF_STRANGERS, SealedLine
 
+# What is raised in a thread ends no test by itself.
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 SECRET = b"known to all processes of a run"
 FOREVER = 1e9
 KEYS = (f"hostile-{os.getpid()}-{number}" for number in itertools.count())
