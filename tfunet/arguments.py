@@ -18,7 +18,7 @@ from tfunet.config.run import RunConfig
 from tfunet.config.trust import check_own, programs
 from tfunet.data import DATASETS
 from tfunet.data.description_file import described
-from tfunet.files.typed import parse_toml
+from tfunet.files.typed import parse_toml, toml_text
 from tfunet.models import MODELS
 from tfunet.models.files import is_file
 
@@ -115,7 +115,7 @@ def _check_toml(path: Path) -> None:
     if not path.is_file():
         raise ValueError(f"There is no configuration file {str(path)!r}.")
     try:
-        table = parse_toml(path.read_text(encoding="utf-8"))
+        table = parse_toml(toml_text(path))
     except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
     _check_table(table)

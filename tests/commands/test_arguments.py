@@ -6,6 +6,7 @@ import pytest
 from paths import ROOT
 
 from tfunet import arguments
+from tfunet.bench.study.study_file import read_study
 from tfunet.config.run import RunConfig
 from tfunet.data.source import open_source
 from tfunet.performance.devices import known_device
@@ -135,6 +136,18 @@ def test_broken_toml_names_the_file_and_the_line(tmp_path):
     file.write_text('epochs = 1\nmodel = "unet\n')
     with pytest.raises(ValueError, match=r"run\.toml is not a TOML file: .*line 2"):
         arguments.parse(["--config", str(file)])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words"),
+    [("utf-8-sig", "a byte order mark; save it as UTF-8 without"), ("utf-16", "it is not UTF-8;")],
+)
+def test_other_encodings_are_named(tmp_path, encoding, words):
+    file = tmp_path / "run.toml"
+    file.write_bytes('data = "cells"\nseed = 1\n'.encode(encoding))
+    for read in (lambda: arguments.parse(["--config", str(file)]), lambda: read_study(file)):
+        with pytest.raises(ValueError, match=f"run.toml is not a TOML file: .*{words}"):
+            read()
 
 
 def test_help_says_what_each_key_is():

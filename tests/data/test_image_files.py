@@ -267,6 +267,44 @@ def test_a_file_that_is_no_image_says_why(tmp_path, name, content, reason):
         assert str(tmp_path / name) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "reason"),
+    [
+        # NumPy would drop the imaginary part.
+        ("a.tif", GREY8.astype(np.complex64), "values of type complex64; readable: whole and real"),
+        ("a.npy", GREY8 * 1j, "values of type complex128"),
+        ("a.npy", GREY8.astype("M8[s]"), r"values of type datetime64\[s\]"),
+        ("a.npy", GREY8.astype("U3"), "values of type <U3"),
+        ("a.npy", GREY8.view([("a", "u1")]), r"values of type \[\('a', 'u1'\)\]"),
+    ],
+)
+def test_what_is_no_number_is_refused(tmp_path, name, values, reason):
+    path = tmp_path / name
+    tifffile.imwrite(path, values) if path.suffix == ".tif" else np.save(path, values)
+    for read in (read_header, read_image, read_mask):
+        with pytest.raises(ValueError, match=reason):
+            read(path)
+
+
+def test_an_archive_of_arrays_is_no_array(tmp_path):
+    with (tmp_path / "a.npy").open("wb") as file:
+        np.savez(file, a=GREY8)
+    with pytest.raises(ValueError, match=r"archive of arrays \(.npz\); save each"):
+        read_header(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "P"])
+def test_a_film_is_no_picture(tmp_path, mode):
+    pictures = [Image.fromarray(plane).convert(mode) for plane in (GREY8, GREY8[::-1].copy())]
+    for name in ("a.png", "a.webp"):
+        options = {"save_all": True, "append_images": pictures[1:]}
+        pictures[0].save(tmp_path / name, **options)
+        with pytest.raises(ValueError, match="it is a film of 2 pictures; save each to its own"):
+            read_header(tmp_path / name)
+    pictures[0].save(tmp_path / "b.png", save_all=True)
+    assert read_header(tmp_path / "b.png").shape == pictures[0].size[::-1]
+
+
 def test_an_unknown_suffix_lists_the_readable_ones(tmp_path):
     with pytest.raises(ValueError, match=r"a\.bmp: unknown format.*\.nii\.gz"):
         read_image(tmp_path / "a.bmp")

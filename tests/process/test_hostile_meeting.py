@@ -17,6 +17,8 @@ from tfunet.process.launcher_variables import Place, ports_of
 from tfunet.process.meeting import Meeting
 from tfunet.process.sealed_line import MOST_BYTES_OF_STRANGERS, SealedLine
 
+# What is raised in a thread ends no test by itself.
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 SECRET = b"known to all processes of a run"
 FOREVER = 1e9
 KEYS = (f"hostile-{os.getpid()}-{number}" for number in itertools.count())
@@ -209,6 +211,19 @@ def test_a_stranger_learns_nothing_and_is_let_go_in_time(act):
         assert len(said) in (0, len(NUMBER))
         addresses = Meeting(other, "the right code", [], SECRET, seconds=20).addresses
         assert met.result(20).addresses == addresses
+
+
+@pytest.mark.parametrize("sent", [b"x" * 10 * MOST_BYTES_OF_STRANGERS, b"no number\n"])
+def test_who_says_what_is_no_number_is_let_go_at_once(sent, monkeypatch):
+    # Not when the time for a hello is over.
+    monkeypatch.setattr(meeting, "HELLO_SECONDS", 60.0)
+    chief, other = places(next(KEYS))
+    with ThreadPoolExecutor(1) as pool:
+        met = pool.submit(Meeting, chief, "code", [], SECRET, seconds=40)
+        with connected(ports_of(chief.key, 0)[0]) as connection:
+            connection.sendall(sent)
+            assert len(heard(connection)) in (0, len(NUMBER))
+        assert Meeting(other, "code", [], SECRET, seconds=20).addresses == met.result(20).addresses
 
 
 def test_connections_that_did_not_show_the_secret_are_counted():

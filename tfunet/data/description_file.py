@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfunet.files.typed import parse_toml
+from tfunet.files.typed import parse_toml, toml_text
 
 DEFAULT_DATA = "folder"
 PATHS = ("root", "file")
@@ -22,7 +22,7 @@ def described(data: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any
         return data, dict(options)
     path = Path(data).expanduser()
     try:
-        table = parse_toml(path.read_text(encoding="utf-8"))
+        table = parse_toml(toml_text(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"The description {data!r} cannot be read ({error}).") from error
     kind = table.pop("data", DEFAULT_DATA)

@@ -136,6 +136,17 @@ def parse_toml(text: str) -> dict[str, Any]:
     return table
 
 
+def toml_text(path: Path) -> str:
+    """Return the text of a TOML file. Raises FieldError for other encodings than UTF-8."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FieldError("it is not UTF-8; save it as UTF-8") from error
+    if text.startswith("\ufeff"):
+        raise FieldError("it begins with a byte order mark; save it as UTF-8 without one")
+    return text
+
+
 def read_record(path: Path) -> str | None:
     """Return the text of a file; None if it is missing.
 

@@ -230,6 +230,7 @@ def test_a_table_that_does_not_fit_is_refused(folder, rows, table, reason):
         ('{"Pixel": 1}', "has no 'PixelSize' (it has: Pixel)"),
         ('{"PixelSize": "wide"}', "pixel size 'wide'"),
         ('{"PixelSize": NaN}', "pixel size nan"),
+        ('{"PixelSize": [true, true]}', "pixel size [True, True]"),
     ],
 )
 def test_a_pixel_size_file_that_does_not_fit_is_refused(folder, text, reason):

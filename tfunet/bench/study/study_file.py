@@ -16,7 +16,7 @@ from tfunet.config.run import RunConfig
 from tfunet.config.trust import check_own, programs
 from tfunet.data.description_file import described
 from tfunet.files.printable import is_printable
-from tfunet.files.typed import parse_toml
+from tfunet.files.typed import parse_toml, toml_text
 
 MOST_TRIALS = 100_000
 TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip", "hopeless", "slurm")
@@ -83,7 +83,7 @@ def read_study(path: str | Path) -> Study:
     if not Path(path).is_file():
         raise ValueError(f"There is no study {str(path)!r}.")
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = toml_text(Path(path))
         table = parse_toml(text)
     except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error

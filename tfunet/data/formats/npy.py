@@ -10,6 +10,8 @@ from tfunet.data.formats.stored import Region, Stored, plain
 def stored(path: Path) -> Stored:
     """Describe the array from its header."""
     array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it is an archive of arrays (.npz); save each with numpy.save")
     return plain(array.shape, array.dtype)
 
 

@@ -27,6 +27,9 @@ def stored(path: Path) -> Stored:
     """Describe the image. One that does not end as its format does is decoded, to find out."""
     plain, is_whole = _plain_png(path), _is_whole(path)
     if plain and is_whole:
+        # Of an animated PNG, a chunk states the number of pictures first.
+        for name, start in _png_chunks(path):
+            _check_still(int.from_bytes(start[:4], "big") if name == b"acTL" else 1)
         return upright(plain, _png_orientation(path))
     with _opened(path) as image:
         if not is_whole:
@@ -157,11 +160,15 @@ def _opened(path: Path) -> Iterator[Any]:
     with path.open("rb") as file:
         image: Any = make(file, str(path))
         check_claim((image.height, image.width, _channels(image)), 1, path.stat().st_size)
-        if image.format == "WEBP" and image.n_frames > 1:
-            raise ValueError(
-                f"it is a film of {image.n_frames} pictures; save each to its own file"
-            )
+        # The further pictures of a JPEG are previews, or of the other eye.
+        if image.format != "JPEG" and image.format != "MPO":
+            _check_still(getattr(image, "n_frames", 1))
         yield image
+
+
+def _check_still(num_pictures: int) -> None:
+    if num_pictures > 1:
+        raise ValueError(f"it is a film of {num_pictures} pictures; save each to its own file")
 
 
 def _channels(image: Any) -> int:

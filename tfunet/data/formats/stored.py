@@ -124,11 +124,18 @@ def num_chunks(shape: Sequence[int], chunk: Sequence[int]) -> int:
     return math.prod(-(-length // step) for length, step in zip(shape, chunk, strict=True))
 
 
+def check_type(dtype: np.dtype) -> None:
+    """Raise ValueError for what is no number, or has an imaginary part, which would be lost."""
+    if dtype.kind not in "buif":
+        raise ValueError(f"values of type {dtype}; readable: whole and real numbers")
+
+
 def plain(shape: tuple[int, ...], dtype: np.dtype) -> Stored:
     """Describe an array in a format that has no words for its axes: planes, rows, columns.
 
     Four axes are planes, rows, columns and channels. A last axis of one is a channel.
     """
+    check_type(dtype)
     axes = {2: "yx", 3: "zyx", 4: "zyxc"}.get(len(shape), "?" * len(shape))
     if len(shape) == 3 and shape[-1] == 1:
         axes = "yxc"

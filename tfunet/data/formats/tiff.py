@@ -15,7 +15,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from tfunet.data.formats.claims import check_regular
 from tfunet.data.formats.orientation import TAG, upright_pixels
-from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored
+from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored, check_type
 from tfunet.data.formats.tiff_colours import seen
 from tfunet.data.formats.tiff_series import opened
 from tfunet.data.formats.units import in_one_unit
@@ -134,6 +134,7 @@ def _as_stored(file: Any, series: Any) -> Stored:
     if "z" not in axes and sum(letter in PAGES for letter in axes) == 1:
         axes = "".join("z" if letter in PAGES else letter for letter in axes)
     page = series.keyframe
+    check_type(np.dtype(series.dtype))
     spacing, unit = _ome_spacing(file)
     nodata = _nodata(page)
     return Stored(

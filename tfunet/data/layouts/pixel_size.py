@@ -164,7 +164,8 @@ def _from_json(path: Path, key: str) -> Any:
 def _sizes(given: Any, num_axes: int) -> Spacing:
     several = given if isinstance(given, list | tuple) else [given] * num_axes
     try:
-        sizes = () if True in several or False in several else tuple(map(float, several))
+        are_sizes = not any(isinstance(size, bool) for size in several)
+        sizes = tuple(map(float, several)) if are_sizes else ()
     except (TypeError, ValueError):
         sizes = ()
     # NaN fails this comparison too.
