@@ -128,14 +128,36 @@ class RunFolder:
     def begin(self, config: RunConfig) -> None:
         """Write config.json for a run that starts or goes on.
 
+        A finished run goes on if `config` has more epochs. Its result is kept under another name.
+
         Raises ValueError if the folder holds a finished run, or one with other settings.
         """
         if self.is_done():
-            raise ValueError(
-                f"{self.path} holds a finished run. Choose another folder, or delete it."
-            )
-        self.write_config(config)
+            self._add_epochs(config)
+        else:
+            self.write_config(config)
         self.clear_failure()
+
+    def _add_epochs(self, config: RunConfig) -> None:
+        """Make a finished run an unfinished one of more epochs; ValueError for another change."""
+        before = self.read_config()
+        differing = [] if before is None else _differing(config, before)
+        if before is None or not set(differing) <= {"epochs", *_may_change(config)}:
+            self.write_config(config)  # Says what differs.
+        if before is None or config.steps is not None or config.epochs <= before.epochs:
+            advice = "To train it further, give more epochs, or choose"
+            if config.steps is not None:
+                advice = (
+                    f"It ended after steps = {config.steps}, which may be in the middle of an "
+                    "epoch, so it cannot be trained further: only runs of epochs can. Choose"
+                )
+            raise ValueError(
+                f"{self.path} holds a finished run. {advice} another folder, or delete it."
+            )
+        self._put_config(config)
+        kept = self.path / f"result-{before.epochs}-epochs.json"
+        with writing(kept):
+            (self.path / "result.json").rename(kept)
 
     def write_config(self, config: RunConfig) -> None:
         """Write config.json.
@@ -144,15 +166,10 @@ class RunFolder:
 
         Raises ValueError if the folder holds a run with other settings.
         """
-        # Compared as JSON, where a tuple among a model's options is a list.
-        ours = json.loads(config.to_json())
-        # A key that the record lacks is newer than it, and had its default.
-        before = self.read_config()
-        theirs = ours if before is None else json.loads(before.to_json())
-        differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-        # The number of replicas may change unless the learning rate depends on it.
-        tied = {"num_replicas"} if config.scale_learning_rate else set()
-        if differing and (self.is_done() or not set(differing) <= set(MAY_CHANGE) - tied):
+        before = self.read_config() or config
+        differing = _differing(config, before)
+        if differing and (self.is_done() or not set(differing) <= _may_change(config)):
+            ours, theirs = _as_json(config), _as_json(before)
             shown = [
                 f"{name}={ours.get(name)!r} (there: {theirs.get(name)!r})" for name in differing
             ]
@@ -166,6 +183,9 @@ class RunFolder:
                 f"{self.path} holds a run with other settings: {', '.join(shown)}. Choose another "
                 f"folder, or delete that one.{hint}"
             )
+        self._put_config(config)
+
+    def _put_config(self, config: RunConfig) -> None:
         text = config.to_json() + "\n"
         write_atomic(self.path / "config.json", text)
         sign(self.path, text, programs(vars(config)))
@@ -347,6 +367,27 @@ class RunFolder:
         except FieldError as error:
             raise RecordError(self.path / name, error) from error
         return table
+
+
+def _as_json(config: RunConfig) -> dict[str, Any]:
+    """Return a configuration as JSON, where a tuple among a model's options is a list."""
+    return json.loads(config.to_json())
+
+
+def _differing(config: RunConfig, before: RunConfig) -> list[str]:
+    """Return the keys in which two configurations differ.
+
+    A key that a record lacks is newer than it, and had its default.
+    """
+    ours, theirs = _as_json(config), _as_json(before)
+    return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+
+
+def _may_change(config: RunConfig) -> set[str]:
+    """Return the keys that an unfinished run may change when it goes on."""
+    # The number of replicas may change unless the learning rate depends on it.
+    tied = {"num_replicas"} if config.scale_learning_rate else set()
+    return set(MAY_CHANGE) - tied
 
 
 def sign(folder: Path, text: str, named: Sequence[str]) -> None:

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import shutil
 
+import keras
 import numpy as np
 import pytest
 import tifffile
@@ -80,6 +82,24 @@ def test_other_classes_are_refused(description, message, local_run, others, tmp_
     assert main(["evaluate", str(local_run), str(file), "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_other_weights_of_the_run(local_run, others, tmp_path, capsys):
+    """The weights of another epoch, which a callback kept, give other predictions."""
+    run = tmp_path / "run"
+    shutil.copytree(local_run, run)
+    command = ["predict", str(run), str(others / "other0_image.tif"), "--no-overlay"]
+    missing = [*command, "--weights", "best.keras", "--out", str(tmp_path / "m")]
+    assert main(missing) == 2
+    assert "The folder holds: model.keras" in capsys.readouterr().err
+    model = keras.models.load_model(run / "model.keras", compile=False)
+    model.set_weights([np.zeros_like(weights) for weights in model.get_weights()])
+    model.save(run / "best.keras")
+    assert main([*command, "--weights", "best.keras", "--out", str(tmp_path / "best")]) == 0
+    assert main([*command, "--out", str(tmp_path / "last")]) == 0
+    best, last = (tifffile.imread(tmp_path / out / "other0_image.tif") for out in ("best", "last"))
+    assert not best.any()
+    assert last.any()
 
 
 def test_what_is_no_data_set_is_refused(local_run, tmp_path, capsys):

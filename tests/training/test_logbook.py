@@ -23,7 +23,7 @@ def test_lines_of_a_run_without_a_terminal(tmp_path, monkeypatch, capsys):
     run(config, SingleDevice(Launch()), tmp_path / "run")
     lines = capsys.readouterr().out.splitlines()
     (first,) = (at for at, line in enumerate(lines) if line.startswith("Compiling the training"))
-    assert "2 samples of 32 x 32 x 1 on each of 1 replicas" in lines[first]
+    assert "2 samples of 32 x 32 x 1. The first step" in lines[first]
     steps = [line for line in lines[first:] if line.startswith("step ")]
     assert re.fullmatch(r"step 1 of 3: loss \d\.\d+", steps[0])
     assert re.fullmatch(r"step 3 of 3: loss \S+, \S+ s a step, 0 s of steps left", steps[2])

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -14,6 +15,8 @@ from paths import ROOT, SUPPORT
 from tfunet import record
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
+from tfunet.files.table import read_rows
+from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
 from tfunet.train import run
 from tfunet.training import checkpoint
@@ -70,6 +73,32 @@ def test_run_killed_before_its_result_makes_no_further_step(callbacks, steps, tm
     for name in ("weights_hash", "dice", "loss", "val_loss", "first_step_seconds"):
         assert again[name] == first[name]
     assert json.loads((tmp_path / "run/result.json").read_text())["steps"] == steps
+
+
+def test_more_epochs_of_a_finished_run_are_those_of_a_longer_one(tmp_path):
+    longer = replace(config(tmp_path), epochs=3)
+    whole = run(longer, SingleDevice(Launch()), tmp_path / "whole")
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    folder.begin(config(tmp_path))
+    first = run(config(tmp_path), SingleDevice(Launch()), folder.path)
+    for same in (config(tmp_path), replace(config(tmp_path), epochs=1)):
+        with pytest.raises(ValueError, match="To train it further, give more epochs"):
+            folder.begin(same)
+    with pytest.raises(ValueError, match=r"other settings: .*learning_rate=0\.5"):
+        folder.begin(replace(longer, learning_rate=0.5))
+    with pytest.raises(ValueError, match=r"other settings: .*steps=9"):
+        folder.begin(replace(longer, steps=9))
+    assert folder.is_done()
+    folder.begin(longer)
+    assert not folder.is_done()
+    assert json.loads((folder.path / "result-2-epochs.json").read_text())["dice"] == first["dice"]
+    more = run(longer, SingleDevice(Launch()), folder.path)
+    assert more["weights_hash"] == whole["weights_hash"] != first["weights_hash"]
+    assert more["epochs"] == 3
+    for name in ("steps.csv", "epochs.csv"):
+        one, other = (read_rows(path / name) for path in (folder.path, tmp_path / "whole"))
+        assert [row["loss"] for row in one] == [row["loss"] for row in other]
 
 
 @pytest.mark.multiprocess

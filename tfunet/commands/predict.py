@@ -86,6 +86,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "not state their pixel size",
     )
     parser.add_argument(
+        "--weights",
+        metavar="best.keras",
+        help="a file of weights in the run's folder; by default those of its last epoch",
+    )
+    parser.add_argument(
         "--overlay",
         action=argparse.BooleanOptionalAction,
         default=True,

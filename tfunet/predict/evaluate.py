@@ -74,7 +74,7 @@ def evaluate(
     Raises ValueError for what does not fit, DefectsError for defects of the data set.
     """
     folder = RunFolder(run)
-    network = load_network(folder)
+    network = load_network(folder, options.weights)
     wanted = case_metrics(network.config.metrics if metrics is None else metrics)
     unknown = set(metrics or ()) - {metric.name for metric in wanted}
     if unknown:

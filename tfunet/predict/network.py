@@ -116,8 +116,11 @@ class Facts:
     statistics_layers: tuple[str, ...]
 
 
-def load_network(folder: RunFolder) -> Network:
-    """Return the network of a finished run; ValueError says what is missing."""
+def load_network(folder: RunFolder, weights: str | None = None) -> Network:
+    """Return the network of a finished run; ValueError says what is missing.
+
+    `weights` names a file in its folder to use instead of the last epoch's.
+    """
     if not folder.path.is_dir():
         raise ValueError(f"There is no folder {str(folder.path)!r}. Name that of a finished run.")
     config, data, path = folder.read_config(), folder.read_data(), folder.model_path()
@@ -128,6 +131,14 @@ def load_network(folder: RunFolder) -> Network:
             f"The run in {folder.path} is not finished: it has no result.json or no {MODEL}. "
             "Run the command that started it again: it goes on."
         )
+    if weights is not None:
+        path = folder.path / weights
+        if not path.is_file() or path.suffix not in (".keras", ".h5"):
+            known = sorted(file.name for file in folder.path.glob("*.keras"))
+            raise ValueError(
+                f"{path} is no file of weights (.keras, .weights.h5). The folder holds: "
+                f"{', '.join(known) or 'none'}."
+            )
     folder.check_programs(config, ["model"])
     if data is None:
         raise ValueError(

@@ -64,6 +64,7 @@ class Options:
         batch: Windows that the device takes at once.
         format: tiff, nifti or zarr. By default that of the image, or TIFF.
         probabilities: Write the probabilities of each class, too.
+        weights: A file of weights in the run's folder; by default those of its last epoch.
         overlay: Draw the labels over the image, too, where matplotlib is installed.
         pixel_size: Pixel size of the images, if the run resampled them and they do not state it.
     """
@@ -74,6 +75,7 @@ class Options:
     batch: int = 1
     format: str | None = None
     probabilities: bool = False
+    weights: str | None = None
     overlay: bool = True
     pixel_size: tuple[float, ...] | None = None
 
@@ -116,7 +118,7 @@ def predict(
     Raises ValueError for a mistake in the run, the images or the options, if possible before the
     first prediction; WriteError if a file cannot be written.
     """
-    network = load_network(RunFolder(run))
+    network = load_network(RunFolder(run), options.weights)
     prepare = preparation(network.preparation, options.pixel_size)
     has_overlay = options.overlay and drawing() is not None
     if options.overlay and not has_overlay:

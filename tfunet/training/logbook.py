@@ -56,9 +56,10 @@ class Logbook:
         """Say what comes first: nothing else is heard of it until it is done."""
         task, config = self._data.task, self._attempt.config
         shape = " x ".join(map(str, (*task.patch, task.source.channels)))
+        where = f" on each of {config.num_replicas} replicas" if config.num_replicas > 1 else ""
         self._attempt.say(
-            f"Compiling the training step: {config.replica_samples} samples of {shape} on each of "
-            f"{config.num_replicas} replicas. The first step takes longer than the others."
+            f"Compiling the training step: {config.replica_samples} samples of {shape}{where}. The "
+            "first step takes longer than the others."
         )
 
     def show_step(self, loss: float) -> None:

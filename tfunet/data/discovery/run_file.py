@@ -4,7 +4,6 @@ Imports no TensorFlow.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -13,9 +12,11 @@ from typing import Any, final
 import numpy as np
 
 from tfunet.data.defects import DefectsError
+from tfunet.data.discovery.first_training import add_training
+from tfunet.data.discovery.found_pairs import Pairs
 from tfunet.data.discovery.mask_contents import label_options
 from tfunet.data.discovery.names import SIDES
-from tfunet.data.discovery.pairs import Pairs, find_pairs, list_files
+from tfunet.data.discovery.pairs import find_pairs, list_files
 from tfunet.data.doubts import SAME_SPACING, sizes_in_words
 from tfunet.data.layouts.case_files import match_files
 from tfunet.data.layouts.case_table import read_table
@@ -35,8 +36,6 @@ GROUP_COLUMNS = (
     "patient_id",
     "subject_id",
 )
-# Patches where less than this is foreground are often empty; the share is nnU-Net's.
-SPARSE, FOREGROUND_SHARE = 0.05, 0.33
 WIDTH = 98
 
 
@@ -117,7 +116,7 @@ def describe_folder(
     else:
         run, share = _of_pairs(root, folder, images, masks, labels, progress)
     _add_pixel_size(run, folder)
-    _add_training(run, share)
+    add_training(run.keys, run.source, share)
     run.options["intensity"] = (
         "zscore",
         "Each image gets mean 0 and standard deviation 1. Where values are absolute, as in CT, "
@@ -349,60 +348,6 @@ def _add_target(
     run.options["target_pixel_size"] = (value, reason)
     options = {name: option for name, (option, _) in run.options.items()}
     run.source = _opened(data, options)
-
-
-def _add_training(run: RunFile, foreground_share: float | None) -> None:
-    """Add the keys that say how to train, from the size of the cases."""
-    source = run.source
-    rank = len(source.patch)
-    median = np.median(source.shapes, 0)
-    most = 256 if rank == 2 else 64
-    run.keys["patch"] = (
-        list(source.patch),
-        f"The median image has {sizes_in_words(median)} pixels. A patch is a multiple of 16, at "
-        f"most {most}.",
-    )
-    batch = 8 if rank == 2 else 2
-    groups = len(set(source.groups))
-    held = run.keys.get("validation_groups")
-    num_train = len(source.case_ids) - (
-        sum(group in held[0] for group in source.groups)
-        if held
-        else round(0.2 * len(source.case_ids))
-    )
-    cover = math.prod(
-        -(-int(size) // part) for size, part in zip(median, source.patch, strict=True)
-    )
-    per_case = min(64, max(cover, -(-25 * batch // max(num_train, 1))))
-    run.keys["patches_per_case"] = (
-        per_case,
-        f"An image is as large as {cover} patch{'es' if cover > 1 else ''}, and an epoch should "
-        "have 25 steps or more.",
-    )
-    if foreground_share is not None and foreground_share < SPARSE:
-        run.keys["foreground_share"] = (
-            FOREGROUND_SHARE,
-            f"Only {foreground_share:.1%} of all pixels are foreground: many patches would be "
-            "empty.",
-        )
-    if not held:
-        run.keys["validation_share"] = (
-            0.2,
-            f"A fifth of the {groups} {'groups' if groups < len(source.case_ids) else 'cases'} is "
-            "held out, and scored after every epoch.",
-        )
-    run.keys["global_batch"] = (
-        batch,
-        f"Usual for {'images' if rank == 2 else 'volumes'}. Lower it if memory runs out.",
-    )
-    run.keys["steps"] = (
-        500 if rank == 2 else 250,
-        "A first look. Take ten times as many for a result.",
-    )
-    run.keys["augmentation"] = (
-        {"flips": True},
-        "Mirrored samples. Say false if a class is told apart by its side (left, right).",
-    )
 
 
 def _comment(reason: str) -> list[str]:

@@ -1,0 +1,84 @@
+"""Pairs of images and masks as patterns, with names that say only what tells cases apart."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from tfunet.data.discovery.names import GROUP, shared_start
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Which files belong together.
+
+    Args:
+        images: One pattern for each channel.
+        masks: Class name to pattern, or a single pattern under the name "".
+        values: The placeholders of each image that has all its masks.
+    """
+
+    images: tuple[str, ...]
+    masks: Mapping[str, str]
+    values: tuple[Mapping[str, str], ...]
+
+
+def with_short_names(pairs: Pairs) -> Pairs:
+    """Return the pairs with groups where names show them, and without what all names share."""
+    values = pairs.values
+    if not values or "case" not in values[0]:
+        return pairs
+    if "group" in values[0]:
+        parts = [(one["group"], one["case"].removeprefix(one["group"])) for one in values]
+        # Not where a group is only a part of a longer number.
+        has_group = all(
+            rest != one["case"] and not rest[:1].isalnum()
+            for (_, rest), one in zip(parts, values, strict=True)
+        )
+    else:
+        matches = [GROUP.fullmatch(one["case"]) for one in values]
+        parts = [(match[1], match[2]) for match in matches if match]
+        groups = {group for group, _ in parts}
+        has_group = len(parts) == len(values) and 1 < len(groups) < len(values)
+    if has_group:
+        pairs = _renamed(pairs, "case", "{group}{case}")
+        pairs = Pairs(
+            images=pairs.images,
+            masks=pairs.masks,
+            values=tuple(
+                {**one, "group": group, "case": rest}
+                for one, (group, rest) in zip(values, parts, strict=True)
+            ),
+        )
+    for name in pairs.values[0]:
+        pairs = _without_shared(pairs, name)
+    return pairs
+
+
+def _without_shared(pairs: Pairs, name: str) -> Pairs:
+    """Return the pairs with what all values of a placeholder share in the patterns instead."""
+    values = [one[name] for one in pairs.values]
+    if len(set(values)) < 2:
+        return pairs
+    before = _whole_words(values[0][: shared_start(values)])
+    rests = [value[len(before) :][::-1] for value in values]
+    after = _whole_words(rests[0][: shared_start(rests)])[::-1]
+    pairs = _renamed(pairs, name, f"{before}{{{name}}}{after}")
+    shorter = [
+        {**one, name: one[name][len(before) : len(one[name]) - len(after)]} for one in pairs.values
+    ]
+    return Pairs(images=pairs.images, masks=pairs.masks, values=tuple(shorter))
+
+
+def _whole_words(text: str) -> str:
+    """Return a text up to its last separator."""
+    return text[: max(map(text.rfind, "-_. ")) + 1]
+
+
+def _renamed(pairs: Pairs, name: str, text: str) -> Pairs:
+    old = f"{{{name}}}"
+    return Pairs(
+        images=tuple(pattern.replace(old, text) for pattern in pairs.images),
+        masks={key: pattern.replace(old, text) for key, pattern in pairs.masks.items()},
+        values=pairs.values,
+    )
