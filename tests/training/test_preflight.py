@@ -51,6 +51,10 @@ def test_sound_model_is_reported():
     ("model", "message"),
     [
         (lambda: net(conv(padding="valid")), "must have the shape of the masks"),
+        (
+            lambda: net(keras.layers.Flatten(), keras.layers.Dense(3)),
+            r"gives 3 numbers for a sample, and the data set has masks of shape \(8, 8\)",
+        ),
         (lambda: net(conv(4)), "4 channels; the data has 3 classes"),
         (lambda: net(conv(1)), "1 channels; the data has 3 classes"),
         (lambda: net(conv(activation="softmax")), "activation 'softmax'"),

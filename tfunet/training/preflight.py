@@ -132,6 +132,12 @@ def _output(look: Callable[..., Any], model: keras.Model, image: np.ndarray) -> 
 
 
 def _check_shape(output: tuple[int, ...], mask: tuple[int, ...], num_classes: int) -> None:
+    if len(output) == 2:
+        raise ValueError(
+            f"The model gives {output[-1]} numbers for a sample, and the data set has masks of "
+            f"shape {mask[1:]}. Use a model that gives logits for each voxel, such as 'unet', or a "
+            "data set with numbers to predict."
+        )
     if output[:-1] != mask:
         raise ValueError(
             f"The model's output has shape {output}, and the masks have {mask}. Without its last "
