@@ -54,7 +54,7 @@ def test_tiles_are_printed_with_the_best(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["unet", *SMALL, "--stages", 400], "can be cut into at most 35 stages"),
+        (["unet", *SMALL, "--stages", 400], "can be cut into at most 37 stages"),
         (["unet", *SMALL, "--stages", 0], "at least 1 stage"),
         (["unet", *SMALL, "--stages", 2, "--memory", "1KiB"], "the largest needs"),
         (

@@ -17,6 +17,7 @@ PAGES = [
     "docs/large-models.md",
     "docs/large-models-internals.md",
     "docs/models.md",
+    "docs/pipeline.md",
     "docs/security.md",
     "docs/spatial-parallelism.md",
     "docs/training.md",

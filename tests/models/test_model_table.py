@@ -1,12 +1,14 @@
 """The table of models: complete, and readable without TensorFlow."""
 
+import re
 import subprocess
 import sys
 
 import pytest
+from paths import ROOT
 
 from tfunet.config.refs import resolve
-from tfunet.models import CARDS, MODELS, list_models
+from tfunet.models import CARDS, EXAMPLES, MODELS, list_models
 
 
 def test_every_model_has_a_card_and_a_line_in_the_list():
@@ -33,3 +35,11 @@ def test_listing_the_models_imports_no_tensorflow():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=200
     ).stdout
     assert printed.splitlines()[-1] == "[]"
+
+
+def test_examples_are_those_of_the_page():
+    page = (ROOT / "docs/models.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ([\dx ]+) \| (\d+) \|", page, re.MULTILINE)
+    assert len(rows) > 10
+    for name, sizes, classes in rows:
+        assert EXAMPLES[name] == (tuple(map(int, sizes.split(" x "))), int(classes))
