@@ -89,7 +89,10 @@ def convolve(
 
 
 def segment(tensor: Any, num_classes: int, dimensions: int, name: str, *, bias: bool = True) -> Any:
-    """Logits from a convolution of size 1, in float32 under every precision policy."""
+    """Logits from a convolution of size 1, in float32 under every precision policy.
+
+    `keras.config.floatx` is float32 unless somebody asks for float64, as tests of exactness do.
+    """
     layer = {2: keras.layers.Conv2D, 3: keras.layers.Conv3D}[dimensions]
     return layer(
         num_classes,
