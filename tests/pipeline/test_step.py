@@ -189,6 +189,9 @@ def test_schedules_give_the_same_bits_and_leave_nothing_behind():
             [gradient.numpy() for _, gradient in step.run(orders, [images], targets, loss)[1]]
         )
         assert not any(stage.kept for stage in step.stages)
+        # The next step begins anew.
+        again = step.run(orders, [images], targets, loss)[1]
+        np.testing.assert_array_equal(results[-1][0], again[0][1])
         gone = weakref.ref(step)
         del step
         gc.collect()

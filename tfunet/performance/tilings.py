@@ -1,7 +1,7 @@
 """Which tiles of an image a network can be trained on: halo, redundancy, memory of each grid."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 
@@ -60,29 +60,7 @@ def tilings_text(
 
     most_pixels = (memory_bytes - whole.weight_bytes) / bytes_per_pixel
     best = best_grid(image, halo, steps, most_pixels)
-    shown = []
-    for count in SHOWN:
-        tiles = [min(count, -(-size // step)) for size, step in zip(image, steps, strict=True)]
-        candidate = grid(image, tiles, halo, steps)
-        if candidate.is_finer_than_halo or candidate in shown:
-            break
-        shown.append(candidate)
-    if best is not None and best not in shown:
-        shown.append(best)
-    shown.sort(key=lambda one: math.prod(one.tiles))
-    rows: list[Sequence[str]] = [("tiles", "largest window", "F", "F inside", "memory (MiB)", "")]
-    for one in shown:
-        mark = "best" if one == best else "" if tile_bytes(one) <= memory_bytes else "too large"
-        rows.append(
-            (
-                _times(one.tiles),
-                _times(one.largest_window),
-                f"{one.redundancy:.2f}",
-                f"{one.inner_redundancy:.2f}",
-                f"{tile_bytes(one) / MIB:,.0f}",
-                mark,
-            )
-        )
+    rows = _rows(_shown(image, halo, steps, best), best, tile_bytes, memory_bytes)
     lines = [
         f"{name} on tiles of an image of {_times(image)}, one on a device of "
         f"{memory_bytes / MIB:,.0f} MiB",
@@ -101,6 +79,44 @@ def tilings_text(
         *_statistics_lines(model),
     ]
     return "\n".join(lines)
+
+
+def _shown(
+    image: Sequence[int], halo: Sequence[int], steps: Sequence[int], best: Grid | None
+) -> list[Grid]:
+    """Return the grids of the table, from the coarsest on."""
+    shown: list[Grid] = []
+    for count in SHOWN:
+        tiles = [min(count, -(-size // step)) for size, step in zip(image, steps, strict=True)]
+        candidate = grid(image, tiles, halo, steps)
+        if candidate.is_finer_than_halo or candidate in shown:
+            break
+        shown.append(candidate)
+    if best is not None and best not in shown:
+        shown.append(best)
+    return sorted(shown, key=lambda one: math.prod(one.tiles))
+
+
+def _rows(
+    shown: Sequence[Grid],
+    best: Grid | None,
+    tile_bytes: Callable[[Grid], float],
+    memory_bytes: int,
+) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = [("tiles", "largest window", "F", "F inside", "memory (MiB)", "")]
+    for one in shown:
+        mark = "best" if one == best else "" if tile_bytes(one) <= memory_bytes else "too large"
+        rows.append(
+            (
+                _times(one.tiles),
+                _times(one.largest_window),
+                f"{one.redundancy:.2f}",
+                f"{one.inner_redundancy:.2f}",
+                f"{tile_bytes(one) / MIB:,.0f}",
+                mark,
+            )
+        )
+    return rows
 
 
 def _best_line(best: Grid | None, weight_bytes: int, memory_bytes: int) -> str:

@@ -46,6 +46,10 @@ class StageStep:
         self.layers = list({id(node.operation): node.operation for node in nodes}.values())
         trained = [one for node in nodes for one in node.trainable_variables]
         self.variables = list({id(one): one for one in trained}.values())
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the step before."""
         self.sums: list[tf.Tensor | None] = [None] * len(self.variables)
         self.kept: dict[int, tuple[tf.GradientTape, list[tf.Tensor], list[tf.Tensor]]] = {}
         self.losses: list[tf.Tensor] = []
@@ -138,6 +142,9 @@ class StagedStep:
             for stage, nodes in enumerate(parts)
         ]
         self.peak_kept = [0] * len(self.stages)
+        # By micro-batch, tensor and reader.
+        self._sent: dict[tuple[int, int, int], tf.Tensor] = {}
+        self._back: dict[tuple[int, int, int], tf.Tensor | None] = {}
 
     def run(
         self, orders: Orders, inputs: Sequence[tf.Tensor], targets: Any, loss: Loss
@@ -159,50 +166,27 @@ class StagedStep:
                 f"A batch of {batch} samples cannot be cut into {count} micro-batches of as many "
                 "samples each. Choose a divisor of the batch."
             )
-        cut_inputs = [tf.split(one, count) for one in inputs]
-        cut_targets = keras.tree.map_structure(lambda one: tf.split(one, count), targets)
-        sent: dict[tuple[int, int, int], tf.Tensor] = {}  # (micro-batch, tensor, reader)
-        back: dict[tuple[int, int, int], tf.Tensor | None] = {}
-        left = [list(order) for order in orders]
-
-        def can_run(action: Action) -> bool:
-            kind, chunk, number = action
-            stage = self.stages[chunk]
-            if kind == "forward":
-                return all((number, at, chunk) in sent for at in stage.reads)
-            return number in stage.kept and all(
-                (number, at, reader) in back for at in stage.gives for reader in self.readers[at]
+        parts = [
+            keras.tree.map_structure(
+                lambda one, number=number: tf.split(one, count)[number], (list(inputs), targets)
             )
-
-        def run(action: Action) -> None:
-            kind, chunk, number = action
-            stage = self.stages[chunk]
-            if kind == "forward":
-                values = {at: sent.pop((number, at, chunk)) for at in stage.reads}
-                of_inputs = zip(self.network.inputs, cut_inputs, strict=True)
-                values |= {at: parts[number] for at, parts in of_inputs}
-                own = keras.tree.map_structure_up_to(
-                    targets, lambda parts: parts[number], cut_targets
-                )
-                for at, value in stage.forward(
-                    number, values, lambda outputs: loss(own, outputs)
-                ).items():
-                    for reader in self.readers[at]:
-                        sent[number, at, reader] = value
-                self.peak_kept[chunk] = max(self.peak_kept[chunk], len(stage.kept))
-                return
-            gradients = {
-                at: _sum([back.pop((number, at, reader)) for reader in self.readers[at]])
-                for at in stage.gives
-            }
-            for at, gradient in stage.backward(number, gradients).items():
-                back[number, at, chunk] = gradient
-
+            for number in range(count)
+        ]
+        self._sent.clear()
+        self._back.clear()
+        for stage in self.stages:
+            stage.begin()
+        left = [list(order) for order in orders]
         while any(left):
             went_on = False
             for order in left:
-                while order and can_run(order[0]):
-                    run(order.pop(0))
+                while order and self._can_run(order[0]):
+                    action = order.pop(0)
+                    if action.kind == "forward":
+                        own_inputs, own_targets = parts[action.micro_batch]
+                        self._forward(action, own_inputs, own_targets, loss)
+                    else:
+                        self._backward(action)
                     went_on = True
             if not went_on:
                 raise ValueError("The devices would wait for each other for ever in these orders.")
@@ -212,6 +196,38 @@ class StagedStep:
             for stage in self.stages
             for variable, total in zip(stage.variables, stage.sums, strict=True)
         ]
+
+    def _can_run(self, action: Action) -> bool:
+        kind, chunk, number = action
+        stage = self.stages[chunk]
+        if kind == "forward":
+            return all((number, at, chunk) in self._sent for at in stage.reads)
+        return number in stage.kept and all(
+            (number, at, reader) in self._back for at in stage.gives for reader in self.readers[at]
+        )
+
+    def _forward(
+        self, action: Action, inputs: Sequence[tf.Tensor], targets: Any, loss: Loss
+    ) -> None:
+        _, chunk, number = action
+        stage = self.stages[chunk]
+        values = {at: self._sent.pop((number, at, chunk)) for at in stage.reads}
+        values |= dict(zip(self.network.inputs, inputs, strict=True))
+        given = stage.forward(number, values, lambda outputs: loss(targets, outputs))
+        for at, value in given.items():
+            for reader in self.readers[at]:
+                self._sent[number, at, reader] = value
+        self.peak_kept[chunk] = max(self.peak_kept[chunk], len(stage.kept))
+
+    def _backward(self, action: Action) -> None:
+        _, chunk, number = action
+        stage = self.stages[chunk]
+        gradients = {
+            at: _sum([self._back.pop((number, at, reader)) for reader in self.readers[at]])
+            for at in stage.gives
+        }
+        for at, gradient in stage.backward(number, gradients).items():
+            self._back[number, at, chunk] = gradient
 
 
 def _sum(gradients: Sequence[tf.Tensor | None]) -> tf.Tensor | None:
