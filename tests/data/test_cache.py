@@ -96,6 +96,13 @@ def test_another_source_has_another_cache(changed, tmp_path):
     assert other.image_path != first.image_path
 
 
+def test_a_patch_that_no_memory_holds_is_named(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"patch = \[1000000, 1000000\] makes 1000000 x 1000000 pix"
+    ):
+        build_cache(source_of(), tmp_path, patch=(10**6, 10**6))
+
+
 def test_another_patch_has_another_cache(tmp_path):
     first = build_cache(source_of(), tmp_path, patch=PATCH)
     other = build_cache(source_of(), tmp_path, patch=(9, 9))

@@ -107,7 +107,14 @@ def test_percentiles_are_clipped_before_the_zscore():
         expected = (expected - expected.mean()) / expected.std()
         np.testing.assert_allclose(normalised[..., channel], expected, atol=1e-4)
     assert normalised.max() < 4
-    for wrong in ({"clip": [99, 1]}, {"clip": [1]}, {"clip": [0, 101]}, {"cut": [1, 99]}):
+    for wrong in (
+        [0, np.inf],
+        [-np.inf, 0],
+        {"clip": [99, 1]},
+        {"clip": [1]},
+        {"clip": [0, 101]},
+        {"cut": [1, 99]},
+    ):
         with pytest.raises(ValueError, match=r"clip = \[0.5, 99.5\]"):
             check_intensity(wrong)
 

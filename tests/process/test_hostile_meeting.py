@@ -213,7 +213,11 @@ def test_a_stranger_learns_nothing_and_is_let_go_in_time(act):
         assert met.result(20).addresses == addresses
 
 
-@pytest.mark.parametrize("sent", [b"x" * 10 * MOST_BYTES_OF_STRANGERS, b"no number\n"])
+@pytest.mark.parametrize(
+    "sent",
+    [b"x" * 10 * MOST_BYTES_OF_STRANGERS, b"no number\n"],
+    ids=["a line without an end", "words"],
+)
 def test_who_says_what_is_no_number_is_let_go_at_once(sent, monkeypatch):
     # Not when the time for a hello is over.
     monkeypatch.setattr(meeting, "HELLO_SECONDS", 60.0)

@@ -1,6 +1,7 @@
 """Decodes the cases of a data source into the files of the cache. Imports no TensorFlow."""
 
 import json
+import math
 import os
 import uuid
 from collections import deque
@@ -16,6 +17,7 @@ from tfunet.data.cache_eviction import CONTENT, INDEX, Room
 from tfunet.data.cached_cases import CachedCases, cached_cases
 from tfunet.data.case_signs import CaseSigns, SignsReader
 from tfunet.data.foreground import ForegroundVoxels
+from tfunet.data.formats.claims import check_growth
 from tfunet.data.source import CaseParts, DataSource
 from tfunet.geometry.windows import padding_before
 
@@ -139,6 +141,8 @@ def _padded_rows(
     Adds them to `seen`. Raises _BadCaseError.
     """
     rank = len(patch)
+    if math.prod(case.shape):  # No case is to blame: the patch is the same for all.
+        check_growth(case.shape, tuple(map(max, case.shape, patch)), f"patch = {list(patch)}")
 
     def to_bytes(image: np.ndarray, mask: np.ndarray) -> Rows:
         seen.voxels.add(mask)

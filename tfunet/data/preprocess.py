@@ -198,7 +198,7 @@ def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[flo
         clip = intensity.get("clip", ())
         if set(intensity) == {"clip"} and len(clip) == 2 and 0 <= clip[0] < clip[1] <= 100:
             return {"clip": (float(clip[0]), float(clip[1]))}
-    elif len(intensity) == 2 and intensity[0] < intensity[1]:
+    elif len(intensity) == 2 and -np.inf < intensity[0] < intensity[1] < np.inf:
         return float(intensity[0]), float(intensity[1])
     raise ValueError(
         f"Unknown intensity {intensity!r}. Known: 'zscore', 'none', a range [low, high] that "

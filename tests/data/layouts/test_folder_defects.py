@@ -1,5 +1,6 @@
 """Folders that cannot be trained with: every defect, by file, in one message."""
 
+import re
 import string
 
 import nibabel
@@ -9,6 +10,7 @@ from PIL import Image
 
 from tfunet.data.check import check
 from tfunet.data.defects import ADVICE, Defect, DefectsError
+from tfunet.data.image_files import read_header
 from tfunet.data.layouts.folder import open_folder
 from tfunet.data.source import DataSource, open_source
 
@@ -240,6 +242,36 @@ def test_a_pixel_size_file_that_does_not_fit_is_refused(folder, text, reason):
     assert "5 defects" in said
     assert said.count(reason) == 1
     assert "(4 more like it: images/b.png, images/c.png, images/d.png, ...)" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"target_pixel_size": 1e-6}, "makes {big} pixels of {size}, which take"),
+        ({"target_pixel_size": 1e9}, "to 1e+09 x 1e+09 leaves one pixel of {size}. Are both in"),
+        ({"target_pixel_size": 1e-300}, "pixel size 1e-300; allowed: a positive number"),
+    ],
+)
+def test_a_unit_that_is_mistaken_is_named_before_it_fills_the_memory(folder, options, reason):
+    said = message(folder, pixel_size=1, **options)
+    height, width = read_header(folder / "images" / "a.png").shape
+    words = {"size": f"{height} x {width}", "big": f"{height}000000 x {width}000000"}
+    assert said.count(reason.format(**words)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"masks": {"a\nb": "masks/{case}.png"}}, r"The name 'a\nb' of a class has hidden"),
+        ({"masks": {" ": "masks/{case}.png"}}, "The name ' ' of a class"),
+        ({"regions": {"\x1b[2J": ["cell"]}}, r"The name '\x1b[2J' of a region"),
+        ({"masks": {"a": "masks/{case}.png"}, "threshold": float("nan")}, "threshold=nan; allowed"),
+    ],
+)
+def test_names_of_several_lines_and_no_threshold_are_refused(folder, options, reason):
+    given = {"masks": {"cell": "masks/{case}.png"}, **options}
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        open_folder(root=str(folder), images="images/{case}.png", **given)
 
 
 def faulty(image, mask):

@@ -32,13 +32,30 @@ def check_claim(shape: Sequence[int], itemsize: int, stored_bytes: int, what: st
     limit = _limit()
     if 4 * number <= limit or number * itemsize <= PLAUSIBLE_RATIO * stored_bytes:
         return
-    claimed = " x ".join(str(int(length)) for length in shape)
     needed = math.ceil(4 * number / GIB)
     raise ValueError(
-        f"{what} claims {claimed} values, which take {needed} GiB as float32, and is stored in "
-        f"{stored_bytes} bytes. Damaged and hostile files claim so much; the limit is "
+        f"{what} claims {_times(shape)} values, which take {needed} GiB as float32, and is stored "
+        f"in {stored_bytes} bytes. Damaged and hostile files claim so much; the limit is "
         f"{limit / GIB:g} GiB. If the claim is true, set {LIMIT_VARIABLE}={needed}GiB"
     )
+
+
+def check_growth(before: Sequence[int], after: Sequence[int], why: str) -> None:
+    """Raise ValueError where a setting makes very many pixels of few, or a single one."""
+    number, limit = math.prod(after), _limit()
+    if number == 1 < math.prod(before):
+        raise ValueError(f"{why} leaves one pixel of {_times(before)}. Are both in the same unit?")
+    if 4 * number > limit and number > PLAUSIBLE_RATIO * math.prod(before):
+        needed = math.ceil(4 * number / GIB)
+        raise ValueError(
+            f"{why} makes {_times(after)} pixels of {_times(before)}, which take {needed} GiB as "
+            f"float32; the limit is {limit / GIB:g} GiB. Correct it, or set "
+            f"{LIMIT_VARIABLE}={needed}GiB"
+        )
+
+
+def _times(shape: Sequence[int]) -> str:
+    return " x ".join(str(int(length)) for length in shape)
 
 
 def check_chunk(stored_bytes: int, raw_bytes: int) -> None:

@@ -1,11 +1,13 @@
 """Which values in mask files are which classes. Imports no TensorFlow."""
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfunet.config.refs import near_match
+from tfunet.files.printable import is_printable
 
 BACKGROUND = "background"
 
@@ -58,6 +60,9 @@ def label_mapping(
     threshold: float | None,
 ) -> LabelMapping:
     """Return the mapping that the options of `open_folder` describe."""
+    _check_names("class", (*(classes or {}), *(masks if isinstance(masks, Mapping) else ())))
+    if threshold is not None and not math.isfinite(threshold):
+        raise ValueError(f"threshold={threshold}; allowed: a number, such as 127.")
     if isinstance(masks, str) and classes is None:
         masks = {"foreground": masks}
     if isinstance(masks, str):
@@ -88,6 +93,7 @@ def named_regions(
     """Return region name to labels; by default each class is a region of its own."""
     if regions is None:
         return {name: (label,) for label, name in enumerate(names, start=1)}
+    _check_names("region", regions)
     classes = {region: _several(members) for region, members in regions.items()}
     for region, members in classes.items():
         for member in members:
@@ -100,6 +106,15 @@ def named_regions(
         region: tuple(list(names).index(member) + 1 for member in members)
         for region, members in classes.items()
     }
+
+
+def _check_names(kind: str, names: Iterable[str]) -> None:
+    for name in names:
+        if not name.strip() or not is_printable(name):
+            raise ValueError(
+                f"The name {name!r} of a {kind} has hidden characters, or none. It stands in "
+                "records and tables: write it in one line of letters, digits and the like."
+            )
 
 
 def _class_values(

@@ -6,14 +6,18 @@ from typing import Any
 
 from tfunet.config.refs import near_match
 from tfunet.data.defects import Defect
+from tfunet.data.formats.claims import check_growth
 from tfunet.data.image_files import Header
 from tfunet.data.layouts.case_files import Case, PatternFiles
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_patterns import placeholders
+from tfunet.data.preprocess import resampled_shape
 from tfunet.files.typed import RecordError, read_json
 
 Spacing = tuple[float, ...]
 KEYS = ("file", "key", "order", "column")
+# Sizes of pixels, in any unit of length.
+LEAST, MOST = 1e-15, 1e15
 BIDS_KEY = "PixelSize"
 # What the numbers of a list in a JSON file stand for.
 ORDERS = {"xyz": "x first", "array": "along the axes of the image's array"}
@@ -80,7 +84,11 @@ class PixelSizes:
             num_axes = len(header.shape)
             try:
                 spacing = _sizes(self._find(case, header), num_axes)
-                pairs.append((spacing, _sizes(self.target, num_axes)))
+                target = _sizes(self.target, num_axes)
+                shape = resampled_shape(header.shape, spacing, target)
+                why = f"resampling from pixels of {_shown(spacing)} to {_shown(target)}"
+                check_growth(header.shape, shape, why)
+                pairs.append((spacing, target))
             except ValueError as error:
                 pairs.append(None)
                 defects.append(Defect(file=case.images[0], what=str(error), case_id=case.case_id))
@@ -161,6 +169,10 @@ def _from_json(path: Path, key: str) -> Any:
     return (values or {})[key]
 
 
+def _shown(sizes: Spacing) -> str:
+    return " x ".join(f"{size:g}" for size in sizes)
+
+
 def _sizes(given: Any, num_axes: int) -> Spacing:
     several = given if isinstance(given, list | tuple) else [given] * num_axes
     try:
@@ -169,7 +181,7 @@ def _sizes(given: Any, num_axes: int) -> Spacing:
     except (TypeError, ValueError):
         sizes = ()
     # NaN fails this comparison too.
-    if len(sizes) != num_axes or not all(0 < size < float("inf") for size in sizes):
+    if len(sizes) != num_axes or not all(LEAST <= size <= MOST for size in sizes):
         raise ValueError(
             f"pixel size {given!r}; allowed: a positive number, or {num_axes} of them, one an "
             "axis, with points for decimals"
