@@ -24,8 +24,11 @@ def trained(folder, *, label, **settings):
     config = RunConfig(
         data="folder",
         data_options={
-            "root": str(folder), "images": "{case}.npy", "masks": {"cell": "{case}_m.npy"},
-            "fill": -3.0, "name": "holes",
+            "root": str(folder),
+            "images": "{case}.npy",
+            "masks": {"cell": "{case}_m.npy"},
+            "fill": -3.0,
+            "name": "holes",
         },
         patch=(16, 16),
         model_options={"filters": 4, "levels": 2},
