@@ -73,6 +73,9 @@ def test_command_works(page, command, place):
     rest = words[at + 1 :]
     quick = ["--data_options.num_cases", "10", "--data_options.size", "32"]
     more = quick if "train" in rest else []
+    # A network of the page's own, or one that has to fill memory, stays as it is.
+    if more and not re.search(r"swap|memory|model|config|toml", command):
+        more += ["--model_options.levels", "2"]
     ended = run([sys.executable, "-m", "tfunet", *rest, *more], place, **variables)
     # The page says what happens where a private network cannot be had.
     is_refused = "TFUNET_PRIVATE_NETWORK" in variables and "the kernel refuses" in ended.stderr
