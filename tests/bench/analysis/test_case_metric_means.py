@@ -17,7 +17,7 @@ def write(folder, values):
         {"epoch": 3, "case": f"c{case}", "region": "cell", **counts, "hd95": value, "nsd@1mm": 0.5}
         for case, value in enumerate(values)
     ]
-    RunFolder(folder).write_cases(rows, ("hd95", "nsd@1mm"))
+    RunFolder(folder).write_cases(rows, metrics=("hd95", "nsd@1mm"))
 
 
 def test_means_leave_out_cases_in_which_a_metric_is_not_defined(tmp_path):
