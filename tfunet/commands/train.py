@@ -32,7 +32,9 @@ def _train(options: argparse.Namespace) -> int:
     from tfunet.arguments import check_names, parse, run_parser
     from tfunet.backend import num_processes
     from tfunet.bench.launch.launch_run import launch
+    from tfunet.bench.launch.processes_to_start import plan_processes
     from tfunet.data.early_checks import check_early
+    from tfunet.machine.cores import usable_cores
     from tfunet.record import RunFolder
     from tfunet.worker import own_place, take_part
 
@@ -45,8 +47,12 @@ def _train(options: argparse.Namespace) -> int:
         given = ["--config", *given]
     config = parse(given)
     check_names(config)
-    check_early(config)
     place = own_place()
+    if place is None:
+        plan_processes(
+            config, usable_cores()
+        )  # Refuses what cannot be placed, before data is read.
+    check_early(config)
     if place is not None and place.count > 1:
         _check_launcher(place, num_processes(config), options.out)
         if config.elastic:

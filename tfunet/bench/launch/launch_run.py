@@ -13,7 +13,6 @@ from tfunet.bench.launch.processes_to_start import fewer, plan_processes
 from tfunet.bench.launch.supervisor import Outcome, Supervisor
 from tfunet.config.run import RunConfig
 from tfunet.data import DATASETS
-from tfunet.data.task import open_task
 from tfunet.machine.cores import usable_cores
 from tfunet.record import RunFolder
 
@@ -43,6 +42,8 @@ def launch(
     """
     plans = plan_processes(config, usable_cores())
     if config.num_devices > config.num_replicas and config.data in DATASETS:
+        from tfunet.data.task import open_task
+
         open_task(config)  # Refuses a split that does not fit the samples.
     if config.elastic and len(plans) == 1:
         raise ValueError(
