@@ -1,12 +1,11 @@
 """What can be said of a run's data before TensorFlow is imported, which takes many seconds."""
 
-from tfunet.config.augmentation import read_augmentation
 from tfunet.config.case_metrics import case_metrics
 from tfunet.config.run import RunConfig
 from tfunet.data import DATASETS
 from tfunet.data.sample_order import steps_per_epoch
-from tfunet.data.source import open_source
 from tfunet.data.split import split_of
+from tfunet.data.task import open_task
 from tfunet.learning.case_metrics import check_library, tolerances
 
 
@@ -20,8 +19,9 @@ def check_early(config: RunConfig) -> None:
     check_library(metrics)
     if config.data not in DATASETS:
         return
-    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
-    read_augmentation(config.augmentation).check_patch(source.chosen_patch(config.patch))
+    task = open_task(config)
+    source = task.source
+    task.augmentation()  # Raises for changes that do not fit the patch.
     split = split_of(config, source)
     steps_per_epoch(len(split.train) * config.patches_per_case, config.global_samples)
     has_spacing = bool(source.spacings) and None not in source.spacings

@@ -240,6 +240,7 @@ def greedy(work: Work, micro_batches: int, in_flight: int) -> Simulation:
     for _ in range(2 * len(work.forward) * micro_batches):
         best: tuple[float, bool, int, Action] | None = None
         for kind, chunk in following:
+            # For mypy, a key of `following` is any text.
             action = Action(kind, chunk, following[kind, chunk])  # type: ignore[arg-type]
             ready = run.ready(action) if action.micro_batch < micro_batches else None
             if ready is None:

@@ -12,7 +12,6 @@ from tfunet.bench.launch.private_network import private_network
 from tfunet.bench.launch.processes_to_start import fewer, plan_processes
 from tfunet.bench.launch.supervisor import Outcome, Supervisor
 from tfunet.config.run import RunConfig
-from tfunet.data import DATASETS
 from tfunet.machine.cores import usable_cores
 from tfunet.record import RunFolder
 
@@ -35,16 +34,12 @@ def launch(
     of a process.
 
     Before any process is started, ValueError says that the run is impossible (too many replicas; a
-    split that does not fit the samples; a folder in use, finished, or of other settings) and
+    folder in use, finished, or of other settings) and
     WriteError that files cannot be written. Afterwards the Outcome tells. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run, and a second signal, or `grace_seconds`, ends it at
     once. In other threads, signals are left to the caller.
     """
     plans = plan_processes(config, usable_cores())
-    if config.num_devices > config.num_replicas and config.data in DATASETS:
-        from tfunet.data.task import open_task
-
-        open_task(config)  # Refuses a split that does not fit the samples.
     if config.elastic and len(plans) == 1:
         raise ValueError(
             f"elastic goes on with the processes that are left, but this run of the backend "
