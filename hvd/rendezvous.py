@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -17,7 +17,11 @@ from horovod.runner.common.util.hosts import SlotInfo
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 SOCKETS = Path("/proc/net/tcp")
-UID_COLUMN = 7
+# Columns of that file.
+ENDS = slice(1, 3)
+STATE = 3
+UID = 7
+ESTABLISHED = "01"
 
 
 @final
@@ -35,7 +39,9 @@ class Rendezvous(RendezvousHTTPServer):
 
     def verify_request(self, request: Any, client_address: tuple[str, int]) -> bool:
         """Return whether a connection is answered."""
-        return client_address[0] in self._hosts or is_of_this_user(*client_address)
+        return client_address[0] in self._hosts or is_of_this_user(
+            client_address, request.getsockname()
+        )
 
     def close(self) -> None:
         """Stop listening."""
@@ -43,16 +49,26 @@ class Rendezvous(RendezvousHTTPServer):
         self.server_close()
 
 
-def is_of_this_user(host: str, port: int) -> bool:
-    """Whether a process of this user has the other end of a connection, here on this machine."""
+def is_of_this_user(client: tuple[str, int], server: tuple[str, int]) -> bool:
+    """Whether a process of this user has the client's end of a connection, here on this machine.
+
+    Both ends are compared. The system gives one port to several connections with different peers,
+    so that another user's connection can have the port of one of ours.
+    """
+    ends = [_address(*client), _address(*server)]
+    # More than once: while others connect, the system can leave out a row of its table.
+    return any(_is_owner(ends) for _ in range(3))
+
+
+def _is_owner(ends: list[str]) -> bool:
     try:
-        lines = SOCKETS.read_text().splitlines()
+        rows = [line.split() for line in SOCKETS.read_text().splitlines()]
     except OSError:
-        return True  # Without it nobody could connect.
+        return True  # Without the table nobody could connect.
+    owners = {int(row[UID]) for row in rows if row[ENDS] == ends and row[STATE] == ESTABLISHED}
+    return owners == {os.geteuid()}
+
+
+def _address(host: str, port: int) -> str:
     number = int.from_bytes(socket.inet_aton(host), sys.byteorder)
-    return os.geteuid() in _owners(lines, f"{number:08X}:{port:04X}")
-
-
-def _owners(lines: Iterable[str], local_address: str) -> set[int]:
-    rows = (line.split() for line in lines)
-    return {int(row[UID_COLUMN]) for row in rows if row[1] == local_address}
+    return f"{number:08X}:{port:04X}"

@@ -14,11 +14,16 @@ from hvd.rendezvous import Rendezvous, is_of_this_user
 
 NOBODY = 65534
 ASK = """
-import encodings.idna, http.client, os, sys
+import encodings.idna, http.client, os, socket, sys
 # All is imported: another user may not read this Python.
 os.setgid(int(sys.argv[4]))
 os.setuid(int(sys.argv[4]))
 store = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=10)
+if sys.argv[5:]:
+    store.sock = socket.socket()
+    store.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    store.sock.bind(("127.0.0.1", int(sys.argv[5])))
+    store.sock.connect(("127.0.0.1", store.port))
 try:
     store.request(*sys.argv[2:4], body=b"false")
     print(store.getresponse().read())
@@ -87,7 +92,26 @@ def test_another_user_of_the_machine_gets_no_answer(store, method):
 
 
 def test_a_connection_from_nowhere_is_nobodys():
-    assert not is_of_this_user("127.0.0.1", free_port())
+    assert not is_of_this_user(("127.0.0.1", free_port()), ("127.0.0.1", free_port()))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_strangers_connection_by_a_port_that_is_also_ours_gets_no_answer(store):
+    ask(store, "PUT", "/scope/key")
+    with socket.create_server(("127.0.0.1", 0)) as other_server, socket.socket() as ours:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        ours.bind(("127.0.0.1", 0))
+        ours.connect(other_server.getsockname())
+        said = subprocess.run(
+            [
+                *(sys.executable, "-I", "-S", "-c", ASK, str(store), "GET", "/scope/key"),
+                *(str(NOBODY), str(ours.getsockname()[1])),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert (said.stdout, said.stderr) == ("no answer\n", "")
 
 
 @pytest.mark.multiprocess
