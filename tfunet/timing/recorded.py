@@ -11,7 +11,7 @@ from tfunet.timing.spans import Span
 
 COPIES = ("swap out", "swap in")
 # Spans within other spans; each has rows of its own below "run".
-INSIDE = ("input", "all-reduce", *COPIES, "profile")
+INSIDE = ("input", "all-reduce", "halo exchange", *COPIES, "profile")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """What is measured after the last step of a run."""
 
+import contextlib
 import functools
 import resource
 import time
@@ -28,8 +29,7 @@ class Measurements:
 
     Args:
         peaks: (processes, 2): peak resident and peak device memory.
-        turns: Seconds of steps with real data, with data in memory and, where asked for, without
-            an average.
+        turns: Seconds of steps; see `input_bound.paired_seconds`.
     """
 
     elapsed_seconds: float
@@ -55,9 +55,8 @@ def measure(trainer: Trainer) -> Measurements:
             attempt.say(f"The memory of a step was not measured: {step.why_not}")
     parts: Mapping[str, Any] = {}
     if has_parts and turns:
-        alone_seconds = [turn[-1] for turn in turns]
         trained = network.model.trainable_variables
-        parts = input_bound.parts(backend, topology, alone_seconds, trained)
+        parts = input_bound.parts(backend, topology, turns, trained)
     return Measurements(
         elapsed_seconds=elapsed_seconds, peaks=peaks, turns=turns or (), parts=parts, step=step
     )
@@ -72,10 +71,17 @@ def _turns(trainer: Trainer, *, has_parts: bool) -> Sequence[tuple[float, ...]] 
         attempt.say("Input: not compared with data in memory, for which a capped CPU has no room.")
         return ()
 
-    def alone_step(batches: Any) -> float:
+    def exchanging(batches: Any) -> float:
         with trainer.network.average.off():
+            return _timed(attempt, trainer.steps.take_exchanging, batches)
+
+    def alone(batches: Any) -> float:
+        exchange = trainer.network.exchange
+        no_exchange = contextlib.nullcontext() if exchange is None else exchange.off()
+        with trainer.network.average.off(), no_exchange:
             return _timed(attempt, trainer.steps.take_alone, batches)
 
+    is_split = trainer.network.split is not None
     try:
         turns = input_bound.paired_seconds(
             functools.partial(_timed, attempt, trainer.steps.take),
@@ -83,7 +89,7 @@ def _turns(trainer: Trainer, *, has_parts: bool) -> Sequence[tuple[float, ...]] 
             trainer.steps.pipeline,
             trainer.network.variables,
             steps=trainer.progress.step,
-            alone_step=alone_step if has_parts else None,
+            without=[*([exchanging] if is_split else []), alone] if has_parts else [],
         )
     except (WriteError, tf.errors.ResourceExhaustedError) as error:
         # Where not all processes know of the error, some would wait for this one.

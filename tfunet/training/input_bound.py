@@ -5,9 +5,11 @@ the same conditions:
 
     real | synthetic | alone | real | synthetic | alone | ...     alone: only with time_parts
 
+Where samples are shared, steps that exchange borders but average nothing come before "alone".
 Then the model's variables are put back. The time that a step waits for its data would not do: on
 a CPU, making samples slows a step down without making it wait. Steps that run alone, without
-averaging gradients, show where efficiency is lost. The average is also timed by itself.
+averaging gradients or exchanging borders, show where efficiency is lost. The average is also timed
+by itself.
 """
 
 import contextlib
@@ -71,16 +73,16 @@ def paired_seconds(
     variables: Sequence[Any],
     *,
     steps: int,
-    alone_step: Callable[[Any], float] | None = None,
+    without: Sequence[Callable[[Any], float]] = (),
 ) -> list[tuple[float, ...]]:
     """Return pairs of (median seconds of a step, of a synthetic step); called by all together.
 
-    With `alone_step`, a third value is that of a synthetic step that averages nothing. `variables`,
-    which the steps change, have their values again afterwards.
+    Further values are those of synthetic steps `without` something. `variables`, which the steps
+    change, have their values again afterwards.
 
-    Raises NoRoomError in all processes where `alone_step` cannot be traced in one of them.
+    Raises NoRoomError in all processes where a step cannot be traced in one of them.
     """
-    pairs = num_pairs(steps) if alone_step is None else max(PARTS_TURNS, num_pairs(steps))
+    pairs = max(PARTS_TURNS if without else 1, num_pairs(steps))
     last = pipeline.last_step
     more = replace(pipeline, first_step=last, last_step=last + pairs * BLOCK_STEPS)
 
@@ -88,19 +90,18 @@ def paired_seconds(
         return iter(backend.feed(data))
 
     blocks = [(timed_step, fed(more)), (timed_step, fed(replace(more, synthetic=True)))]
-    if alone_step is not None:
-        blocks.append(
-            (alone_step, fed(replace(more, synthetic=True, last_step=more.last_step + 1)))
-        )
+    # One step more, in which it is traced.
+    traced = replace(more, synthetic=True, last_step=more.last_step + 1)
+    others = [(step, fed(traced)) for step in without]
 
     def median_seconds(step: Callable[[Any], float], iterator: Any) -> float:
         seconds = [step(iterator) for _ in range(BLOCK_STEPS)]
         return statistics.median(seconds[PREFETCHED_BATCHES:])
 
     with unchanged(variables):
-        if alone_step is not None:
-            _trace(*blocks[-1], backend)
-        return [tuple(median_seconds(*block) for block in blocks) for _ in range(pairs)]
+        for other in others:
+            _trace(*other, backend)
+        return [tuple(median_seconds(*block) for block in blocks + others) for _ in range(pairs)]
 
 
 @contextlib.contextmanager
@@ -128,14 +129,26 @@ def _trace(step: Callable[[Any], float], iterator: Any, backend: Backend) -> Non
 def parts(
     backend: Backend,
     topology: Topology,
-    alone_seconds: Sequence[float],
+    turns: Sequence[tuple[float, ...]],
     variables: Sequence[Any],
 ) -> dict[str, Any]:
-    """Return the parts of a step for result.json; called by all together."""
-    alone = np.zeros((topology.process_count, len(alone_seconds)))
-    alone[topology.process_index] = alone_seconds
+    """Return the parts of a step for result.json; called by all together.
+
+    `turns` are those of `paired_seconds`, the steps alone last.
+    """
+    _, _, *others, alone = zip(*turns, strict=True)
+    without = {"alone_seconds": alone}
+    if others:
+        (without["exchanging_seconds"],) = others
+
+    def of_processes(seconds: Sequence[float]) -> list[list[float]]:
+        table = np.zeros((topology.process_count, len(seconds)))
+        table[topology.process_index] = seconds
+        rows: list[list[float]] = backend.sum(table).tolist()
+        return rows
+
     return {
-        "alone_seconds": backend.sum(alone).tolist(),
+        **{name: of_processes(seconds) for name, seconds in without.items()},
         "average_seconds": _average_seconds(backend, variables),
         "gradient_bytes": sum(
             math.prod(variable.shape) * tf.as_dtype(variable.dtype).size for variable in variables

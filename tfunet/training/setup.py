@@ -35,6 +35,7 @@ from tfunet.learning.scoring import RegionScoring, Scoring, TargetScoring
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
 from tfunet.models.make import make_model
+from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.feed import own_part
 from tfunet.parallel.losses import split_loss, split_metrics
 from tfunet.parallel.mesh import Mesh, part_bounds
@@ -332,6 +333,7 @@ class Network:
     Args:
         file: Name of the file that the chief keeps it in.
         average: Averages its gradients over replicas.
+        exchange: Exchanges borders of parts of samples; None where samples are whole.
         averaging: How its optimizers use that.
         split: Runs it on parts of samples; None where samples are whole.
         weights: What must be the same in all replicas: its variables, and those of other networks
@@ -344,6 +346,7 @@ class Network:
     loss: keras.Loss
     file: str
     average: Switch
+    exchange: ExchangeSwitch | None
     averaging: Averaging
     split: SplitNetwork | None
     preflight: preflight.Preflight
@@ -375,7 +378,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
             steps_per_epoch=data.steps_per_epoch,
             metrics=keras_metrics(config.metrics),
         )
-    split = _split_network(attempt, data, model, loss)
+    exchange, split = _split_network(attempt, data, model, loss)
     ignored = data.task.source.ignored
     if ignored is not None:
         _check_can_ignore(config, model)
@@ -418,6 +421,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
         loss=loss,
         file=file,
         average=average,
+        exchange=exchange,
         averaging=Averaging(
             average=average,
             accumulation=config.accumulation,
@@ -460,7 +464,7 @@ def _on_devices(backend: Backend, split: SplitNetwork) -> Callable[..., tf.Tenso
 
 def _split_network(
     attempt: Attempt, data: RunData, model: keras.Model, loss: keras.Loss
-) -> SplitNetwork | None:
+) -> tuple[ExchangeSwitch | None, SplitNetwork | None]:
     """Make calls of the model and of its loss run on parts of samples, if samples are split.
 
     Raises ValueError for a split that does not fit the samples, and for a backend that cannot
@@ -468,19 +472,20 @@ def _split_network(
     """
     mesh, backend = attempt.mesh, attempt.backend
     if not mesh.is_split:
-        return None
+        return None, None
     exchange = getattr(backend, "exchange", None)
     if exchange is None:
         raise ValueError(
             f"The backend {attempt.config.backend!r} has no method `exchange`, which split needs. "
             "Leave out split, or choose mirrored, multiworker or horovod."
         )
-    groups = Groups(mesh, attempt.topology.local_replicas, exchange)
+    switch = ExchangeSwitch(exchange, attempt.note)
+    groups = Groups(mesh, attempt.topology.local_replicas, switch)
     bounds = part_bounds(data.task.patch, mesh.split)
     split = SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=groups.current)
     split.install()
     split_loss(loss, split)
-    return split
+    return switch, split
 
 
 def compiled_model(

@@ -25,7 +25,8 @@ class Steps:
     Attributes:
         pipeline: The training batches.
         take: Makes an optimizer step with the iterator of a feed; see `make_step`.
-        take_alone: The same, to be traced while the average is off.
+        take_exchanging: The same, to be traced while the average is off.
+        take_alone: The same, to be traced while the average is off, and the exchange of parts too.
         batches: The iterator of this run's feed.
     """
 
@@ -56,7 +57,7 @@ class Steps:
                 step = support.guarding(step)
             return step
 
-        self.take, self.take_alone = made(), made()
+        self.take, self.take_exchanging, self.take_alone = made(), made(), made()
         self.batches = iter(attempt.backend.feed(self.pipeline))
 
 

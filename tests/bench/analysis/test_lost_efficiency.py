@@ -69,6 +69,31 @@ def test_of_strong_scaling_one_replica_counts_by_its_share(tmp_path):
     assert parts.total == pytest.approx(1 - 100 / 2 / 150)
 
 
+def test_of_shared_samples_a_device_counts_by_its_share_and_the_exchange_is_a_part(tmp_path):
+    study = make_study(
+        repeats=1,
+        base={"patch": [32, 32]},
+        grid={},
+        skip=[],
+        case=[{"backend": "single"}, {"backend": "multiworker", "split": [2, 1]}],
+    )
+    for trial in write_sweep(tmp_path, study):
+        is_split = bool(trial.config.split)
+        table = record(TWO if is_split else ONE, 2 if is_split else 1)
+        if is_split:
+            # 20 of the 30 ms of communication go into the exchange.
+            exchanging = [[0.126] * 3, [0.126] * 3]
+            table |= {"split": [2, 1], "exchanging_seconds": exchanging}
+        write_trial(tmp_path, trial, **table)
+    (family,) = summarise(read_sweep(tmp_path)).families
+    (parts,) = next(cell for cell in family.cells if not cell.is_baseline).lost
+    assert parts.halo == pytest.approx(20 / 150)
+    assert parts.communication == pytest.approx(10 / 150)
+    assert parts.computation == pytest.approx((97 - 95 / 2) / 150)
+    assert parts.total == pytest.approx(1 - 100 / 2 / 150)
+    assert lost_rows(family)[-1]["halo"] == "+0.133"
+
+
 def test_the_report_shows_them_with_the_bus_bandwidth(sweep):
     (family,) = summarise(read_sweep(sweep)).families
     (row,) = lost_rows(family)

@@ -9,6 +9,8 @@ same difference of a run with one replica, so that the parts sum to the total:
       | input            steps on real data - steps on data in memory
     steps on data in memory
       | communication    - steps without averaging gradients, on the slowest process
+    steps without averaging gradients, slowest process
+      | halo             - steps that exchange no borders either; only where samples are shared
     steps alone, slowest process
       | stragglers       slowest process - fastest process
     steps alone, fastest process
@@ -17,7 +19,7 @@ same difference of a run with one replica, so that the parts sum to the total:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import fmean
 
 from tfunet.bench.records.trial_result import Result
@@ -32,35 +34,45 @@ class Lost:
     communication: float
     stragglers: float
     rest: float
+    halo: float | None = None
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Those that were measured, by their names."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
     def total(self) -> float:
         """The lost efficiency: 1 minus the efficiency."""
-        return sum(vars(self).values())
+        return sum(self.parts.values())
 
 
 def lost(run: Result, single: Result, scaling: str) -> Lost | None:
-    """Return the parts that `run` loses against a `single` replica; None if not measured."""
-    share = 1 / run.num_replicas if scaling == "strong" else 1.0
+    """Return the parts that `run` loses against a `single` device; None if not measured."""
+    # Devices that share a sample each have a part of its work.
+    share = 1 / (run.num_parts * (run.num_replicas if scaling == "strong" else 1))
     times, single_times = _times(run), _times(single)
     if times is None or single_times is None or run.slowest_alone_seconds is None:
         return None
     step_seconds, real, synthetic, slowest, fastest = times
     single_seconds, single_real, single_synthetic, *_ = (share * value for value in single_times)
+    exchanging = run.exchanging_seconds
     return Lost(
         computation=(fastest - single_synthetic) / step_seconds,
         input=((real - synthetic) - (single_real - single_synthetic)) / step_seconds,
-        communication=(synthetic - slowest) / step_seconds,
+        communication=(synthetic - (exchanging or slowest)) / step_seconds,
+        halo=None if exchanging is None else (exchanging - slowest) / step_seconds,
         stragglers=(slowest - fastest) / step_seconds,
         rest=((step_seconds - real) - (single_seconds - single_real)) / step_seconds,
     )
 
 
 def mean_lost(repeats: Sequence[Lost]) -> Lost:
-    """Return the mean of each part over repeats; the means sum to the mean total."""
-    return Lost(
-        **{part.name: fmean(getattr(row, part.name) for row in repeats) for part in fields(Lost)}
-    )
+    """Return the mean of each part over repeats; the means sum to the mean total.
+
+    Repeats are those of one way, which all measured the same parts.
+    """
+    return Lost(**{name: fmean(row.parts[name] for row in repeats) for name in repeats[0].parts})
 
 
 def bus_bytes_per_second(num_bytes: float, seconds: float, num_replicas: int) -> float:

@@ -1,5 +1,6 @@
 """The numbers of a finished run, read from result.json."""
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ READ_APART = (
     *("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "mae", "checks"),
     "replicas_from_step",
     *("real_seconds", "synthetic_seconds", "slowest_alone_seconds", "fastest_alone_seconds"),
+    *("exchanging_seconds", "num_parts"),
     "average_seconds",
 )
 # Slower or faster than this is no machine, and overflows what is computed from it.
@@ -23,6 +25,8 @@ Seconds = Annotated[list[Amount], msgspec.Meta(min_length=1)]
 KINDS_APART = {
     "synthetic_pairs_seconds": list[tuple[Amount, Amount]] | None,
     "alone_seconds": list[Seconds] | None,
+    "exchanging_seconds": list[Seconds] | None,
+    "split": list[Positive] | None,
     "average_seconds": list[Amount] | None,
     "peak_resident_bytes": list[Count | None] | None,
     "peak_device_bytes": list[Count | None] | None,
@@ -64,11 +68,14 @@ class Result:
     # Time of a step with data in memory / time of a step; None in older records.
     synthetic_share: Amount | None = None
     # Medians of both times. With time_parts also: the step without averaging gradients, on the
-    # slowest and on the fastest process; the averaging alone; and the bytes that it averages.
+    # slowest and on the fastest process; the averaging alone; and the bytes that it averages. Where
+    # samples are shared, steps alone exchange no borders either; exchanging_seconds is the step
+    # that does, on the slowest process.
     real_seconds: float | None = None
     synthetic_seconds: float | None = None
     slowest_alone_seconds: float | None = None
     fastest_alone_seconds: float | None = None
+    exchanging_seconds: float | None = None
     average_seconds: float | None = None
     gradient_bytes: Count | None = None
     # Energy of the training loop, from so many CPU packages and GPUs of all hosts.
@@ -77,6 +84,8 @@ class Result:
     energy_gpus: Amount | None = None
     # (first step, replicas) of each part of the run; empty in older records.
     replicas_from_step: tuple[tuple[int, int], ...] = ()
+    # Devices that share a sample.
+    num_parts: int = 1
     # Mean absolute error of each predicted number; empty for masks.
     mae: Mapping[str, float] = field(default_factory=dict)
 
@@ -105,7 +114,10 @@ def parse_result(table: Mapping[str, Any]) -> Result:
         name: table.get(name) for name in Result.__dataclass_fields__ if name not in READ_APART
     }
     pairs = table.get("synthetic_pairs_seconds") or ()
-    alone = [statistics.median(seconds) for seconds in table.get("alone_seconds") or ()]
+    alone, exchanging = (
+        [statistics.median(seconds) for seconds in table.get(key) or ()]
+        for key in ("alone_seconds", "exchanging_seconds")
+    )
     averages = table.get("average_seconds")
     return Result(
         **plain,
@@ -113,6 +125,8 @@ def parse_result(table: Mapping[str, Any]) -> Result:
         synthetic_seconds=statistics.median(pair[1] for pair in pairs) if pairs else None,
         slowest_alone_seconds=max(alone, default=None),
         fastest_alone_seconds=min(alone, default=None),
+        exchanging_seconds=max(exchanging, default=None),
+        num_parts=math.prod(table.get("split") or ()),
         average_seconds=statistics.median(averages) if averages else None,
         peak_resident_bytes=_bytes(table, "peak_resident_bytes"),
         peak_device_bytes=_bytes(table, "peak_device_bytes"),

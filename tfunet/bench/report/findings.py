@@ -96,7 +96,7 @@ def _lost(family: Family) -> Iterator[str]:
     for cell in family.cells:
         if cell.lost:
             lost = mean_lost(cell.lost)
-            parts = sorted(vars(lost).items(), key=lambda part: -part[1])
+            parts = sorted(lost.parts.items(), key=lambda part: -part[1])
             shares = ", ".join(f"{name} {share:.1%}" for name, share in parts)
             yield (
                 f"{cell.way} at {cell.num_replicas} replicas loses {lost.total:.1%} of its time: "

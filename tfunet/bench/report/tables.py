@@ -109,16 +109,19 @@ def cost_rows(family: Family, target: DiceTarget) -> list[dict[str, str]]:
 def lost_rows(family: Family) -> list[dict[str, str]]:
     """Return the parts of the lost efficiency, a row for each cell that measured it."""
     rows = []
-    for cell in family.cells:
-        if not cell.lost:
-            continue
-        parts = mean_lost(cell.lost)
+    lost = [(cell, mean_lost(cell.lost)) for cell in family.cells if cell.lost]
+    # Only where samples are shared, borders are exchanged.
+    names = list(dict.fromkeys(name for _, parts in lost for name in parts.parts))
+    for cell, parts in lost:
         bandwidth = cell.bus_bytes_per_second
         rows.append(
             {
                 **_names(cell),
                 "lost efficiency": f"{parts.total:.3f}",
-                **{name: f"{value:+.3f}" for name, value in vars(parts).items()},
+                **{
+                    name: f"{parts.parts[name]:+.3f}" if name in parts.parts else texts.NONE
+                    for name in names
+                },
                 "average alone (ms)": texts.significant(
                     cell.average_seconds and cell.average_seconds.scaled(1000)
                 ),
@@ -199,7 +202,7 @@ def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]
             **share_facts(family, cell),
         }
     if cell.lost:
-        facts |= {f"lost_{name}": value for name, value in vars(mean_lost(cell.lost)).items()}
+        facts |= {f"lost_{name}": value for name, value in mean_lost(cell.lost).parts.items()}
     facts |= _spreads(cell, "average_seconds", "bus_bytes_per_second")
     for region in cell.regions:
         facts |= _spread_facts(f"dice_{region}", cell.dice(region))
