@@ -3,6 +3,7 @@
 import re
 
 import checks
+import numpy as np
 import pytest
 import runs
 from runs import KILL_STEP, kill_at
@@ -27,16 +28,23 @@ def killed(backend, contract_folder):
         environment={"TFUNET_TEST_KILL": str(last)},
         backend=backend,
         split=[2, 1],
+        **timed(backend),
         **kill_at(KILL_STEP),
     )
     return run, last
+
+
+def timed(backend):
+    """Settings that have the exchange timed, in all ways on one backend."""
+    return {"trace": True, "time_parts": backend == "multiworker"}
 
 
 @pytest.fixture(scope="module")
 def resumed(backend, killed):
     """The same run, gone on to its end along the other axis."""
     run, _ = killed
-    return runs.train(run.folder, backend=backend, split=[1, 2], **kill_at(KILL_STEP))
+    settings = {**timed(backend), **kill_at(KILL_STEP)}
+    return runs.train(run.folder, backend=backend, split=[1, 2], **settings)
 
 
 def test_killed_process_ends_the_run_and_is_named(killed):
@@ -55,6 +63,18 @@ def test_weights_samples_losses_and_scores_are_those_of_one_device(resumed, sing
     checks.same_losses(resumed, single)
     checks.same_scores(resumed, single)
     checks.same_weights(resumed, single, TOLERANCE)
+
+
+def test_exchanges_are_timed(backend, resumed):
+    for process in resumed.folder.glob("spans-*.csv"):
+        spans = [row for row in resumed.rows(process.name) if row["name"] == "halo exchange"]
+        assert {int(row["step"]) for row in spans} >= {7, 8, 9, 10}
+        assert all(float(row["seconds"]) >= 0 for row in spans)
+    if backend == "multiworker":
+        names = ("alone_seconds", "exchanging_seconds")
+        alone, exchanging = (np.array(resumed.result[name]) for name in names)
+        assert alone.shape == exchanging.shape == (2, 3)
+        assert np.median(exchanging, 1).max() > np.median(alone, 1).max()
 
 
 # With one replica in each process, and with all in one.
