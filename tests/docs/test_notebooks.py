@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom, as they lie there and on a sweep of one's own."""
 
+import asyncio
 import html
 import os
 import re
@@ -50,7 +51,11 @@ def execute(notebook, folder, **variables):
     )
     place = {"metadata": {"path": str(NOTEBOOKS)}}
     client = NotebookClient(notebook, km=manager, timeout=CELL_SECONDS, resources=place)
-    client.execute(env={**environment(folder), **variables})
+    try:
+        client.execute(env={**environment(folder), **variables})
+    finally:
+        # The client ends only kernels whose manager is its own.
+        asyncio.run(manager.shutdown_kernel(now=True))
     return notebook
 
 
