@@ -14,18 +14,23 @@ class Thing:
 OWN = """
 import functools, os, subprocess
 from os import system
+from typing import Any, Protocol
 import numpy
 import test_kinds
 from test_kinds import Thing
 
 class Ours(Thing): pass
 class Other: pass
+class Shaped(Protocol):
+    size: int
 class Builder:
     def __call__(self, **options): return Thing()
 def build(**options): return Thing()
 def told() -> Thing: return Thing()
 def late() -> "test_kinds.Thing": return Thing()
 def wide() -> object: return Thing()
+def anything() -> Any: return Thing()
+def shaped() -> Shaped: return Thing()
 def wrong() -> Other: return Other()
 partly = functools.partial(build, width=2)
 cached = functools.cache(build)
@@ -43,7 +48,11 @@ def own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["Ours", "build", "told", "late", "wide", "partly", "cached", "builder", "Thing"]
+    "name",
+    [
+        *("Ours", "build", "told", "late", "wide", "anything", "shaped", "partly", "cached"),
+        *("builder", "Thing"),
+    ],
 )
 def test_functions_and_classes_of_the_kind_are_taken(own, name):
     assert isinstance(own(name)(), Thing)

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from tfunet.config import refs
@@ -29,6 +31,17 @@ def test_missing_import_inside_the_users_module_is_not_mistaken_for_a_missing_mo
     (tmp_path / "net.py").write_text("import surely_not_installed\n")
     with pytest.raises(ModuleNotFoundError, match="surely_not_installed"):
         refs.resolve("model", f"{tmp_path}/net.py:build", {})
+
+
+def test_file_imports_what_lies_beside_it_but_hides_no_library(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "blocks_beside.py").write_text("SIZE = 3\n")
+    (tmp_path / "json.py").write_text("raise ImportError\n")
+    (tmp_path / "net.py").write_text(
+        "from blocks_beside import SIZE\nimport json\nWHOLE = json.dumps(SIZE)\n"
+        "class Net:\n    size = SIZE\n"
+    )
+    assert refs.resolve("model", f"{tmp_path}/net.py:Net", {}).size == 3
 
 
 def test_file_reference_is_loaded_once(tmp_path):

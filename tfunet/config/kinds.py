@@ -54,6 +54,9 @@ def check_kind(kind: str, ref: str, value: Any, base: type | None, *, has_argume
     if base is None:
         return
     returned = getattr(function, "__annotations__", {}).get("return")
+    # Any is a class since Python 3.11; neither it nor a protocol says what is returned.
+    if returned is Any or getattr(returned, "_is_protocol", False):
+        returned = None
     if _declares(returned, base):
         return
     root = _module_of(function).partition(".")[0]
@@ -77,6 +80,9 @@ def _module_of(value: Any) -> str:
 
 
 def _full_name(kind: type) -> str:
+    exported = vars(kind).get("_api_export_path")  # Keras's public names.
+    if exported:
+        return str(exported if isinstance(exported, str) else exported[0])
     return f"{kind.__module__}.{kind.__qualname__}"
 
 

@@ -135,6 +135,10 @@ def _load_file(kind: str, path: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     # Registered before it runs, so that Keras can serialise the classes that it defines.
     sys.modules[name] = module
+    # It may import files beside it, as a script does. Last, so that none hides a library.
+    folder = str(file.parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
     except BaseException:

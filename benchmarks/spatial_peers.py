@@ -1,0 +1,123 @@
+"""What sharing a sample over two devices brings, against LBANN's DistConv for PyTorch.
+
+A chain of convolutions in 3D, because DistConv splits nothing else; a core for each device. Runs
+take turns: one device and two, on DistConv with gloo, and on tfunet with each of its backends.
+Compared are the steps of two devices, and efficiencies: half of the time of one device over that of
+two, of the same program.
+DistConv's losses on two devices must be those on one, and ours too, before any time counts.
+
+    python benchmarks/spatial_peers.py [--quick]
+
+It needs tfunet, torch and DistConv in one environment: as in requirements-pipeline.txt, then
+
+    peers/bin/pip install --no-deps "distconv @ git+https://github.com/LBANN/DistConv@55ac373"
+
+PyTorch's own DTensor cannot be compared. Version 2.13 has rules for a convolution of a tensor that
+is cut in space, but its result claims to be whole on each device, and holds half of the columns.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import measure
+from conv_sizes import WARM_UP
+from spatial import BACKENDS, TOLERANCE, Runs, seconds
+
+HERE = Path(__file__).parent
+SIZE, ROUNDS, STEPS = 64, 5, 8
+
+
+def settings(steps):
+    return {
+        "model": f"{HERE / 'conv_chain.py'}:build",
+        "data": "tumours",
+        "data_options": {"num_cases": 5, "size": SIZE},
+        "patch": [SIZE, SIZE, SIZE],
+        "replica_batch": 1,
+        "loss": "crossentropy",
+        "optimizer": "sgd",
+        "steps": steps,
+        "evaluate_every": steps,
+        "synthetic": True,
+        "augmentation": {},
+        "cores_per_replica": 1,
+    }
+
+
+def distconv(processes, cores, steps):
+    """Return what the first process prints."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    started = [
+        subprocess.Popen(
+            ["taskset", "--cpu-list", str(cores[rank]), sys.executable, HERE / "distconv_worker.py"]
+            + [str(value) for value in (rank, processes, port, SIZE, steps)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(processes)
+    ]
+    said = [process.communicate(timeout=900)[0] for process in started]
+    if any(process.returncode for process in started):
+        raise SystemExit("DistConv ended with an error; see above.")
+    return json.loads(said[0])
+
+
+def compare(runs, num_rounds):
+    """Return the seconds of a step of each way, in rounds."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    rounds = []
+    for _ in range(num_rounds):
+        theirs = {count: distconv(count, cores, STEPS) for count in (1, 2)}
+        pairs = zip(theirs[1]["losses"], theirs[2]["losses"], strict=True)
+        if max(abs(one - two) for one, two in pairs) > TOLERANCE:
+            raise SystemExit("DistConv: losses differ; nothing is timed.")
+        one = runs.result(runs.start(settings(STEPS + WARM_UP), backend="single", core=cores[0]))
+        row = {"distconv 1": theirs[1]["seconds"], "distconv 2": theirs[2]["seconds"]}
+        row["tfunet 1"] = seconds(one)
+        for backend in BACKENDS:
+            started = runs.start(settings(STEPS + WARM_UP), backend=backend, split=[2, 1, 1])
+            two = runs.result(started)
+            if abs(two["loss"] - one["loss"]) > TOLERANCE:
+                raise SystemExit(f"{backend}: losses differ; nothing is timed.")
+            row[backend] = seconds(two)
+        rounds.append(row)
+    return rounds
+
+
+def main():
+    quick = measure.quick_option(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        rounds = compare(Runs(Path(folder)), 1 if quick else ROUNDS)
+    efficiencies = {
+        "distconv": [row["distconv 1"] / row["distconv 2"] / 2 for row in rounds],
+        **{way: [row["tfunet 1"] / row[way] / 2 for row in rounds] for way in BACKENDS},
+    }
+    claims = []
+    for backend in BACKENDS:
+        both = zip(efficiencies[backend], efficiencies["distconv"], strict=True)
+        ratios = {
+            "efficiency, that of DistConv as 1": [ours / theirs for ours, theirs in both],
+            "speed, that of DistConv as 1": [row["distconv 2"] / row[backend] for row in rounds],
+        }
+        claims += [
+            measure.verdict(
+                f"chain of convolutions, {SIZE} cubed, on two devices of {backend}: {name}",
+                values,
+                bound=1.0,
+                most=False,
+                samples={"seconds": rounds, "efficiencies": efficiencies},
+                peers=["tensorflow", "torch", "distconv"],
+            )
+            for name, values in ratios.items()
+        ]
+    measure.show(claims)
+
+
+if __name__ == "__main__":
+    main()
