@@ -2,13 +2,18 @@
 
 Runs of `tfunet train` take turns, one core for each device: one device; two devices that share each
 sample, on multiworker and on Horovod; and, as the bound, two runs at once that each have half of
-each sample to themselves and exchange nothing. Losses are compared before any time counts.
+each sample to themselves and exchange nothing. Losses are compared before any time counts, also
+with four processes. What is exchanged, and how long one exchange takes, stands among the samples.
 
-    python benchmarks/spatial.py [--quick]
+    python benchmarks/spatial.py [--quick] [--case NAME]
 """
 
+import argparse
+import csv
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,7 +21,19 @@ from pathlib import Path
 
 import measure
 
-SIZES = {"unet3d 64": 64, "unet3d 96": 96}
+VOLUMES = {"data": "tumours"}
+UNET = {"model": "unet", "model_options": {"filters": 16, "levels": 3, "max_filters": 64}}
+# The settings and the patch of each case. The bound has half of the rows.
+CASES = {
+    "unet3d 64": ({**UNET, **VOLUMES}, [64, 64, 64]),
+    "unet3d 96": ({**UNET, **VOLUMES}, [96, 96, 96]),
+    "isensee 64": (
+        {"model": "isensee", "model_options": {"filters": 8, "depth": 4}, **VOLUMES},
+        [64, 64, 64],
+    ),
+    "cosmoflow 64": ({"model": "cosmoflow", "data": "universes"}, [64, 64, 64]),
+    "unet2d 512": ({**UNET, "data": "cells"}, [512, 512]),
+}
 BACKENDS = ("multiworker", "horovod")
 ROUNDS = 3
 STEPS = 8
@@ -25,14 +42,12 @@ TOLERANCE = 1e-5
 SCALING, MEMORY = 0.9, 0.55
 
 
-def settings(size, rows):
-    """Return the configuration of a run whose samples have `rows` x `size` x `size` voxels."""
+def settings(case, patch):
+    """Return the configuration of a run of a case whose samples have these voxels."""
+    more, _ = CASES[case]
     return {
-        "model": "unet",
-        "model_options": {"filters": 16, "levels": 3, "max_filters": 64},
-        "data": "tumours",
-        "data_options": {"num_cases": 5, "size": size},
-        "patch": [rows, size, size],
+        "data_options": {"num_cases": 5, "size": max(patch)},
+        "patch": list(patch),
         "replica_batch": 1,
         "optimizer": "sgd",
         "steps": STEPS,
@@ -40,6 +55,7 @@ def settings(size, rows):
         "synthetic": True,
         "augmentation": {},
         "cores_per_replica": 1,
+        **more,
     }
 
 
@@ -77,23 +93,58 @@ class Runs:
         return json.loads((path / "result.json").read_text())
 
 
-def compare(runs, size, num_rounds):
+def checked(runs, one, started, backend):
+    """Return the result of a run that has been started, whose loss is that of one device."""
+    result = runs.result(started)
+    apart = abs(result["loss"] - one["loss"])
+    if apart > TOLERANCE:
+        raise SystemExit(f"{backend}: the loss differs by {apart}; nothing is timed.")
+    return result
+
+
+def compare(runs, case, num_rounds):
     """Return the results of each way, in rounds."""
-    rounds = []
+    _, patch = CASES[case]
     cores = sorted(os.sched_getaffinity(0))[:2]
+    whole, half = settings(case, patch), settings(case, [patch[0] // 2, *patch[1:]])
+    in_two = [2, *[1] * (len(patch) - 1)]
+    rounds = []
     for _ in range(num_rounds):
-        whole, half = settings(size, size), settings(size, size // 2)
         results = {"one": runs.result(runs.start(whole, backend="single", core=cores[0]))}
         for backend in BACKENDS:
-            started = runs.start(whole, backend=backend, split=[2, 1, 1])
-            results[backend] = runs.result(started)
-            apart = abs(results[backend]["loss"] - results["one"]["loss"])
-            if apart > TOLERANCE:
-                raise SystemExit(f"{backend}: the loss differs by {apart}; nothing is timed.")
+            started = runs.start(whole, backend=backend, split=in_two)
+            results[backend] = checked(runs, results["one"], started, backend)
         halves = [runs.start(half, backend="single", core=core) for core in cores]
         results["bound"] = max(map(runs.result, halves), key=seconds)
         rounds.append(results)
     return rounds
+
+
+def exchanges(runs, case, one):
+    """Return what each backend exchanges in a step, how long one takes, and check four parts."""
+    _, patch = CASES[case]
+    facts = {}
+    for backend in BACKENDS:
+        started = runs.start(
+            settings(case, patch),
+            backend=backend,
+            split=[2, *[1] * (len(patch) - 1)],
+            trace=True,
+        )
+        result = checked(runs, one, started, backend)
+        with (started[1] / "spans-0.csv").open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["name"] == "halo exchange"]
+        taken = [float(row["seconds"]) for row in rows if 2 < int(row["step"]) < STEPS]
+        facts[backend] = {
+            **{name: result[name] for name in ("exchanges", "exchanged_bytes")},
+            "median_exchange_seconds": statistics.median(taken),
+        }
+        in_four = [2, 2, *[1] * (len(patch) - 2)]
+        whole = settings(case, patch)
+        del whole["cores_per_replica"]  # There are more processes than cores.
+        started = runs.start(whole, backend=backend, split=in_four)
+        checked(runs, one, started, f"{backend}, {math.prod(in_four)} processes")
+    return facts
 
 
 def seconds(result):
@@ -105,46 +156,59 @@ def peak(result):
 
 
 def main():
-    quick = measure.quick_option(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, for a look")
+    parser.add_argument("--case", choices=CASES, action="append", help="only this one")
+    given = parser.parse_args()
     claims = []
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder))
-        # What a process of each way takes with hardly a network is its own, not the sample's.
-        tiny = {**settings(16, 16), "model_options": {"filters": 1, "levels": 1}}
-        bare = {"one": peak(runs.result(runs.start(tiny, backend="single")))}
-        for backend in BACKENDS:
-            started = runs.start(tiny, backend=backend, split=[2, 1, 1])
-            bare[backend] = peak(runs.result(started))
-        for name, size in list(SIZES.items())[: 1 if quick else None]:
-            rounds = compare(runs, size, 1 if quick else ROUNDS)
-            for backend in BACKENDS:
-                claims += [
-                    measure.verdict(
-                        f"{name}: step of the bound / step over two devices, {backend}",
-                        [seconds(one["bound"]) / seconds(one[backend]) for one in rounds],
-                        bound=SCALING,
-                        most=False,
-                        samples={
-                            way: [seconds(one[way]) for one in rounds]
-                            for way in ("one", "bound", backend)
-                        },
-                        peers=["tensorflow"],
-                    ),
-                    measure.verdict(
-                        f"{name}: memory of a process over that of one device, {backend}",
-                        [
-                            (peak(one[backend]) - bare[backend]) / (peak(one["one"]) - bare["one"])
-                            for one in rounds
-                        ],
-                        bound=MEMORY,
-                        most=True,
-                        samples={
-                            way: [peak(one[way]) for one in rounds] for way in ("one", backend)
-                        },
-                        peers=["tensorflow"],
-                    ),
-                ]
+        for case in given.case or list(CASES)[: 1 if given.quick else None]:
+            claims += of_case(runs, case, 1 if given.quick else ROUNDS)
     measure.show(claims)
+
+
+def of_case(runs, case, num_rounds):
+    """Return the claims of a case."""
+    _, patch = CASES[case]
+    # What a process of each way takes with hardly a sample is its own, not the sample's.
+    tiny = {**settings(case, [32] * len(patch)), "steps": 2, "evaluate_every": 2}
+    bare = {"one": peak(runs.result(runs.start(tiny, backend="single")))}
+    for backend in BACKENDS:
+        started = runs.start(tiny, backend=backend, split=[2, *[1] * (len(patch) - 1)])
+        bare[backend] = peak(runs.result(started))
+    rounds = compare(runs, case, num_rounds)
+    facts = exchanges(runs, case, rounds[0]["one"])
+    claims = []
+    for backend in BACKENDS:
+        claims += [
+            measure.verdict(
+                f"{case}: step of the bound / step over two devices, {backend}",
+                [seconds(one["bound"]) / seconds(one[backend]) for one in rounds],
+                bound=SCALING,
+                most=False,
+                samples={
+                    **{
+                        way: [seconds(one[way]) for one in rounds]
+                        for way in ("one", "bound", backend)
+                    },
+                    "exchange": facts[backend],
+                },
+                peers=["tensorflow"],
+            ),
+            measure.verdict(
+                f"{case}: memory of a process over that of one device, {backend}",
+                [
+                    (peak(one[backend]) - bare[backend]) / (peak(one["one"]) - bare["one"])
+                    for one in rounds
+                ],
+                bound=MEMORY,
+                most=True,
+                samples={way: [peak(one[way]) for one in rounds] for way in ("one", backend)},
+                peers=["tensorflow"],
+            ),
+        ]
+    return claims
 
 
 if __name__ == "__main__":

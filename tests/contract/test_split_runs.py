@@ -59,6 +59,7 @@ def test_weights_samples_losses_and_scores_are_those_of_one_device(resumed, sing
     assert "Split: each sample over 2 devices (1 x 2)." in resumed.output
     assert resumed.result["split"] == [1, 2]
     assert resumed.result["num_replicas"] == 1
+    assert resumed.result["exchanges"] > 0 < resumed.result["exchanged_bytes"]
     checks.same_samples(resumed, single)
     checks.same_losses(resumed, single)
     checks.same_scores(resumed, single)

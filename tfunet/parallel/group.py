@@ -21,6 +21,10 @@ class Traffic:
     exchanges: int = 0
     num_bytes: int = 0
 
+    def clear(self) -> None:
+        """Count anew."""
+        self.exchanges = self.num_bytes = 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class SampleGroup:

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.models.keras_errors import cause_line
+from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.group import SampleGroup, Traffic
 from tfunet.parallel.mesh import Bounds, Mesh
 from tfunet.parallel.part import Part, cut
@@ -60,6 +61,11 @@ class SplitNetwork:
     group: Callable[[], SampleGroup]
     gathered: dict[str, Gathered] = field(default_factory=dict)
     loss_calls: Counter[str] = field(default_factory=Counter)
+
+    def begin_step(self) -> None:
+        """Count anew what the trace of a step calls and exchanges."""
+        self.loss_calls.clear()
+        self.group().traffic.clear()
 
     def install(self) -> None:
         """Make the model's calls run on parts."""
@@ -260,10 +266,11 @@ class Groups:
     Args:
         mesh: All devices.
         local: Those of this process.
-        exchange: `Backend.exchange`.
+        exchange: Of the backend.
     """
 
-    def __init__(self, mesh: Mesh, local: range, exchange: Any) -> None:
+    def __init__(self, mesh: Mesh, local: range, exchange: ExchangeSwitch) -> None:
+        self.exchange = exchange
         self._groups = {
             device: SampleGroup(mesh=mesh, device=device, exchange=exchange) for device in local
         }
@@ -278,5 +285,5 @@ class Groups:
 
     @property
     def traffic(self) -> Traffic:
-        """What the first device of this process sends in what was traced so far."""
+        """What the first device of this process sends in a step, as it was last traced."""
         return self._groups[self._local.start].traffic

@@ -76,8 +76,8 @@ def _turns(trainer: Trainer, *, has_parts: bool) -> Sequence[tuple[float, ...]] 
             return _timed(attempt, trainer.steps.take_exchanging, batches)
 
     def alone(batches: Any) -> float:
-        exchange = trainer.network.exchange
-        no_exchange = contextlib.nullcontext() if exchange is None else exchange.off()
+        groups = trainer.network.groups
+        no_exchange = contextlib.nullcontext() if groups is None else groups.exchange.off()
         with trainer.network.average.off(), no_exchange:
             return _timed(attempt, trainer.steps.take_alone, batches)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tfunet.parallel.network import Groups
 from tfunet.swap.report.measured import Measured
 from tfunet.timing.warm_up import steady_seconds
 from tfunet.training import saving
@@ -29,6 +30,13 @@ def write_result(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         attempt.folder.write_result(result)
     attempt.stop()
     return result
+
+
+def _traffic(groups: Groups | None) -> dict[str, int]:
+    """Return what a device that shares samples sends in a step."""
+    if groups is None:
+        return {}
+    return {"exchanges": groups.traffic.exchanges, "exchanged_bytes": groups.traffic.num_bytes}
 
 
 def _write_plans(attempt: Attempt, measured: Measured, seconds: float | None) -> None:
@@ -64,6 +72,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         "backend": config.backend,
         "num_replicas": config.num_replicas,
         "split": list(config.split),
+        **_traffic(trainer.network.groups),
         "replicas_from_step": progress.replicas_from_step,
         "process_count": topology.process_count,
         "replica_batch": config.replica_samples,

@@ -333,7 +333,7 @@ class Network:
     Args:
         file: Name of the file that the chief keeps it in.
         average: Averages its gradients over replicas.
-        exchange: Exchanges borders of parts of samples; None where samples are whole.
+        groups: The devices that share samples; None where samples are whole.
         averaging: How its optimizers use that.
         split: Runs it on parts of samples; None where samples are whole.
         weights: What must be the same in all replicas: its variables, and those of other networks
@@ -346,7 +346,7 @@ class Network:
     loss: keras.Loss
     file: str
     average: Switch
-    exchange: ExchangeSwitch | None
+    groups: Groups | None
     averaging: Averaging
     split: SplitNetwork | None
     preflight: preflight.Preflight
@@ -378,7 +378,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
             steps_per_epoch=data.steps_per_epoch,
             metrics=keras_metrics(config.metrics),
         )
-    exchange, split = _split_network(attempt, data, model, loss)
+    groups, split = _split_network(attempt, data, model, loss)
     ignored = data.task.source.ignored
     if ignored is not None:
         _check_can_ignore(config, model)
@@ -421,7 +421,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
         loss=loss,
         file=file,
         average=average,
-        exchange=exchange,
+        groups=groups,
         averaging=Averaging(
             average=average,
             accumulation=config.accumulation,
@@ -464,7 +464,7 @@ def _on_devices(backend: Backend, split: SplitNetwork) -> Callable[..., tf.Tenso
 
 def _split_network(
     attempt: Attempt, data: RunData, model: keras.Model, loss: keras.Loss
-) -> tuple[ExchangeSwitch | None, SplitNetwork | None]:
+) -> tuple[Groups | None, SplitNetwork | None]:
     """Make calls of the model and of its loss run on parts of samples, if samples are split.
 
     Raises ValueError for a split that does not fit the samples, and for a backend that cannot
@@ -485,7 +485,7 @@ def _split_network(
     split = SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=groups.current)
     split.install()
     split_loss(loss, split)
-    return switch, split
+    return groups, split
 
 
 def compiled_model(

@@ -83,7 +83,7 @@ def make_step(
     def passes(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         logs: dict[str, tf.Tensor] = {}
         if split is not None:
-            split.loss_calls.clear()
+            split.begin_step()
         for index in range(averaging.accumulation):
             logs = model.train_step((batch["image"][index], batch["truth"][index]))
         if "loss" not in logs:
