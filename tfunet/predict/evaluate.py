@@ -209,6 +209,8 @@ def _rows(
         raise ValueError(
             f"{prediction} has shape {labels.shape}, and the mask of {name} {raw.mask.shape}."
         )
+    if source.ignored is not None:
+        labels = np.where(raw.mask == source.ignored, 0, labels)
     rows = []
     for region, members in source.regions.items():
         predicted, truth = np.isin(labels, members), np.isin(raw.mask, members)
