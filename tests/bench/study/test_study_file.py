@@ -6,7 +6,7 @@ from paths import ROOT
 from tfunet.arguments import parse
 from tfunet.bench.study.study_file import read_study, study_from_dict
 from tfunet.bench.study.toml_writer import config_toml, study_toml
-from tfunet.bench.study.trial_plan import plan_trials
+from tfunet.bench.study.trial_plan import plan_trials, trial_name
 from tfunet.config.keys import flat, nested
 from tfunet.config.run import RunConfig
 
@@ -85,6 +85,12 @@ def test_what_needs_another_key_is_checked_beside_it(base, key, values):
     assert study_from_dict({"base": base, "case": cases}).cases == tuple(cases)
     with pytest.raises(ValueError, match=f"{key} in case 1"):
         study_from_dict({"base": base, "case": [{key: -1}]})
+
+
+def test_a_key_that_came_later_renames_no_trial():
+    name = trial_name({"backend": "single"}, RunConfig(), 1)
+    assert name == "single-r1-bb6d5d"
+    assert trial_name({"backend": "single"}, RunConfig(schedule="cosine"), 1) != name
 
 
 def test_folds_are_an_axis_of_a_study():
