@@ -1,4 +1,4 @@
-"""docs/ensembles.md: its study runs, and the prediction is that of all folds together."""
+"""docs/folds.md: its study runs, and the prediction is that of all folds together."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from paths import ROOT
 from tfunet import exit_codes
 from tfunet.cli import main
 
-PAGE = (ROOT / "docs/ensembles.md").read_text()
+PAGE = (ROOT / "docs/folds.md").read_text()
 
 
 def blocks(language):
