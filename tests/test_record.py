@@ -342,6 +342,16 @@ def test_folder_of_other_settings_is_refused_naming_them(tmp_path):
     assert folder.read_config() == RunConfig(epochs=3)
 
 
+def test_a_finished_run_whose_rate_fell_to_0_takes_no_more_epochs(tmp_path):
+    folder = RunFolder(tmp_path)
+    config = RunConfig(epochs=2, schedule="cosine")
+    folder.begin(config)
+    folder.write_result({})
+    with pytest.raises(ValueError, match="its learning rate fell to 0, so it cannot be trained"):
+        folder.begin(RunConfig(epochs=3, schedule="cosine"))
+    assert folder.is_done()
+
+
 def test_a_run_of_a_version_without_a_key_goes_on(tmp_path):
     folder = RunFolder(tmp_path)
     older = json.loads(RunConfig(epochs=3).to_json())

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from tfunet import __version__, exit_codes
-from tfunet.commands import data, export, init, models, predict, report, swap, sweep, train
+from tfunet.commands import best, data, export, init, models, predict, report, swap, sweep, train
 from tfunet.commands.parsers import add_command, keys_apart
 from tfunet.config import trust
 from tfunet.process.terminal import lines_of
@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.add(commands)
     sweep.add(commands)
     report.add(commands)
+    best.add(commands)
     export.add(commands)
     models.add(commands)
     data.add(commands)

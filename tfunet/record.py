@@ -144,12 +144,18 @@ class RunFolder:
         differing = [] if before is None else _differing(config, before)
         if before is None or not set(differing) <= {"epochs", *_may_change(config)}:
             self.write_config(config)  # Says what differs.
-        if before is None or config.steps is not None or config.epochs <= before.epochs:
+        falls = config.schedule is not None
+        if before is None or config.steps or falls or config.epochs <= before.epochs:
             advice = "To train it further, give more epochs, or choose"
             if config.steps is not None:
                 advice = (
                     f"It ended after steps = {config.steps}, which may be in the middle of an "
                     "epoch, so it cannot be trained further: only runs of epochs can. Choose"
+                )
+            elif falls:
+                advice = (
+                    f"With schedule = {config.schedule!r} its learning rate fell to 0, so it "
+                    "cannot be trained further. Choose"
                 )
             raise ValueError(
                 f"{self.path} holds a finished run. {advice} another folder, or delete it."

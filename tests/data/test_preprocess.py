@@ -145,3 +145,21 @@ def test_statistics_of_a_record_give_the_same_bits(intensity):
         normalise(image, intensity, recorded_statistics(recorded)),
         normalise(image, intensity, statistics),
     )
+
+
+def test_zscore_of_what_is_not_zero_leaves_the_rest_at_zero():
+    rng = np.random.default_rng(0)
+    image = rng.normal(300, 40, (40, 30, 2)).astype(np.float32)
+    image[:10] = 0
+    image[20, 5, 0] = 0  # In one channel only: a value like any other.
+    made = normalise(image, "zscore_nonzero")
+    assert not made[:10].any()
+    inside = image[10:].astype(np.float64).reshape(-1, 2)
+    expected = (inside - inside.mean(0)) / inside.std(0)
+    np.testing.assert_allclose(made[10:].reshape(-1, 2), expected, atol=1e-5)
+    # In parts the same bits.
+    statistics = statistics_for("zscore_nonzero", [image[:7], image[7:33], image[33:]])
+    parts = [normalise(part, "zscore_nonzero", statistics) for part in (image[:25], image[25:])]
+    np.testing.assert_array_equal(np.concatenate(parts), made)
+    assert not normalise(np.zeros((4, 4, 1), np.float32), "zscore_nonzero").any()
+    assert check_intensity("zscore_nonzero") == "zscore_nonzero"

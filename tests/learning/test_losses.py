@@ -4,7 +4,8 @@ import pytest
 
 from tfunet.learning import losses
 
-ALL = ["crossentropy", "dice", "dice_crossentropy", "tversky", "focal"]
+ALL = list(losses.LOSSES)
+WEIGHTED = [name for name in ALL if "crossentropy" in name or name == "focal"]
 
 
 def batch(num_classes, channels, *, seed=0, size=(4, 5)):
@@ -70,6 +71,99 @@ def test_focal_without_gamma_is_the_crossentropy():
     assert float(losses.make("focal", {"gamma": 0.0})(mask, logits)) == pytest.approx(plain)
     keras_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     assert plain == pytest.approx(float(keras_loss(mask, logits)), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_class_weights_multiply_the_crossentropy_of_their_voxels(name):
+    mask, logits = batch(3, 3)
+    weights = [0.5, 2.0, 0.0]
+    shifted = logits - logits.max(-1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    each = -np.take_along_axis(logs, mask[..., None], -1)[..., 0]
+    if name == "focal":
+        each = (1 - np.exp(-each)) ** 2 * each
+    each = np.sort((each * np.array(weights)[mask]).reshape(3, -1))
+    wanted = (each[:, -2:] if "topk" in name else each).mean()
+    if name.startswith("dice_"):
+        wanted += float(losses.make("dice", {})(mask, logits))
+    loss = losses.make(name, {"class_weights": weights})
+    assert float(loss(mask, logits)) == pytest.approx(wanted, abs=1e-6)
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert float(again(mask, logits)) == pytest.approx(wanted, abs=1e-6)
+    equal = losses.make(name, {"class_weights": [1.0, 1.0, 1.0]})
+    plain = float(losses.make(name, {})(mask, logits))
+    assert float(equal(mask, logits)) == pytest.approx(plain, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("crossentropy", {"class_weights": [1.0, 2.0]}, "has 2 numbers, and there are 3 classes"),
+        ("focal", {"class_weights": [1.0, -2.0, 0.0]}, "must not be negative"),
+        ("dice_crossentropy", {"class_weights": [0.0, 0.0, 0.0]}, "nor all 0"),
+        ("topk_crossentropy", {"share": 0.0}, "share must be above 0"),
+        ("cldice", {"iterations": 0}, "iterations must be at least 1"),
+        ("cldice", {"share": 2.0}, "share must lie between 0 and 1"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(name, options, message):
+    mask, logits = batch(3, 3)
+    with pytest.raises(ValueError, match=message):
+        losses.make(name, options)(mask, logits)
+
+
+def test_all_voxels_are_the_plain_crossentropy():
+    mask, logits = batch(3, 3)
+    plain = float(losses.make("crossentropy", {})(mask, logits))
+    whole = losses.make("topk_crossentropy", {"share": 1.0})
+    assert float(whole(mask, logits)) == pytest.approx(plain, abs=1e-6)
+
+
+def skeleton_by_hand(region, iterations):
+    """Algorithm 1 of Shit et al. 2021."""
+    from scipy import ndimage
+
+    cross = ndimage.generate_binary_structure(region.ndim, 1)
+    least = {"footprint": cross, "mode": "constant", "cval": np.inf}
+    most = {"size": 3, "mode": "constant", "cval": -np.inf}
+
+    def ridge(values):
+        opened = ndimage.maximum_filter(ndimage.minimum_filter(values, **least), **most)
+        return np.maximum(values - opened, 0)
+
+    skeleton = ridge(region)
+    for _ in range(iterations):
+        region = ndimage.minimum_filter(region, **least)
+        skeleton = skeleton + (1 - skeleton) * ridge(region)
+    return skeleton
+
+
+@pytest.mark.parametrize("size", [(9, 12), (6, 7, 8)])
+def test_cldice_is_its_algorithm(size):
+    mask, logits = batch(3, 3, size=size)
+    probability = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    lines = []
+    for sample in range(3):
+        for label in (1, 2):
+            truth, p = (mask[sample] == label).astype(float), probability[sample, ..., label]
+            of_p, of_truth = skeleton_by_hand(p, 2), skeleton_by_hand(truth, 2)
+            precision = ((of_p * truth).sum() + 1) / (of_p.sum() + 1)
+            recall = ((of_truth * p).sum() + 1) / (of_truth.sum() + 1)
+            lines.append(1 - 2 * precision * recall / (precision + recall))
+    dice = float(losses.make("dice", {})(mask, logits))
+    loss = losses.make("cldice", {"iterations": 2, "share": 0.25})
+    wanted = 0.75 * dice + 0.25 * np.mean(lines)
+    assert float(loss(mask, logits)) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_gap_in_a_line_costs_more_than_a_voxel_beside_it():
+    mask = np.zeros((1, 15, 15), int)
+    mask[0, 6:9, 2:13] = 1
+    gap, bump = (np.where(mask[..., None] == np.arange(2), 12.0, -12.0) for _ in range(2))
+    gap[0, 6:9, 7] *= -1
+    bump[0, 5, 6:9] *= -1
+    loss = losses.make("cldice", {"share": 1.0})
+    assert float(loss(mask, gap)) > 2 * float(loss(mask, bump))
 
 
 def test_class_that_is_absent_from_sample_and_prediction_costs_nothing():

@@ -56,6 +56,28 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     assert "done already" in captured.err
 
 
+def test_pixels_to_ignore_are_not_scored(local_run, others, tmp_path):
+    truth = tifffile.imread(others / "other0_mask.tif")
+    truth[:, 32:] = 7
+    tifffile.imwrite(others / "other0_mask.tif", truth)
+    (others / "others.toml").write_text(
+        """
+        images = "{case}_image.tif"
+        masks = "{case}_mask.tif"
+        classes = {foreground = 1}
+        ignore_label = 7
+        """
+    )
+    command = ["evaluate", str(local_run), str(others / "others.toml"), "--no-overlay"]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    labels = tifffile.imread(tmp_path / "out/predictions/other0.tif")
+    assert labels[:, 32:].any()
+    both = (labels & truth)[:, :32].sum()
+    row = rows(tmp_path / "out/scores.csv")[0]
+    assert int(row["true_positive"]) == both
+    assert int(row["false_positive"]) == labels[:, :32].sum() - both
+
+
 def test_cases_that_the_run_was_trained_on_are_left_out(local_run, folder, tmp_path, capsys):
     trained = json.loads((local_run / "split.json").read_text())["train"]
     command = ["evaluate", str(local_run), str(folder), "--out", str(tmp_path / "out")]

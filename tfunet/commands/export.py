@@ -1,15 +1,16 @@
-"""`tfunet export`: writes records in the formats of other programs."""
+"""`tfunet export`: writes networks and records in the formats of other programs."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command
+from tfunet.commands.parsers import add_command, add_trust, sizes
 from tfunet.process.terminal import lines_of
 
 if TYPE_CHECKING:
@@ -20,24 +21,57 @@ FORMATS = {
     "tensorboard": "losses, step times, scores and swap traffic, for tensorboard --logdir",
     "mlperf": "MLPerf log lines",
 }
+NETWORKS = {
+    "savedmodel": "the network of a run, for TensorFlow and TensorFlow Serving, without tfunet",
+    "onnx": "the network of a run, for onnxruntime and others",
+}
 
 
 def add(commands: argparse._SubParsersAction) -> None:
     """Add the command of this module."""
     export = add_command(
-        commands, "export", _export, "write runs as Perfetto, TensorBoard or MLPerf files"
+        commands,
+        "export",
+        _export,
+        "write a network as a SavedModel or in ONNX, or runs for Perfetto, TensorBoard or MLPerf",
     )
-    export.add_argument("folder", type=Path, help="folder of a run or of a sweep")
+    export.add_argument("folder", type=Path, help="folder of a run, or of a sweep")
+    formats = {**NETWORKS, **FORMATS}
     export.add_argument(
         "--to",
-        choices=FORMATS,
+        choices=formats,
         required=True,
-        help="; ".join(f"{name}: {about}" for name, about in FORMATS.items()),
+        help="; ".join(f"{name}: {about}" for name, about in formats.items()),
     )
     export.add_argument("--out", type=Path, help="folder to write to; by default FOLDER/FORMAT")
+    export.add_argument(
+        "--images",
+        nargs="+",
+        default=[],
+        metavar="IMAGE",
+        help="of a network: images on which it is compared with the run; by default validation "
+        "cases",
+    )
+    export.add_argument(
+        "--window",
+        type=sizes,
+        metavar="512,512",
+        help="of a network: size of its input; by default the patch of the training",
+    )
+    export.add_argument(
+        "--weights",
+        metavar="best.keras",
+        help="of a network: a file of weights in the run's folder; by default the last epoch's",
+    )
+    add_trust(export)
 
 
 def _export(options: argparse.Namespace) -> int:
+    if options.to in NETWORKS:
+        return _export_network(options)
+    for name in ("images", "window", "weights"):
+        if getattr(options, name):
+            raise ValueError(f"--{name} is for --to {' and --to '.join(NETWORKS)}. Leave it out.")
     from tfunet.bench.records.sweep_record import read_sweep
 
     trials = [
@@ -63,6 +97,28 @@ def _export(options: argparse.Namespace) -> int:
     if options.to == "tensorboard":
         print(f"To look at them: tensorboard --logdir {out}")
     return code
+
+
+def _export_network(options: argparse.Namespace) -> int:
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
+    # The file is compared on the CPU: GPUs multiply with fewer bits.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    from tfunet.export.network_file import export_network
+
+    try:
+        exported = export_network(
+            options.folder,
+            options.to,
+            options.out or options.folder / options.to,
+            images=options.images,
+            window=options.window,
+            weights=options.weights,
+        )
+    except exit_codes.CheckFailedError as error:
+        print(f"error: {lines_of(error)}", file=sys.stderr)
+        return exit_codes.CHECK_FAILED
+    print(lines_of(exported.summary()))
+    return exit_codes.OK
 
 
 def _can_be_exported(trial: TrialRecord, file_format: str) -> bool:

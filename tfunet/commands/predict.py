@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import os
 import sys
-from dataclasses import fields
+from collections.abc import Iterable
+from dataclasses import Field, fields
 from pathlib import Path
+from typing import Any
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_trust, numbers, sizes
@@ -91,6 +93,19 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="a file of weights in the run's folder; by default those of its last epoch",
     )
     parser.add_argument(
+        "--ensemble",
+        type=Path,
+        nargs="+",
+        default=(),
+        metavar="RUN",
+        help="further runs: the prediction is the mean of the probabilities of all",
+    )
+    parser.add_argument(
+        "--mirror",
+        action="store_true",
+        help="predict mirrored images, too, and take the mean (test-time augmentation)",
+    )
+    parser.add_argument(
         "--overlay",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -98,12 +113,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _values(options: argparse.Namespace, keys: Iterable[Field]) -> dict[str, Any]:
+    values = {key.name: getattr(options, key.name) for key in keys}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+
+
 def _predict(options: argparse.Namespace) -> int:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     from tfunet.predict.run import Options, predict
 
     try:
-        given = Options(**{field.name: getattr(options, field.name) for field in fields(Options)})
+        given = Options(**_values(options, fields(Options)))
         predict(options.run, options.images, options.out, given)
     except KeyboardInterrupt:
         print("The same command goes on from here.", file=sys.stderr)
@@ -116,7 +136,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from tfunet.predict.evaluate import as_json, evaluate, summary
     from tfunet.predict.run import Options
 
-    given = Options(**{field.name: getattr(options, field.name) for field in fields(Options)})
+    given = Options(**_values(options, fields(Options)))
     # With --json nothing else is on standard output.
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
         scored = evaluate(

@@ -15,6 +15,7 @@ Statistics = tuple[np.ndarray, ...]
 Box = Callable[[Sequence[int], Sequence[int]], np.ndarray]
 
 STATISTICS_VALUES = 2**20
+NONZERO = "zscore_nonzero"
 
 # Part of every fingerprint: increase it when a change here changes pixels.
 PREPROCESS_VERSION = 3
@@ -137,6 +138,8 @@ def statistics_for(intensity: Intensity, parts: Iterable[np.ndarray]) -> Statist
     """
     if isinstance(intensity, Mapping):
         return _clipped_statistics(np.concatenate(list(parts)), intensity["clip"])
+    if intensity == NONZERO:
+        return channel_statistics(map(_without_outside, parts))
     return channel_statistics(parts) if intensity == "zscore" else None
 
 
@@ -159,6 +162,7 @@ def normalise(
     without data (NaN) are not in the statistics, and then take the value `fill`.
 
     - "zscore": each channel gets mean 0 and standard deviation 1; a constant channel becomes 0.
+    - "zscore_nonzero": the same, by the pixels that are not 0 in all channels; the others stay 0.
     - "none": unchanged.
     - (low, high): low becomes 0 and high 1; values beyond are clipped.
     - {"clip": (low, high)}: clipped to these percentiles of each channel, then "zscore".
@@ -173,7 +177,20 @@ def normalise(
     if statistics is None:
         return image.astype(np.float32)
     *bounds, mean, deviation = statistics
+    if intensity == NONZERO:
+        standardised = _standardised(image, mean, deviation)
+        standardised[_outside(image)] = 0
+        return standardised
     return _standardised(np.clip(image, *bounds) if bounds else image, mean, deviation)
+
+
+def _outside(image: np.ndarray) -> np.ndarray:
+    """Return where an image is 0 in all channels, as around a brain without its skull."""
+    return (image == 0).all(-1)
+
+
+def _without_outside(image: np.ndarray) -> np.ndarray:
+    return np.where(_outside(image)[..., np.newaxis], np.float32(np.nan), image)
 
 
 def _clipped_statistics(image: np.ndarray, percentiles: Sequence[float]) -> Statistics:
@@ -192,7 +209,7 @@ def _standardised(image: np.ndarray, mean: np.ndarray, deviation: np.ndarray) ->
 def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[float]]) -> Intensity:
     """Return `intensity` in the form that `normalise` takes; ValueError if it is unknown."""
     if isinstance(intensity, str):
-        if intensity in ("zscore", "none"):
+        if intensity in ("zscore", NONZERO, "none"):
             return intensity
     elif isinstance(intensity, Mapping):
         clip = intensity.get("clip", ())
@@ -201,9 +218,9 @@ def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[flo
     elif len(intensity) == 2 and -np.inf < intensity[0] < intensity[1] < np.inf:
         return float(intensity[0]), float(intensity[1])
     raise ValueError(
-        f"Unknown intensity {intensity!r}. Known: 'zscore', 'none', a range [low, high] that "
-        "becomes 0 to 1, such as [0, 255], or percentiles to clip at before the z-score, such as "
-        "{ clip = [0.5, 99.5] }."
+        f"Unknown intensity {intensity!r}. Known: 'zscore', 'zscore_nonzero', 'none', a range "
+        "[low, high] that becomes 0 to 1, such as [0, 255], or percentiles to clip at before the "
+        "z-score, such as { clip = [0.5, 99.5] }."
     )
 
 

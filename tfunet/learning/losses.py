@@ -7,6 +7,8 @@ Masks are integer labels (batch, *spatial). Predictions are logits (batch, *spat
 one channel of logits for foreground against background.
 """
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +42,9 @@ LOSSES = {
     "dice_crossentropy": "tfunet.learning.losses:DiceCrossEntropy",
     "tversky": "tfunet.learning.losses:Tversky",
     "focal": "tfunet.learning.losses:Focal",
+    "topk_crossentropy": "tfunet.learning.losses:TopKCrossEntropy",
+    "dice_topk_crossentropy": "tfunet.learning.losses:DiceTopKCrossEntropy",
+    "cldice": "tfunet.learning.losses:ClDice",
 }
 
 
@@ -94,24 +99,52 @@ def _one_hot(mask: Any, num_classes: int) -> Any:
     return ops.one_hot(mask, num_classes, dtype="float32")
 
 
-def _voxel_crossentropy(mask: Any, logits: Any) -> Any:
+def _voxel_crossentropy(mask: Any, logits: Any, class_weights: Sequence[float] = ()) -> Any:
+    """Return (batch, voxels), each times the weight of its class, if there are weights."""
     logits = _flat(ops.cast(logits, "float32"))
     if logits.shape[-1] == 1:
         logits = ops.concatenate([ops.zeros_like(logits), logits], axis=-1)
     mask = ops.reshape(ops.cast(mask, "int32"), (ops.shape(mask)[0], -1))
-    return ops.sparse_categorical_crossentropy(mask, logits, from_logits=True)
+    values = ops.sparse_categorical_crossentropy(mask, logits, from_logits=True)
+    if not class_weights:
+        return values
+    if len(class_weights) != logits.shape[-1]:
+        raise ValueError(
+            f"class_weights has {len(class_weights)} numbers, and there are {logits.shape[-1]} "
+            "classes, with background. Give one for each, background first."
+        )
+    return values * ops.take(ops.convert_to_tensor(class_weights, "float32"), mask)
+
+
+def _checked_weights(class_weights: Sequence[float]) -> tuple[float, ...]:
+    weights = tuple(class_weights)
+    if any(not 0 <= weight < math.inf for weight in weights) or (weights and not any(weights)):
+        raise ValueError(
+            f"class_weights must not be negative, nor all 0, got {list(class_weights)}."
+        )
+    return weights
 
 
 @keras.saving.register_keras_serializable(package="tfunet")
 class CrossEntropy(keras.Loss):
-    """Mean cross-entropy over the voxels of a sample."""
+    """Mean cross-entropy over the voxels of a sample, each times the weight of its class."""
+
+    def __init__(
+        self, class_weights: Sequence[float] = (), name: str = "crossentropy", **kwargs: Any
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        self.class_weights = _checked_weights(class_weights)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return self.of_parts(y_true, y_pred, WHOLE)
 
     def of_parts(self, y_true: Any, y_pred: Any, sample: Any) -> Any:
         """Return the loss of each sample, of whose voxels these are a part."""
-        return sample.mean(ops.mean(_voxel_crossentropy(y_true, y_pred), axis=-1))
+        values = _voxel_crossentropy(y_true, y_pred, self.class_weights)
+        return sample.mean(ops.mean(values, axis=-1))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "class_weights": list(self.class_weights)}
 
 
 @keras.saving.register_keras_serializable(package="tfunet")
@@ -199,13 +232,20 @@ class Dice(keras.Loss):
 class DiceCrossEntropy(Dice):
     """Dice plus mean cross-entropy, with equal weights (Isensee et al. 2021, nnU-Net)."""
 
-    def __init__(self, name: str = "dice_crossentropy", **kwargs: Any) -> None:
+    def __init__(
+        self, class_weights: Sequence[float] = (), name: str = "dice_crossentropy", **kwargs: Any
+    ) -> None:
         super().__init__(name=name, **kwargs)
+        self.class_weights = _checked_weights(class_weights)
 
     def of_parts(self, y_true: Any, y_pred: Any, sample: Any) -> Any:
         """Return the loss of each sample, of whose voxels these are a part."""
-        crossentropy = sample.mean(ops.mean(_voxel_crossentropy(y_true, y_pred), axis=-1))
+        values = _voxel_crossentropy(y_true, y_pred, self.class_weights)
+        crossentropy = sample.mean(ops.mean(values, axis=-1))
         return super().of_parts(y_true, y_pred, sample) + crossentropy
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "class_weights": list(self.class_weights)}
 
 
 @keras.saving.register_keras_serializable(package="tfunet")
@@ -215,8 +255,15 @@ class Focal(keras.Loss):
     Lin et al. 2017, "Focal loss for dense object detection", equation 4.
     """
 
-    def __init__(self, gamma: float = 2.0, name: str = "focal", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        gamma: float = 2.0,
+        class_weights: Sequence[float] = (),
+        name: str = "focal",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name=name, **kwargs)
+        self.class_weights = _checked_weights(class_weights)
         if gamma < 0:
             raise ValueError(f"gamma must not be negative, got {gamma}.")
         self.gamma = gamma
@@ -227,8 +274,137 @@ class Focal(keras.Loss):
     def of_parts(self, y_true: Any, y_pred: Any, sample: Any) -> Any:
         """Return the loss of each sample, of whose voxels these are a part."""
         crossentropy = _voxel_crossentropy(y_true, y_pred)
-        weighted = (1.0 - ops.exp(-crossentropy)) ** self.gamma * crossentropy
+        easy = (1.0 - ops.exp(-crossentropy)) ** self.gamma
+        if self.class_weights:
+            crossentropy = _voxel_crossentropy(y_true, y_pred, self.class_weights)
+        weighted = easy * crossentropy
         return sample.mean(ops.mean(weighted, axis=-1))
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "gamma": self.gamma}
+        options = {"gamma": self.gamma, "class_weights": list(self.class_weights)}
+        return {**super().get_config(), **options}
+
+
+@keras.saving.register_keras_serializable(package="tfunet")
+class TopKCrossEntropy(keras.Loss):
+    """Mean cross-entropy over the share of a sample's voxels in which it is largest.
+
+    Wu et al. 2016, "Bridging category-level and instance-level semantic image segmentation"; with
+    nnU-Net's share of a tenth.
+    """
+
+    def __init__(
+        self,
+        share: float = 0.1,
+        class_weights: Sequence[float] = (),
+        name: str = "topk_crossentropy",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        if not 0 < share <= 1:
+            raise ValueError(f"share must be above 0 and at most 1, got {share}.")
+        self.share = share
+        self.class_weights = _checked_weights(class_weights)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        values = _voxel_crossentropy(y_true, y_pred, self.class_weights)
+        num_voxels = math.prod(y_pred.shape[1:-1])
+        largest, _ = ops.top_k(values, max(1, round(self.share * num_voxels)), sorted=False)
+        return ops.mean(largest, axis=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        options = {"share": self.share, "class_weights": list(self.class_weights)}
+        return {**super().get_config(), **options}
+
+
+@keras.saving.register_keras_serializable(package="tfunet")
+class DiceTopKCrossEntropy(TopKCrossEntropy):
+    """Dice plus the cross-entropy of the worst voxels, with equal weights (nnU-Net)."""
+
+    def __init__(
+        self,
+        background: bool = False,
+        smooth: float = 1.0,
+        name: str = "dice_topk_crossentropy",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        self._dice = Dice(background=background, smooth=smooth)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return self._dice.call(y_true, y_pred) + super().call(y_true, y_pred)
+
+    def get_config(self) -> dict[str, Any]:
+        options = self._dice.get_config()
+        return {**super().get_config(), **{key: options[key] for key in ("background", "smooth")}}
+
+
+@keras.saving.register_keras_serializable(package="tfunet")
+class ClDice(keras.Loss):
+    """Dice, and how well the centre lines of predicted and true regions lie in each other.
+
+    Shit et al. 2021, "clDice - a novel topology-preserving loss function for tubular structure
+    segmentation", with the soft skeleton of its algorithm 1. For vessels, neurites and roads.
+
+    Args:
+        share: Of the centre lines; the rest is the Dice loss.
+        iterations: Half the width in voxels of the widest tube.
+    """
+
+    def __init__(
+        self,
+        share: float = 0.5,
+        iterations: int = 3,
+        smooth: float = 1.0,
+        name: str = "cldice",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        if not 0 <= share <= 1:
+            raise ValueError(f"share must lie between 0 and 1, got {share}.")
+        if iterations < 1:
+            raise ValueError(f"iterations must be at least 1, got {iterations}.")
+        self.share, self.iterations = share, iterations
+        self._dice = Dice(smooth=smooth)
+        self.smooth = smooth
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        flat = class_probabilities(y_pred)
+        shape = (-1, *y_pred.shape[1:-1], flat.shape[-1])
+        predicted = ops.reshape(flat, shape)[..., 1:]
+        true = ops.reshape(_one_hot(y_true, flat.shape[-1]), shape)[..., 1:]
+        precision = self._share_inside(self._skeleton(predicted), true)
+        recall = self._share_inside(self._skeleton(true), predicted)
+        lines = 1.0 - ops.mean(2.0 * precision * recall / (precision + recall), axis=-1)
+        return (1.0 - self.share) * self._dice.call(y_true, y_pred) + self.share * lines
+
+    def _share_inside(self, lines: Any, region: Any) -> Any:
+        """Return (batch, classes)."""
+        axes = tuple(range(1, len(lines.shape) - 1))
+        inside = ops.sum(lines * region, axes) + self.smooth
+        return inside / (ops.sum(lines, axes) + self.smooth)
+
+    def _skeleton(self, region: Any) -> Any:
+        skeleton = ops.relu(region - _dilated(_eroded(region)))
+        for _ in range(self.iterations):
+            region = _eroded(region)
+            ridge = ops.relu(region - _dilated(_eroded(region)))
+            skeleton = skeleton + ops.relu(ridge - skeleton * ridge)
+        return skeleton
+
+    def get_config(self) -> dict[str, Any]:
+        options = {key: getattr(self, key) for key in ("share", "iterations", "smooth")}
+        return {**super().get_config(), **options}
+
+
+def _eroded(values: Any) -> Any:
+    """Return the least value of each voxel and its neighbours across faces."""
+    rank = len(values.shape) - 2
+    windows = [tuple(3 if axis == along else 1 for axis in range(rank)) for along in range(rank)]
+    least = [-ops.max_pool(-values, window, 1, "same") for window in windows]
+    return functools.reduce(ops.minimum, least)
+
+
+def _dilated(values: Any) -> Any:
+    """Return the largest value of each voxel and its neighbours, across corners too."""
+    return ops.max_pool(values, (3,) * (len(values.shape) - 2), 1, "same")

@@ -33,6 +33,7 @@ COMPILERS = ("c++", "g++", "clang++")
 EXTRAS = {
     "io": ("tifffile", "imagecodecs", "nibabel", "pillow", "pydicom", "h5py", "zarr"),
     "metrics": ("scipy",),
+    "onnx": ("onnx", "onnxruntime", "tf2onnx"),
     "report": ("matplotlib", "jinja2"),
     "notebooks": ("nbclient", "ipykernel", "nbformat"),
 }

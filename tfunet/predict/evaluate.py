@@ -19,8 +19,9 @@ from tfunet.files.table import csv_line
 from tfunet.files.typed import parse_toml
 from tfunet.learning import scores
 from tfunet.learning.case_metrics import check_library, measure, tolerances
-from tfunet.predict.network import Network, load_network
-from tfunet.predict.run import Options, predict
+from tfunet.predict.ensemble import Member
+from tfunet.predict.network import Network
+from tfunet.predict.run import Options, followed, predict
 from tfunet.process.terminal import columns, lines_of
 from tfunet.record import RunFolder
 
@@ -73,8 +74,8 @@ def evaluate(
 
     Raises ValueError for what does not fit, DefectsError for defects of the data set.
     """
-    folder = RunFolder(run)
-    network = load_network(folder, options.weights)
+    members, _ = followed(run, options)
+    network = members[0].network
     wanted = case_metrics(network.config.metrics if metrics is None else metrics)
     unknown = set(metrics or ()) - {metric.name for metric in wanted}
     if unknown:
@@ -82,7 +83,7 @@ def evaluate(
     check_library(wanted)
     source = _opened(data, network)
     _check(source, network)
-    chosen = _chosen(source, network, folder, with_training_cases=with_training_cases)
+    chosen = _chosen(source, members, with_training_cases=with_training_cases)
     # Not all pixels of all cases at once.
     cases = [_without_pixels(raw_case(source, index)) for index in chosen]
     if not all(case.image_files for case in cases):
@@ -145,14 +146,15 @@ def _check(source: DataSource, network: Network) -> None:
 
 
 def _chosen(
-    source: DataSource, network: Network, folder: RunFolder, *, with_training_cases: bool
+    source: DataSource, members: Sequence[Member], *, with_training_cases: bool
 ) -> list[int]:
     """Return the cases to score: without those that the run was trained on, and a line on them."""
     everything = list(range(len(source.case_ids)))
-    split = folder.read_split() or {}
-    own = network.config.data_options.get("root")
-    is_own = own is not None and Path(own).expanduser().resolve() == source.root.resolve()
-    trained = set(split.get("train", ())) if is_own else set()
+    trained: set[str] = set()
+    for member in members:
+        own = member.network.config.data_options.get("root")
+        if own is not None and Path(own).expanduser().resolve() == source.root.resolve():
+            trained |= set((RunFolder(member.run).read_split() or {}).get("train", ()))
     seen = [index for index in everything if source.case_ids[index] in trained]
     if not seen:
         return everything
@@ -207,6 +209,8 @@ def _rows(
         raise ValueError(
             f"{prediction} has shape {labels.shape}, and the mask of {name} {raw.mask.shape}."
         )
+    if source.ignored is not None:
+        labels = np.where(raw.mask == source.ignored, 0, labels)
     rows = []
     for region, members in source.regions.items():
         predicted, truth = np.isin(labels, members), np.isin(raw.mask, members)

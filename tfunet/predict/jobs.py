@@ -10,6 +10,9 @@ from tfunet.data.image_files import content_files
 from tfunet.files.typed import RecordError, read_json
 from tfunet.predict.output import SUFFIXES, check_format, default_format
 
+# Of an identity, where the option was given.
+OPTIONAL = ("ensemble", "mirrored_axes", "cleaning")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -96,7 +99,7 @@ def is_finished(job: Job, identity: dict[str, Any]) -> bool:
         raise ValueError(f"{job.labels} is the image itself. Choose another --out.")
     try:
         facts = read_json(job.facts, dict[str, Any]) or {}
-        is_same = {key: facts.get(key) for key in identity} == identity
+        is_same = all(facts.get(key) == identity.get(key) for key in (*identity, *OPTIONAL))
     except RecordError:
         is_same = False
     if is_same and len(there) == len(job.outputs):

@@ -68,11 +68,7 @@ class Network:
 
     def forward(self, window: tuple[int, ...]) -> tuple[int, Forward]:
         """Return the number of logits of a voxel, and the function that computes them."""
-        keras.config.set_dtype_policy(self.config.precision)
-        model = self._build(window)
-        with warnings.catch_warnings():  # The weights of optimizers are not needed.
-            warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
-            model.load_weights(self.path)
+        model = self.model(window, self.config.precision)
         shape = (None, *window, self.channels)
         traced = tf.function(
             lambda images: model(images, training=False),
@@ -80,6 +76,15 @@ class Network:
         )
         (*_, num_logits) = traced.get_concrete_function().structured_outputs.shape
         return num_logits, lambda images: traced(images).numpy()
+
+    def model(self, window: tuple[int, ...], precision: str) -> keras.Model:
+        """Return the model for windows of one size, with its trained weights."""
+        keras.config.set_dtype_policy(precision)
+        model = self._build(window)
+        with warnings.catch_warnings():  # The weights of optimizers are not needed.
+            warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+            model.load_weights(self.path)
+        return model
 
     def _build(self, window: tuple[int, ...]) -> keras.Model:
         model = make_model(
@@ -97,6 +102,14 @@ class Network:
                 f"{window}. Give --window {','.join(map(str, fixed))}."
             )
         return model
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """Return the probability of each class; of background and foreground for a single logit."""
+    if logits.shape[-1] == 1:
+        foreground = keras.ops.convert_to_numpy(keras.ops.sigmoid(logits))
+        return np.concatenate([1 - foreground, foreground], -1)
+    return keras.ops.convert_to_numpy(keras.ops.softmax(logits))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,11 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 from tqdm import tqdm
 
@@ -25,11 +24,20 @@ from tfunet.files.typed import Finite, RecordError, read_json
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
 from tfunet.learning.counting import predicted_labels
 from tfunet.predict import output
+from tfunet.predict.best_file import BEST, read_best
+from tfunet.predict.cleaning import Cleaning
+from tfunet.predict.ensemble import (
+    Member,
+    joint_facts,
+    joint_patch,
+    load_members,
+    mean_probabilities,
+)
 from tfunet.predict.inputs import find_images
 from tfunet.predict.jobs import Job, identity_of, is_finished, plan_jobs
-from tfunet.predict.network import Facts, Forward, Network, load_network
+from tfunet.predict.network import Facts, Forward, Network
 from tfunet.predict.overlay_picture import drawing, write_overlay
-from tfunet.predict.prepare import Preparation, check_memory, preparation
+from tfunet.predict.prepare import check_memory
 from tfunet.predict.raster import RawFile, raster_of
 from tfunet.process.terminal import lines_of
 from tfunet.record import LOCK, RunFolder
@@ -37,10 +45,12 @@ from tfunet.record import LOCK, RunFolder
 WAYS = ("gaussian", "halo")
 BEGUN = "begun.json"
 ROWS = ("labels.raw", "probabilities.raw")
+CLEANED = "cleaned.raw"
 # All that we write into the folder of an unfinished prediction.
-WORK_FILES = (BEGUN, *ROWS, LOCK, f"{PARTIAL}*")
+WORK_FILES = (BEGUN, *ROWS, CLEANED, LOCK, f"{PARTIAL}*")
 
-ForwardOf = Callable[[tuple[int, ...]], tuple[int, Forward]]
+# The window to (number of logits, function) of each network.
+ForwardOf = Callable[[tuple[int, ...]], list[tuple[int, Forward]]]
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class Begun:
     """What begun.json holds of a prediction that is not finished."""
 
     identity: dict[str, Any]
-    statistics: list[list[Finite]] | None
+    statistics: list[list[list[Finite]] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +77,9 @@ class Options:
         weights: A file of weights in the run's folder; by default those of its last epoch.
         overlay: Draw the labels over the image, too, where matplotlib is installed.
         pixel_size: Pixel size of the images, if the run resampled them and they do not state it.
+        ensemble: Further runs. The prediction is the mean of the probabilities of all runs.
+        mirror: Predict mirrored windows, too, along the axes along which training images were
+            mirrored, and take the mean of the logits (nnU-Net).
     """
 
     tiles: str = "gaussian"
@@ -78,6 +91,8 @@ class Options:
     weights: str | None = None
     overlay: bool = True
     pixel_size: tuple[float, ...] | None = None
+    ensemble: tuple[Path, ...] = ()
+    mirror: bool = False
 
     def __post_init__(self) -> None:
         if self.tiles not in WAYS:
@@ -109,7 +124,7 @@ def predict(
     """Predict images with a run's network; return the files with their labels.
 
     Args:
-        run: Folder of a finished run.
+        run: Folder of a finished run, or of a study with a best.json.
         images: Paths, folders and patterns, as `tfunet.predict.inputs.find_images` reads them.
         out: Folder for the predictions. An unfinished prediction there is continued.
         options: How to predict.
@@ -118,8 +133,8 @@ def predict(
     Raises ValueError for a mistake in the run, the images or the options, if possible before the
     first prediction; WriteError if a file cannot be written.
     """
-    network = load_network(RunFolder(run), options.weights)
-    prepare = preparation(network.preparation, options.pixel_size)
+    members, cleaning = followed(run, options)
+    network, prepare = members[0].network, members[0].prepare
     has_overlay = options.overlay and drawing() is not None
     if options.overlay and not has_overlay:
         print("No overlays are drawn: they need matplotlib, pip install 'tfunet[report]'.")
@@ -131,21 +146,21 @@ def predict(
         overlay=has_overlay,
         names=names,
     )
-    facts = network.facts() if options.tiles == "halo" else None
-    window, halo = _window(network, options, facts)
+    facts = joint_facts(members) if options.tiles == "halo" else None
+    window, halo = _window(members, options, facts)
     tilings = []
     for job in jobs:
         image = prepare.open(job.files)
         _check_image(job, image, network)
         tilings.append(_tiling(image, window, halo, facts))
-    forward_of = lru_cache(maxsize=4)(network.forward)
-    # Fails before anything is written if the network does not take the window.
+    forward_of = lru_cache(maxsize=4)(lambda window: [member.forward(window) for member in members])
+    # Fails before anything is written if a network does not take the window.
     forward_of(tilings[0].window)
-    for line in _warnings(network, options, facts, halo):
+    for line in _warnings(members, options, facts, halo):
         print(lines_of(f"warning: {line}"), file=sys.stderr, flush=True)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    how = {
+    how: dict[str, Any] = {
         "tfunet": __version__,
         "run": str(run),
         "weights_sha256": _sha256(network.path),
@@ -156,6 +171,19 @@ def predict(
         "batch": options.batch,
         "probabilities": options.probabilities,
     }
+    if len(members) > 1:
+        how["ensemble"] = [
+            {
+                "run": str(member.run),
+                "weights_sha256": _sha256(member.network.path),
+                "preparation": asdict(member.prepare),
+            }
+            for member in members[1:]
+        ]
+    if any(member.mirrored for member in members):
+        how["mirrored_axes"] = [member.mirrored for member in members]
+    if cleaning:
+        how["cleaning"] = cleaning.as_json()
     identities = [identity_of(job, json.loads(json.dumps(how))) for job in jobs]
     done = [is_finished(job, identity) for job, identity in zip(jobs, identities, strict=True)]
     for job, identity, is_done in zip(jobs, identities, done, strict=True):
@@ -164,12 +192,32 @@ def predict(
             print(lines_of(f"{job.name}: done already, {job.labels}"), flush=True)
             continue
         started = time.perf_counter()
-        tiling = _run_job(job, identity, network, prepare, facts, forward_of)
+        tiling = _run_job(job, identity, members, cleaning, facts, forward_of)
         size, windows = (" x ".join(map(str, shape)) for shape in (tiling.extent, tiling.window))
         seconds = f"{time.perf_counter() - started:.1f} s"
         line = f"{job.name}: {size} in {tiling.num_windows} windows of {windows}, {seconds}"
         print(lines_of(f"{line}, {job.labels}"), flush=True)
     return [job.labels for job in jobs]
+
+
+def followed(run: Path, options: Options) -> tuple[tuple[Member, ...], Cleaning]:
+    """Return the networks that predict together, and what is removed from their labels.
+
+    Those of a study with a best.json are the ones that it names.
+    """
+    best = None if (run / "config.json").exists() else read_best(run)
+    if best is not None and options.ensemble:
+        raise ValueError(
+            f"{run / BEST} names the runs that predict together. Leave out --ensemble, or name a "
+            "run instead of the study."
+        )
+    members = load_members(
+        [run, *options.ensemble] if best is None else best.runs,
+        weights=options.weights,
+        pixel_size=options.pixel_size,
+        mirror=options.mirror or (best is not None and best.mirror),
+    )
+    return members, Cleaning() if best is None else best.cleaning
 
 
 def _check_image(job: Job, image: LazyImage, network: Network) -> None:
@@ -181,17 +229,17 @@ def _check_image(job: Job, image: LazyImage, network: Network) -> None:
 
 
 def _window(
-    network: Network, options: Options, facts: Facts | None
+    members: Sequence[Member], options: Options, facts: Facts | None
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Return the shape of a window, and its halo along each axis."""
-    rank = len(network.patch)
+    rank = len(members[0].network.patch)
     if options.window is not None and len(options.window) != rank:
         raise ValueError(
             f"--window {','.join(map(str, options.window))} has {len(options.window)} sizes; this "
             f"network takes {rank}."
         )
     if facts is None:
-        return options.window or network.patch, None
+        return options.window or joint_patch(members), None
     if options.halo is None and facts.reach is None:
         raise ValueError(
             f"It is not known how far this network looks ({facts.reach_unknown}). Give --halo, or "
@@ -200,9 +248,10 @@ def _window(
     halo = (options.halo,) * rank if options.halo is not None else facts.reach or ()
     # In a window that is 8 halos wide, 56 % are no halo. In a volume it would be too large.
     halos = 8 if rank == 2 else 4
+    patch = joint_patch(members) if options.window is None else options.window
     sizes = [
-        max(patch, -(-halos * margin // step) * step)
-        for patch, margin, step in zip(network.patch, halo, facts.alignment, strict=True)
+        max(length, -(-halos * margin // step) * step)
+        for length, margin, step in zip(patch, halo, facts.alignment, strict=True)
     ]
     return options.window or tuple(sizes), halo
 
@@ -219,10 +268,14 @@ def _tiling(
 
 
 def _warnings(
-    network: Network, options: Options, facts: Facts | None, halo: tuple[int, ...] | None
+    members: Sequence[Member], options: Options, facts: Facts | None, halo: tuple[int, ...] | None
 ) -> list[str]:
     """Return what the user must know about this prediction."""
     lines = []
+    network = members[0].network
+    without = [str(member.run) for member in members if not member.mirrored]
+    if 0 < len(without) < len(members):
+        lines.append(f"not mirrored, since trained without flips: {', '.join(without)}.")
     if network.preparation is None:
         lines.append(
             f"the data set of this run, {network.config.data!r}, prepares its images in code of "
@@ -252,8 +305,8 @@ def _warnings(
 def _run_job(
     job: Job,
     identity: dict[str, Any],
-    network: Network,
-    prepare: Preparation,
+    members: Sequence[Member],
+    cleaning: Cleaning,
     facts: Facts | None,
     forward_of: ForwardOf,
 ) -> Tiling:
@@ -261,29 +314,34 @@ def _run_job(
     work = RunFolder(job.unfinished)
     work.create()
     with work.locked():
-        image = prepare.open(job.files)
+        images = [member.prepare.open(job.files) for member in members]
+        image = images[0]
         if not image.by_parts:
             why = "its format cannot be read in parts; all of it is in memory."
             print(lines_of(f"{job.name}: {why}"))
-        statistics = _begin(work.path, identity, prepare, image)
+        statistics = _begin(work.path, identity, members, images)
         tiling = _tiling(image, identity["window"], identity["halo"], facts)
-        num_classes = network.num_classes
-        num_logits, forward = forward_of(tiling.window)
-        _check_bands(job, tiling, num_logits)
+        network = members[0].network
+        forwards = forward_of(tiling.window)
+        _check_bands(job, tiling, sum(num_logits for num_logits, _ in forwards))
         labels = RawFile(path=work.path / "labels.raw", shape=image.shape, dtype="uint8")
         probabilities = None
         if job.probabilities is not None:
-            path, shape = work.path / "probabilities.raw", (*image.shape, num_classes)
+            path, shape = work.path / "probabilities.raw", (*image.shape, network.num_classes)
             probabilities = RawFile(path=path, shape=shape, dtype="float32")
         first_row = _resumed_row(job, [labels, probabilities], tiling)
         if first_row < image.shape[0]:
-            normalised = prepare.normalised(image, statistics)
-            predict_windows = _predictor(job, tiling, first_row, normalised, forward, identity)
-            for band in bands(tiling, predict_windows, num_logits, first_row):
+            normalised = [
+                member.prepare.normalised(each, values)
+                for member, each, values in zip(members, images, statistics, strict=True)
+            ]
+            for band in _bands(job, tiling, first_row, normalised, forwards, identity["batch"]):
                 if probabilities is not None:
-                    probabilities.append(_probabilities(band))
-                labels.append(predicted_labels(band).numpy().astype(np.uint8))
-        _finish(job, (labels, probabilities), num_classes)
+                    probabilities.append(mean_probabilities(band))
+                labels.append(_labels(band))
+        if cleaning:
+            labels = _cleaned(job, labels, cleaning)
+        _finish(job, (labels, probabilities), network.num_classes)
         if job.overlay is not None:
             write_overlay(job.overlay, image, labels.rows, network.label_names(), title=job.name)
         content = {**identity, "seconds": round(time.perf_counter() - started, 3)}
@@ -292,10 +350,27 @@ def _run_job(
     return tiling
 
 
+def _labels(logits: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the labels of a band, from the logits of each network."""
+    if len(logits) == 1:
+        return predicted_labels(logits[0]).numpy().astype(np.uint8)
+    return mean_probabilities(logits).argmax(-1).astype(np.uint8)
+
+
+def _cleaned(job: Job, labels: RawFile, cleaning: Cleaning) -> RawFile:
+    """Return the labels without the components that are not kept, in a file of their own."""
+    voxels = math.prod(labels.shape)
+    check_memory(job.files[0], 16 * voxels, "components are found in the whole image")
+    cleaned = replace(labels, path=labels.path.with_name(CLEANED))
+    cleaned.path.unlink(missing_ok=True)
+    cleaned.append(cleaning.apply(labels.rows(0, labels.shape[0])))
+    return cleaned
+
+
 def _begin(
-    work: Path, identity: dict[str, Any], prepare: Preparation, image: LazyImage
-) -> Statistics | None:
-    """Return the image's statistics, from an earlier attempt at this prediction if there is one.
+    work: Path, identity: dict[str, Any], members: Sequence[Member], images: Sequence[LazyImage]
+) -> list[Statistics | None]:
+    """Return the image's statistics for each network, from an earlier attempt if there is one.
 
     Otherwise remove what another attempt left.
     """
@@ -305,12 +380,16 @@ def _begin(
     except RecordError:
         begun = None
     if begun is not None and begun.identity == identity:
-        recorded = begun.statistics
-        return None if recorded is None else recorded_statistics(recorded)
+        return [
+            None if recorded is None else recorded_statistics(recorded)
+            for recorded in begun.statistics
+        ]
     for name in ROWS:
         (work / name).unlink(missing_ok=True)
-    statistics = prepare.statistics(image)
-    values = None if statistics is None else [array.tolist() for array in statistics]
+    statistics = [
+        member.prepare.statistics(image) for member, image in zip(members, images, strict=True)
+    ]
+    values = [None if each is None else [array.tolist() for array in each] for each in statistics]
     write_atomic(path, json.dumps({"identity": identity, "statistics": values}))
     return statistics
 
@@ -337,24 +416,36 @@ def _resumed_row(job: Job, raws: Sequence[RawFile | None], tiling: Tiling) -> in
     return rows
 
 
-def _predictor(
+def _bands(
     job: Job,
     tiling: Tiling,
     first_row: int,
-    image: LazyImage,
-    forward: Forward,
-    identity: dict[str, Any],
-) -> Predict:
-    """Return the function for `bands` that predicts windows and shows its progress."""
-    batch = identity["batch"]
-    bar = tqdm(
-        total=tiling.num_windows,
-        initial=tiling.num_windows - tiling.windows_from(first_row),
+    images: Sequence[LazyImage],
+    forwards: Sequence[tuple[int, Forward]],
+    batch: int,
+) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield the logits of each network in bands, and show how many windows are done."""
+    with tqdm(
+        total=len(images) * tiling.num_windows,
+        initial=len(images) * (tiling.num_windows - tiling.windows_from(first_row)),
         desc=job.name,
         unit="tile",
         leave=False,
         disable=not sys.stderr.isatty(),
-    )
+    ) as bar:
+        yield from zip(
+            *(
+                bands(tiling, predictor(tiling, image, forward, batch, bar), num, first_row)
+                for image, (num, forward) in zip(images, forwards, strict=True)
+            ),
+            strict=True,
+        )
+
+
+def predictor(
+    tiling: Tiling, image: LazyImage, forward: Forward, batch: int, bar: tqdm | None = None
+) -> Predict:
+    """Return the function for `bands` that predicts windows."""
 
     def predict_windows(starts: Sequence[tuple[int, ...]]) -> Iterator[np.ndarray]:
         for first in range(0, len(starts), batch):
@@ -362,9 +453,8 @@ def _predictor(
                 _padded_window(image, tiling, start) for start in starts[first : first + batch]
             ]
             yield from forward(np.stack(windows))
-            bar.update(len(windows))
-        if bar.n == bar.total:
-            bar.close()
+            if bar is not None:
+                bar.update(len(windows))
 
     return predict_windows
 
@@ -378,13 +468,6 @@ def _padded_window(image: LazyImage, tiling: Tiling, start: tuple[int, ...]) -> 
     padded = np.zeros((*tiling.window, image.channels), np.float32)
     padded[tuple(map(slice, low - first, high - first))] = pixels
     return padded
-
-
-def _probabilities(logits: np.ndarray) -> np.ndarray:
-    if logits.shape[-1] == 1:
-        foreground = keras.ops.convert_to_numpy(keras.ops.sigmoid(logits))
-        return np.concatenate([1 - foreground, foreground], -1)
-    return keras.ops.convert_to_numpy(keras.ops.softmax(logits))
 
 
 def _finish(job: Job, raws: tuple[RawFile, RawFile | None], num_classes: int) -> None:

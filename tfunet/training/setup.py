@@ -436,13 +436,13 @@ def build(attempt: Attempt, data: RunData) -> Network:
 
 
 def _check_can_ignore(config: RunConfig, model: keras.Model) -> None:
-    """Raise ValueError for what would count pixels without data that the user has filled."""
+    """Raise ValueError for what would count pixels that are to count for nothing."""
     counting = f"metrics={config.metrics}" if config.metrics else None
     if getattr(model.train_step, "__func__", None) is not keras.Model.train_step:
         counting = "a train_step of the model's own"
     if counting:
         raise ValueError(
-            f"With fill, pixels without data count neither in the loss nor in scores, but "
+            f"With fill or ignore_label, some pixels count neither in the loss nor in scores, but "
             f"{counting} would count them. Leave one of the two out, or replace these pixels in "
             "the files."
         )

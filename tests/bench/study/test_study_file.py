@@ -6,7 +6,7 @@ from paths import ROOT
 from tfunet.arguments import parse
 from tfunet.bench.study.study_file import read_study, study_from_dict
 from tfunet.bench.study.toml_writer import config_toml, study_toml
-from tfunet.bench.study.trial_plan import plan_trials
+from tfunet.bench.study.trial_plan import plan_trials, trial_name
 from tfunet.config.keys import flat, nested
 from tfunet.config.run import RunConfig
 
@@ -67,6 +67,41 @@ def test_settings_are_converted_as_on_the_command_line():
     assert study.base == {"learning_rate": 1.0, "patch": (64, 64)}
     assert isinstance(study.base["learning_rate"], float)
     assert study.grid == {"warmup_epochs": [1.0, 0.5]}
+
+
+@pytest.mark.parametrize(
+    ("base", "key", "values"),
+    [
+        ({"folds": 3}, "fold", [0, 1, 2]),
+        ({"swap": "auto"}, "swap_host", ["1GiB", "2GiB"]),
+        ({"swap": "auto", "swap_host": "1GiB"}, "swap_disk", [".", "/tmp"]),
+        ({"swap": "auto", "swap_host": "0", "swap_disk": "."}, "swap_disk_size", ["1GiB"]),
+        ({"swap": "auto"}, "swap_compression", ["none", "bfloat16"]),
+    ],
+)
+def test_what_needs_another_key_is_checked_beside_it(base, key, values):
+    assert study_from_dict({"base": base, "grid": {key: values}}).grid[key] == values
+    cases = [{key: value} for value in values]
+    assert study_from_dict({"base": base, "case": cases}).cases == tuple(cases)
+    with pytest.raises(ValueError, match=f"{key} in case 1"):
+        study_from_dict({"base": base, "case": [{key: -1}]})
+
+
+def test_a_key_that_came_later_renames_no_trial():
+    name = trial_name({"backend": "single"}, RunConfig(), 1)
+    assert name == "single-r1-bb6d5d"
+    assert trial_name({"backend": "single"}, RunConfig(schedule="cosine"), 1) != name
+
+
+def test_folds_are_an_axis_of_a_study():
+    study = study_from_dict({"base": {"folds": 3}, "grid": {"fold": [0, 1, 2]}})
+    plan = plan_trials(study, 4)
+    assert [trial.config.fold for trial in plan.trials] != []
+    assert {trial.config.fold for trial in plan.trials} == {0, 1, 2}
+    # Of a part that there is not, nothing is run.
+    other = plan_trials(study_from_dict({"base": {"folds": 2}, "grid": {"fold": [0, 2]}}), 4)
+    (skipped,) = other.skipped
+    assert "fold must lie between 0 and 1" in skipped.reason
 
 
 def test_accumulation_that_divides_the_studys_batch_is_allowed():

@@ -141,9 +141,18 @@ def test_other_channels_than_an_nnunet_folder_names_are_refused(tmp_path, names,
         open_source("nnunet", options)
 
 
-def test_an_nnunet_label_to_ignore_is_refused(tmp_path):
-    options = nnunet(tmp_path, {"background": 0, "a": 1, "ignore": 2}, {"0": "CT"})
-    with pytest.raises(ValueError, match="'ignore', whose pixels count for nothing"):
+def test_an_nnunet_label_to_ignore_counts_for_nothing(tmp_path):
+    options = nnunet(tmp_path, {"background": 0, "a": 1, "b": 2, "ignore": 3}, {"0": "CT"})
+    source = open_source("nnunet", options)
+    assert source.regions == {"a": (1,), "b": (2,)}
+    assert (source.num_classes, source.ignored) == (3, 255)
+    stored = np.asarray(nibabel.load(tmp_path / "labelsTr/brain_1.nii.gz").dataobj)
+    assert (stored == 3).any()
+    np.testing.assert_array_equal(source.read(0)[1], np.where(stored == 3, 255, stored))
+    found = check(source)
+    assert found.defects == ()
+    nnunet(tmp_path, {"background": 0, "a": 1, "ignore": [2, 3]}, {"0": "CT"})
+    with pytest.raises(ValueError, match="Give it one"):
         open_source("nnunet", options)
 
 

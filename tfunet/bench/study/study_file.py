@@ -11,6 +11,7 @@ from tfunet.backend import BACKENDS
 from tfunet.bench.study.hopeless import HopelessRule, read_rule
 from tfunet.bench.study.slurm_settings import Slurm, read_slurm
 from tfunet.config.keys import KEYS, OPTIONS, flat
+from tfunet.config.memory import SWAP_KEYS
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
 from tfunet.config.trust import check_own, programs
@@ -225,8 +226,7 @@ def _check(key: str, value: Any, where: str, known: set[tuple[str, type]]) -> An
     option, _, entry = key.partition(".")
     if entry and option != "augmentation":
         return value
-    # `accumulation` must divide the batch of a replica, so it is checked with a batch of its own.
-    context = {"replica_batch": value} if key == "accumulation" else {}
+    context = _context(key, value)
     try:
         if entry:
             RunConfig(augmentation={entry: value})
@@ -243,6 +243,17 @@ def _check(key: str, value: Any, where: str, known: set[tuple[str, type]]) -> An
     except (ValueError, TypeError) as error:
         raise ValueError(f"{key}{where}: {_first_lines(error)}") from error
     return value
+
+
+def _context(key: str, value: Any) -> dict[str, Any]:
+    """Return what a setting needs beside it to be checked alone."""
+    if key == "accumulation":  # It must divide the batch of a replica.
+        return {"replica_batch": value}
+    if key == "fold" and type(value) is int:  # It is one of so many parts.
+        return {"folds": max(2, value + 1)}
+    if key in SWAP_KEYS[1:]:
+        return {"swap": "auto", "swap_host": "1GiB", "swap_disk": "."}
+    return {}
 
 
 def _check_key(key: str, where: str) -> None:

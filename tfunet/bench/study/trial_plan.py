@@ -19,6 +19,9 @@ from tfunet.process.terminal import counted
 
 MAX_SLUG = 80
 
+# Keys that came later, with the value that changes nothing: trials keep the names that they had.
+LATER = {"schedule": None}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
@@ -218,7 +221,8 @@ def trial_name(settings: Mapping[str, Any], config: RunConfig, repeat: int) -> s
 
 def settings_text(config: RunConfig) -> str:
     """Return the same text for equal configurations, the seed left out."""
-    values = {key: value for key, value in vars(config).items() if key != "seed"}
+    left_out = {"seed", *(key for key, value in LATER.items() if getattr(config, key) == value)}
+    values = {key: value for key, value in vars(config).items() if key not in left_out}
     return json.dumps(values, sort_keys=True, default=str)
 
 

@@ -27,6 +27,7 @@ def open_csv(
     keep: Mapping[str, Any] | None = None,
     classes: Mapping[str, Any] | None = None,
     threshold: float | None = None,
+    ignore_label: int | str | None = None,
     pixel_size: float | Sequence[float] | Mapping[str, str] | None = None,
     target_pixel_size: float | Sequence[float] | None = None,
     **options: Any,
@@ -42,6 +43,7 @@ def open_csv(
         keep: Column to the values of the rows to use.
         classes: As in `open_folder`.
         threshold: As in `open_folder`.
+        ignore_label: As in `open_folder`.
         pixel_size: A number, one for each axis, or {column = NAME}.
         target_pixel_size: Pixel size to resample to.
         options: `regions`, `intensity`, `grey`, `axes`, `alpha`, `fill`, `patch`, `name`, as in
@@ -49,7 +51,7 @@ def open_csv(
     """
     folder, path = find_root(str(Path(file).parent)), Path(file)
     columns = [images] if isinstance(images, str) else list(images)
-    labels = label_mapping(masks, classes, threshold)
+    labels = label_mapping(masks, classes, threshold, ignore_label)
     settings = {"file": path.name, "key": key or columns[0], "keep": keep or {}}
     table = CaseTable(folder, {**settings, **({"group": group} if group else {})})
     cases, defects = [], []

@@ -40,6 +40,7 @@ NAMES, VALUES = dict[str, str], dict[str, int | list[int]]
 def open_msd(
     *,
     root: str,
+    ignore_label: int | None = None,
     pixel_size: float | Sequence[float] | None = None,
     target_pixel_size: float | Sequence[float] | None = None,
     **options: Any,
@@ -50,6 +51,7 @@ def open_msd(
 
     Args:
         root: The folder with dataset.json.
+        ignore_label: As in `open_folder`.
         pixel_size: A number, or one for each axis, instead of what the headers say.
         target_pixel_size: Pixel size to resample to.
         options: `regions`, `intensity`, `axes`, `alpha`, `fill`, `patch`, `name`, as in
@@ -71,7 +73,7 @@ def open_msd(
     num_pairs = len(description["training"])
     return open_files(
         Listing(root=folder, cases=cases, defects=defects, found=f"{num_pairs} pairs"),
-        label_mapping("", _without_background(classes), None),
+        label_mapping("", _without_background(classes), None, ignore_label),
         PixelSizes(folder, pixel_size, target_pixel_size, [], None),
         **options,
     )
@@ -84,7 +86,8 @@ def open_nnunet(
 
     The first channel of a case is imagesTr/CASE_0000, the next one CASE_0001; a file may hold
     several channels (RGB). Labels with several values are regions, as nnU-Net trains them. Pixel
-    sizes of TIFF come from imagesTr/CASE.json, along the axes of the array.
+    sizes of TIFF come from imagesTr/CASE.json, along the axes of the array. Pixels with the label
+    'ignore' count neither in the loss nor in scores.
 
     Args:
         root: The folder with dataset.json.
@@ -96,7 +99,9 @@ def open_nnunet(
     description = _read_description(folder, NNUNET, ("labels",))
     channels = description.get("channel_names") or description.get("modality") or {"0": ""}
     ending = description.get("file_ending", ".nii.gz")
-    classes, described_regions = _nnunet_classes(_value_by_name(description["labels"]))
+    labels = _value_by_name(description["labels"])
+    ignored = labels.pop("ignore", None)
+    classes, described_regions = _nnunet_classes(labels)
     files = [f"imagesTr/{{case}}_{number:04d}{ending}" for number in range(len(channels))]
     present = [pattern for pattern in files if find(folder, pattern)]
     # Natural images: the channels are in one file, and then its file is the first.
@@ -106,6 +111,7 @@ def open_nnunet(
         images=present if has_joint_files else files,
         masks=f"labelsTr/{{case}}{ending}",
         classes=_without_background(classes),
+        ignore_label=_one_value(folder, ignored),
         regions=described_regions if regions is None else regions,
         **_with_sidecars(folder, ending, options),
     )
@@ -164,11 +170,6 @@ def _nnunet_classes(
     labels: Mapping[str, Any],
 ) -> tuple[dict[str, int], dict[str, list[str]] | None]:
     """Return a class for each value, and the regions where labels have several values."""
-    if "ignore" in labels:
-        raise ValueError(
-            f"{DESCRIPTION} has the label 'ignore', whose pixels count for nothing. This is not "
-            "supported: leave the label out, or make it background."
-        )
     values = {
         name: list(given) if isinstance(given, list) else [given]
         for name, given in labels.items()
@@ -179,6 +180,14 @@ def _nnunet_classes(
     all_values = sorted({value for several in values.values() for value in several})
     regions = {name: [str(value) for value in several] for name, several in values.items()}
     return {str(value): value for value in all_values}, regions
+
+
+def _one_value(folder: Path, ignored: Any) -> int | None:
+    if isinstance(ignored, list):
+        raise ValueError(
+            f"{folder / DESCRIPTION} gives the label 'ignore' the values {ignored}. Give it one."
+        )
+    return ignored
 
 
 def _without_background(classes: Mapping[str, int]) -> dict[str, int]:

@@ -114,8 +114,11 @@ def open_files(
         alpha=alpha,
         fill=fill,
     )
-    if fill is not None and len(labels.names) >= IGNORED:
-        raise ValueError(f"fill={fill!r} needs a free label; allowed: {IGNORED - 1} classes.")
+    ignores = fill is not None or labels.ignored is not None
+    if ignores and len(labels.names) >= IGNORED:
+        raise ValueError(
+            f"fill and ignore_label need a free label; allowed: {IGNORED - 1} classes."
+        )
     settings = {
         "version": PREPROCESS_VERSION,
         "intensity": scale,
@@ -129,6 +132,7 @@ def open_files(
         ],
         "shapes": [case.shape for case in cases],
         **({} if fill is None else {"ignored": IGNORED}),
+        **({} if labels.ignored is None else {"ignore_label": labels.ignored}),
     }
     return DataSource(
         name=name,
@@ -163,7 +167,7 @@ def open_files(
             "pixel_size": sizes.fixed,
             "target_pixel_size": sizes.target,
         },
-        ignored=None if fill is None else IGNORED,
+        ignored=IGNORED if ignores else None,
     )
 
 

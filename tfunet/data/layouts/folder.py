@@ -21,6 +21,7 @@ def open_folder(
     exclude: Sequence[str] = (),
     classes: Mapping[str, Any] | None = None,
     threshold: float | None = None,
+    ignore_label: int | str | None = None,
     regions: Mapping[str, Sequence[str]] | None = None,
     table: Mapping[str, Any] | None = None,
     pixel_size: float | Sequence[float] | Mapping[str, str] | None = None,
@@ -46,13 +47,15 @@ def open_folder(
         classes: Class name to its value or values in a single mask file, or to its colour or
             colours, as '#ff0000'. 'background' is 0, or black, unless named here.
         threshold: With a file for each class: pixels above this value belong to the class.
+        ignore_label: Value, or colour, of mask pixels that count neither in the loss nor in
+            scores.
         regions: Region name to class names. By default each class is a region.
         table: CSV or TSV with a row for each case: `file`, `key` (the column with the case ids),
             and `group` (a column) and `keep` (column to the values of the rows to use).
         pixel_size: A number, one for each axis, {file = PATTERN, key = NAME} for JSON files, or
             {column = NAME} of `table`. By default what the files' headers say.
         target_pixel_size: Pixel size to resample to, in the same unit.
-        intensity: 'zscore', 'none', (low, high) or {'clip': (low, high)}: see
+        intensity: 'zscore', 'zscore_nonzero', 'none', (low, high) or {'clip': (low, high)}: see
             `tfunet.data.preprocess.normalise`.
         grey: Convert colour images to luminance.
         axes: Letters for the axes of the images' arrays, where the files do not say or are wrong:
@@ -73,7 +76,7 @@ def open_folder(
         DefectsError: Where no case is left.
     """
     folder = find_root(root)
-    labels = label_mapping(masks, classes, threshold)
+    labels = label_mapping(masks, classes, threshold, ignore_label)
     patterns = [images] if isinstance(images, str) else list(images)
     rows = CaseTable(folder, table) if table is not None else None
     sizes = PixelSizes(folder, pixel_size, target_pixel_size, patterns, rows)

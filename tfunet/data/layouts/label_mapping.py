@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfunet.config.refs import near_match
+from tfunet.data.no_data import IGNORED
 from tfunet.files.printable import is_printable
 
 BACKGROUND = "background"
+IGNORE = "ignore_label"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,8 @@ class LabelMapping:
         threshold: With a file for each class: pixels above this value belong to the class. None:
             the file holds 0 and at most one other value, which is the class.
         colours: Whether the values are colours, as 0xRRGGBB.
+        ignored: File value of pixels that count neither in losses nor in scores. With a single
+            file for all classes it is among `values`, too.
     """
 
     names: tuple[str, ...]
@@ -31,6 +35,7 @@ class LabelMapping:
     values: Mapping[int, int] | None
     threshold: float | None
     colours: bool = False
+    ignored: int | None = None
 
     @property
     def takes_fractions(self) -> bool:
@@ -58,6 +63,7 @@ def label_mapping(
     masks: str | Mapping[str, str],
     classes: Mapping[str, Any] | None,
     threshold: float | None,
+    ignore_label: int | str | None = None,
 ) -> LabelMapping:
     """Return the mapping that the options of `open_folder` describe."""
     _check_names("class", (*(classes or {}), *(masks if isinstance(masks, Mapping) else ())))
@@ -71,9 +77,15 @@ def label_mapping(
                 "threshold= makes one class of a mask and classes= several. Give one of the two; "
                 "for one class: masks = {NAME = PATTERN} and threshold."
             )
-        names, values, colours = _class_values(classes or {})
+        names, values, colours = _class_values(classes or {}, ignore_label)
+        ignored = None if ignore_label is None else _number(IGNORE, ignore_label)
         return LabelMapping(
-            names=names, patterns=(masks,), values=values, threshold=None, colours=colours
+            names=names,
+            patterns=(masks,),
+            values=values,
+            threshold=None,
+            colours=colours,
+            ignored=ignored,
         )
     if classes is not None:
         raise ValueError(
@@ -82,8 +94,17 @@ def label_mapping(
         )
     if not masks:
         raise ValueError("masks= names no file. Give a pattern, or {CLASS = PATTERN, ...}.")
+    if ignore_label == 0 or isinstance(ignore_label, str):
+        raise ValueError(
+            f"{IGNORE}={ignore_label!r}, and in a mask of one class 0 is the background. Give the "
+            "value of the pixels that count for nothing, such as 255."
+        )
     return LabelMapping(
-        names=tuple(masks), patterns=tuple(masks.values()), values=None, threshold=threshold
+        names=tuple(masks),
+        patterns=tuple(masks.values()),
+        values=None,
+        threshold=threshold,
+        ignored=ignore_label,
     )
 
 
@@ -118,7 +139,7 @@ def _check_names(kind: str, names: Iterable[str]) -> None:
 
 
 def _class_values(
-    classes: Mapping[str, Any],
+    classes: Mapping[str, Any], ignore_label: int | str | None
 ) -> tuple[tuple[str, ...], dict[int, int], bool]:
     """Return the classes' names, value to label, and whether the values are colours."""
     names = tuple(name for name in classes if name != BACKGROUND)
@@ -128,7 +149,8 @@ def _class_values(
             "written {NAME = VALUE, ...}."
         )
     given = {name: _several(values) for name, values in classes.items()}
-    kinds = {isinstance(value, str) for several in given.values() for value in several}
+    marks = [] if ignore_label is None else [ignore_label]
+    kinds = {isinstance(value, str) for several in (*given.values(), marks) for value in several}
     if len(kinds) > 1:
         raise ValueError("classes= mixes values and colours. Give only one of the two.")
     values: dict[int, int] = {}
@@ -142,6 +164,13 @@ def _class_values(
                     f"0 is the background, unless {BACKGROUND} = [...] says otherwise."
                 )
             values[number] = label
+    for mark in marks:
+        if _number(IGNORE, mark) in values:
+            raise ValueError(
+                f"{IGNORE}={mark!r} is the value of a class or of the background, too. Give the "
+                "value of the pixels that count for nothing."
+            )
+        values[_number(IGNORE, mark)] = IGNORED
     return names, values, kinds == {True}
 
 

@@ -11,6 +11,7 @@ from tfunet.data.image_files import Header, read_mask
 from tfunet.data.layouts.label_mapping import BACKGROUND, LabelMapping
 from tfunet.data.lazy_image import LazyImage, open_mask
 from tfunet.data.mask_values import lossy_hint
+from tfunet.data.no_data import IGNORED
 
 # The highest value of pixels with fewer bits than a byte.
 FEW_BITS = {"bool": 1, "uint1": 1, "uint2": 3, "uint4": 15}
@@ -66,11 +67,16 @@ class LabelReader:
     def part(self, masks: Iterable[np.ndarray]) -> np.ndarray:
         """Return the labels of one part of the case, given that part of each mask file."""
         labels: np.ndarray | None = None
+        ignored: np.ndarray | None = None
         for index, mask in enumerate(masks):
             path = self._paths[index]
             self._check_data(index, mask)
             if self._mapping.values is not None:
                 return self._map_values(index, mask, self._mapping.values)
+            if self._mapping.ignored is not None:
+                marked = mask == self._mapping.ignored
+                mask = np.where(marked, 0, mask)
+                ignored = marked if ignored is None else ignored | marked
             inside = self._foreground(index, mask)
             if labels is None:
                 labels = np.zeros(inside.shape, np.uint8)
@@ -83,6 +89,8 @@ class LabelReader:
             np.copyto(labels, index + 1, where=inside)
         if labels is None:
             raise ValueError("A case needs at least one mask file.")
+        if ignored is not None:
+            labels[ignored] = IGNORED
         return labels
 
     def finish(self) -> None:
@@ -116,14 +124,16 @@ class LabelReader:
         """Raise BadFileError for pixels that the file says are without data, unless named."""
         nodata = self._headers[index].nodata
         named = self._mapping.values or {0: 0}
-        if not nodata or nodata in named or self._mapping.colours:
+        if not nodata or nodata in named or nodata == self._mapping.ignored:
+            return
+        if self._mapping.colours:
             return
         if count := int((mask == nodata).sum()):
             raise BadFileError(
                 self._paths[index],
                 f"{count} of {mask.size} pixels have the value {nodata:g}, which marks missing "
                 "data in this file. Leave the case out, or name the value in one mask with "
-                f"classes=, such as {BACKGROUND} = [0, {nodata:g}].",
+                f"classes=, such as {BACKGROUND} = [0, {nodata:g}], or with ignore_label=.",
             )
 
     def _foreground(self, index: int, mask: np.ndarray) -> np.ndarray:
@@ -167,8 +177,9 @@ class LabelReader:
             raise BadFileError(
                 path,
                 f"labels out of range: the mask holds the values {_listed(present, shown)}; "
-                f"allowed: {allowed}. Add the others to classes=; values to ignore go into "
-                f"{BACKGROUND} = [{zero}, ...].{lossy_hint(path)}",
+                f"allowed: {allowed}. Add the others to classes=, or give the value of pixels that "
+                f"count for nothing as ignore_label=; more background is {BACKGROUND} = "
+                f"[{zero}, ...].{lossy_hint(path)}",
             )
         for value in present:
             if values[int(value)]:

@@ -1,0 +1,268 @@
+"""Finds out how to predict best, by the held-out cases of a study: `tfunet best`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from tfunet.bench.analysis.cleaned_cases import (
+    Case,
+    Trial,
+    choose_cleaning,
+    compare,
+    mean_dice,
+    paired,
+)
+from tfunet.bench.analysis.confidence_intervals import Estimate
+from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
+from tfunet.config.keys import describe, flat
+from tfunet.config.run import RunConfig
+from tfunet.predict.best_file import Best, write_best
+from tfunet.predict.cleaning import Cleaning
+from tfunet.process.terminal import columns, lines_of
+from tfunet.record import RunFolder
+
+if TYPE_CHECKING:
+    pass
+
+# What differs between runs of one configuration.
+NOT_OF_CONFIGURATION = ("fold", "seed")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """The runs of one configuration: its folds and repeats.
+
+    Args:
+        runs: The cases that each run held out.
+    """
+
+    name: str
+    runs: Mapping[Path, tuple[str, ...]]
+
+    @property
+    def cases(self) -> frozenset[str]:
+        """The cases that were held out."""
+        return frozenset(case for cases in self.runs.values() for case in cases)
+
+    def runs_without(self, case: str) -> tuple[Path, ...]:
+        """Return the runs that held out a case."""
+        return tuple(run for run, cases in self.runs.items() if case in cases)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way to predict: the configurations that predict together, and whether with mirrors."""
+
+    configurations: tuple[int, ...]
+    mirror: bool
+
+
+@final
+@dataclass(kw_only=True)
+class Comparison:
+    """What a study says about ways to predict.
+
+    Args:
+        names: Of the configurations.
+        cases: Of each way, its predictions against the masks; in the same order of cases.
+        notes: What the user must know.
+    """
+
+    names: tuple[str, ...]
+    regions: tuple[str, ...]
+    cases: Mapping[Way, Sequence[Case]]
+    notes: tuple[str, ...] = ()
+    cleaning: Cleaning = field(init=False)
+    trials: list[Trial] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ways = sorted(self.cases, key=lambda way: -self._means(way).mean())
+        self.cleaning, self.trials = choose_cleaning(self.cases[self.best])
+
+    @property
+    def best(self) -> Way:
+        """The way with the highest mean Dice."""
+        return self.ways[0]
+
+    def _means(self, way: Way) -> np.ndarray:
+        return mean_dice(self.cases[way], Cleaning()).mean(0)
+
+    def _ahead(self, way: Way) -> Estimate:
+        """Return how far the best way is ahead of another, over cases."""
+        nothing = Cleaning()
+        return paired(
+            mean_dice(self.cases[self.best], nothing), mean_dice(self.cases[way], nothing)
+        )
+
+    def name_of(self, way: Way) -> str:
+        """Return a way in words."""
+        together = " + ".join(self.names[number] for number in way.configurations)
+        return f"{together}, mirrored" if way.mirror else together
+
+    def evidence(self) -> dict[str, Any]:
+        """Return the scores of all ways, and what each removal was worth, as JSON types."""
+        ways = []
+        for way in self.ways:
+            means = dict(zip(self.regions, self._means(way).tolist(), strict=True))
+            ways.append({"way": self.name_of(way), "dice": means})
+        trials = [
+            {**asdict(trial), "gain": [trial.gain.value, trial.gain.low, trial.gain.high]}
+            for trial in self.trials
+        ]
+        cases = len(self.cases[self.best])
+        return {"way": self.name_of(self.best), "cases": cases, "ways": ways, "removals": trials}
+
+    def text(self) -> str:
+        """Return the comparison for a terminal."""
+        rows = [["way", *(f"Dice {region}" for region in self.regions), "best is ahead by"]]
+        for way in self.ways:
+            ahead = "-" if way == self.best else _interval(self._ahead(way))
+            rows.append([self.name_of(way), *(f"{mean:.3f}" for mean in self._means(way)), ahead])
+        lines = [*columns(rows), ""]
+        kept = [trial for trial in self.trials if trial.is_kept]
+        for trial in kept:
+            lines.append(
+                f"Of label {trial.label} only the {_rule(trial.rule)} are kept: mean Dice "
+                f"{_interval(trial.gain)}, {trial.better} cases better, {trial.worse} worse."
+            )
+        if not kept:
+            lines.append("Removing small components does not help.")
+        return "\n".join([*lines, *self.notes])
+
+
+def find_best(study: Path, *, mirror: bool = False) -> tuple[Comparison, Path]:
+    """Compare all ways to predict with the runs of a study, and write best.json there.
+
+    Raises ValueError for a study without finished runs, or whose runs do not fit together.
+    """
+    configurations, notes = _configurations(read_sweep(study).readable)
+    comparison = _compare(configurations, notes, mirror=mirror)
+    best = Best(
+        runs=tuple(run for at in comparison.best.configurations for run in configurations[at].runs),
+        mirror=comparison.best.mirror,
+        cleaning=comparison.cleaning,
+    )
+    return comparison, write_best(study, best, comparison.evidence())
+
+
+def _configurations(
+    trials: Iterable[TrialRecord],
+) -> tuple[list[Configuration], tuple[str, ...]]:
+    """Return the configurations that held out every case, and a line for each of the others."""
+    groups: dict[str, list[TrialRecord]] = {}
+    for trial in trials:
+        settings = {
+            key: value
+            for key, value in asdict(trial.config).items()
+            if key not in NOT_OF_CONFIGURATION
+        }
+        groups.setdefault(repr(sorted(settings.items())), []).append(trial)
+    names = _names([members[0].config for members in groups.values()])
+    every: list[Configuration] = []
+    for name, members in zip(names, groups.values(), strict=True):
+        runs = {
+            trial.folder: tuple((RunFolder(trial.folder).read_split() or {})["validation"])
+            for trial in members
+            if trial.state == "done"
+        }
+        every.append(Configuration(name=name, runs=runs))
+    cases = frozenset().union(*(configuration.cases for configuration in every))
+    if not cases:
+        raise ValueError("The study has no finished run. Run it: tfunet sweep run STUDY.toml")
+    whole = [configuration for configuration in every if configuration.cases == cases]
+    notes = tuple(
+        f"Left out: {configuration.name}. {len(cases - configuration.cases)} of {len(cases)} cases "
+        "were held out by none of its finished runs."
+        for configuration in every
+        if configuration.cases != cases
+    )
+    if not whole:
+        raise ValueError(
+            f"No configuration of the study has held out all {len(cases)} cases. Let its runs "
+            "finish, or give all of them the same folds."
+        )
+    return whole, notes
+
+
+def _names(configs: Sequence[RunConfig]) -> list[str]:
+    """Return what tells each configuration apart from the others, in words."""
+    settings = [flat(asdict(config)) for config in configs]
+    keys = [
+        key
+        for key in dict.fromkeys(key for each in settings for key in each)
+        if key not in NOT_OF_CONFIGURATION
+        and any(each.get(key) != settings[0].get(key) for each in settings)
+    ]
+    return [
+        describe({key: each[key] for key in keys if key in each}) or config.model
+        for each, config in zip(settings, configs, strict=True)
+    ]
+
+
+def _compare(
+    configurations: Sequence[Configuration], notes: tuple[str, ...], *, mirror: bool
+) -> Comparison:
+    from tfunet.predict.ensemble import load_members
+    from tfunet.predict.held_out import HeldOut
+
+    first = [next(iter(configuration.runs)) for configuration in configurations]
+    load_members(first)  # Says what does not fit together.
+    networks: dict[tuple[int, bool], HeldOut] = {
+        (number, flag): HeldOut(tuple(configuration.runs), mirror=flag)
+        for flag in ((False, True) if mirror else (False,))
+        for number, configuration in enumerate(configurations)
+    }
+    source = networks[0, False].source
+    ways = _ways([networks[at, False].first.network.patch for at in range(len(first))], mirror)
+    cases: dict[Way, list[Case]] = {way: [] for way in ways}
+    # Cases with the same runs one after the other: a network is loaded once.
+    held_out = sorted(configurations[0].cases, key=configurations[0].runs_without)
+    for done, case in enumerate(held_out):
+        print(lines_of(f"{done + 1} of {len(held_out)}: {case}"), flush=True)
+        probabilities = {}
+        for (number, flag), network in networks.items():
+            runs = configurations[number].runs_without(case)
+            image, mask = network.source.read(network.source.case_ids.index(case))
+            probabilities[number, flag] = network.probabilities(image, runs)
+        for way in ways:
+            together = [probabilities[number, way.mirror] for number in way.configurations]
+            labels = np.mean(together, 0).argmax(-1).astype(np.uint8)
+            ignored = mask == source.ignored if source.ignored is not None else None
+            if ignored is not None:
+                labels[ignored] = 0
+            cases[way].append(
+                compare(labels, mask, tuple(source.regions.values()), source.num_classes)
+            )
+    return Comparison(
+        names=tuple(configuration.name for configuration in configurations),
+        regions=tuple(source.regions),
+        cases=cases,
+        notes=notes,
+    )
+
+
+def _ways(patches: Sequence[tuple[int, ...]], mirror: bool) -> list[Way]:
+    """Return each configuration, each pair with one patch, and all of them, if they have one."""
+    numbers = range(len(patches))
+    groups: list[tuple[int, ...]] = [(number,) for number in numbers]
+    groups += [pair for pair in combinations(numbers, 2) if patches[pair[0]] == patches[pair[1]]]
+    if len(patches) > 2 and len(set(patches)) == 1:
+        groups.append(tuple(numbers))
+    flags = (False, True) if mirror else (False,)
+    return [Way(configurations=group, mirror=flag) for flag in flags for group in groups]
+
+
+def _rule(rule: str) -> str:
+    return "largest component" if rule == "largest" else f"components of {rule} voxels"
+
+
+def _interval(estimate: Estimate) -> str:
+    if not estimate.has_interval:
+        return f"{estimate.value:+.4f}"
+    return f"{estimate.value:+.4f} ({estimate.low:+.4f} to {estimate.high:+.4f})"

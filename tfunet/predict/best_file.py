@@ -1,0 +1,64 @@
+"""best.json, which `tfunet best` writes and `tfunet predict` follows. No TensorFlow."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from tfunet.files.atomic import write_atomic
+from tfunet.files.typed import Count, Positive, RecordError, read_json, typed
+from tfunet.predict.cleaning import Cleaning
+
+BEST = "best.json"
+CONTENT = {
+    "runs": list[str],
+    "mirror": bool,
+    "largest": list[Positive],
+    "min_voxels": dict[str, Count],
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """How to predict best, by cross-validation.
+
+    Args:
+        runs: Folders of the runs that predict together.
+        mirror: Whether their images are mirrored, too.
+        cleaning: What is removed from their labels.
+    """
+
+    runs: tuple[Path, ...]
+    mirror: bool
+    cleaning: Cleaning
+
+
+def write_best(study: Path, best: Best, evidence: Mapping[str, Any]) -> Path:
+    """Write best.json into the folder of a study; runs are relative to it."""
+    path = study / BEST
+    runs = [run.resolve().relative_to(study.resolve()).as_posix() for run in best.runs]
+    table = {"runs": runs, "mirror": best.mirror, **best.cleaning.as_json(), **evidence}
+    write_atomic(path, json.dumps(table, indent=1) + "\n")
+    return path
+
+
+def read_best(study: Path) -> Best | None:
+    """Return best.json of a folder; None if it is missing. Raises RecordError."""
+    path = study / BEST
+    table = read_json(path, dict[str, Any])
+    if table is None:
+        return None
+    try:
+        values: dict[str, Any] = {key: typed(table[key], kind) for key, kind in CONTENT.items()}
+        sizes = {int(label): size for label, size in values["min_voxels"].items()}
+    except (KeyError, ValueError) as error:
+        raise RecordError(path, error) from error
+    if not values["runs"]:
+        raise RecordError(path, "it names no runs")
+    return Best(
+        runs=tuple(study / run for run in values["runs"]),
+        mirror=values["mirror"],
+        cleaning=Cleaning(largest=tuple(values["largest"]), min_voxels=sizes),
+    )

@@ -1,0 +1,63 @@
+"""Predicts prepared cases of a data set in memory, for cross-validation."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from tfunet.data.lazy_image import LazyImage
+from tfunet.data.source import DataSource, open_source
+from tfunet.geometry.tiles import bands, blended
+from tfunet.predict.ensemble import Member, load_members, mean_probabilities
+from tfunet.predict.run import predictor
+from tfunet.record import RunFolder
+
+
+@final
+class HeldOut:
+    """The networks of runs of one configuration, and the data set that they were trained on.
+
+    Args:
+        runs: Their folders.
+        mirror: Whether windows are mirrored, too.
+    """
+
+    def __init__(self, runs: Sequence[Path], *, mirror: bool) -> None:
+        self._members = {member.run: member for member in load_members(runs, mirror=mirror)}
+        self._forwards: dict[Path, tuple] = {}
+
+    @property
+    def first(self) -> Member:
+        """One of the networks."""
+        return next(iter(self._members.values()))
+
+    @cached_property
+    def source(self) -> DataSource:
+        """The data set."""
+        config = self.first.network.config
+        RunFolder(self.first.run).check_programs(config, ["data"])
+        return open_source(config.data, config.data_options, skip_bad=config.skips_bad)
+
+    def probabilities(self, image: np.ndarray, runs: Sequence[Path]) -> np.ndarray:
+        """Return the mean over runs of the probabilities (*spatial, classes) of an image."""
+        for run in self._forwards.keys() - set(runs):  # Not all networks at once.
+            del self._forwards[run]
+        return np.mean([self._of_run(image, run) for run in runs], 0, dtype=np.float32)
+
+    def _of_run(self, image: np.ndarray, run: Path) -> np.ndarray:
+        member = self._members[run]
+        window = member.network.patch
+        if run not in self._forwards:
+            self._forwards[run] = member.forward(window)
+        num_logits, forward = self._forwards[run]
+        tiling = blended(image.shape[:-1], window)
+        array = LazyImage(
+            shape=image.shape[:-1],
+            channels=image.shape[-1],
+            read=lambda start, stop: image[tuple(map(slice, start, stop))],
+            by_parts=True,
+        )
+        logits = bands(tiling, predictor(tiling, array, forward, 1), num_logits)
+        return np.concatenate([mean_probabilities([band]) for band in logits])
