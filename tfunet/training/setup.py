@@ -185,6 +185,12 @@ class RunData:
             }
         )
 
+    @property
+    def labels(self) -> Callable[..., tf.Tensor] | None:
+        """Returns the labels that the model predicts for a batch; None without masks."""
+        source = self.task.source
+        return None if source.targets else _region_scoring(source).labels
+
     def training(self, first_step: int) -> TrainingPipeline:
         """Return the training batches from a step of the run to its last one."""
         config = self.task.config
@@ -248,7 +254,7 @@ def open_data(attempt: Attempt) -> RunData:
             replica_batch=config.replica_samples // config.accumulation,
             num_replicas=config.num_replicas,
             split=config.split,
-            tells_places=bool(whole_cases),
+            tells_places=not source.targets,
         ),
         whole_cases=whole_cases,
     )
