@@ -48,7 +48,7 @@ def test_what_is_wrong_names_the_file(damage, tmp_path):
     path = tmp_path / "a.npz"
     write_arrays(path, PLANES, {})
     damage(path)
-    with pytest.raises(RecordError, match="a.npz cannot be used"):
+    with pytest.raises(RecordError, match=r"a\.npz cannot be used"):
         read_arrays(path)
 
 

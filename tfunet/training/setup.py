@@ -20,7 +20,7 @@ from tfunet.config.augmentation import Augmentation
 from tfunet.config.case_metrics import case_metrics, keras_metrics
 from tfunet.config.run import RunConfig
 from tfunet.data.cached_cases import CachedCases
-from tfunet.data.doubts import lines_of_doubt
+from tfunet.data.doubts import check_classes, lines_of_doubt
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline, truth_of
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource
@@ -222,6 +222,7 @@ def open_data(attempt: Attempt) -> RunData:
     attempt.begin("setting up the model")
     source = task.source
     split, num_left_out = _shared_split(attempt, source, cases.defects)
+    check_classes(source, cases, split)
     for line in lines_of_doubt(source, cases, split):
         attempt.say(f"warning: {line}")
     if topology.is_chief:
