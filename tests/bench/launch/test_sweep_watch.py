@@ -72,7 +72,7 @@ def test_states_curves_and_the_time_left_are_shown(under_way):
     shown = text_of(progress, root)
     assert f"{trial.id}  30 s  3 of 5" in shown
     assert "step 3 of 9: loss 0.5" in shown
-    assert len(re.findall(r"\w+ x\d +[12] of 3 +\d+\.\d +0\.\d{3} +▁▅█", shown)) >= 2
+    assert len(re.findall(r"\w+ x\d +[12] of 3 +\d+\.\d +0\.\d{3} +▁.█", shown)) >= 2
     # What a record holds cannot act on the terminal.
     assert "killed by SIGKILL" in shown
     assert "\x1b" not in shown
