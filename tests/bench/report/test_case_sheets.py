@@ -2,6 +2,7 @@
 
 import io
 
+import browser
 import numpy as np
 import pytest
 from PIL import Image
@@ -45,8 +46,9 @@ def sweep(tmp_path_factory):
     return folder
 
 
-def test_each_backend_has_a_sheet_in_page_and_markdown(sweep):
+def test_each_backend_has_a_sheet_in_page_and_markdown(sweep, tmp_path):
     report = write_report(sweep)
+    browser.shows_all(report, tmp_path)
     assert [path.name for path in report.cases] == ["cases-1-1.webp", "cases-1-2.webp"]
     page, text = report.html.read_text(), report.markdown.read_text()
     for path in report.cases:

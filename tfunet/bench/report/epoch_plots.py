@@ -28,9 +28,11 @@ def epoch_curves(family: Family, styles: plot_style.Styles) -> Figure | None:
     if max((len(run["epoch"]) for runs in curves.values() for run in runs), default=0) < 2:
         return None
     figure, panels = plot_style.make_panels(1, 2 if regions else 1, 3.6)
-    for cell in cells:
+    for at, cell in enumerate(cells):
         colour, marker = styles[cell.way]
-        style = {"color": colour, "linewidth": 1.2, "markersize": 3}
+        # Equal curves lie inside each other.
+        width = 1.1 + 1.3 * (len(cells) - 1 - at)
+        style = {"color": colour, "linewidth": width, "markersize": 2.5 + width}
         for number, run in enumerate(curves[cell.label]):
             label = cell.label if number == 0 else None
             panels[0].plot(run["epoch"], run["loss"], label=label, **style)

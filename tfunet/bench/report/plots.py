@@ -305,7 +305,7 @@ FIGURES: tuple[FigureKind, ...] = (
         "epochs",
         "Loss and Dice over epochs",
         "A line for every repeat of each backend with the most replicas. Validation losses and "
-        "Dice are those of the evaluations.",
+        "Dice are those of the evaluations. Equal curves lie inside each other.",
         epoch_curves,
     ),
     (
