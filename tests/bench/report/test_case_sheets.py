@@ -14,7 +14,7 @@ from tfunet.bench.report.case_sheets import differences, draw_sheets
 from tfunet.bench.report.sweep_report import summary_table, write_report
 from tfunet.files.arrays import write_arrays
 
-GRID = {"backend": ["single", "mirrored"], "num_replicas": [1, 2]}
+GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
 
 
 def keep(run, num_planes=1, **changes):
@@ -49,7 +49,7 @@ def sweep(tmp_path_factory):
 def test_each_backend_has_a_sheet_in_page_and_markdown(sweep, tmp_path):
     report = write_report(sweep)
     browser.shows_all(report, tmp_path)
-    assert [path.name for path in report.cases] == ["cases-1-1.webp", "cases-1-2.webp"]
+    assert [path.name for path in report.cases] == [f"cases-1-{at}.webp" for at in (1, 2, 3)]
     page, text = report.html.read_text(), report.markdown.read_text()
     for path in report.cases:
         assert f'<figure id="{path.stem}">' in page
@@ -60,7 +60,7 @@ def test_each_backend_has_a_sheet_in_page_and_markdown(sweep, tmp_path):
     # mirrored x2 has three planes of each case.
     heights = [Image.open(path).height for path in report.cases]
     assert heights[1] > 2 * heights[0]
-    assert page.count('src="data:image/webp;base64,') == 2
+    assert page.count('src="data:image/webp;base64,') == 3
     assert "the one with the median Dice" in page
     assert "worst: case00; median: case01; best: case02" in page
     assert '<a href="#cases-shown">' in page
