@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
+import tensorflow as tf
 
 from tfunet.files.arrays import write_arrays
 from tfunet.learning.scores import dice
@@ -87,11 +88,14 @@ def shown_positions(sums: np.ndarray) -> dict[str, int]:
 def keep_shown_cases(trainer: Trainer, scores: Scores | None) -> None:
     """Predict three cases once more and keep planes of them; called by all processes together.
 
-    Without scores of this attempt, and without labels, nothing is kept.
+    Nothing is kept without scores of this attempt, without labels, and on a CPU whose memory is
+    limited, where a further pipeline might find none.
     """
-    if scores is None or not trainer.tells_labels or trainer.data.labels is None:
-        return
     attempt, data = trainer.attempt, trainer.data
+    if scores is None or not trainer.tells_labels or data.labels is None:
+        return
+    if attempt.config.cpu_memory is not None:
+        return
     shown = shown_positions(scores.sums)
     chosen = tuple(data.split.validation[position] for position in shown.values())
     masks = [stored_voxels(data.cases, case) for case in chosen]
@@ -106,7 +110,14 @@ def keep_shown_cases(trainer: Trainer, scores: Scores | None) -> None:
             for plane, canvas in zip(planes[case], predicted[case], strict=True):
                 plane.cut(labels, corner.tolist(), canvas)
 
-    trainer.evaluation.predict(replace(data.evaluation, validation=chosen), add, attempt.begin)
+    try:
+        trainer.evaluation.predict(replace(data.evaluation, validation=chosen), add, attempt.begin)
+    except tf.errors.ResourceExhaustedError:
+        # Of several processes, others would wait for this one.
+        if attempt.topology.process_count > 1:
+            raise
+        attempt.say("No pictures of cases are kept: no memory is left for them.")
+        return
     flat = np.concatenate([canvas.ravel() for several in predicted for canvas in several])
     if attempt.topology.process_count > 1:
         # Each voxel was predicted by one process.
