@@ -10,6 +10,7 @@ from synthetic_sweep import make_study, write_sweep
 
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report import case_sheets
 from tfunet.bench.report.case_sheets import differences, draw_sheets
 from tfunet.bench.report.sweep_report import summary_table, write_report
 from tfunet.files.arrays import write_arrays
@@ -64,6 +65,12 @@ def test_each_backend_has_a_sheet_in_page_and_markdown(sweep, tmp_path):
     assert "the one with the median Dice" in page
     assert "worst: case00; median: case01; best: case02" in page
     assert '<a href="#cases-shown">' in page
+
+
+def test_a_report_of_many_backends_has_not_all_pictures(sweep, monkeypatch):
+    monkeypatch.setattr(case_sheets, "MAX_SHEETS", 1)
+    (sheet,) = draw_sheets(summarise(read_sweep(sweep)))
+    assert sheet.title == "single x1"
 
 
 @pytest.mark.parametrize(

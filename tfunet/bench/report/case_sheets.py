@@ -26,6 +26,8 @@ from tfunet.files.typed import RecordError
 COLUMNS = ("image", "manual mask", "prediction", "errors")
 DOTS_PER_INCH = 130
 QUALITY = 80
+# A sheet is some hundred kilobytes of the page.
+MAX_SHEETS = 12
 # Inches above a case, above a line of pictures, and below all.
 HEADING, TITLE, LEGEND = 0.35, 0.2, 0.6
 # Kinds of errors: label to name and colour (Okabe and Ito 2008).
@@ -53,10 +55,10 @@ class CaseSheet:
 
 def draw_sheets(summary: Summary) -> list[CaseSheet]:
     """Return a sheet for each way of the first families, if their runs have kept cases."""
-    sheets = []
+    sheets: list[CaseSheet] = []
     for number, family in enumerate(summary.families[:MAX_FAMILIES], 1):
         for at, cell in enumerate(family.largest_cells, 1):
-            kept = _typical(cell)
+            kept = _typical(cell) if len(sheets) < MAX_SHEETS else None
             if kept is None:
                 continue
             trial, shown = kept

@@ -96,6 +96,7 @@ def write_report(
         "drawings": drawings,
         "sheets": sheets,
         "max_families": plots.MAX_FAMILIES,
+        "max_sheets": case_sheets.MAX_SHEETS,
     }
     report = Report(
         html=target / "report.html",
