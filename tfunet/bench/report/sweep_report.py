@@ -1,7 +1,7 @@
 """Writes the report of a sweep: one HTML file without links to the web, Markdown, CSV, figures."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -41,7 +41,7 @@ from tfunet.bench.report.tables import (
     trial_facts,
     trial_row,
 )
-from tfunet.bench.report.terms import TERMS, WORDS, explained
+from tfunet.bench.report.terms import explained, terms_of
 from tfunet.config.keys import show
 from tfunet.files.atomic import write_atomic
 from tfunet.files.printable import printable
@@ -227,7 +227,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         "headline": _headline(summary),
         "answer": answer(summary),
         "explained": explained,
-        "terms": {**TERMS, **WORDS},
+        "terms": terms_of(_columns(summary, targets)),
         "findings": findings(summary),
         "doubts": doubts(summary),
         "families": [
@@ -272,6 +272,20 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         ),
         "markdown": markdown_text,
     }
+
+
+def _columns(summary: Summary, targets: Targets) -> Iterator[str]:
+    """Yield the names of the columns of all tables."""
+    for family, target in targets:
+        tables = (
+            summary_rows(family),
+            cost_rows(family, target),
+            metric_rows(family),
+            lost_rows(family),
+        )
+        yield from (name for rows in tables if rows for name in rows[0])
+    for trial in summary.sweep.trials[:1]:
+        yield from trial_row(trial)
 
 
 def _headline(summary: Summary) -> str:

@@ -1,5 +1,7 @@
 """The terms of a report, explained where they stand."""
 
+from collections.abc import Iterable
+
 TERMS = {
     "backend": "The way of training: single device, tf.distribute (mirrored, multiworker) or "
     "Horovod, with its options.",
@@ -65,11 +67,18 @@ def explained(name: str) -> str:
 
     "Dice cell" and "nsd@1mm" are explained by the word that they begin with.
     """
-    for key in (name, name.partition("@")[0]):
-        if key in TERMS:
-            return TERMS[key]
-    parts = name.split(" ")
-    for end in range(len(parts) - 1, 0, -1):
-        if (key := " ".join(parts[:end])) in TERMS:
-            return TERMS[key]
-    return ""
+    return TERMS.get(_term(name), "")
+
+
+def terms_of(columns: Iterable[str]) -> dict[str, str]:
+    """Return the terms among the names of columns, and those of sentences, with explanations."""
+    used = dict.fromkeys(map(_term, columns))
+    return {term: TERMS[term] for term in used if term} | WORDS
+
+
+def _term(name: str) -> str:
+    """Return the term that the name of a column begins with, or an empty text."""
+    words = name.split(" ")
+    starts = [" ".join(words[:end]) for end in range(len(words), 0, -1)]
+    known = (start for start in (*starts, name.partition("@")[0]) if start in TERMS)
+    return next(known, "")
