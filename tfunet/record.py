@@ -41,6 +41,7 @@ LOCK = ".lock"
 # The trained model; or its weights alone, if it cannot be described.
 MODEL = "model.keras"
 WEIGHTS = "model.weights.h5"
+SHOWN_CASES = "shown_cases.npz"  # Planes of three validation cases, for reports.
 SIGNATURE = ".signature"  # Of config.json, if it names programs.
 LOCK_SECONDS = 0.2
 SPAN_COLUMNS = ("step", "name", "begin_seconds", "seconds")

@@ -15,6 +15,7 @@ from tfunet.training.epochs import Trainer
 from tfunet.training.progress import resume
 from tfunet.training.result import write_result
 from tfunet.training.setup import build, open_data, start
+from tfunet.training.shown_cases import keep_shown_cases
 
 
 def run(
@@ -50,6 +51,7 @@ def run(
     resumed = resume(attempt, network)
     trainer = Trainer(attempt, data, network, all_callbacks, resumed)
     progress = trainer.progress
+    scores = None
 
     trainer.begin()
     for epoch in trainer.epochs():
@@ -69,5 +71,6 @@ def run(
             trainer.leave()
 
     measurements = measure(trainer)
+    keep_shown_cases(trainer, scores)
     trainer.end()
     return write_result(trainer, measurements)

@@ -15,6 +15,8 @@ from PIL import Image
 
 from tfunet import exit_codes
 from tfunet.cli import main
+from tfunet.config.run import RunConfig
+from tfunet.record import RunFolder
 
 SMALL = [
     *("--data_options.num_cases", "10", "--data_options.size", "32"),
@@ -334,3 +336,22 @@ def test_what_is_typed_overrides_the_file(tmp_path, capsys):
     file.write_text('backend = "mirrored"\n')
     assert main(["train", "--backend", "none_such", "--config", str(file)]) == 2
     assert "Unknown backend 'none_such'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["evaluate", "nothere", "."], "There is no folder 'nothere'"),
+        (["predict", "nothere", "a.png"], "There is no folder 'nothere'"),
+        (["evaluate", ".", "."], ". holds no run"),
+        (["evaluate", "run", "."], "Say where to write to: --out FOLDER."),
+    ],
+)
+def test_the_run_is_looked_for_before_the_other_arguments(
+    arguments, words, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    RunFolder(tmp_path / "run").create()
+    RunFolder(tmp_path / "run").write_config(RunConfig())
+    assert main(arguments) == exit_codes.BAD_INPUT
+    assert words in capsys.readouterr().err

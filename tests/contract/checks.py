@@ -4,6 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from tfunet.bench.records.run_tables import COUNTS
+from tfunet.bench.records.shown_cases import read_shown_cases
 from tfunet.timing.recorded import INSIDE, read_spans
 
 
@@ -32,6 +34,19 @@ def same_losses(run, single):
 def same_scores(run, single):
     """The counts of every case are those of one device."""
     assert run.rows("cases.csv") == single.rows("cases.csv")
+
+
+def shown_cases_have_their_scores(run):
+    """The pictures of three cases hold each pixel that was counted: whole images, no part twice."""
+    shown = read_shown_cases(run.folder)
+    counts = {row["case"]: row for row in run.rows("cases.csv")}
+    assert [case.rank for case in shown.cases] == ["worst", "median", "best"]
+    for case in shown.cases:
+        (plane,) = case.planes
+        predicted, truth = plane.labels == 1, plane.mask == 1
+        found = (predicted & truth).sum(), (predicted & ~truth).sum(), (truth & ~predicted).sum()
+        row = counts[case.case_id]
+        assert found == tuple(int(row[name]) for name in COUNTS), case.case_id
 
 
 def only_the_chief_wrote(audit, folder):

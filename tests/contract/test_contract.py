@@ -176,6 +176,7 @@ def test_weights_are_checked_over_all_replicas_after_every_epoch(whole):
 def test_scores_of_every_case_equal_those_of_one_device(whole, single):
     assert len(single.rows("cases.csv")) % 2 == 1  # Two processes cannot share them equally.
     checks.same_scores(whole, single)
+    checks.shown_cases_have_their_scores(whole)
 
 
 def test_only_the_chief_writes(whole, audit):

@@ -12,7 +12,7 @@ from tfunet.data.cache import build_cache
 from tfunet.data.cache_eviction import INDEX
 from tfunet.data.check import check, report_text
 from tfunet.data.defects import Defect, lines_by_cause
-from tfunet.data.doubts import lines_of_doubt
+from tfunet.data.doubts import check_classes, lines_of_doubt
 from tfunet.data.source import open_source
 from tfunet.data.split import Split
 
@@ -155,3 +155,11 @@ def test_equal_doubts_are_one_line(tmp_path):
     assert "0.png: its mask is empty (24 more like it: 1.png, 10.png, 11.png, ...)" in lines
     assert sum("no case has a pixel" in line for line in lines) == 1
     assert len(lines) < 6
+    with pytest.raises(ValueError, match="'set' has a defect: no case has a pixel of the class 1"):
+        check_classes(source, decoded, split)
+
+
+def test_a_class_in_any_case_can_be_trained(folder, tmp_path):
+    none_in_validation(folder)
+    source = opened(folder)
+    check_classes(source, build_cache(source, tmp_path / "cache", patch=(32, 32)), SPLIT)

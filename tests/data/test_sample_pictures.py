@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from PIL import Image
 
 from tfunet import cli
@@ -12,7 +13,7 @@ from tfunet.config.augmentation import read_augmentation
 from tfunet.data import sample_pictures
 from tfunet.data.cache import build_cache
 from tfunet.data.generated.phantoms import cells, tumours
-from tfunet.data.overlay_figure import COLOURS, Panel, draw, overlay, slices
+from tfunet.data.overlay_figure import COLOURS, Panel, colour_of, draw, overlay, slices
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.split import split_cases
 
@@ -136,7 +137,35 @@ def test_labels_have_an_outline_a_tint_and_a_colour_of_their_own():
     assert (colours[1:6, 1, 3] == 1).all()
     assert 0 < colours[3, 3, 3] < 0.5
     assert tuple(np.round(colours[3, 3, :3] * 255)) == (0x56, 0xB4, 0xE9)
-    assert len(set(COLOURS)) == len(COLOURS) == 7
+    colours = np.array([to_rgb(colour_of(label)) for label in range(1, 31)])
+    distances = np.linalg.norm(colours[:, np.newaxis] - colours, axis=-1) + np.eye(30)
+    assert distances[:15, :15].min() > 0.19
+    assert distances.min() > 0.05
+
+
+def test_a_dense_label_map_hides_little_of_its_image():
+    sparse, dense = np.zeros((2, 600, 600), np.uint8)
+    sparse[100:200, 100:200] = dense[:300] = 1
+    dense[300:] = 2
+    tints = [overlay(mask)[150, 150, 3] for mask in (sparse, dense)]
+    assert tints[0] > 2 * tints[1] > 0
+    # Outlines of a large picture are wider than a pixel; both labels have one.
+    assert (overlay(dense)[:, 300, 3] == 1).sum() == 4
+    expected = [to_rgb(COLOURS[0])] * 2 + [to_rgb(COLOURS[1])] * 2
+    np.testing.assert_allclose(overlay(dense)[298:302, 300, :3], expected, atol=1e-6)
+    # A slice of one pixel has no neighbours.
+    assert overlay(np.ones((1, 1), np.uint8)).shape == (1, 1, 4)
+
+
+def test_many_names_stand_in_a_legend_of_several_lines():
+    panel = Panel("", np.zeros((8, 8, 1)), np.ones((8, 8), np.uint8))
+    names = {label: f"{label} a long name of a class" for label in range(1, 13)}
+    figure = draw([panel], title="", labels=names, in_pairs=False)
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert 0 <= box.y0 < box.y1 <= figure.bbox.height / 2
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ addEventListener("load", () => {
         const box = one.getBoundingClientRect();
         return [box.width, box.height];
     });
+    const pictures = [...document.querySelectorAll("figure img")].map(one => one.naturalWidth);
     const requests = performance.getEntriesByType("resource").map(one => one.name);
     const wide = document.documentElement.scrollWidth > innerWidth;
     const rows = () => [...document.querySelectorAll("table.filtered tbody tr")];
@@ -30,7 +31,7 @@ addEventListener("load", () => {
     words.value = "single done";
     words.dispatchEvent(new Event("input"));
     const left = rows().filter(row => !row.hidden).map(row => row.textContent);
-    document.title = JSON.stringify({errors, requests, sizes, wide, sorted, left});
+    document.title = JSON.stringify({errors, requests, pictures, sizes, wide, sorted, left});
 });
 </script>"""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -69,4 +70,6 @@ def shows_all(report, folder):
     assert traced["left"]
     assert all("single" in row and "done" in row for row in traced["left"])
     assert len(traced["sizes"]) == len(report.figures)
+    assert len(traced["pictures"]) == len(report.cases)
+    assert all(width > 1000 for width in traced["pictures"])
     assert all(width > 500 and height > 200 for width, height in traced["sizes"])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tfunet.backend import Launch
+from tfunet.bench.records.shown_cases import read_shown_cases
 from tfunet.config.run import RunConfig
 from tfunet.learning.scores import dice
 from tfunet.single_device import SingleDevice
@@ -32,13 +33,23 @@ def test_metrics_of_cases_agree_with_counts_of_windows(tmp_path):
         metrics=(*names, "sparse_categorical_accuracy"),
     )
     run(config, SingleDevice(Launch()), tmp_path / "run")
+    # Of two validation cases the worse one is the median, too.
+    shown = read_shown_cases(tmp_path / "run")
+    assert [case.planes[0].labels.shape for case in shown.cases] == [(40, 40)] * 2
     table = rows(tmp_path / "run")
+    kept = {case.case_id: case.planes[0] for case in shown.cases}
     assert tuple(table[0])[6:] == names
     counted = ("true_positive", "false_positive", "false_negative")
     for row in table:
         counts = np.array([float(row[name]) for name in counted])
         assert float(row["dice"]) == pytest.approx(float(dice(counts)), abs=1e-12)
         assert float(row["volume_difference"]) == counts[1] - counts[2]
+        if row["case"] in kept:
+            plane = kept.pop(row["case"])
+            predicted, truth = plane.labels > 0, plane.mask > 0
+            errors = (predicted & truth).sum(), (predicted & ~truth).sum()
+            assert tuple(counts[:2]) == errors
         is_one_empty = (counts[:2].sum() == 0) != (counts[::2].sum() == 0)
         assert (row["hd95"] == "") == is_one_empty
         assert math.isclose(float(row["nsd@2px"]), 1) or 0 <= float(row["nsd@2px"]) < 1
+    assert not kept

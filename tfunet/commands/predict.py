@@ -13,6 +13,7 @@ from typing import Any
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_trust, numbers, sizes
+from tfunet.record import RunFolder
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -28,7 +29,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         help="files, folders or quoted patterns ('test/*.png'); join those of one image by commas",
     )
     predict.add_argument(
-        "--out", type=Path, required=True, help="folder to write to; the same command resumes there"
+        "--out", type=Path, help="folder to write to; the same command resumes there"
     )
     _add_options(predict)
     add_trust(predict)
@@ -40,9 +41,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         "data",
         help="TOML file that describes a data set, or a folder that is laid out as the run's own",
     )
-    evaluate.add_argument(
-        "--out", type=Path, required=True, help="folder for the predictions and scores.csv"
-    )
+    evaluate.add_argument("--out", type=Path, help="folder for the predictions and scores.csv")
     evaluate.add_argument(
         "--metrics",
         type=lambda text: text.split(","),
@@ -118,7 +117,19 @@ def _values(options: argparse.Namespace, keys: Iterable[Field]) -> dict[str, Any
     return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
 
 
+def _check_places(options: argparse.Namespace) -> None:
+    """Refuse a run that is not there, and then a missing --out, before TensorFlow is imported."""
+    run = RunFolder(options.run)
+    if not run.path.is_dir():
+        raise ValueError(f"There is no folder {str(run.path)!r}. Name that of a finished run.")
+    if run.read_config() is None:
+        raise ValueError(f"{run.path} holds no run: it has no config.json.")
+    if options.out is None:
+        raise ValueError("Say where to write to: --out FOLDER.")
+
+
 def _predict(options: argparse.Namespace) -> int:
+    _check_places(options)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     from tfunet.predict.run import Options, predict
 
@@ -132,6 +143,7 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
+    _check_places(options)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     from tfunet.predict.evaluate import as_json, evaluate, summary
     from tfunet.predict.run import Options

@@ -50,6 +50,10 @@ def add(commands: argparse._SubParsersAction) -> None:
     status = add_command(actions, "status", _status, "show the state of every trial")
     status.add_argument("folder", type=Path, help="folder of a sweep")
     status.add_argument("--json", action="store_true", help="print JSON")
+    watch = add_command(
+        actions, "watch", _watch, "show trials, curves and the time left while the sweep runs"
+    )
+    watch.add_argument("folder", type=Path, help="folder of a sweep")
     wait = add_command(
         actions, "wait", _wait, "wait until no trial runs or is queued, then write the report"
     )
@@ -119,6 +123,12 @@ def _run(options: argparse.Namespace) -> int:
         return exit_codes.OK
     submit_sweep(study, folder)
     return _submitted(folder)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    from tfunet.bench.launch.sweep_watch import watch
+
+    return watch(options.folder)
 
 
 def _wait(options: argparse.Namespace) -> int:

@@ -70,9 +70,16 @@ def doubts(source: DataSource, cases: Sequence[CaseLook]) -> tuple[list[Defect],
     return leaks, warnings
 
 
+def check_classes(source: DataSource, cached: CachedCases, split: Split) -> None:
+    """Raise ValueError for classes of which no case in the split has a pixel."""
+    absent = _absent(source, _looks(source, cached, split))
+    if absent:
+        raise ValueError(f"The data set {source.name!r} has a defect: {' '.join(absent.values())}")
+
+
 def _absent(source: DataSource, cases: Sequence[CaseLook]) -> dict[int, str]:
     """Return what to do about each label that no case has anywhere."""
-    if not cases:
+    if not cases or source.targets:
         return {}
     present = np.any([case.has_label for case in cases], axis=0)
     return {
@@ -85,27 +92,30 @@ def _absent(source: DataSource, cases: Sequence[CaseLook]) -> dict[int, str]:
 
 def lines_of_doubt(source: DataSource, cached: CachedCases, split: Split) -> list[str]:
     """Return what may be a mistake in decoded cases, in words; the first 20, and their number."""
-    looks = []
-    for side in SIDES:
-        for index in getattr(split, side):
-            signs = cached.signs[index]
-            look = CaseLook(
-                case_id=source.case_ids[index],
-                file=source.files[index] if source.files else source.case_ids[index],
-                side=side,
-                has_label=tuple(count > 0 for count in cached.foreground_counts[index]),
-                constant=dict.fromkeys(signs.constant, "has the same value"),
-                content=signs.content,
-                spacing=source.spacings[index] if source.spacings else None,
-                notes=signs.notes,
-            )
-            looks.append(look)
-    leaks, warnings = doubts(source, looks)
+    leaks, warnings = doubts(source, _looks(source, cached, split))
     lines = lines_by_cause([*leaks, *warnings])
     if len(lines) > SHOWN_DEFECTS:
         more = f"{len(lines) - SHOWN_DEFECTS} more: 'tfunet data check' lists all"
         lines = [*lines[:SHOWN_DEFECTS], more]
     return lines
+
+
+def _looks(source: DataSource, cached: CachedCases, split: Split) -> list[CaseLook]:
+    """Return what decoding showed of the cases in the split."""
+    return [
+        CaseLook(
+            case_id=source.case_ids[index],
+            file=source.files[index] if source.files else source.case_ids[index],
+            side=side,
+            has_label=tuple(count > 0 for count in cached.foreground_counts[index]),
+            constant=dict.fromkeys(cached.signs[index].constant, "has the same value"),
+            content=cached.signs[index].content,
+            spacing=source.spacings[index] if source.spacings else None,
+            notes=cached.signs[index].notes,
+        )
+        for side in SIDES
+        for index in getattr(split, side)
+    ]
 
 
 def sizes_in_words(values: Iterable[float]) -> str:

@@ -4,15 +4,27 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.colors import to_rgb
+from matplotlib.colors import hsv_to_rgb, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-# Okabe and Ito 2008, for colour-blind readers; without black, which images hide.
-COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2")
+# Okabe and Ito 2008, for colour-blind readers; without black, which images hide. After them come
+# others of Trubetskoy (https://sashamaps.net/docs/resources/20-colors) that are unlike these.
+COLOURS = (
+    *("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2"),
+    *("#E6194B", "#BFEF45", "#9A6324", "#F032E6", "#AAFFC3", "#DCBEFF", "#800000", "#FABED4"),
+)
 SUFFIXES = (".png", ".svg", ".pdf")
 WIDTH = 9.3  # inches
+MOST_VIEW = 3.0  # inches
+# Inches of an entry of the legend without its words, and of a letter.
+ENTRY, LETTER = 0.6, 0.075
 INSIDE_ALPHA = 0.25
+DENSE_ALPHA = 0.1
+# From this share of labelled pixels on a mask is dense.
+DENSE_SHARE = 0.6
+# An outline is this share of a picture wide, and at least a pixel.
+OUTLINE_SHARE = 250
 
 
 class Panel(NamedTuple):
@@ -46,8 +58,13 @@ def draw(
     num_rows = -(-len(panels) // most)
     per_row = -(-len(panels) // num_rows)
     per_row += per_row % 2 if in_pairs else 0
-    view = view or WIDTH / (most * num_views)
-    size = (view * num_views * per_row, (view + 0.2) * num_rows + 0.6)
+    view = view or min(WIDTH / (per_row * num_views), MOST_VIEW)
+    longest = max(map(len, labels.values()), default=0)
+    # A legend needs room, beside a single small picture too.
+    width = max(view * num_views * per_row, ENTRY + LETTER * longest)
+    entries = max(1, min(len(labels), 6, int(width / (ENTRY + LETTER * longest))))
+    legend = 0.2 * -(-len(labels) // entries)
+    size = (width, (view + 0.2) * num_rows + 0.4 + legend)
     figure = Figure(figsize=size, dpi=100, layout="constrained")
     figure.suptitle(title, fontsize=9)
     blocks = np.ravel(figure.subfigures(num_rows, per_row, squeeze=False))
@@ -61,9 +78,7 @@ def draw(
             axes.imshow(overlay(mask), interpolation="nearest")
             axes.set_axis_off()
     handles = [Patch(color=colour_of(label), label=name) for label, name in labels.items()]
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(len(handles), 6), fontsize=8
-    )
+    figure.legend(handles=handles, loc="outside lower center", ncols=entries, fontsize=8)
     return figure
 
 
@@ -80,21 +95,35 @@ def slices(panel: Panel) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def overlay(mask: np.ndarray) -> np.ndarray:
-    """Return the colours (rows, columns, 4) of a slice of labels: outlines, and a tint inside."""
-    framed = np.pad(mask, 1, mode="edge")
-    rows, columns = mask.shape
-    neighbours = [
-        framed[1 + down : 1 + down + rows, 1 + right : 1 + right + columns]
-        for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1))
-    ]
-    is_outline = np.any([mask != neighbour for neighbour in neighbours], axis=0)
+    """Return the colours (rows, columns, 4) of a slice of labels: outlines, and a tint inside.
+
+    Where most pixels have a label, the tint is weaker and the outlines tell labels apart.
+    """
+    is_inside = mask > 0
+    width = max(1, round(max(mask.shape) / OUTLINE_SHARE))
+    is_outline = np.zeros(mask.shape, bool)
+    for axis in (0, 1):
+        for distance in range(1, min(width, mask.shape[axis] - 1) + 1):
+            differs = np.take(mask, range(distance, mask.shape[axis]), axis) != np.take(
+                mask, range(mask.shape[axis] - distance), axis
+            )
+            for side in (slice(distance, None), slice(None, -distance)):
+                places = [slice(None), slice(None)]
+                places[axis] = side
+                is_outline[tuple(places)] |= differs
     colours = np.zeros((*mask.shape, 4), np.float32)
-    for label in np.unique(mask[mask > 0]).tolist():
+    for label in np.unique(mask[is_inside]).tolist():
         colours[mask == label, :3] = to_rgb(colour_of(label))
-    colours[..., 3] = np.where(mask > 0, np.where(is_outline, 1, INSIDE_ALPHA), 0)
+    tint = DENSE_ALPHA if is_inside.mean() > DENSE_SHARE else INSIDE_ALPHA
+    colours[..., 3] = np.where(is_inside, np.where(is_outline, 1, tint), 0)
     return colours
 
 
 def colour_of(label: int) -> str:
-    """Return the colour of a label from 1; the seven colours repeat."""
-    return COLOURS[(label - 1) % len(COLOURS)]
+    """Return the colour of a label from 1; those after the fifteenth are spread over the hues."""
+    if label <= len(COLOURS):
+        return COLOURS[label - 1]
+    # Steps of the golden ratio keep new hues away from those before; three shades of them.
+    number = label - len(COLOURS)
+    saturation, value = ((0.55, 1.0), (0.9, 0.65), (0.3, 0.8))[number % 3]
+    return to_hex(hsv_to_rgb((number * 0.61803 % 1, saturation, value)))

@@ -66,6 +66,8 @@ class DataSource:
         num_classes: Labels are 0..num_classes-1; 0 is background. 1 if there are targets.
         channels: Channels of every image.
         regions: Region name to its labels. Each region is scored; regions may overlap.
+        class_names: The names of the labels from 1, where they have names of their own beside
+            those of regions.
         targets: Names of numbers that are predicted for a whole case, and the value of each case.
             Such a data set has no regions, and its masks are all zero.
         patch: Spatial shape of training samples if the configuration gives none.
@@ -112,6 +114,7 @@ class DataSource:
     found: str = ""
     preparation: Mapping[str, Any] | None = None
     ignored: int | None = None
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.case_ids:
@@ -129,6 +132,11 @@ class DataSource:
         elif self.num_classes < 2:
             raise ValueError(
                 f"num_classes must be at least 2, the background included, got {self.num_classes}."
+            )
+        if self.class_names and len(self.class_names) != self.num_classes - 1:
+            raise ValueError(
+                f"The data set {self.name!r} has num_classes={self.num_classes}, the background "
+                f"included, and {len(self.class_names)} class_names: give one for each other label."
             )
         for region, labels in self.regions.items():
             if not labels or not all(1 <= label < self.num_classes for label in labels):
@@ -166,9 +174,12 @@ class DataSource:
         return patch
 
     def label_names(self) -> dict[int, str]:
-        """Return a name for each label: its number and its smallest region."""
+        """Return a name for each label: its number and its class, or else its smallest region."""
         names = {}
         for label in range(1, self.num_classes):
+            if self.class_names:
+                names[label] = f"{label} {self.class_names[label - 1]}"
+                continue
             regions = [name for name, labels in self.regions.items() if label in labels]
             smallest = min(regions, key=lambda name: len(self.regions[name]), default="")
             names[label] = f"{label} {smallest}".strip()

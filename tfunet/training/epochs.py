@@ -77,7 +77,7 @@ class Trainer:
         # Of the devices that share a sample, one reports it.
         mesh, local = attempt.mesh, attempt.topology.local_replicas
         self._first_of_samples = [not any(mesh.place_of(device)) for device in local]
-        self._evaluate = Evaluation(
+        self.evaluation = Evaluation(
             backend=attempt.backend,
             model=network.model,
             loss=network.loss,
@@ -86,6 +86,7 @@ class Trainer:
             scoring=data.scoring,
             supports=callbacks.supports,
             prepare=network.own_part,
+            labels=data.labels if self.tells_labels else None,
             whole_cases=data.whole_cases,
         )
         self._metrics = state.MetricState(attempt.backend, network.model)
@@ -98,6 +99,16 @@ class Trainer:
             epochs=-(-data.last_step // data.steps_per_epoch),
             steps=data.steps_per_epoch,
         )
+
+    @property
+    def tells_labels(self) -> bool:
+        """Whether evaluations can give the predicted labels.
+
+        Under large-model support they do so only where metrics need them: they take memory that
+        is not to spare.
+        """
+        is_free = self.data.labels is not None and not self.callbacks.supports
+        return is_free or self.data.whole_cases is not None
 
     def begin(self) -> None:
         """Begin training: callbacks, clocks and counters of energy."""
@@ -246,7 +257,7 @@ class Trainer:
         scores: Scores | None = None
         is_last = epoch.last_step == data.last_step
         if (epoch.index + 1) % self.attempt.config.evaluate_every == 0 or is_last:
-            scores = self._evaluate(self.attempt.begin)
+            scores = self.evaluation(self.attempt.begin)
             every_voxel_once(scores.voxels, data.validation_voxels, data.validation_ids)
             progress.logs.update(scores.logs())
         epoch.evaluation_seconds = progress.spend("evaluation", since)

@@ -15,6 +15,11 @@ from tfunet.learning.scoring import Scoring
 from tfunet.swap import LargeModelSupport
 from tfunet.training.whole_cases import CaseValues, WholeCases
 
+# Of what a step of an evaluation returns.
+SUMMED = ("sums", "case", "loss", "windows")
+PLACES = ("start", "core_start", "core_stop")
+LABELLED = ("labels", *PLACES)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
@@ -47,7 +52,13 @@ class Scores:
 
 @final
 class Evaluation:
-    """Evaluates a model each time it is called; it is traced once."""
+    """Evaluates a model each time it is called; it is traced once.
+
+    Args:
+        labels: Returns the predicted labels of an output and a batch that tells places; with it,
+            an evaluation can also give the labels.
+        whole_cases: Measures each case from its labels.
+    """
 
     def __init__(
         self,
@@ -60,6 +71,7 @@ class Evaluation:
         scoring: Scoring,
         supports: Sequence[LargeModelSupport] = (),
         prepare: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]] = lambda batch: batch,
+        labels: Callable[..., tf.Tensor] | None = None,
         whole_cases: WholeCases | None = None,
     ) -> None:
         self._backend = backend
@@ -78,10 +90,10 @@ class Evaluation:
                 "loss": tf.reduce_sum(losses * batch["valid"]),
                 "windows": tf.reduce_sum(batch["valid"]),
             }
-            if whole_cases is not None:
-                places = {name: batch[name] for name in ("start", "core_start", "core_stop")}
-                labels = tf.cast(whole_cases.labels(output, batch), tf.uint8)
-                results |= {"labels": _filled(labels, fed["mask"]), **places}
+            if labels is not None:
+                predicted = tf.cast(labels(output, batch), tf.uint8)
+                results["labels"] = _filled(predicted, fed["mask"])
+                results |= {name: batch[name] for name in PLACES}
             return results
 
         planned: Callable[..., Any] = replica_step
@@ -99,13 +111,14 @@ class Evaluation:
             self._whole_cases.begin()
         for batch in self._backend.feed(self._pipeline):
             begin("evaluation")
-            output = {key: value.numpy() for key, value in self._step(batch).items()}
+            results = self._step(batch)
+            output = {key: results[key].numpy() for key in SUMMED}
             rows = output["sums"].reshape(-1, *sums.shape[1:])
             np.add.at(sums, output["case"].reshape(-1), rows)
             loss += float(output["loss"].sum())
             windows += float(output["windows"].sum())
             if self._whole_cases is not None:
-                self._whole_cases.add(output)
+                self._whole_cases.add(output | {key: results[key].numpy() for key in LABELLED})
         total = self._backend.sum(np.concatenate([sums.ravel(), [loss, windows]]))
         return Scores(
             loss=float(total[-2] / total[-1]),
@@ -113,6 +126,21 @@ class Evaluation:
             scoring=self._scoring,
             metrics=None if self._whole_cases is None else self._whole_cases.measure(begin),
         )
+
+    def predict(
+        self,
+        pipeline: EvaluationPipeline,
+        add: Callable[[dict[str, np.ndarray]], None],
+        begin: Callable[[str], None],
+    ) -> None:
+        """Give `add` the labels of some cases and their places, batch by batch.
+
+        Called by all processes together; each has those of its own windows.
+        """
+        for batch in self._backend.feed(pipeline):
+            begin("evaluation")
+            results = self._step(batch)
+            add({key: results[key].numpy() for key in ("case", *LABELLED)})
 
 
 def _filled(labels: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

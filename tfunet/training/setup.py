@@ -20,7 +20,7 @@ from tfunet.config.augmentation import Augmentation
 from tfunet.config.case_metrics import case_metrics, keras_metrics
 from tfunet.config.run import RunConfig
 from tfunet.data.cached_cases import CachedCases
-from tfunet.data.doubts import lines_of_doubt
+from tfunet.data.doubts import check_classes, lines_of_doubt
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline, truth_of
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource
@@ -186,6 +186,12 @@ class RunData:
             }
         )
 
+    @property
+    def labels(self) -> Callable[..., tf.Tensor] | None:
+        """Returns the labels that the model predicts for a batch; None without masks."""
+        source = self.task.source
+        return None if source.targets else _region_scoring(source).labels
+
     def training(self, first_step: int) -> TrainingPipeline:
         """Return the training batches from a step of the run to its last one."""
         config = self.task.config
@@ -217,6 +223,7 @@ def open_data(attempt: Attempt) -> RunData:
     attempt.begin("setting up the model")
     source = task.source
     split, num_left_out = _shared_split(attempt, source, cases.defects)
+    check_classes(source, cases, split)
     for line in lines_of_doubt(source, cases, split):
         attempt.say(f"warning: {line}")
     if topology.is_chief:
@@ -249,7 +256,7 @@ def open_data(attempt: Attempt) -> RunData:
             replica_batch=config.replica_samples // config.accumulation,
             num_replicas=config.num_replicas,
             split=config.split,
-            tells_places=bool(whole_cases),
+            tells_places=not source.targets,
         ),
         whole_cases=whole_cases,
     )

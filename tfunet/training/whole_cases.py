@@ -1,7 +1,7 @@
 """Metrics of whole validation cases, whose windows are predicted by many processes."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -85,7 +85,6 @@ class WholeCases:
         self._cases, self._validation = cases, tuple(validation)
         self._spacings = tuple(spacings)
         self._regions = scoring.regions
-        self.labels = scoring.labels
         self._labels: list[np.ndarray] = []
 
     def begin(self) -> None:
@@ -94,17 +93,9 @@ class WholeCases:
 
     def add(self, output: Mapping[str, Any]) -> None:
         """Keep the cores of this process's windows, (replicas, windows, ...) of an evaluation."""
-        rank = output["start"].shape[-1]
-        labels = output["labels"].reshape(-1, *output["labels"].shape[-rank:])
-        places = (output[name].reshape(-1, rank) for name in ("start", "core_start", "core_stop"))
-        for window, case, start, low, high in zip(
-            labels, output["case"].ravel(), *places, strict=True
-        ):
-            if (high <= low).any():
-                continue
-            inside = tuple(map(slice, low, high))
-            box = tuple(map(slice, start + low, start + high))
-            self._labels[case][box] = window[inside]
+        for case, corner, labels in cores(output):
+            box = tuple(map(slice, corner, np.add(corner, labels.shape)))
+            self._labels[case][box] = labels
 
     def measure(self, begin: Callable[[str], None]) -> CaseValues:
         """Return the metrics; called by all processes together."""
@@ -115,7 +106,7 @@ class WholeCases:
             labels = self._whole(self._labels[position])
             if position % self._topology.process_count != self._topology.process_index:
                 continue
-            mask = self._mask(case)
+            mask = np.asarray(stored_voxels(self._cases, case))
             for at, members in enumerate(self._regions.values()):
                 predicted, truth = np.isin(labels, members), np.isin(mask, members)
                 spacing = self._spacings[position]
@@ -140,15 +131,32 @@ class WholeCases:
             whole[first : first + CHUNK] = (digits & 255).reshape(-1)[: len(part)]
         return whole.reshape(labels.shape)
 
-    def _mask(self, case: int) -> np.ndarray:
-        cases = self._cases
-        stored = np.memmap(
-            cases.mask_path,
-            np.uint8,
-            "r",
-            offset=cases.offsets[case],
-            shape=cases.shapes[case],
-        )
-        origin, extent = cases.origins[case], cases.extents[case]
-        box = (slice(first, first + size) for first, size in zip(origin, extent, strict=True))
-        return np.asarray(stored[tuple(box)])
+
+def cores(output: Mapping[str, Any]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield the case, the first voxel in it and the labels of each window's core.
+
+    `output` is that of an evaluation step with labels, (replicas, windows, ...).
+    """
+    rank = output["start"].shape[-1]
+    windows = output["labels"].reshape(-1, *output["labels"].shape[-rank:])
+    places = (output[name].reshape(-1, rank) for name in ("start", "core_start", "core_stop"))
+    for window, case, start, low, high in zip(
+        windows, output["case"].ravel(), *places, strict=True
+    ):
+        if (high > low).all():
+            yield int(case), start + low, window[tuple(map(slice, low, high))]
+
+
+def stored_voxels(cases: CachedCases, case: int, *, image: bool = False) -> np.ndarray:
+    """Return the mask of a case, or its image with channels, mapped from the cache."""
+    channels = (cases.channels,) if image else ()
+    dtype = np.dtype("<f4" if image else np.uint8)
+    stored = np.memmap(
+        cases.image_path if image else cases.mask_path,
+        dtype,
+        "r",
+        offset=cases.offsets[case] * math.prod(channels) * dtype.itemsize,
+        shape=(*cases.shapes[case], *channels),
+    )
+    ends = np.add(cases.origins[case], cases.extents[case])
+    return stored[tuple(map(slice, cases.origins[case], ends))]

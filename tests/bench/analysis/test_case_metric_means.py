@@ -1,6 +1,7 @@
 """Metrics of whole cases in a report: means over cases, and how many define them."""
 
 import math
+import re
 
 from synthetic_sweep import make_study, write_sweep
 
@@ -37,12 +38,26 @@ def test_a_report_has_a_table_of_them(tmp_path):
     for repeat, trial in enumerate(trials):
         write(tmp_path / "s" / trial.id, [1.0 + repeat, "", 3.0])
     text = summary_table(tmp_path / "s")
-    (header,) = (line for line in text.splitlines() if "hd95" in line)
+    header, *_ = (line for line in text.splitlines() if "hd95" in line)
     assert header.split() == ["backend", "replicas", "region", "hd95", "nsd@1mm"]
     assert "2.500 [2.000, 3.000] in 6 of 9 cases" in text
     report = write_report(tmp_path / "s")
     for page in (report.html, report.markdown):
         assert "2.500 [2.000, 3.000] in 6 of 9 cases" in page.read_text()
+    assert {path.stem for path in report.figures} >= {"cases", "metric-hd95", "metric-nsd-1mm"}
+
+
+def test_intervals_are_those_of_means_and_differences_over_repeats(tmp_path):
+    grid = {"backend": ["single", "mirrored"], "num_replicas": [1]}
+    study = make_study(repeats=3, grid=grid, skip=[], base={"metrics": ["hd95"]})
+    trials = write_sweep(tmp_path, study)
+    means = {"single": (1.0, 2.0, 3.0), "mirrored": (1.5, 2.5, 3.8)}
+    for trial in trials:
+        write(tmp_path / trial.id, [means[trial.config.backend][trial.repeat - 1]])
+    text = summary_table(tmp_path)
+    # Student's t with two degrees of freedom: 4.303 times the standard error.
+    assert "single    1         cell    hd95    2.000 (-0.484 to 4.484)  -" in text
+    assert re.search(r"mirrored +1 +cell +hd95 +2.600 \(.*\) +\+0.600 \(0.170 to 1.030\)", text)
 
 
 def test_a_report_without_such_metrics_has_no_table(tmp_path):

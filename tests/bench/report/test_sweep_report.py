@@ -12,9 +12,12 @@ import browser
 import pytest
 from synthetic_sweep import make_study, write_sweep, write_trial
 
+from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.answer import answer
 from tfunet.bench.report.number_text import csv_text, markdown_list, markdown_text, plain_text
 from tfunet.bench.report.sweep_report import summary_json, summary_table, write_report
+from tfunet.bench.report.terms import explained
 from tfunet.record import RunFolder
 
 GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
@@ -75,7 +78,7 @@ def test_the_page_is_whole_and_asks_nobody_for_anything(report):
     assert set(outside) == {"data:,"}
     assert "@import" not in text
     assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
-    assert page.tags.count("svg") == len(report.figures) == 7
+    assert page.tags.count("svg") == len(report.figures) == 8
 
 
 def test_a_browser_shows_every_figure_and_asks_nobody_for_anything(report, tmp_path):
@@ -116,6 +119,21 @@ def test_the_verdicts_stand_above_the_tables(report):
     assert page.index("times as fast as") < page.index("<table")
     assert "2 of 9 trials have no numbers" in page
     assert "2 of 3" in page
+
+
+def test_the_page_begins_with_an_answer_and_links_to_its_sections(sweep, report):
+    page = report.html.read_text()
+    text = answer(summarise(read_sweep(sweep[0])))
+    assert f'<p class="answer">{text}</p>' in page
+    assert page.index(text) < page.index("<h2>")
+    assert f"**{text}**" in report.markdown.read_text()
+    links = set(re.findall(r'<a href="#([\w-]+)">', page))
+    assert {"found", "summary", "figures", "trials", "terms", "epochs"} <= links
+    assert links <= set(re.findall(r'\bid="([\w-]+)"', page))
+    assert f'<th scope="col" title="{explained("efficiency")}">efficiency</th>' in page
+    # These records hold no pictures of cases.
+    assert report.cases == ()
+    assert "cases-shown" not in page
 
 
 def test_skipped_cells_are_rows(report):

@@ -49,7 +49,7 @@ def test_a_decathlon_task_opens_by_its_dataset_json(tmp_path):
     source = open_source("msd", options)
     assert source.case_ids == ("BRATS_001", "BRATS_002")
     assert (source.channels, source.num_classes, source.regions) == (2, 4, {"whole": (1, 2, 3)})
-    assert source.label_names() == {1: "1 whole", 2: "2 whole", 3: "3 whole"}
+    assert source.label_names() == {1: "1 edema", 2: "2 core", 3: "3 enhancing"}
     assert check(source).defects == ()
     other_way_round = {"background": 0, "edema": 1, "core": 2, "enhancing": 3}
     msd(tmp_path, {"labels": other_way_round})

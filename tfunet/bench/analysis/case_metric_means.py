@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.records.run_tables import CASES, number_or_nan, read_table
 from tfunet.config.case_metrics import case_metrics
 from tfunet.config.run import RunConfig
@@ -27,6 +28,25 @@ def metric_names(config: RunConfig) -> tuple[str, ...]:
 
 def case_means(run: Path, names: tuple[str, ...]) -> dict[tuple[str, str], CaseMean]:
     """Return the mean of each (metric, region) of a run's last evaluation."""
+    means = {}
+    for key, several in _values(run, names).items():
+        defined = [value for value in several if not math.isnan(value)]
+        means[key] = CaseMean(
+            value=float(np.mean(defined)) if defined else math.nan,
+            num_defined=len(defined),
+            num_cases=len(several),
+        )
+    return means
+
+
+def case_values(run: Path, name: str, region: str) -> list[float]:
+    """Return a metric of the cases of a run's last evaluation in which it is defined."""
+    return [
+        value for value in _values(run, (name,)).get((name, region), ()) if not math.isnan(value)
+    ]
+
+
+def _values(run: Path, names: tuple[str, ...]) -> dict[tuple[str, str], list[float]]:
     table = read_table(run / "cases.csv", CASES | dict.fromkeys(names, number_or_nan))
     last = max(table["epoch"], default=0)
     values: dict[tuple[str, str], list[float]] = {}
@@ -34,12 +54,15 @@ def case_means(run: Path, names: tuple[str, ...]) -> dict[tuple[str, str], CaseM
         if epoch == last:
             for name in names:
                 values.setdefault((name, region), []).append(table[name][at])
+    return values
+
+
+def by_repeat(cell: Cell, name: str, region: str) -> dict[int, float]:
+    """Return the mean of a metric over cases of each repeat in which a case defines it."""
     means = {}
-    for key, several in values.items():
-        defined = [value for value in several if not math.isnan(value)]
-        means[key] = CaseMean(
-            value=float(np.mean(defined)) if defined else math.nan,
-            num_defined=len(defined),
-            num_cases=len(several),
-        )
+    for trial in cell.done:
+        if name in metric_names(trial.config):
+            mean = case_means(trial.folder, (name,)).get((name, region))
+            if mean is not None and mean.num_defined:
+                means[trial.repeat] = mean.value
     return means

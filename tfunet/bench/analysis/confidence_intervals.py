@@ -148,6 +148,11 @@ def difference(top: Mapping[int, float], bottom: Mapping[int, float]) -> Estimat
     )
 
 
+def mean(values: Mapping[int, float]) -> Estimate:
+    """Return the mean over repeats, with Student's interval."""
+    return difference(values, dict.fromkeys(values, 0.0))
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for their number, by Holm's step-down procedure.
 

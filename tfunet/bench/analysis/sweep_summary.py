@@ -77,6 +77,16 @@ class Family:
         return list(dict.fromkeys(cell.way for cell in self.cells))
 
     @property
+    def largest_cells(self) -> list[Cell]:
+        """The cell of each way with the most replicas, of those with numbers."""
+        by_way: dict[str, Cell] = {}
+        for cell in self.cells:
+            before = by_way.get(cell.way)
+            if cell.results and (before is None or cell.num_replicas > before.num_replicas):
+                by_way[cell.way] = cell
+        return list(by_way.values())
+
+    @property
     def main_comparisons(self) -> list[Comparison]:
         """The comparisons to show: of many ways, only those with the fastest one."""
         shown = []

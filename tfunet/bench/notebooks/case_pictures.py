@@ -12,6 +12,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from tfunet.bench.report.case_sheets import DIFFERENCES, differences
 from tfunet.bench.report.plot_style import WIDTH, make_panels
 from tfunet.bench.report.plots import Drawing, drawn
 from tfunet.data.check import raw_case
@@ -22,13 +23,6 @@ from tfunet.data.source import DataSource, open_source
 from tfunet.files.atomic import write_atomic
 from tfunet.learning import scores
 from tfunet.record import RunFolder
-
-# Kinds of differences: label to name and colour (Okabe and Ito 2008).
-DIFFERENCES = {
-    1: ("predicted, not in the mask", "#D55E00"),
-    2: ("in the mask, not predicted", "#0072B2"),
-    3: ("of another class", "#F0E442"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +123,6 @@ def dice_of(case: ShownCase, predicted: np.ndarray) -> dict[str, float]:
         parts = [inside & truth, inside & ~truth, ~inside & truth]
         dice[region] = float(scores.dice(np.array([[pixels.sum() for pixels in parts]], float))[0])
     return dice
-
-
-def differences(mask: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Return the labels of `DIFFERENCES` where the two differ, and 0 where they agree."""
-    return np.select([mask == predicted, mask == 0, predicted == 0], [0, 1, 2], 3).astype(np.uint8)
 
 
 def draw_case(case: ShownCase, predicted: np.ndarray) -> Figure:

@@ -46,6 +46,12 @@ def estimate_text(estimate: Estimate | None) -> str:
     return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
+def precise_estimate_text(estimate: Estimate, sign: str = "") -> str:
+    """Return "1.891 (1.732 to 2.034)", with its interval if it has one; `sign` may be "+"."""
+    ends = f" ({estimate.low:.3f} to {estimate.high:.3f})" if estimate.has_interval else ""
+    return f"{estimate.value:{sign}.3f}{ends}"
+
+
 def interval_facts(name: str, estimate: Estimate) -> dict[str, float | None]:
     """Return the ends of an interval as `name`_low and `name`_high; None without an interval."""
     ends = (estimate.low, estimate.high) if estimate.has_interval else (None, None)

@@ -1,5 +1,7 @@
 """The figures of a report, listed in FIGURES, as SVG. Needs matplotlib; writes no files."""
 
+import functools
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -13,7 +15,14 @@ from matplotlib.figure import Figure
 from tfunet.bench.analysis.study_cell import PHASES, Cell
 from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.report import plot_style
-from tfunet.bench.report.score_plots import case_boxes, loss_curves, scores_by_replicas
+from tfunet.bench.report.epoch_plots import epoch_curves
+from tfunet.bench.report.score_plots import (
+    case_boxes,
+    loss_curves,
+    metric_boxes,
+    scores_by_replicas,
+)
+from tfunet.bench.report.tables import family_metrics
 from tfunet.config.amount import GIB
 
 PHASE_COLOURS = ("#999999", "#E69F00", "#0072B2", "#009E73", "#CC79A7")
@@ -49,13 +58,28 @@ def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> l
     styles = plot_style.styles_of(summary)
     for number, family in enumerate(summary.families[:MAX_FAMILIES], 1):
         suffix = f"-{number}" if len(summary.families) > 1 else ""
-        for name, title, caption, draw in FIGURES if figures is None else figures:
+        for name, title, caption, draw in _all_figures(family) if figures is None else figures:
             heading = f"{title}: {family.title}" if family.title else title
             with styled(name + suffix):
                 figure = draw(family, styles)
                 if figure is not None:
                     drawings.append(_drawing(figure, name + suffix, heading, caption))
     return drawings
+
+
+def _all_figures(family: Family) -> list[FigureKind]:
+    """Return all figures; those of metrics of whole cases follow that of Dice."""
+    metrics: list[FigureKind] = [
+        (
+            f"metric-{re.sub(r'[^A-Za-z0-9]+', '-', metric)}",
+            f"{metric} of every case",
+            BOXES,
+            functools.partial(metric_boxes, metric),
+        )
+        for metric in family_metrics(family)
+    ]
+    after = next(at for at, (name, *_) in enumerate(FIGURES, 1) if name == "cases")
+    return [*FIGURES[:after], *metrics, *FIGURES[after:]]
 
 
 def drawn(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Drawing:
@@ -251,6 +275,10 @@ def _phases(family: Family, styles: plot_style.Styles) -> Figure | None:
     return figure
 
 
+BOXES = (
+    "Cases of all repeats. Box: quartiles and median; whiskers: up to 1.5 times the quartile range "
+    "beyond the box."
+)
 FIGURES: tuple[FigureKind, ...] = (
     (
         "scaling",
@@ -274,6 +302,13 @@ FIGURES: tuple[FigureKind, ...] = (
         loss_curves,
     ),
     (
+        "epochs",
+        "Loss and Dice over epochs",
+        "A line for every repeat of each backend with the most replicas. Validation losses and "
+        "Dice are those of the evaluations. Equal curves lie inside each other.",
+        epoch_curves,
+    ),
+    (
         "scores",
         "Dice and IoU against replicas",
         "Hollow: every repeat. Filled: their median. Band: range of the baseline's repeats.",
@@ -282,7 +317,7 @@ FIGURES: tuple[FigureKind, ...] = (
     (
         "cases",
         "Dice of every case",
-        "Cases of all repeats. Box: quartiles and median; whiskers: 1.5 times the quartile range.",
+        BOXES,
         case_boxes,
     ),
     (

@@ -1,6 +1,6 @@
 """Draws loss, Dice and IoU. Needs matplotlib."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from tfunet.bench.analysis.case_dice import dice_by_case
+from tfunet.bench.analysis.case_metric_means import case_values
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family
 from tfunet.bench.records.run_tables import read_steps
@@ -142,17 +143,36 @@ def _score_panel(
 
 def case_boxes(family: Family, styles: plot_style.Styles) -> Figure | None:
     """Draw the spread of Dice over cases, a panel for each region."""
+    return _boxes(family, styles, case_dice, "Dice of a case")
+
+
+def metric_boxes(metric: str, family: Family, styles: plot_style.Styles) -> Figure | None:
+    """Draw the spread of a metric of whole cases, a panel for each region."""
+
+    def values(cell: Cell, region: str) -> np.ndarray:
+        runs = [case_values(trial.folder, metric, region) for trial in cell.done]
+        return np.array([value for run in runs for value in run])
+
+    return _boxes(family, styles, values, f"{metric} of a case")
+
+
+def _boxes(
+    family: Family,
+    styles: plot_style.Styles,
+    values_of: Callable[[Cell, str], np.ndarray],
+    label: str,
+) -> Figure | None:
     regions = _regions(family)
     cells = [cell for cell in family.cells if cell.results]
-    values = {region: [case_dice(cell, region) for cell in cells] for region in regions}
-    if not any(len(dice) for rows in values.values() for dice in rows):
+    values = {region: [values_of(cell, region) for cell in cells] for region in regions}
+    if not any(len(row) for rows in values.values() for row in rows):
         return None
     figure, panels = plot_style.make_panels(
         1, len(regions), plot_style.bars_height(len(cells)) + 0.3, sharey=True
     )
     for axes, region in zip(panels, regions, strict=True):
         plot_style.draw_boxes(axes, values[region], [styles[cell.way][0] for cell in cells])
-        axes.set(title=region, xlabel="Dice of a case")
+        axes.set(title=region, xlabel=label)
     plot_style.name_rows(panels[0], cells)
     return figure
 

@@ -1,7 +1,7 @@
 """Writes the report of a sweep: one HTML file without links to the web, Markdown, CSV, figures."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +16,9 @@ from tfunet.bench.analysis.swapping import (
 )
 from tfunet.bench.analysis.sweep_summary import Family, Summary, summarise
 from tfunet.bench.records.run_tables import table_faults
+from tfunet.bench.records.shown_cases import shown_fault
 from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.answer import answer
 from tfunet.bench.report.findings import doubts, findings
 from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
 from tfunet.bench.report.swapping_tables import (
@@ -32,12 +34,14 @@ from tfunet.bench.report.tables import (
     cost_rows,
     family_heading,
     lost_rows,
+    metric_interval_rows,
     metric_rows,
     skipped_rows,
     summary_rows,
     trial_facts,
     trial_row,
 )
+from tfunet.bench.report.terms import explained, terms_of
 from tfunet.config.keys import show
 from tfunet.files.atomic import write_atomic
 from tfunet.files.printable import printable
@@ -63,6 +67,7 @@ class Report:
     cells: Path
     trials: Path
     figures: tuple[Path, ...]
+    cases: tuple[Path, ...]
 
 
 def write_report(
@@ -75,7 +80,7 @@ def write_report(
     reached. Raises ValueError without records, or if matplotlib or jinja2 is missing.
     """
     summary = _summary(folder)
-    render, plots = _needs()
+    render, plots, case_sheets = _needs()
     targets = _read_targets(summary, target_dice)
     target = Path(out) if out is not None else Path(folder) / "report"
     figures = target / "figures"
@@ -83,10 +88,15 @@ def write_report(
     drawings = plots.draw_all(summary)
     for drawing in drawings:
         write_atomic(figures / f"{drawing.name}.svg", drawing.svg)
+    sheets = case_sheets.draw_sheets(summary)
+    for sheet in sheets:
+        write_atomic(figures / f"{sheet.name}.webp", sheet.webp)
     values = {
         **_values(summary, target, targets),
         "drawings": drawings,
+        "sheets": sheets,
         "max_families": plots.MAX_FAMILIES,
+        "max_sheets": case_sheets.MAX_SHEETS,
     }
     report = Report(
         html=target / "report.html",
@@ -94,6 +104,7 @@ def write_report(
         cells=target / "cells.csv",
         trials=target / "trials.csv",
         figures=tuple(figures / f"{drawing.name}.svg" for drawing in drawings),
+        cases=tuple(figures / f"{sheet.name}.webp" for sheet in sheets),
     )
     texts = {
         report.cells: csv_text(_cells(targets)),
@@ -116,6 +127,8 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
         blocks.append("\n".join(plain_text(cost_rows(family, target))))
         if measured := metric_rows(family):
             blocks.append("\n".join(plain_text(measured)))
+        if intervals := metric_interval_rows(family):
+            blocks.append("\n".join(plain_text(intervals)))
         if parts := lost_rows(family):
             blocks.append("\n".join(plain_text(parts)))
     if swapping := _swapping(summary):
@@ -161,7 +174,11 @@ def _summary(folder: str | Path) -> Summary:
         f"{trial.id}: {fault}"
         for trial in sweep.trials
         if trial.result is not None
-        for fault in (*table_faults(trial.folder), swap_fault(trial))
+        for fault in (
+            *table_faults(trial.folder),
+            swap_fault(trial),
+            shown_fault(trial.folder),
+        )
         if fault
     ]
     return summarise(replace(sweep, faults=(*sweep.faults, *faults)))
@@ -208,6 +225,9 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         "num_trials": len(sweep.trials),
         "num_done": done,
         "headline": _headline(summary),
+        "answer": answer(summary),
+        "explained": explained,
+        "terms": terms_of(_columns(summary, targets)),
         "findings": findings(summary),
         "doubts": doubts(summary),
         "families": [
@@ -217,6 +237,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
                 "costs": cost_rows(family, target),
                 "lost": lost_rows(family),
                 "metrics": metric_rows(family),
+                "metric_intervals": metric_interval_rows(family),
                 "has_energy": any(cell.energy_joules for cell in family.cells),
             }
             for family, target in targets
@@ -253,6 +274,20 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
     }
 
 
+def _columns(summary: Summary, targets: Targets) -> Iterator[str]:
+    """Yield the names of the columns of all tables."""
+    for family, target in targets:
+        tables = (
+            summary_rows(family),
+            cost_rows(family, target),
+            metric_rows(family),
+            lost_rows(family),
+        )
+        yield from (name for rows in tables if rows for name in rows[0])
+    for trial in summary.sweep.trials[:1]:
+        yield from trial_row(trial)
+
+
 def _headline(summary: Summary) -> str:
     facts = {name: summary.environment.get(key) for key, name in FACTS.items()}
     return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
@@ -267,12 +302,12 @@ def _noise(measured: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType]:
-    """Return a function that fills templates, and the module of plots, which need more packages."""
+def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType, ModuleType]:
+    """Return a function that fills templates, and the modules that draw; they need packages."""
     try:
         import jinja2
 
-        from tfunet.bench.report import plots
+        from tfunet.bench.report import case_sheets, plots
     except ModuleNotFoundError as error:
         if error.name not in ("jinja2", "matplotlib"):
             raise
@@ -293,4 +328,4 @@ def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType]:
     def render(template: str, values: Mapping[str, Any]) -> str:
         return environment.get_template(template).render(**values)
 
-    return render, plots
+    return render, plots, case_sheets

@@ -2,8 +2,13 @@
 
 from typing import Any
 
-from tfunet.bench.analysis.case_metric_means import CaseMean, case_means, metric_names
-from tfunet.bench.analysis.confidence_intervals import Spread, spread
+from tfunet.bench.analysis.case_metric_means import (
+    CaseMean,
+    by_repeat,
+    case_means,
+    metric_names,
+)
+from tfunet.bench.analysis.confidence_intervals import Spread, difference, mean, spread
 from tfunet.bench.analysis.dice_target import DiceTarget, Reached
 from tfunet.bench.analysis.lost_efficiency import mean_lost
 from tfunet.bench.analysis.scaling_laws import serial_share
@@ -45,14 +50,7 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
 
 def metric_rows(family: Family) -> list[dict[str, str]]:
     """Return a row for each cell and region: metrics of whole cases, if the runs have some."""
-    names = list(
-        dict.fromkeys(
-            name
-            for cell in family.cells
-            for trial in cell.done
-            for name in metric_names(trial.config)
-        )
-    )
+    names = family_metrics(family)
     rows = []
     for cell in family.cells if names else ():
         runs = [case_means(trial.folder, metric_names(trial.config)) for trial in cell.done]
@@ -63,6 +61,44 @@ def metric_rows(family: Family) -> list[dict[str, str]]:
             row = {name: _metric_text(means) for name, means in found.items()}
             rows.append({**_names(cell), "region": region, **row})
     return rows
+
+
+def family_metrics(family: Family) -> list[str]:
+    """Return the metrics of whole cases that runs of a family ask for."""
+    trials = [trial for cell in family.cells for trial in cell.done]
+    return list(dict.fromkeys(name for trial in trials for name in metric_names(trial.config)))
+
+
+def metric_interval_rows(family: Family) -> list[dict[str, str]]:
+    """Return a row for each cell, region and metric with intervals over the repeats; none if no
+    cell has enough of them.
+    """
+    baseline = next((cell for cell in family.cells if cell.is_baseline and cell.results), None)
+    has_baseline = family.baseline is not None and baseline is not None
+    rows, has_interval = [], False
+    for metric in family_metrics(family):
+        for region in dict.fromkeys(region for cell in family.cells for region in cell.regions):
+            reference = by_repeat(baseline, metric, region) if baseline is not None else {}
+            for cell in family.cells:
+                values = by_repeat(cell, metric, region)
+                if not values:
+                    continue
+                estimate = mean(values)
+                has_interval = has_interval or estimate.has_interval
+                row = {
+                    **_names(cell),
+                    "region": region,
+                    "metric": metric,
+                    "mean (95 % interval)": texts.precise_estimate_text(estimate),
+                }
+                if has_baseline and baseline is not None:
+                    row[f"difference from {baseline.label} (95 % interval)"] = (
+                        texts.NONE
+                        if cell is baseline or not reference
+                        else texts.precise_estimate_text(difference(values, reference), sign="+")
+                    )
+                rows.append(row)
+    return rows if has_interval else []
 
 
 def _metric_text(means: list[CaseMean]) -> str:

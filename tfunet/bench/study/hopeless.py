@@ -14,7 +14,12 @@ from tfunet.config.keys import WAY
 
 @dataclass(frozen=True, kw_only=True)
 class HopelessRule:
-    """When a cell is given up: after so many repeats, if another is so many times as fast."""
+    """When a cell is given up: after so many repeats, if another is so many times as fast.
+
+    Args:
+        after: Least number of repeats before a cell is given up.
+        slower_than: How many times as fast the fastest cell of its group must be.
+    """
 
     after: int = 2
     slower_than: float = 3.0

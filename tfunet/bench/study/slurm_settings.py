@@ -18,14 +18,19 @@ class Slurm:
     """How trials run under SLURM; not part of what a study compares.
 
     Args:
-        partition: By default the choice of the cluster, as for `account` and `constraint`.
+        partition: By default the choice of the cluster.
+        account: By default the choice of the cluster.
+        constraint: Features that nodes must have; by default none.
         time: Limit of one trial, as sbatch takes it: "30" (minutes), "2:00:00".
         processes_per_node: At most so many processes of a run on one node; with a process for each
             GPU, the GPUs of a node.
+        gpus_per_replica: 0 trains on CPUs.
         max_running: At most so many trials of an array run at once.
         signal_seconds: So long before its time limit, a trial writes a checkpoint and is queued
             again.
         setup: Lines of the job script before the run, which load modules or set variables.
+        sbatch: Any other options of sbatch, such as "--qos=long".
+        srun: Any other options of srun.
     """
 
     partition: str = ""

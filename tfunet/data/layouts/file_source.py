@@ -141,6 +141,8 @@ def open_files(
         num_classes=len(labels.names) + 1,
         channels=reader.channels,
         regions=region_labels,
+        # nnU-Net names only regions, and its classes are numbers.
+        class_names=() if all(map(str.isdigit, labels.names)) else labels.names,
         patch=_patch(patch, [case.shape for case in cases]),
         fingerprint=_fingerprint(root, [case.files for case in cases], settings),
         read=reader.read,

@@ -1,0 +1,84 @@
+"""The sentence on top of a report says which backend to take, and no more than is known."""
+
+import re
+
+import pytest
+from synthetic_sweep import make_study, write_sweep, write_trial
+
+from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.answer import answer
+from tfunet.bench.report.terms import explained
+
+GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
+
+
+def said(folder, *, grid=GRID, repeats=5, base=None, **options):
+    write_sweep(folder, make_study(grid=grid, repeats=repeats, **(base or {})), **options)
+    return answer(summarise(read_sweep(folder)))
+
+
+@pytest.mark.parametrize(
+    ("speed", "words"),
+    [
+        (
+            {"mirrored": 0.9, "horovod": 0.9},
+            r"No difference in speed can be told between \w+ and \w+ at 2 replicas: take any\. .*"
+            r"More repeats tell smaller differences: tfunet sweep plan",
+        ),
+        (
+            {"mirrored": 0.5, "horovod": 0.9},
+            r"horovod is the fastest at 2 replicas, mirrored is slower than it\. No difference in "
+            r"scores can be told\.$",
+        ),
+    ],
+)
+def test_verdicts_become_an_answer(speed, words, tmp_path):
+    assert re.match(words, said(tmp_path, speed=speed))
+
+
+def test_of_three_the_two_fastest_can_be_equal(tmp_path):
+    grid = {"backend": ["single", "mirrored", "multiworker", "horovod"], "num_replicas": [1, 2]}
+    text = said(tmp_path, grid=grid, speed={"mirrored": 0.5, "multiworker": 0.9, "horovod": 0.9})
+    assert (
+        " are the fastest at 2 replicas and cannot be told apart, mirrored is slower than " in text
+    )
+
+
+def test_answers_that_differ_between_settings_are_listed(tmp_path):
+    study = make_study(
+        grid=GRID | {"learning_rate": [0.001, 0.002]}, repeats=5, base={"cores_per_replica": 1}
+    )
+    trials = write_sweep(tmp_path, study, speed={"mirrored": 0.5, "horovod": 0.9})
+    for trial in trials:
+        if trial.config.learning_rate == 0.002:
+            write_trial(tmp_path, trial, speed={"mirrored": 0.9, "horovod": 0.5})
+    text = answer(summarise(read_sweep(tmp_path)))
+    assert text.startswith("It depends on the settings: with learning_rate=0.001, horovod is the ")
+    assert "; with learning_rate=0.002, mirrored is the fastest" in text
+
+
+def test_what_is_not_known_is_not_said(tmp_path):
+    few = said(tmp_path / "few", repeats=2)
+    assert few.startswith(
+        "No answer yet: chance cannot be told from a difference with fewer than 3"
+    )
+    begun = said(tmp_path / "begun", write=lambda trial: trial.repeat == 1)
+    assert begun == "No answer yet: 12 trials of 15 have not ended."
+    assert said(tmp_path / "none", write=lambda trial: False).startswith("No answer yet: no trial")
+    alone = said(tmp_path / "alone", grid={"backend": ["single"], "num_replicas": [1]})
+    assert alone.startswith("Nothing to choose")
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("Dice left lung", "Overlap"),
+        ("nsd@0.2um", "Normalised surface Dice"),
+        ("samples to Dice 0.59", "first reached"),
+        ("memory (GiB)", "Peak resident"),
+        ("reason", ""),
+    ],
+)
+def test_columns_are_explained_by_what_their_names_begin_with(column, words):
+    assert explained(column).startswith(words) if not words else words in explained(column)

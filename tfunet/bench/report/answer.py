@@ -1,0 +1,148 @@
+"""The sentence on top of a report: which backend to take. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL
+from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
+from tfunet.process.terminal import counted
+
+MORE = (
+    "More repeats tell smaller differences: tfunet sweep plan STUDY.toml --precision 5% says how "
+    "many."
+)
+# More groups of settings than this are counted, not listed.
+MOST_FAMILIES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ranking:
+    """The ways at the largest number of replicas that more than one way has.
+
+    Args:
+        first: The fastest, and those that cannot be told from it.
+        slower: Those that are slower than the fastest.
+        is_known: Whether there are enough repeats for every verdict.
+    """
+
+    num_replicas: int
+    first: tuple[str, ...]
+    slower: tuple[str, ...]
+    is_known: bool
+
+    @property
+    def words(self) -> str:
+        """What the ranking says, to follow "with these settings"."""
+        where = f"at {counted(self.num_replicas, 'replica')}"
+        if not self.is_known:
+            return f"too few repeats to compare {_and(self.first)} {where}"
+        if not self.slower:
+            return f"no difference in speed can be told between {_and(self.first)} {where}"
+        those = f"slower than {'it' if len(self.first) == 1 else 'the fastest of them'}"
+        slower = f"{_and(self.slower)} {'is' if len(self.slower) == 1 else 'are'} {those}"
+        if len(self.first) == 1:
+            return f"{self.first[0]} is the fastest {where}, {slower}"
+        return f"{_and(self.first)} are the fastest {where} and cannot be told apart, {slower}"
+
+
+def answer(summary: Summary) -> str:
+    """Return what the sweep says on the question which backend to take."""
+    if all(trial.result is None for trial in summary.sweep.trials):
+        return "No answer yet: no trial has numbers. The table of trials has the reasons."
+    rankings = {
+        family.title: ranking
+        for family in summary.families
+        if (ranking := _ranking(family)) is not None
+    }
+    if not rankings:
+        return (
+            "Nothing to choose: no two backends have numbers for the same settings and number of "
+            "replicas."
+        )
+    known = [ranking for ranking in rankings.values() if ranking.is_known]
+    if not known:
+        unfinished = sum(
+            trial.state in ("waiting", "running", "interrupted") for trial in summary.sweep.trials
+        )
+        if unfinished:
+            return (
+                f"No answer yet: {counted(unfinished, 'trial')} of {len(summary.sweep.trials)} "
+                "have not ended."
+            )
+        return (
+            f"No answer yet: chance cannot be told from a difference with fewer than "
+            f"{MIN_INTERVAL} repeats. Give the study repeats = {MIN_INTERVAL} or more and run it "
+            "again."
+        )
+    return " ".join(filter(None, (_speed(rankings), _scores(summary), _more(known))))
+
+
+def _speed(rankings: dict[str, _Ranking]) -> str:
+    if len({ranking.words for ranking in rankings.values()}) == 1:
+        ranking = next(iter(rankings.values()))
+        advice = "" if ranking.slower else ": take any"
+        everywhere = ", with all settings" if len(rankings) > 1 else ""
+        return f"{_capital(ranking.words)}{everywhere}{advice}."
+    if not any(ranking.slower for ranking in rankings.values()):
+        return "No difference in speed can be told between the backends: take any."
+    if len(rankings) <= MOST_FAMILIES:
+        parts = [f"with {title}, {ranking.words}" for title, ranking in rankings.items()]
+        return f"It depends on the settings: {'; '.join(parts)}."
+    fastest: dict[tuple[str, ...], int] = {}
+    for ranking in rankings.values():
+        if ranking.slower:
+            fastest[ranking.first] = fastest.get(ranking.first, 0) + 1
+    parts = [f"{_and(ways)} in {count}" for ways, count in fastest.items()]
+    equal = len(rankings) - sum(fastest.values())
+    parts += [f"no difference can be told in {equal}"] if equal else []
+    return f"It depends on the settings. Fastest of {len(rankings)} groups: {'; '.join(parts)}."
+
+
+def _scores(summary: Summary) -> str:
+    judged = [cell for family in summary.families for cell in family.cells if cell.dice_p]
+    different = [cell for cell in judged if cell.dice_p is not None and cell.dice_p < _LIMIT]
+    if different:
+        return f"Scores differ: see there for {_and([cell.label for cell in different[:3]])}."
+    return "No difference in scores can be told." if judged else ""
+
+
+def _more(known: Sequence[_Ranking]) -> str:
+    return MORE if any(len(ranking.first) > 1 for ranking in known) else ""
+
+
+_LIMIT = 1 - CONFIDENCE
+
+
+def _ranking(family: Family) -> _Ranking | None:
+    if not family.comparisons:
+        return None
+    largest = max(pair.upper.num_replicas for pair in family.comparisons)
+    pairs = [pair for pair in family.comparisons if pair.upper.num_replicas == largest]
+    wins: dict[str, int] = {}
+    for pair in pairs:
+        wins[pair.upper.way] = wins.get(pair.upper.way, 0) + 1
+        wins.setdefault(pair.lower.way, 0)
+    order = sorted(wins, key=lambda way: -wins[way])
+    slower = [way for way in order[1:] if _is_slower(way, order[0], pairs)]
+    return _Ranking(
+        num_replicas=largest,
+        first=tuple(way for way in order if way not in slower),
+        slower=tuple(slower),
+        is_known=all(pair.verdict != "unknown" for pair in pairs),
+    )
+
+
+def _is_slower(way: str, fastest: str, pairs: Sequence[Comparison]) -> bool:
+    return any(
+        pair.verdict == "faster" and (pair.upper.way, pair.lower.way) == (fastest, way)
+        for pair in pairs
+    )
+
+
+def _and(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _capital(text: str) -> str:
+    # Names of ways keep their case.
+    return text[:1].upper() + text[1:] if text.startswith(("no ", "too ")) else text

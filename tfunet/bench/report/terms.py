@@ -1,0 +1,84 @@
+"""The terms of a report, explained where they stand."""
+
+from collections.abc import Iterable
+
+TERMS = {
+    "backend": "The way of training: single device, tf.distribute (mirrored, multiworker) or "
+    "Horovod, with its options.",
+    "replicas": "Copies of the network that train side by side, each on samples of its own.",
+    "repeats": "Runs with the same settings and different seeds.",
+    "images/s": "Images that all replicas together train on in a second, in steady steps.",
+    "speed-up": "How many times as fast as the baseline, which is one replica. In parentheses the "
+    "95 % interval.",
+    "efficiency": "Speed-up divided by the replicas: 1 is ideal.",
+    "of bound": "Time of a step on data in memory divided by that on the run's data. Below 1 the "
+    "devices wait for data.",
+    "Dice": "Overlap of prediction and mask of a region: 1 is perfect, 0 is none. Mean over cases.",
+    "IoU": "Intersection over union of prediction and mask: 1 is perfect. Mean over cases.",
+    "MAE": "Mean absolute error of a number that is predicted.",
+    "memory (GiB)": "Peak resident memory of all processes together.",
+    "device memory (GiB)": "Peak memory on the device of the process that needs most.",
+    "serial share": "Part of the work that ran as if on one replica: 0 is ideal.",
+    "device-hours a run": "Hours of the whole run times its devices.",
+    "energy a run (Wh)": "Energy of CPU packages and GPUs over the training loop.",
+    "J a sample": "Energy of the run divided by its samples.",
+    "samples to Dice": "Samples that were trained on before an evaluation first reached this Dice.",
+    "seconds": "Seconds of training up to this Dice; of a trial, its whole duration.",
+    "device-hours": "Hours up to this Dice times the devices.",
+    "reached": "Repeats that reached this Dice.",
+    "lost efficiency": "1 minus the efficiency; the parts in this row add up to it.",
+    "computation": "Lost because steps without communication are slower than those of one replica.",
+    "communication": "Lost on averaging the gradients.",
+    "stragglers": "Lost on waiting for the slowest process.",
+    "input": "Lost on waiting for data.",
+    "rest": "Lost in the run, but not seen in the measurement after it.",
+    "average alone (ms)": "Time of averaging the gradients and nothing else.",
+    "bus GB/s": "Bandwidth of the average, as nccl-tests defines it.",
+    "hd95": "95th percentile of the distances between the surfaces of prediction and mask.",
+    "hd": "Hausdorff distance: the largest distance between the surfaces of prediction and mask.",
+    "assd": "Average distance between the surfaces of prediction and mask.",
+    "nsd": "Normalised surface Dice: share of both surfaces that is within a tolerance of the "
+    "other one.",
+    "lesion_precision": "Share of the predicted components that touch one of the mask.",
+    "lesion_recall": "Share of the components of the mask that touch a predicted one.",
+    "lesion_f1": "Harmonic mean of lesion precision and recall.",
+    "volume_difference": "Predicted volume minus that of the mask.",
+    "region": "A class, or several classes taken together, that is scored.",
+    "trial": "One run of the sweep.",
+    "repeat": "Number of the run among those with the same settings.",
+    "state": "done, failed, hopeless (given up), interrupted, profiled, running or waiting.",
+    "spread": "10th to 90th percentile of repeated times, divided by the median.",
+}
+# Terms of sentences, not of tables.
+WORDS = {
+    "cell": "All repeats of one combination of settings.",
+    "family": "Cells that differ only in backend and number of replicas.",
+    "95 % interval": "A range that holds the true value in 95 of 100 sweeps.",
+    "adjusted p": "Probability of such a difference by chance alone, raised for the number of "
+    "comparisons.",
+    "not distinguishable": "Chance alone can explain the difference.",
+    "weak scaling": "Each replica keeps its batch, so more replicas train on more samples a step.",
+    "strong scaling": "All replicas share one batch, so more replicas have less work each.",
+}
+
+
+def explained(name: str) -> str:
+    """Return what a column of a table is; empty for one that needs no words.
+
+    "Dice cell" and "nsd@1mm" are explained by the word that they begin with.
+    """
+    return TERMS.get(_term(name), "")
+
+
+def terms_of(columns: Iterable[str]) -> dict[str, str]:
+    """Return the terms among the names of columns, and those of sentences, with explanations."""
+    used = dict.fromkeys(map(_term, columns))
+    return {term: TERMS[term] for term in used if term} | WORDS
+
+
+def _term(name: str) -> str:
+    """Return the term that the name of a column begins with, or an empty text."""
+    words = name.split(" ")
+    starts = [" ".join(words[:end]) for end in range(len(words), 0, -1)]
+    known = (start for start in (*starts, name.partition("@")[0]) if start in TERMS)
+    return next(known, "")
