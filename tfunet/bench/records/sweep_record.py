@@ -37,6 +37,9 @@ PLAN = {
     "base": dict[str, Any],
     "trials": list[Any],
     "working_folder": str,
+    "samples": list[str],
+    "objective": str,
+    "direction": Literal["maximize", "minimize"],
 }
 PLANNED_TRIAL = {
     "id": Name,
@@ -91,6 +94,7 @@ class SweepRecord:
     """The trials of a folder in the order in which they run, skipped cells, and noise.
 
     `faults` are sentences on what could not be read, beside trials, which say it themselves.
+    `samples` are the settings that vary over samples or in a search, whose score is `objective`.
     """
 
     name: str
@@ -99,6 +103,9 @@ class SweepRecord:
     skipped: tuple[Mapping[str, Any], ...] = ()
     noise: tuple[Mapping[str, Any], ...] = ()
     faults: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
+    objective: str = ""
+    direction: str = ""
 
     @property
     def readable(self) -> tuple[TrialRecord, ...]:
@@ -194,10 +201,21 @@ def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
 
 def planned_trial(root: Path, name: str) -> TrialRecord:
     """Return a trial of a sweep from its files; raise ValueError if the plan does not have it."""
-    for trial in planned_trials(root, read_plan(root)):
-        if trial.id == name and trial.is_readable:
+    table = read_plan(root)
+    named = [
+        trial for trial in table["trials"] if isinstance(trial, dict) and trial.get("id") == name
+    ]
+    for trial in planned_trials(root, {**table, "trials": named}):
+        if trial.is_readable:
             return read_trial(trial)
     raise ValueError(f"The sweep in {root} has no trial {name!r}.")
+
+
+def running_trials(root: Path, faults: list[str]) -> tuple[str, ...]:
+    """Return the trials that a sweep on this machine runs now; add to `faults` what is wrong."""
+    if not RunFolder(root).is_locked():
+        return ()
+    return (str(_table(root / "running.json", faults).get("trial")),)
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -214,10 +232,9 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _planned(root: Path) -> SweepRecord:
     table = read_plan(root)
     faults: list[str] = []
-    is_locked = RunFolder(root).is_locked()
-    running = _table(root / "running.json", faults).get("trial") if is_locked else None
+    running = running_trials(root, faults)
     trials = [
-        read_trial(trial, is_running=trial.id == running) if trial.is_readable else trial
+        read_trial(trial, is_running=trial.id in running) if trial.is_readable else trial
         for trial in planned_trials(root, table)
     ]
     noise = _table(root / "noise.json", faults).get("measurements", [])
@@ -228,6 +245,9 @@ def _planned(root: Path) -> SweepRecord:
         skipped=_tables(table.get("skipped", []), SKIPPED, "plan.json", "skipped", faults),
         noise=_tables(noise, MEASUREMENT, "noise.json", "measurements", faults),
         faults=(*faults, *_faults_of(trials)),
+        samples=tuple(table.get("samples", ())),
+        objective=table.get("objective", ""),
+        direction=table.get("direction", ""),
     )
 
 

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from tfunet.bench.analysis.dice_target import DiceTarget, read_dice_target
+from tfunet.bench.analysis.ensemble import Ensemble
 from tfunet.bench.analysis.swapping import (
     BudgetComparison,
     budget_facts,
@@ -17,6 +18,13 @@ from tfunet.bench.analysis.swapping import (
 from tfunet.bench.analysis.sweep_summary import Family, Summary, summarise
 from tfunet.bench.records.run_tables import table_faults
 from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.ensemble_section import (
+    best_rows,
+    ensemble_figures,
+    ensemble_sentences,
+    setting_rows,
+    values_text,
+)
 from tfunet.bench.report.findings import doubts, findings
 from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
 from tfunet.bench.report.swapping_tables import (
@@ -81,6 +89,8 @@ def write_report(
     figures = target / "figures"
     RunFolder(figures).create()
     drawings = plots.draw_all(summary)
+    if summary.ensemble is not None:
+        drawings += [plots.drawn(*figure) for figure in ensemble_figures(summary.ensemble)]
     for drawing in drawings:
         write_atomic(figures / f"{drawing.name}.svg", drawing.svg)
     values = {
@@ -118,6 +128,11 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
             blocks.append("\n".join(plain_text(measured)))
         if parts := lost_rows(family):
             blocks.append("\n".join(plain_text(parts)))
+    if summary.ensemble is not None:
+        ensemble = summary.ensemble
+        for rows in (best_rows(ensemble), setting_rows(ensemble)):
+            blocks.append("\n".join(plain_text(rows)))
+        blocks.append("\n".join(f"- {line}" for line in ensemble_sentences(ensemble)))
     if swapping := _swapping(summary):
         blocks.append("Large-model support")
         blocks += ["\n".join(plain_text(rows)) for rows in swapping["tables"]]
@@ -151,6 +166,18 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
         "swapping": [budget_facts(comparison) for comparison in _compare_budgets(summary)[0]],
         "findings": findings(summary),
         "doubts": doubts(summary),
+        **({"ensemble": _ensemble_facts(summary.ensemble)} if summary.ensemble else {}),
+    }
+
+
+def _ensemble_facts(ensemble: Ensemble) -> dict[str, Any]:
+    return {
+        "objective": ensemble.objective,
+        "direction": ensemble.direction,
+        "trials": [
+            {"trial": one.trial.id, "score": one.score, "settings": dict(one.values)}
+            for one in ensemble.scored
+        ],
     }
 
 
@@ -222,7 +249,13 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
             for family, target in targets
         ],
         "swapping": _swapping(summary),
-        "varying": {key: ", ".join(values) for key, values in summary.varying.items()},
+        "ensemble": None
+        if summary.ensemble is None
+        else {
+            "sentences": ensemble_sentences(summary.ensemble),
+            "tables": [best_rows(summary.ensemble), setting_rows(summary.ensemble)],
+        },
+        "varying": {key: _values_text(summary, values) for key, values in summary.varying.items()},
         "fixed": {key: show(value) for key, value in summary.fixed.items()},
         "num_comparisons": summary.num_comparisons,
         "repeats": max((trial.repeat for trial in sweep.trials), default=0),
@@ -251,6 +284,10 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         ),
         "markdown": markdown_text,
     }
+
+
+def _values_text(summary: Summary, values: Sequence[str]) -> str:
+    return ", ".join(values) if summary.ensemble is None else values_text(values)
 
 
 def _headline(summary: Summary) -> str:

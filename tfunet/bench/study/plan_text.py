@@ -14,6 +14,7 @@ PLAN_VERSION = 1
 def plan_json(planned: StudyPlan) -> dict[str, Any]:
     """Return the plan for plan.json; `base` with a trial's `changes` is its configuration."""
     base = vars(planned.trials[0].config)
+    samples = planned.study.samples
     return {
         "schema_version": PLAN_VERSION,
         "study": planned.study.name,
@@ -38,6 +39,7 @@ def plan_json(planned: StudyPlan) -> dict[str, Any]:
         ],
         "hopeless": vars(planned.study.hopeless) if planned.study.hopeless else None,
         "notes": list(planned.notes),
+        **({"samples": list(samples.columns)} if samples is not None else {}),
     }
 
 

@@ -23,6 +23,11 @@ def study_toml(study: Study) -> str:
         lines += [f"\n[{title}]\n", *(_line(key, value) for key, value in table.items())]
     for case in study.cases:
         lines += ["\n[[case]]\n", *(_line(key, value) for key, value in case.items())]
+    if study.samples is not None:
+        lines += [
+            "\n[samples]\n",
+            *(_line(key, value) for key, value in study.samples.table.items()),
+        ]
     if study.slurm != Slurm():
         lines += ["\n[slurm]\n", *(_line(key, value) for key, value in vars(study.slurm).items())]
     if study.hopeless is not None:

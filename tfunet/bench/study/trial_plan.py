@@ -84,7 +84,8 @@ def plan_trials(study: Study, num_cores: float | None = None) -> StudyPlan:
             for number, rule in enumerate(study.skips)
             if number not in used_rules
         )
-        + _idle_rule(study),
+        + _idle_rule(study)
+        + ((study.samples.note,) if study.samples is not None and study.samples.note else ()),
     )
 
 
@@ -156,7 +157,8 @@ def _too_many_replicas(values: Mapping[str, Any]) -> str | None:
 def _combinations(study: Study) -> Iterator[dict[str, Any]]:
     for case in study.cases or ({},):
         for values in itertools.product(*study.grid.values()):
-            yield {**case, **dict(zip(study.grid, values, strict=True))}
+            for sample in study.sample_rows:
+                yield {**case, **dict(zip(study.grid, values, strict=True)), **sample}
 
 
 def _matches(rule: SkipRule, settings: Mapping[str, Any]) -> bool:
@@ -171,7 +173,7 @@ def _matches(rule: SkipRule, settings: Mapping[str, Any]) -> bool:
 
 def _varying(study: Study, configs: Sequence[RunConfig]) -> list[dict[str, Any]]:
     """Return backend, num_replicas and the other settings that vary, for each cell."""
-    given = {*study.base, *study.grid, *(key for case in study.cases for key in case)}
+    given = {*study.base, *study.varied}
     derived = {"seed"}
     if "global_batch" not in given:
         derived.add("global_batch")
