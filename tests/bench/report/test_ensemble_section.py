@@ -92,3 +92,11 @@ def test_a_study_without_samples_has_no_ensemble(tmp_path):
     assert "ensemble" not in summary_json(tmp_path / "sweep")
     plan = json.loads((tmp_path / "sweep/plan.json").read_text())
     assert "samples" not in plan
+
+
+def test_an_ensemble_without_a_score_has_a_report(tmp_path):
+    folder = tmp_path / "samples"
+    for trial in write_sweep(folder, sample_study(2), write=lambda trial: False):
+        write_failed(folder, trial, "no such data set")
+    assert "0 of 2 trials have a score (val_dice)" in summary_table(folder)
+    assert "no such data set" in write_report(folder).html.read_text()

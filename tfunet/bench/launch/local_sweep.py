@@ -100,14 +100,14 @@ def run_sweep(
         todo = due if not all(give_up(trial, sweep.trials, study.hopeless) for trial in due) else []
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}.")
         if todo:
-            _note_noise(root, "before", noise)
+            note_noise(root, "before", noise)
             _run_trials(todo, sweep, root, study.hopeless, command, noted, say)
             _judge_again(root, study.hopeless)
         if noted:
             say("Ended by a signal. Run the same command to go on.")
             return exit_codes.INTERRUPTED if noted[0] == signal.SIGINT else exit_codes.TERMINATED
         if todo:
-            _note_noise(root, "after", noise)
+            note_noise(root, "after", noise)
         return first_exit_code(
             trial for trial in read_sweep(root).trials if trial.state == "failed"
         )
@@ -151,7 +151,11 @@ def _run_trials(
             say(f"[{number}/{len(todo)}] {trial.id}  not run, hopeless: {reason}")
             continue
         since = time.perf_counter()
-        code = _run_trial(trial, root, command, noted)
+        write_atomic(root / "running.json", json.dumps({"trial": trial.id, "process": os.getpid()}))
+        try:
+            code = run_trial(trial, root, command, noted)
+        finally:
+            (root / "running.json").unlink(missing_ok=True)
         spent = time.perf_counter() - since
         ended = read_trial(trial)
         if ended.state == "done":
@@ -175,22 +179,21 @@ def _estimate(left: float | None) -> str:
     return f"  (about {duration(left)} left)" if left else ""
 
 
-def _run_trial(
+def run_trial(
     trial: TrialRecord,
     root: Path,
     command: Callable[[Path], Sequence[str]],
     noted: Sequence[int],
 ) -> int:
-    """Run one trial from its start, and make sure that its folder records how it ended."""
+    """Run one trial from its start, and make sure that its folder records how it ended.
+
+    Returns its exit code.
+    """
     set_aside(trial.folder, root)
     folder = RunFolder(trial.folder)
     folder.create()
     write_atomic(trial.folder / "config.toml", config_toml(trial.config))
-    write_atomic(root / "running.json", json.dumps({"trial": trial.id, "process": os.getpid()}))
-    try:
-        code = execute(command(trial.folder), trial.folder / "log.txt", noted)
-    finally:
-        (root / "running.json").unlink(missing_ok=True)
+    code = execute(command(trial.folder), trial.folder / "log.txt", noted)
     if folder.is_done():
         return code
     has_reason = (trial.folder / "failure.json").exists()
@@ -260,7 +263,10 @@ def _judge_again(root: Path, rule: HopelessRule | None) -> None:
             give_up(trial, trials, rule)
 
 
-def _note_noise(root: Path, when: str, noise: Callable[[], Mapping[str, Any]]) -> None:
+def note_noise(
+    root: Path, when: str, noise: Callable[[], Mapping[str, Any]] = measure_noise
+) -> None:
+    """Add to noise.json how steady the machine is now."""
     path = root / "noise.json"
     try:
         earlier = (read_json(path, dict[str, Any]) or {}).get("measurements")

@@ -366,6 +366,8 @@ def _read_end(trial: TrialRecord) -> TrialRecord:
     if given_up is not None:
         return replace(trial, state="hopeless", reason=given_up.get("reason", ""))
     if (folder / "config.toml").exists() or (folder / "config.json").exists():
+        if RunFolder(folder).is_locked():  # By a run that another program than a sweep started.
+            return replace(trial, state="running")
         return replace(trial, state="interrupted", reason="never finished")
     return trial
 

@@ -15,7 +15,12 @@ MOST_PANELS = 12
 Figures = list[tuple[str, str, str, Callable[[], Any]]]
 
 
-def best_rows(ensemble: Ensemble) -> list[dict[str, str]]:
+def ensemble_tables(ensemble: Ensemble) -> list[list[dict[str, str]]]:
+    """Return the tables: the best trials, and the settings; none without scores."""
+    return [_best_rows(ensemble), _setting_rows(ensemble)] if ensemble.scored else []
+
+
+def _best_rows(ensemble: Ensemble) -> list[dict[str, str]]:
     """Return a row for each of the best trials."""
     return [
         {
@@ -28,7 +33,7 @@ def best_rows(ensemble: Ensemble) -> list[dict[str, str]]:
     ]
 
 
-def setting_rows(ensemble: Ensemble) -> list[dict[str, str]]:
+def _setting_rows(ensemble: Ensemble) -> list[dict[str, str]]:
     """Return a row for each setting: its values, and how the score goes with it."""
     rows = []
     for column in ensemble.columns:

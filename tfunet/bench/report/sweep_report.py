@@ -19,10 +19,9 @@ from tfunet.bench.analysis.sweep_summary import Family, Summary, summarise
 from tfunet.bench.records.run_tables import table_faults
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.ensemble_section import (
-    best_rows,
     ensemble_figures,
     ensemble_sentences,
-    setting_rows,
+    ensemble_tables,
     values_text,
 )
 from tfunet.bench.report.findings import doubts, findings
@@ -130,8 +129,7 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
             blocks.append("\n".join(plain_text(parts)))
     if summary.ensemble is not None:
         ensemble = summary.ensemble
-        for rows in (best_rows(ensemble), setting_rows(ensemble)):
-            blocks.append("\n".join(plain_text(rows)))
+        blocks += ["\n".join(plain_text(rows)) for rows in ensemble_tables(ensemble)]
         blocks.append("\n".join(f"- {line}" for line in ensemble_sentences(ensemble)))
     if swapping := _swapping(summary):
         blocks.append("Large-model support")
@@ -253,7 +251,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         if summary.ensemble is None
         else {
             "sentences": ensemble_sentences(summary.ensemble),
-            "tables": [best_rows(summary.ensemble), setting_rows(summary.ensemble)],
+            "tables": ensemble_tables(summary.ensemble),
         },
         "varying": {key: _values_text(summary, values) for key, values in summary.varying.items()},
         "fixed": {key: show(value) for key, value in summary.fixed.items()},
