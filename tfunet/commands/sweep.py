@@ -92,11 +92,16 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from tfunet.bench.study.plan_text import plan_json, plan_table
+    from tfunet.bench.study.plan_text import plan_json, plan_table, search_json, search_text
     from tfunet.bench.study.study_file import read_study
     from tfunet.bench.study.trial_plan import plan_trials
 
-    planned = plan_trials(read_study(options.study))
+    study = read_study(options.study)
+    if study.search is not None and options.precision is None:
+        text = search_json(study) if options.json else search_text(study)
+        print(json.dumps(text, indent=1) if options.json else text)
+        return exit_codes.OK
+    planned = plan_trials(study)
     if options.precision is None and (options.noise is not None or options.out is not None):
         raise ValueError("--noise and --out need --precision. Give it too, such as --precision 2%.")
     table, text = plan_json(planned), plan_table(planned)

@@ -1,11 +1,12 @@
 """The report of a sweep of samples: the best trials and pictures, instead of families."""
 
 import json
+import sys
 
 import pytest
 from synthetic_sweep import make_study, write_failed, write_sweep, write_trial
 
-from tfunet.bench.analysis.ensemble import ensemble_of, rank_correlation
+from tfunet.bench.analysis.ensemble import ensemble_of, importance, rank_correlation
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.ensemble_plots import MOST_DOTS, against_settings, parallel_coordinates
 from tfunet.bench.report.sweep_report import summary_json, summary_table, write_report
@@ -66,13 +67,27 @@ def test_the_report_shows_the_ensemble_and_no_families(sweep, tmp_path):
     assert facts["ensemble"]["trials"][0]["trial"] == best.id
     json.dumps(facts)
     report = write_report(folder, tmp_path / "report")
-    assert [path.name for path in report.figures] == ["samples.svg", "parallel.svg"]
+    assert [path.stem for path in report.figures] == ["samples", "parallel", "importance"]
     page = report.html.read_text()
     assert "<h2>Ensemble</h2>" in page
     assert "learning_rate" in report.figures[1].read_text()
     assert "out of memory" in page
     assert "## Ensemble" in report.markdown.read_text()
     assert len(report.trials.read_text().splitlines()) == 25
+
+
+def test_the_setting_that_decides_is_the_most_important(sweep):
+    shares = importance(ensemble_of(read_sweep(sweep[0])))
+    assert next(iter(shares)) == "learning_rate"
+    assert shares["learning_rate"] > 0.8
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_without_optuna_the_report_says_what_is_missing(sweep, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    report = write_report(sweep[0], tmp_path / "report")
+    assert [path.stem for path in report.figures] == ["samples", "parallel"]
+    assert "The importance of settings needs Optuna: pip install" in summary_table(sweep[0])
 
 
 def test_figures_of_thousands_of_trials_stay_small(sweep):

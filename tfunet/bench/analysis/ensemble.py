@@ -1,24 +1,16 @@
 """An ensemble: the trials of samples, or of a search, ranked by their score. Pure."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from tfunet.bench.records.objectives import OBJECTIVES
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
-from tfunet.bench.records.trial_result import Result
-from tfunet.config.keys import flat
+from tfunet.config.keys import flat, show
 
-Direction = str  # "maximize" or "minimize".
-# Objectives by name: of what they are a number, and which direction is better.
-OBJECTIVES: Mapping[str, tuple[Callable[[Result], float | None], Direction]] = {
-    "val_dice": (lambda result: result.mean_dice, "maximize"),
-    "val_mae": (lambda result: fmean(result.mae.values()) if result.mae else None, "minimize"),
-    "val_loss": (lambda result: result.val_loss, "minimize"),
-    "loss": (lambda result: result.loss, "minimize"),
-    "images_per_second": (lambda result: result.images_per_second, "maximize"),
-}
+FEWEST_FOR_IMPORTANCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +33,7 @@ class Ensemble:
 
     columns: tuple[str, ...]
     objective: str
-    direction: Direction
+    direction: str
     scored: tuple[Scored, ...]
     num_trials: int
 
@@ -55,7 +47,7 @@ def ensemble_of(sweep: SweepRecord) -> Ensemble | None:
     """Return the ensemble of a sweep; None if its study has neither samples nor a search."""
     if not sweep.samples:
         return None
-    objective = sweep.objective or _first_objective(sweep.trials)
+    objective = sweep.objective if sweep.objective in OBJECTIVES else _first_objective(sweep.trials)
     number, usual = OBJECTIVES[objective]
     direction = sweep.direction or usual
     scored = []
@@ -116,3 +108,40 @@ def _ranks(values: Sequence[float]) -> list[float]:
             ranks[at] = (begin + end - 1) / 2
         begin = end
     return ranks
+
+
+def importance(ensemble: Ensemble, most: int = 1000) -> dict[str, float]:
+    """Return the share of each setting in the variance of the scores, by fANOVA; the largest first.
+
+    Empty for too few trials. Raises ModuleNotFoundError without Optuna.
+    """
+    import optuna
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    step = max(1, math.ceil(len(ensemble.scored) / most))
+    scored = ensemble.scored[::step]
+    kinds: dict[str, Any] = {}
+    for column in ensemble.columns:
+        values = [one.values[column] for one in scored]
+        if len({show(value) for value in values}) < 2:
+            continue
+        if all(is_number(value) for value in values):
+            kinds[column] = FloatDistribution(min(values), max(values))
+        else:
+            kinds[column] = CategoricalDistribution(sorted({show(value) for value in values}))
+    if len(scored) < FEWEST_FOR_IMPORTANCE or not kinds or scored[0].score == scored[-1].score:
+        return {}
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction=ensemble.direction)
+    for one in scored:
+        params = {
+            column: float(one.values[column])
+            if isinstance(kind, FloatDistribution)
+            else show(one.values[column])
+            for column, kind in kinds.items()
+        }
+        study.add_trial(
+            optuna.trial.create_trial(params=params, distributions=kinds, value=one.score)
+        )
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    return optuna.importance.get_param_importances(study, evaluator=evaluator)

@@ -81,6 +81,10 @@ def run_sweep(
     Returns 0, the exit code of the first failed trial, or 130 or 143 if a signal ended the sweep.
     """
     check_alone(os.environ, "run the whole sweep")
+    if study.search is not None:
+        from tfunet.bench.launch.search_sweep import run_search
+
+        return run_search(study, folder, command=command, say=say)
     planned = plan_trials(study, num_cores)
     root = Path(folder)
     if queued := queued_trials(root):
@@ -161,13 +165,14 @@ def _run_trials(
         if ended.state == "done":
             seconds.setdefault(trial.cell, []).append(spent)
         left = remaining_seconds(todo[number:], seconds)
-        say(f"[{number}/{len(todo)}] {_line(ended, spent)}" + _estimate(left))
+        say(f"[{number}/{len(todo)}] {trial_line(ended, spent)}" + _estimate(left))
         if code == exit_codes.NOT_WRITTEN:
             say("Files cannot be written, so the sweep ends here.")
             return
 
 
-def _line(trial: TrialRecord, seconds: float) -> str:
+def trial_line(trial: TrialRecord, seconds: float) -> str:
+    """Return how a trial ended, in one line."""
     result = trial.result
     if result is None:
         return f"{trial.id}  {duration(seconds)}  {trial.state}: {trial.reason}"

@@ -1,9 +1,10 @@
 """The section of a report on an ensemble: its best trials, and its figures."""
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfunet.bench.analysis.ensemble import Ensemble, rank_correlation
+from tfunet.bench.analysis.ensemble import Ensemble, importance, rank_correlation
 from tfunet.bench.report import number_text as texts
 from tfunet.config.keys import describe, show
 
@@ -64,6 +65,9 @@ def ensemble_sentences(ensemble: Ensemble) -> list[str]:
     counts = f"{len(ensemble.scored)} of {ensemble.num_trials} trials have a score"
     if best is None:
         return [f"{counts} ({ensemble.objective})."]
+    without = []
+    if importlib.util.find_spec("optuna") is None:
+        without = ["The importance of settings needs Optuna: pip install 'tfunet[ensembles]'."]
     word = "highest" if ensemble.direction == "maximize" else "lowest"
     middle = ensemble.scored[len(ensemble.scored) // 2].score
     return [
@@ -71,6 +75,7 @@ def ensemble_sentences(ensemble: Ensemble) -> list[str]:
         f"({best.trial.id}). The median is {middle:.4g}; {counts}.",
         "The best of many trials was chosen by its score, so its score is too good. Repeat it "
         "with other seeds before you rely on it.",
+        *without,
     ]
 
 
@@ -96,4 +101,18 @@ def ensemble_figures(ensemble: Ensemble) -> Figures:
             lambda: ensemble_plots.parallel_coordinates(ensemble, MOST_LINES),
         ),
     ]
+    try:
+        shares = importance(ensemble)
+    except ModuleNotFoundError:
+        return figures  # ensemble_sentences says so.
+    if shares:
+        figures.append(
+            (
+                "importance",
+                "Importance of the settings",
+                "Share of each setting, with its interactions, in the variance of the scores over "
+                "the whole space (fANOVA, by Optuna).",
+                lambda: ensemble_plots.importance_bars(shares),
+            )
+        )
     return figures

@@ -30,6 +30,10 @@ class Choice:
         """Return values which are right only if all are."""
         return list(self.values)
 
+    def table(self) -> Any:
+        """Return what a study file has for it."""
+        return list(self.values)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +77,10 @@ class Range:
     def ends(self) -> list[float]:
         """Return values which are right only if all are."""
         return [self.low, self.high]
+
+    def table(self) -> Any:
+        """Return what a study file has for it."""
+        return {key: value for key, value in vars(self).items() if value is not None}
 
     def _num_steps(self) -> int:
         # A step of 0.1 fits three times into 0.3.

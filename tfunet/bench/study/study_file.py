@@ -10,7 +10,9 @@ from tfunet.arguments import from_dict
 from tfunet.backend import BACKENDS
 from tfunet.bench.study.hopeless import HopelessRule, read_rule
 from tfunet.bench.study.samples import Samples, read_samples, refuse_equal
+from tfunet.bench.study.search_settings import Search, read_search
 from tfunet.bench.study.slurm_settings import Slurm, read_slurm
+from tfunet.bench.study.space import Space
 from tfunet.config.keys import KEYS, OPTIONS, flat
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
@@ -21,7 +23,10 @@ from tfunet.files.printable import is_printable
 from tfunet.files.typed import parse_toml, toml_text
 
 MOST_TRIALS = 100_000
-TOP = ("name", "repeats", "seed", "base", "grid", "case", "samples", "skip", "hopeless", "slurm")
+TOP = (
+    *("name", "repeats", "seed", "base", "grid", "case", "samples", "search"),
+    *("skip", "hopeless", "slurm"),
+)
 Scalar = (str, int, float, bool)
 
 
@@ -42,6 +47,7 @@ class Study:
         repeats: Runs of every cell; the seed of repeat k is that of the base settings plus k - 1.
         grid: Values of each setting that varies. A setting is a key of RunConfig, or dotted for an
             entry of a table: "model_options.filters".
+        search: How trials are chosen, from `space`, by the scores of earlier ones; None to run all.
         hopeless: When the remaining repeats of a cell are not run; None to run all.
         text: Text of the study file; empty for a study made in Python.
     """
@@ -53,6 +59,8 @@ class Study:
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     cases: tuple[Mapping[str, Any], ...] = ()
     samples: Samples | None = None
+    search: Search | None = None
+    space: Space = field(default_factory=dict)
     skips: tuple[SkipRule, ...] = ()
     hopeless: HopelessRule | None = None
     slurm: Slurm = field(default_factory=Slurm)
@@ -74,6 +82,20 @@ class Study:
                 "elastic cannot be set in a study: a trial that lost a process would no longer "
                 "measure its cell. Leave it out: such a trial is run again."
             )
+        if self.search is not None:
+            others = {
+                "[grid]": self.grid,
+                "[[case]]": self.cases,
+                "[samples]": self.samples,
+                "[[skip]]": self.skips,
+                "[hopeless]": self.hopeless,
+                "repeats": self.repeats > 1,
+            }
+            if given := [name for name, value in others.items() if value]:
+                raise ValueError(
+                    f"A study with [search] has no {given[0]}: the search chooses its trials. "
+                    "Give it [base] and [search.space]."
+                )
         is_name = bool(self.name) and not set(self.name) & set("/\\") and self.name[0] != "."
         if not is_name or not is_printable(self.name):
             raise ValueError(
@@ -133,7 +155,8 @@ def _tables_with_programs(study: Study) -> list[Mapping[str, Any]]:
     columns = {key: [row[key] for row in rows] for key in PROGRAM_KEYS if key in rows[0]}
     # Each value once, in order: a column has thousands of the same.
     samples = {key: list(dict.fromkeys(map(str, values))) for key, values in columns.items()}
-    return [study.base, study.grid, *study.cases, samples]
+    space = {key: entry.ends() for key, entry in study.space.items()}
+    return [study.base, study.grid, *study.cases, samples, space]
 
 
 def _texts(value: Any) -> list[str]:
@@ -148,6 +171,7 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
                 f"Unknown key {key!r} in the study.{near_match(key, (*TOP, *KEYS))} "
                 f"Known: {', '.join(TOP)}. Settings of a run go into [base]."
             )
+    search, space = read_search(table.get("search")) or (None, {})
     study = Study(
         name=_typed("name", table.get("name", "study"), str),
         repeats=_typed("repeats", table.get("repeats", 1), int),
@@ -159,6 +183,8 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         },
         cases=tuple(flat(case) for case in _tables("case", table.get("case", []))),
         samples=read_samples(table.get("samples"), MOST_TRIALS),
+        search=search,
+        space=space,
         skips=tuple(_skip_rule(rule) for rule in _tables("skip", table.get("skip", []))),
         hopeless=read_rule(table.get("hopeless")),
         slurm=read_slurm(_typed("[slurm]", table.get("slurm", {}), dict)),
@@ -209,6 +235,13 @@ def _refuse_double_settings(study: Study) -> None:
         raise ValueError(
             "Do not set seed in a [[case]]: give `repeats`, and the first seed in [base]."
         )
+    for key in study.space:
+        if key in study.base:
+            raise ValueError(
+                f"{key} is in [base] and in [search.space]. Give it in one of them only."
+            )
+        if key in ("seed", "elastic"):
+            raise ValueError(f"Leave {key} out of [search.space]: it is no setting to search for.")
     if study.samples is None:
         return
     for key in study.samples.columns:
@@ -238,6 +271,9 @@ def _checked(study: Study) -> Study:
         {key: _check(key, value, f" in case {number}", known) for key, value in case.items()}
         for number, case in enumerate(study.cases, 1)
     )
+    for key, entry in study.space.items():
+        for value in entry.ends():
+            _check(key, value, " in [search.space]", known)
     return replace(study, base=base, grid=grid, cases=cases, samples=_checked_samples(study, known))
 
 

@@ -28,6 +28,10 @@ def study_toml(study: Study) -> str:
             "\n[samples]\n",
             *(_line(key, value) for key, value in study.samples.table.items()),
         ]
+    if study.search is not None:
+        lines += ["\n[search]\n", *(_line(key, value) for key, value in vars(study.search).items())]
+        space = {key: entry.table() for key, entry in study.space.items()}
+        lines += ["\n[search.space]\n", *(_line(key, value) for key, value in space.items())]
     if study.slurm != Slurm():
         lines += ["\n[slurm]\n", *(_line(key, value) for key, value in vars(study.slurm).items())]
     if study.hopeless is not None:

@@ -69,6 +69,11 @@ def plan_trials(study: Study, num_cores: float | None = None) -> StudyPlan:
     math.inf stands for a cluster, where each run gets the cores that it asks for. Each repeat is a
     shuffled block of all cells, so that a machine that becomes slower does so for all cells alike.
     """
+    if study.search is not None:
+        raise ValueError(
+            f"Study {study.name!r} is a search: its trials are known only as they run. Run it with "
+            "`tfunet sweep run`, in as many processes or jobs at once as you like."
+        )
     cores = len(usable_cores()) if num_cores is None else num_cores
     cells, skipped, used_rules = _cells(study, cores)
     if not cells:
