@@ -13,7 +13,6 @@ asked for again.
 import contextlib
 import json
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +22,10 @@ from typing import Any, final
 
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import signals_noted
+from tfunet.bench.launch.epoch_watch import EpochWatch
 from tfunet.bench.launch.local_sweep import run_trial, train_command, trial_line
 from tfunet.bench.launch.sweep_folder import set_aside
-from tfunet.bench.records.epoch_times import epoch_times
-from tfunet.bench.records.objectives import OBJECTIVES, OF_EPOCHS
+from tfunet.bench.records.objectives import OBJECTIVES
 from tfunet.bench.records.sweep_record import planned_trial, read_plan, read_sweep
 from tfunet.bench.study.plan_text import PLAN_VERSION
 from tfunet.bench.study.search_settings import Search
@@ -37,15 +36,12 @@ from tfunet.bench.study.trial_plan import impossible, trial_name
 from tfunet.config.keys import nested, show
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import write_atomic
-from tfunet.files.typed import RecordError
 from tfunet.machine.cores import usable_cores
 from tfunet.record import RunFolder, sign
 
 JOURNAL = "search.journal"
 LOCKS = "search-locks"
 POLL_SECONDS = 0.2
-# How often epochs.csv of a running trial is looked at.
-WATCH_SECONDS = 1.0
 # Attribute of an Optuna trial: the name of its folder.
 NAME = "trial"
 # Nobody has the lock of the folder for longer, unless another sweep runs in it.
@@ -144,7 +140,7 @@ class _Hunt:
         with asked.lock:
             record = planned_trial(self._root, asked.name)
             signals: list[int] = []
-            watch = _Watch(asked.trial, record.folder, self._search, noted, signals)
+            watch = EpochWatch(asked.trial, record.folder, self._search, noted, signals)
             with watch.running():
                 code = run_trial(record, self._root, command, signals)
             if watch.pruned and not noted:
@@ -292,58 +288,6 @@ class _Hunt:
     def _value(self, key: str, value: Any) -> Any:
         entry = self._study.space[key]
         return value if isinstance(entry, Range) else _choices(entry)[value]
-
-
-@final
-class _Watch:
-    """Reports the epochs of a running trial, and ends it if it is to be pruned."""
-
-    def __init__(
-        self, trial: Any, folder: Path, search: Search, noted: Sequence[int], signals: list[int]
-    ) -> None:
-        self._trial, self._folder, self._search = trial, folder, search
-        self._noted, self._signals = noted, signals
-        self._reported = 0
-        self._ended = threading.Event()
-        self.pruned = ""
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Watch during the block."""
-        thread = threading.Thread(target=self._watch, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join()
-            if self._search.pruner != "none":
-                self._report(may_prune=False)  # Others are compared with its last epochs, too.
-
-    def _watch(self) -> None:
-        last = time.monotonic()
-        while not self._ended.wait(POLL_SECONDS):
-            self._signals += self._noted[len(self._signals) :]
-            is_time = time.monotonic() - last >= WATCH_SECONDS
-            if is_time and self._search.pruner != "none" and not self.pruned and not self._noted:
-                last = time.monotonic()
-                self._report()
-
-    def _report(self, may_prune: bool = True) -> None:
-        score_of = OF_EPOCHS[self._search.objective]
-        with contextlib.suppress(RecordError):
-            for epoch in epoch_times(self._folder)[self._reported :]:
-                self._reported += 1
-                score = score_of(epoch)
-                if score is None:
-                    continue
-                self._trial.report(score, epoch.epoch)
-                if may_prune and self._trial.should_prune():
-                    self.pruned = (
-                        f"pruned after epoch {epoch.epoch}: {self._search.objective} {score:.4g}"
-                    )
-                    self._signals.append(signal.SIGTERM)
-                    return
 
 
 @contextlib.contextmanager

@@ -3,19 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
-
-import msgspec
+from typing import Any, Literal, TypeVar
 
 from tfunet import exit_codes
+from tfunet.bench.records.file_fields import FAILURE, MEASUREMENT, PLAN, PLANNED_TRIAL, SKIPPED
 from tfunet.bench.records.trial_result import Result, check_result, parse_result
 from tfunet.config.run import RunConfig, config_of_record
 from tfunet.files.typed import (
-    Amount,
-    Count,
     FieldError,
     Name,
-    Positive,
     RecordError,
     check_fields,
     read_json,
@@ -31,28 +27,6 @@ FINISHED = ("done", "profiled")
 HOPELESS = "hopeless.json"
 # Exit codes of runs that a user ended: these are no failures of the trial.
 ENDED_BY_USER = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
-# What is in the files, by key.
-PLAN = {
-    "study": Annotated[str, msgspec.Meta(min_length=1)],
-    "base": dict[str, Any],
-    "trials": list[Any],
-    "working_folder": str,
-    "samples": list[str],
-    "objective": str,
-    "direction": Literal["maximize", "minimize"],
-}
-PLANNED_TRIAL = {
-    "id": Name,
-    "cell": Count,
-    "repeat": Positive,
-    "scaling": Literal["strong", "weak"],
-    "settings": dict[str, Any],
-    "changes": dict[str, Any],
-}
-SKIPPED = {"settings": dict[str, Any], "reason": str}
-MEASUREMENT = {"when": str, "median_seconds": Amount, "spread": Amount, "cores": Count | None}
-ExitCode = Annotated[int, msgspec.Meta(ge=1, le=255)]
-FAILURE = {"reason": str, "exit_code": ExitCode | None}
 Table = dict[str, Any]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from tfunet.bench.analysis.ensemble import Ensemble, Scored, is_number
 from tfunet.bench.report import plot_style
@@ -34,6 +35,8 @@ def against_settings(ensemble: Ensemble, most: int) -> Figure:
             axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
         elif is_log:
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel(column)
     for axes in panels[::3]:
         axes.set_ylabel(ensemble.objective)

@@ -110,8 +110,8 @@ def ensemble_figures(ensemble: Ensemble) -> Figures:
             (
                 "importance",
                 "Importance of the settings",
-                "Share of each setting, with its interactions, in the variance of the scores over "
-                "the whole space (fANOVA, by Optuna).",
+                "How much each setting decides whether a trial is among the best tenth (PED-ANOVA, "
+                "by Optuna). The shares add up to 1; interactions of settings are left out.",
                 lambda: ensemble_plots.importance_bars(shares),
             )
         )
