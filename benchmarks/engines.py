@@ -245,4 +245,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ValueError as error:  # An engine or Redis is missing.
+        sys.exit(f"error: {error}")

@@ -91,7 +91,7 @@ def config_of_record(recorded: Mapping[str, Any]) -> RunConfig:
     try:
         # All fields at once: a sweep has thousands of configurations.
         msgspec.convert(values, _recorded())
-    except (msgspec.ValidationError, UnicodeEncodeError):
+    except (msgspec.ValidationError, UnicodeEncodeError, RecursionError):
         check_known_fields(values, {key.name: key.type for key in fields(RunConfig)})
     for key, value in values.items():
         if isinstance(value, list):

@@ -66,6 +66,13 @@ def test_a_wrong_plan_is_read_in_full(sweep, fault):
     assert "plan.json cannot be used" in str(read_states(sweep, many=1))
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 10**5, '{"trials": 3}'])
+def test_what_is_no_plan_is_refused_as_by_any_command(tmp_path, text):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(ValueError, match=r"plan\.json cannot be read"):
+        read_states(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     """A plan of 10,000 samples, made from that of one; every tenth trial is done, one failed."""

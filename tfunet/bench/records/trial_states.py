@@ -20,11 +20,13 @@ from tfunet.bench.records.sweep_record import (
 from tfunet.bench.records.trial_result import LEAST
 from tfunet.config.run import SCHEMA_VERSION
 from tfunet.files.regular import open_regular
-from tfunet.files.typed import MOST, Name, shown_path
+from tfunet.files.typed import MOST, Name, read_record, shown_path
 
 # Smaller sweeps are read in full, with every setting checked again.
 MANY = 1000
 PARSE_BYTES = 2**16
+# What reading a file raises that is not as a run writes it.
+UNUSUAL = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +115,8 @@ def state_of(trial: TrialRecord) -> TrialState:
 def _large_plan(root: Path, many: int) -> _Plan | None:
     """Return a plan with `many` trials or more; None for any other, or for a wrong one."""
     try:
-        plan = msgspec.json.decode((root / "plan.json").read_bytes(), type=_Plan)
-    except (OSError, msgspec.MsgspecError, UnicodeError):
+        plan = msgspec.json.decode(read_record(root / "plan.json") or "", type=_Plan)
+    except UNUSUAL:
         return None
     names = {trial.id for trial in plan.trials}
     return plan if many <= len(names) == len(plan.trials) else None
@@ -150,7 +152,7 @@ def _brief(root: Path, plan: _Plan, trial: _Planned) -> TrialState | None:
         finally:
             os.close(descriptor)
         done = msgspec.json.decode(text, type=_Done)
-    except (OSError, msgspec.MsgspecError, UnicodeError):
+    except UNUSUAL:
         return None
     settings = {**plan.base, **trial.changes} if trial.changes else plan.base
     is_right = (
