@@ -29,7 +29,7 @@ def main(behaviour: str, folder: Path) -> None:
     result = {
         "schema_version": 1,
         "images_per_second": 10.0,
-        "num_replicas": 1,
+        "num_replicas": config["num_replicas"],
         "elapsed_seconds": 0.1,
         "dice": {"cell": score},
         "checks": {"weights": True},

@@ -86,11 +86,27 @@ def test_a_search_goes_on_with_more_trials_as_if_it_had_not_stopped(found, tmp_p
 
 def test_another_search_in_the_folder_is_refused(found):
     folder, _ = found
-    for changes in ({"objective": "val_loss"}, {"space": {"learning_rate": [0.1, 0.2]}}):
-        with pytest.raises(ValueError, match="another study or search: its search differs"):
+    for changes, differing in (
+        ({"objective": "val_loss"}, "objective, direction"),
+        ({"space": {"learning_rate": [0.1, 0.2]}}, "space"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"another study or search: what differs is {differing}"
+        ):
             search(folder, **changes)
-    with pytest.raises(ValueError, match="its base differs"):
+    with pytest.raises(ValueError, match="what differs is base"):
         run_search(study_from_dict({**table(), "base": {"steps": 3}}), folder, say=print)
+
+
+def test_the_base_may_be_possible_only_with_what_is_searched(tmp_path):
+    study = study_from_dict(
+        {
+            "base": {"global_batch": 6},
+            "search": {"trials": 2, "space": {"num_replicas": [2], "backend": ["mirrored"]}},
+        }
+    )
+    assert run_sweep(study, tmp_path, command=fake(), say=print) == exit_codes.OK
+    assert [trial.config.global_batch for trial in read_sweep(tmp_path).trials] == [6, 6]
 
 
 def test_several_processes_search_together_and_a_killed_one_loses_no_settings(tmp_path):

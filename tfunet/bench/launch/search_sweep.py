@@ -99,7 +99,6 @@ class _Hunt:
 
     def __init__(self, study: Study, search: Search, root: Path, optuna: ModuleType) -> None:
         self._study, self._search, self._root, self._optuna = study, search, root, optuna
-        self._base = RunConfig(**nested(study.base))
         RunFolder(root).create()
         with _soon(RunFolder(root)):
             self._begin()
@@ -160,13 +159,17 @@ class _Hunt:
         """Write study.toml and plan.json, or check that those there are of this search."""
         path = self._root / "plan.json"
         if path.exists():
-            there, ours = read_plan(self._root), self._plan()
-            for key in ("base", "search"):
-                if there.get(key) != json.loads(json.dumps(ours[key])):
-                    raise ValueError(
-                        f"{self._root} holds trials of another study or search: its {key} differs. "
-                        "Choose another folder with --out. You may change only trials."
-                    )
+            there = read_plan(self._root).get("search")
+            ours = json.loads(json.dumps(self._plan()["search"]))
+            differing = [
+                key for key in ours if not isinstance(there, dict) or there.get(key) != ours[key]
+            ]
+            if differing:
+                raise ValueError(
+                    f"{self._root} holds trials of another study or search: what differs is "
+                    f"{', '.join(differing)}. Choose another folder with --out. Only trials may "
+                    "change."
+                )
         else:
             self._write_plan(self._plan())
         text = self._study.text or study_toml(self._study)
@@ -181,7 +184,7 @@ class _Hunt:
             "study": self._study.name,
             "repeats": 1,
             "seed": self._study.seed,
-            "base": vars(self._base),
+            "base": vars(RunConfig()),
             "trials": [],
             "skipped": [],
             "hopeless": None,
@@ -189,7 +192,7 @@ class _Hunt:
             "samples": list(self._study.space),
             "objective": self._search.objective,
             "direction": self._search.direction,
-            "search": {**search, "space": space},
+            "search": {"base": dict(self._study.base), **search, "space": space},
             "working_folder": str(Path.cwd()),
         }
 
@@ -206,7 +209,7 @@ class _Hunt:
         # The number keeps apart trials with the same settings.
         name = f"t{trial.number:04d}-{trial_name(settings, config, 1)}"
         plan = read_plan(self._root)
-        base = vars(self._base)
+        base = vars(RunConfig())
         changes = {key: value for key, value in vars(config).items() if value != base[key]}
         plan["trials"].append(
             {
