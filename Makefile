@@ -4,7 +4,7 @@ SHELL := bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env horovod demo packages test contract lint clean clean-env
+.PHONY: help env horovod demo packages test contract engines check-engines lint clean clean-env
 
 TF ?= 2.16.2
 # The Python that makes the environment; unset: the first that fits.
@@ -23,6 +23,7 @@ help:
 	echo "make demo       compare native TensorFlow with Horovod on this machine, and write a report"
 	echo "make test       every check: format, lint, types, tests"
 	echo "make contract   what every backend, and large-model support, owe on each TensorFlow"
+	echo "make engines    Maestro and Merlin, in an environment of their own; make check-engines runs them"
 	echo "make lint       format, lint and types only"
 	echo "make env        only set up, in $(ENV)"
 	echo "make horovod    try again to build Horovod"
@@ -134,6 +135,27 @@ EXACTNESS := tests/swap/test_exactness.py tests/swap/rewrite tests/graph/test_gr
 contract: env
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup tests/contract \
 	    $(EXACTNESS) $(PYTEST_ARGS)
+
+# Workflow engines. Apart, because they need other versions than TensorFlow.
+ENGINES := .venv/engines
+engines: env
+	stamp=$$(sha256sum <constraints/engines.hashes)
+	if [ "$$(cat $(ENGINES)/stamp 2>/dev/null)" != "$$stamp" ]; then
+	    echo "Maestro and Merlin (about a minute) ..."
+	    rm -rf $(ENGINES)
+	    $(BIN)/python -m venv $(ENGINES)
+	    $(ENGINES)/bin/python -m pip install --quiet --progress-bar off --no-input --no-deps \
+	        --require-hashes --only-binary :all: -r constraints/engines.hashes
+	    echo "$$stamp" >$(ENGINES)/stamp
+	fi
+	command -v redis-server >/dev/null ||
+	    echo "For Merlin with workers, also: sudo apt-get install redis-server"
+
+# One ensemble with every engine, a worker killed on the way: the same results, to the bit.
+check-engines: engines
+	export PATH="$$PWD/$(ENGINES)/bin:$$PATH" PYTHONPATH="$$PWD"
+	$(BIN)/python benchmarks/engines.py --stand-in --samples 200
+	$(BIN)/python benchmarks/engines.py --samples 6
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

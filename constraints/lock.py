@@ -1,7 +1,7 @@
 """Writes the hashes of the pinned packages: python constraints/lock.py
 
-For each constraints/tf-*.txt it writes a tf-*.hashes, which `make env` installs with
---require-hashes. The hashes come from the package index of pip: $PIP_INDEX_URL, else its own.
+For each constraints/*.txt it writes a file of hashes, which `make env` and `make engines` install
+with --require-hashes. The hashes come from the package index of pip: $PIP_INDEX_URL, else its own.
 """
 
 import json
@@ -103,7 +103,7 @@ def _files(name: str) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Write the files, and return 0."""
-    texts = {path: pins(path.read_text()) for path in sorted(HERE.glob("tf-*.txt"))}
+    texts = {path: pins(path.read_text()) for path in sorted(HERE.glob("*.txt"))}
     only = markers(HERE.with_name("setup.cfg").read_text())
     names = sorted({name for wanted in texts.values() for name in wanted if name != BUILT})
     with ThreadPoolExecutor(4) as pool:

@@ -14,6 +14,7 @@ PAGES = [
     "docs/backends.md",
     "docs/choosing.md",
     "docs/data.md",
+    "docs/ensembles.md",
     "docs/large-models.md",
     "docs/large-models-internals.md",
     "docs/models.md",

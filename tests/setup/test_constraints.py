@@ -151,6 +151,15 @@ def test_every_pin_has_its_hashes(path: Path) -> None:
     assert hashed["tensorflow"][1] == len(PYTHONS) * 2
 
 
+def test_the_engines_are_pinned_and_hashed_apart() -> None:
+    path = ROOT / "constraints/engines.txt"
+    pinned, hashed = pins(path), hashed_pins(path.with_suffix(".hashes"))
+    assert {"maestrowf", "merlin", "celery", "redis"} < set(pinned)
+    assert {name: version for name, (version, _) in hashed.items()} == pinned
+    wanted = {canonicalize_name(one.name) for one in all_requirements()}
+    assert not wanted & {"maestrowf", "merlin", "celery"}
+
+
 def wheel(tags: str, version: str = "1.0") -> dict[str, Any]:
     name = f"some_thing-{version}-{tags}.whl"
     return {"filename": name, "hashes": {"sha256": hashlib.sha256(name.encode()).hexdigest()}}

@@ -47,6 +47,22 @@ def add(commands: argparse._SubParsersAction) -> None:
     run.add_argument(
         "--dry-run", action="store_true", help="with --slurm: only print the job scripts"
     )
+    export = add_command(
+        actions, "export", _export, "write a study as a workflow file for Maestro and Merlin"
+    )
+    export.add_argument("study", type=Path, help="TOML file")
+    export.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
+    export.add_argument(
+        "--attempts",
+        type=int,
+        default=2,
+        help="how often a trial whose process dies is run at most; by default 2",
+    )
+    export.add_argument(
+        "--run",
+        choices=("maestro", "merlin"),
+        help="also run it, on this machine and without a broker, and check all results",
+    )
     status = add_command(actions, "status", _status, "show the state of every trial")
     status.add_argument("folder", type=Path, help="folder of a sweep")
     status.add_argument("--json", action="store_true", help="print JSON")
@@ -67,7 +83,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     retry = add_command(actions, "retry", _resume, "run only the failed trials again")
     retry.set_defaults(states=("failed",))
     cancel = add_command(actions, "cancel", _cancel, "end running and queued trials")
-    for action in (plan, run, resume, retry):
+    for action in (plan, run, export, resume, retry):
         add_trust(action)
     for action in (wait, resume, retry, cancel):
         action.add_argument("folder", type=Path, help="folder of a sweep")
@@ -80,11 +96,16 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from tfunet.bench.study.plan_text import plan_json, plan_table
+    from tfunet.bench.study.plan_text import plan_json, plan_table, search_json, search_text
     from tfunet.bench.study.study_file import read_study
     from tfunet.bench.study.trial_plan import plan_trials
 
-    planned = plan_trials(read_study(options.study))
+    study = read_study(options.study)
+    if study.search is not None and options.precision is None:
+        text = search_json(study) if options.json else search_text(study)
+        print(json.dumps(text, indent=1) if options.json else text)
+        return exit_codes.OK
+    planned = plan_trials(study)
     if options.precision is None and (options.noise is not None or options.out is not None):
         raise ValueError("--noise and --out need --precision. Give it too, such as --precision 2%.")
     table, text = plan_json(planned), plan_table(planned)
@@ -129,6 +150,33 @@ def _watch(options: argparse.Namespace) -> int:
     from tfunet.bench.launch.sweep_watch import watch
 
     return watch(options.folder)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from tfunet.bench.launch.local_sweep import first_exit_code
+    from tfunet.bench.launch.workflow_file import (
+        ENGINES,
+        engine_command,
+        export_sweep,
+        run_engine,
+    )
+    from tfunet.bench.records.sweep_record import FINISHED, read_sweep
+    from tfunet.bench.study.study_file import read_study
+
+    study = read_study(options.study)
+    folder = options.out or LOGS / study.name
+    if options.run is None:
+        path = export_sweep(study, folder, options.attempts)
+        print(f"Written: {path}\nTo run it:")
+        for engine, words in ENGINES.items():
+            print(f"  {engine} {' '.join(words)} {path}")
+        return exit_codes.OK
+    command = engine_command(options.run, folder / "workflow.yaml")
+    export_sweep(study, folder, options.attempts)
+    run_engine(command)
+    # Merlin's exit code is 0 also if steps failed, or did not run.
+    trials = [trial for trial in read_sweep(folder).trials if trial.state not in FINISHED]
+    return _ended(folder, first_exit_code(trials))
 
 
 def _wait(options: argparse.Namespace) -> int:

@@ -1,10 +1,13 @@
 """What one run does: a frozen dataclass, checked when made. Imports no TensorFlow."""
 
+import functools
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+import msgspec
 
 from tfunet.config import memory, sections
 from tfunet.files.typed import FieldError, check_known_fields
@@ -76,10 +79,20 @@ def from_json(text: str) -> RunConfig:
     return config_of_record(json.loads(text))
 
 
+@functools.cache
+def _recorded() -> type[msgspec.Struct]:
+    kinds = [(key.name, key.type | msgspec.UnsetType, msgspec.UNSET) for key in fields(RunConfig)]
+    return msgspec.defstruct("Recorded", kinds, forbid_unknown_fields=True)
+
+
 def config_of_record(recorded: Mapping[str, Any]) -> RunConfig:
     """Return the configuration that a record holds; raise FieldError for a wrong key or type."""
     values = upgraded(recorded)
-    check_known_fields(values, {key.name: key.type for key in fields(RunConfig)})
+    try:
+        # All fields at once: a sweep has thousands of configurations.
+        msgspec.convert(values, _recorded())
+    except (msgspec.ValidationError, UnicodeEncodeError, RecursionError):
+        check_known_fields(values, {key.name: key.type for key in fields(RunConfig)})
     for key, value in values.items():
         if isinstance(value, list):
             values[key] = tuple(value)

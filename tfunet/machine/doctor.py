@@ -32,6 +32,7 @@ CORE = ("Python", "TensorFlow", "Keras", "single", "logs")
 COMPILERS = ("c++", "g++", "clang++")
 EXTRAS = {
     "io": ("tifffile", "imagecodecs", "nibabel", "pillow", "pydicom", "h5py", "zarr"),
+    "ensembles": ("optuna", "scipy"),
     "metrics": ("scipy",),
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),
     "report": ("matplotlib", "jinja2"),

@@ -12,6 +12,7 @@ from tfunet.bench.analysis.confidence_intervals import (
     adjusted_p_values,
     speed_verdict,
 )
+from tfunet.bench.analysis.ensemble import Ensemble, ensemble_of
 from tfunet.bench.analysis.study_cell import (
     Cell,
     dice_difference,
@@ -106,10 +107,13 @@ class Family:
 class Summary:
     """A sweep, ready to be reported: settings and facts of the machine that are equal for all
     trials, and those that differ, with their values or the number of trials of each value.
+
+    A sweep of samples is an ensemble instead of families.
     """
 
     sweep: SweepRecord
     families: tuple[Family, ...]
+    ensemble: Ensemble | None
     varying: Mapping[str, Sequence[str]]
     fixed: Mapping[str, Any]
     environment: Mapping[str, Any]
@@ -136,7 +140,9 @@ def summarise(sweep: SweepRecord) -> Summary:
     environment, differences = shared_environment(sweep.trials)
     return Summary(
         sweep=sweep,
-        families=_judged(families_of(trials)),
+        # Every sample would be a family of its own, with nothing to compare in it.
+        families=() if sweep.samples else _judged(families_of(trials)),
+        ensemble=ensemble_of(sweep),
         varying={key: values[key] for key in keys if len(values[key]) > 1},
         fixed={key: rows[0].get(key) for key in keys if len(values[key]) == 1},
         environment=environment,

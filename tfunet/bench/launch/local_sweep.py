@@ -81,6 +81,10 @@ def run_sweep(
     Returns 0, the exit code of the first failed trial, or 130 or 143 if a signal ended the sweep.
     """
     check_alone(os.environ, "run the whole sweep")
+    if study.search is not None:
+        from tfunet.bench.launch.search_sweep import run_search
+
+        return run_search(study, folder, command=command, say=say)
     planned = plan_trials(study, num_cores)
     root = Path(folder)
     if queued := queued_trials(root):
@@ -100,14 +104,14 @@ def run_sweep(
         todo = due if not all(give_up(trial, sweep.trials, study.hopeless) for trial in due) else []
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}.")
         if todo:
-            _note_noise(root, "before", noise)
+            note_noise(root, "before", noise)
             _run_trials(todo, sweep, root, study.hopeless, command, noted, say)
             _judge_again(root, study.hopeless)
         if noted:
             say("Ended by a signal. Run the same command to go on.")
             return exit_codes.INTERRUPTED if noted[0] == signal.SIGINT else exit_codes.TERMINATED
         if todo:
-            _note_noise(root, "after", noise)
+            note_noise(root, "after", noise)
         return first_exit_code(
             trial for trial in read_sweep(root).trials if trial.state == "failed"
         )
@@ -151,19 +155,24 @@ def _run_trials(
             say(f"[{number}/{len(todo)}] {trial.id}  not run, hopeless: {reason}")
             continue
         since = time.perf_counter()
-        code = _run_trial(trial, root, command, noted)
+        write_atomic(root / "running.json", json.dumps({"trial": trial.id, "process": os.getpid()}))
+        try:
+            code = run_trial(trial, root, command, noted)
+        finally:
+            (root / "running.json").unlink(missing_ok=True)
         spent = time.perf_counter() - since
         ended = read_trial(trial)
         if ended.state == "done":
             seconds.setdefault(trial.cell, []).append(spent)
         left = remaining_seconds(todo[number:], seconds)
-        say(f"[{number}/{len(todo)}] {_line(ended, spent)}" + _estimate(left))
+        say(f"[{number}/{len(todo)}] {trial_line(ended, spent)}" + _estimate(left))
         if code == exit_codes.NOT_WRITTEN:
             say("Files cannot be written, so the sweep ends here.")
             return
 
 
-def _line(trial: TrialRecord, seconds: float) -> str:
+def trial_line(trial: TrialRecord, seconds: float) -> str:
+    """Return how a trial ended, in one line."""
     result = trial.result
     if result is None:
         return f"{trial.id}  {duration(seconds)}  {trial.state}: {trial.reason}"
@@ -175,22 +184,21 @@ def _estimate(left: float | None) -> str:
     return f"  (about {duration(left)} left)" if left else ""
 
 
-def _run_trial(
+def run_trial(
     trial: TrialRecord,
     root: Path,
     command: Callable[[Path], Sequence[str]],
     noted: Sequence[int],
 ) -> int:
-    """Run one trial from its start, and make sure that its folder records how it ended."""
+    """Run one trial from its start, and make sure that its folder records how it ended.
+
+    Returns its exit code.
+    """
     set_aside(trial.folder, root)
     folder = RunFolder(trial.folder)
     folder.create()
     write_atomic(trial.folder / "config.toml", config_toml(trial.config))
-    write_atomic(root / "running.json", json.dumps({"trial": trial.id, "process": os.getpid()}))
-    try:
-        code = execute(command(trial.folder), trial.folder / "log.txt", noted)
-    finally:
-        (root / "running.json").unlink(missing_ok=True)
+    code = execute(command(trial.folder), trial.folder / "log.txt", noted)
     if folder.is_done():
         return code
     has_reason = (trial.folder / "failure.json").exists()
@@ -260,7 +268,10 @@ def _judge_again(root: Path, rule: HopelessRule | None) -> None:
             give_up(trial, trials, rule)
 
 
-def _note_noise(root: Path, when: str, noise: Callable[[], Mapping[str, Any]]) -> None:
+def note_noise(
+    root: Path, when: str, noise: Callable[[], Mapping[str, Any]] = measure_noise
+) -> None:
+    """Add to noise.json how steady the machine is now."""
     path = root / "noise.json"
     try:
         earlier = (read_json(path, dict[str, Any]) or {}).get("measurements")

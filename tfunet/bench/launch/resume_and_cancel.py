@@ -102,6 +102,11 @@ def _process_of(root: Path) -> int:
     """Return the process of the sweep that runs here; ValueError if it runs elsewhere."""
     holder = read_record(root / ".lock") or ""
     running = read_json(root / "running.json", Running)
+    if running is None and not RunFolder(root).is_locked():
+        raise ValueError(
+            "The running trials were started by a search or a workflow engine. End that (Ctrl-C, "
+            "scancel, maestro cancel, merlin stop-workers): its trials end with it."
+        )
     if not holder.endswith(f" on {os.uname().nodename}") or not RunFolder(root).is_locked():
         raise ValueError(f"The sweep is run by {holder}. Cancel it there.")
     if running is None:

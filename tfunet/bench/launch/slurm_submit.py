@@ -44,10 +44,11 @@ def submit_sweep(
     script or does not answer.
     """
     check_alone(os.environ, "submit the whole sweep")
+    planned = plan_trials(study, math.inf)
     root = Path(folder)
     RunFolder(root).create()
     with RunFolder(root).locked():
-        write_plan(adopted(plan_trials(study, math.inf), root), root)
+        write_plan(adopted(planned, root), root)
         sweep = overlay(read_sweep(root), queued_trials(root))
         due = [trial for trial in sweep.trials if _is_due(trial, states)]
         known = _known_by_then(sweep.trials, states)

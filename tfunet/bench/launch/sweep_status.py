@@ -4,12 +4,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from tfunet.bench.launch.slurm_queue import Entry, NoAnswerError, queued_trials
 from tfunet.bench.records.sweep_record import FINISHED, State, SweepRecord, TrialRecord, read_sweep
+from tfunet.bench.records.trial_states import MANY, SweepStates, TrialState, read_states
 from tfunet.process.terminal import columns
 
+Trial = TypeVar("Trial", TrialRecord, TrialState)
+# Of a large sweep, trials in these states have no row, and the others not more than so many.
+UNREMARKABLE = ("done", "waiting")
+MOST_ROWS = 50
 STATES: tuple[State, ...] = get_args(State)
 
 
@@ -23,9 +28,12 @@ def current(folder: str | Path) -> SweepRecord:
 
 def overlay(sweep: SweepRecord, queued: Mapping[str, Entry]) -> SweepRecord:
     """Return the sweep with SLURM's states of the trials that are not done."""
-    return replace(
-        sweep, trials=tuple(_overlaid(trial, queued.get(trial.id)) for trial in sweep.trials)
-    )
+    trials = []
+    for trial in sweep.trials:
+        entry = queued.get(trial.id)
+        told = _overlaid(trial, entry)
+        trials.append(told if told is trial or entry is None else replace(told, job=entry.job))
+    return replace(sweep, trials=tuple(trials))
 
 
 def status(folder: str | Path) -> dict[str, Any]:
@@ -34,60 +42,58 @@ def status(folder: str | Path) -> dict[str, Any]:
     return {
         "study": sweep.name,
         "counts": counts(sweep.trials),
-        "trials": [_row(trial) for trial in sweep.trials],
+        "trials": [vars(trial) for trial in sweep.trials],
         "skipped": [dict(cell) for cell in sweep.skipped],
         "note": note,
     }
 
 
 def status_table(folder: str | Path) -> str:
-    """Return the same as text."""
+    """Return the same as text. Of a sweep of thousands, only trials that ended badly or run have
+    a row.
+    """
     sweep, note = _known(folder)
+    shown = sweep.trials
+    if len(shown) >= MANY:
+        shown = tuple(trial for trial in shown if trial.state not in UNREMARKABLE)
+        left_out = len(sweep.trials) - len(shown[:MOST_ROWS])
+        note = "\n".join([f"{left_out} more trials: add --json.", *([note] if note else [])])
     rows = [["trial", "state", "seconds", "images/s", "Dice", "reason"]]
-    rows += [[_text(value) for value in _row(trial).values()] for trial in sweep.trials]
+    rows += [[_text(value) for value in vars(trial).values()] for trial in shown[:MOST_ROWS]]
     return "\n".join([_headline(sweep), "", *columns(rows), *([note] if note else [])])
 
 
-def counts(trials: Iterable[TrialRecord]) -> dict[str, int]:
+def counts(trials: Iterable[TrialState]) -> dict[str, int]:
     """Return the number of trials in each state."""
     by_state = Counter(trial.state for trial in trials)
     return {str(state): by_state[state] for state in STATES}
 
 
-def _known(folder: str | Path) -> tuple[SweepRecord, str]:
+def _known(folder: str | Path) -> tuple[SweepStates, str]:
+    sweep = read_states(folder)
+    notes = []
     try:
-        sweep = current(folder)
-        notes = []
+        queued = queued_trials(Path(folder))
+        sweep = replace(
+            sweep, trials=tuple(_overlaid(trial, queued.get(trial.trial)) for trial in sweep.trials)
+        )
     except NoAnswerError as error:
-        sweep = read_sweep(folder)
         notes = [f"{error} The states above come from the files alone."]
     return sweep, "\n".join([*(f"{fault}." for fault in sweep.faults), *notes])
 
 
-def _overlaid(trial: TrialRecord, entry: Entry | None) -> TrialRecord:
+def _overlaid(trial: Trial, entry: Entry | None) -> Trial:
     if entry is None or trial.state in FINISHED:
         return trial
     if entry.is_waiting:
         words = f"queued as {entry.job}: {entry.reason}"
-        return replace(trial, state="waiting", reason=words, job=entry.job)
-    return replace(trial, state="running", reason=f"job {entry.job}", job=entry.job)
+        return replace(trial, state="waiting", reason=words)
+    return replace(trial, state="running", reason=f"job {entry.job}")
 
 
-def _headline(sweep: SweepRecord) -> str:
+def _headline(sweep: SweepStates) -> str:
     parts = [f"{count} {state}" for state, count in counts(sweep.trials).items() if count]
     return f"Study {sweep.name}: {len(sweep.trials)} trials: {', '.join(parts)}."
-
-
-def _row(trial: TrialRecord) -> dict[str, Any]:
-    result = trial.result
-    return {
-        "trial": trial.id,
-        "state": trial.state,
-        "elapsed_seconds": result.elapsed_seconds if result else None,
-        "images_per_second": result.images_per_second if result else None,
-        "mean_dice": result.mean_dice if result else None,
-        "reason": trial.reason,
-    }
 
 
 def _text(value: Any) -> str:

@@ -3,19 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
-
-import msgspec
+from typing import Any, Literal, TypeVar
 
 from tfunet import exit_codes
+from tfunet.bench.records.file_fields import FAILURE, MEASUREMENT, PLAN, PLANNED_TRIAL, SKIPPED
 from tfunet.bench.records.trial_result import Result, check_result, parse_result
 from tfunet.config.run import RunConfig, config_of_record
 from tfunet.files.typed import (
-    Amount,
-    Count,
     FieldError,
     Name,
-    Positive,
     RecordError,
     check_fields,
     read_json,
@@ -31,25 +27,6 @@ FINISHED = ("done", "profiled")
 HOPELESS = "hopeless.json"
 # Exit codes of runs that a user ended: these are no failures of the trial.
 ENDED_BY_USER = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
-# What is in the files, by key.
-PLAN = {
-    "study": Annotated[str, msgspec.Meta(min_length=1)],
-    "base": dict[str, Any],
-    "trials": list[Any],
-    "working_folder": str,
-}
-PLANNED_TRIAL = {
-    "id": Name,
-    "cell": Count,
-    "repeat": Positive,
-    "scaling": Literal["strong", "weak"],
-    "settings": dict[str, Any],
-    "changes": dict[str, Any],
-}
-SKIPPED = {"settings": dict[str, Any], "reason": str}
-MEASUREMENT = {"when": str, "median_seconds": Amount, "spread": Amount, "cores": Count | None}
-ExitCode = Annotated[int, msgspec.Meta(ge=1, le=255)]
-FAILURE = {"reason": str, "exit_code": ExitCode | None}
 Table = dict[str, Any]
 
 
@@ -91,6 +68,7 @@ class SweepRecord:
     """The trials of a folder in the order in which they run, skipped cells, and noise.
 
     `faults` are sentences on what could not be read, beside trials, which say it themselves.
+    `samples` are the settings that vary over samples or in a search, whose score is `objective`.
     """
 
     name: str
@@ -99,6 +77,9 @@ class SweepRecord:
     skipped: tuple[Mapping[str, Any], ...] = ()
     noise: tuple[Mapping[str, Any], ...] = ()
     faults: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
+    objective: str = ""
+    direction: str = ""
 
     @property
     def readable(self) -> tuple[TrialRecord, ...]:
@@ -194,10 +175,21 @@ def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
 
 def planned_trial(root: Path, name: str) -> TrialRecord:
     """Return a trial of a sweep from its files; raise ValueError if the plan does not have it."""
-    for trial in planned_trials(root, read_plan(root)):
-        if trial.id == name and trial.is_readable:
+    table = read_plan(root)
+    named = [
+        trial for trial in table["trials"] if isinstance(trial, dict) and trial.get("id") == name
+    ]
+    for trial in planned_trials(root, {**table, "trials": named}):
+        if trial.is_readable:
             return read_trial(trial)
     raise ValueError(f"The sweep in {root} has no trial {name!r}.")
+
+
+def running_trials(root: Path, faults: list[str]) -> tuple[str, ...]:
+    """Return the trials that a sweep on this machine runs now; add to `faults` what is wrong."""
+    if not RunFolder(root).is_locked():
+        return ()
+    return (str(_table(root / "running.json", faults).get("trial")),)
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -214,10 +206,9 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _planned(root: Path) -> SweepRecord:
     table = read_plan(root)
     faults: list[str] = []
-    is_locked = RunFolder(root).is_locked()
-    running = _table(root / "running.json", faults).get("trial") if is_locked else None
+    running = running_trials(root, faults)
     trials = [
-        read_trial(trial, is_running=trial.id == running) if trial.is_readable else trial
+        read_trial(trial, is_running=trial.id in running) if trial.is_readable else trial
         for trial in planned_trials(root, table)
     ]
     noise = _table(root / "noise.json", faults).get("measurements", [])
@@ -228,6 +219,9 @@ def _planned(root: Path) -> SweepRecord:
         skipped=_tables(table.get("skipped", []), SKIPPED, "plan.json", "skipped", faults),
         noise=_tables(noise, MEASUREMENT, "noise.json", "measurements", faults),
         faults=(*faults, *_faults_of(trials)),
+        samples=tuple(table.get("samples", ())),
+        objective=table.get("objective", ""),
+        direction=table.get("direction", ""),
     )
 
 
@@ -346,6 +340,8 @@ def _read_end(trial: TrialRecord) -> TrialRecord:
     if given_up is not None:
         return replace(trial, state="hopeless", reason=given_up.get("reason", ""))
     if (folder / "config.toml").exists() or (folder / "config.json").exists():
+        if RunFolder(folder).is_locked():  # By a run that another program than a sweep started.
+            return replace(trial, state="running")
         return replace(trial, state="interrupted", reason="never finished")
     return trial
 

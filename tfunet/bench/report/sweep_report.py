@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from tfunet.bench.analysis.dice_target import DiceTarget, read_dice_target
+from tfunet.bench.analysis.ensemble import Ensemble
 from tfunet.bench.analysis.swapping import (
     BudgetComparison,
     budget_facts,
@@ -19,6 +20,12 @@ from tfunet.bench.records.run_tables import table_faults
 from tfunet.bench.records.shown_cases import shown_fault
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.answer import answer
+from tfunet.bench.report.ensemble_section import (
+    ensemble_figures,
+    ensemble_sentences,
+    ensemble_tables,
+    values_text,
+)
 from tfunet.bench.report.findings import doubts, findings
 from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
 from tfunet.bench.report.swapping_tables import (
@@ -86,6 +93,8 @@ def write_report(
     figures = target / "figures"
     RunFolder(figures).create()
     drawings = plots.draw_all(summary)
+    if summary.ensemble is not None:
+        drawings += [plots.drawn(*figure) for figure in ensemble_figures(summary.ensemble)]
     for drawing in drawings:
         write_atomic(figures / f"{drawing.name}.svg", drawing.svg)
     sheets = case_sheets.draw_sheets(summary)
@@ -131,6 +140,10 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
             blocks.append("\n".join(plain_text(intervals)))
         if parts := lost_rows(family):
             blocks.append("\n".join(plain_text(parts)))
+    if summary.ensemble is not None:
+        ensemble = summary.ensemble
+        blocks += ["\n".join(plain_text(rows)) for rows in ensemble_tables(ensemble)]
+        blocks.append("\n".join(f"- {line}" for line in ensemble_sentences(ensemble)))
     if swapping := _swapping(summary):
         blocks.append("Large-model support")
         blocks += ["\n".join(plain_text(rows)) for rows in swapping["tables"]]
@@ -164,6 +177,18 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
         "swapping": [budget_facts(comparison) for comparison in _compare_budgets(summary)[0]],
         "findings": findings(summary),
         "doubts": doubts(summary),
+        **({"ensemble": _ensemble_facts(summary.ensemble)} if summary.ensemble else {}),
+    }
+
+
+def _ensemble_facts(ensemble: Ensemble) -> dict[str, Any]:
+    return {
+        "objective": ensemble.objective,
+        "direction": ensemble.direction,
+        "trials": [
+            {"trial": one.trial.id, "score": one.score, "settings": dict(one.values)}
+            for one in ensemble.scored
+        ],
     }
 
 
@@ -243,7 +268,13 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
             for family, target in targets
         ],
         "swapping": _swapping(summary),
-        "varying": {key: ", ".join(values) for key, values in summary.varying.items()},
+        "ensemble": None
+        if summary.ensemble is None
+        else {
+            "sentences": ensemble_sentences(summary.ensemble),
+            "tables": ensemble_tables(summary.ensemble),
+        },
+        "varying": {key: _values_text(summary, values) for key, values in summary.varying.items()},
         "fixed": {key: show(value) for key, value in summary.fixed.items()},
         "num_comparisons": summary.num_comparisons,
         "repeats": max((trial.repeat for trial in sweep.trials), default=0),
@@ -286,6 +317,10 @@ def _columns(summary: Summary, targets: Targets) -> Iterator[str]:
         yield from (name for rows in tables if rows for name in rows[0])
     for trial in summary.sweep.trials[:1]:
         yield from trial_row(trial)
+
+
+def _values_text(summary: Summary, values: Sequence[str]) -> str:
+    return ", ".join(values) if summary.ensemble is None else values_text(values)
 
 
 def _headline(summary: Summary) -> str:

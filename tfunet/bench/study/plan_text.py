@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfunet.backend import num_processes
+from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.trial_plan import Skipped, StudyPlan
 from tfunet.config.keys import describe, show
 from tfunet.process.terminal import columns, counted
@@ -14,6 +15,7 @@ PLAN_VERSION = 1
 def plan_json(planned: StudyPlan) -> dict[str, Any]:
     """Return the plan for plan.json; `base` with a trial's `changes` is its configuration."""
     base = vars(planned.trials[0].config)
+    samples = planned.study.samples
     return {
         "schema_version": PLAN_VERSION,
         "study": planned.study.name,
@@ -38,6 +40,7 @@ def plan_json(planned: StudyPlan) -> dict[str, Any]:
         ],
         "hopeless": vars(planned.study.hopeless) if planned.study.hopeless else None,
         "notes": list(planned.notes),
+        **({"samples": list(samples.columns)} if samples is not None else {}),
     }
 
 
@@ -61,6 +64,30 @@ def plan_table(planned: StudyPlan) -> str:
         *(["", f"Hopeless cells: {study.hopeless}."] if study.hopeless else []),
     ]
     return "\n".join([*lines, *_skipped_lines(planned.skipped), *planned.notes])
+
+
+def search_json(study: Study) -> dict[str, Any]:
+    """Return what a study searches, for JSON: its trials are known only as they run."""
+    space = {key: entry.table() for key, entry in study.space.items()}
+    return {"study": study.name, "search": {**vars(study.search), "space": space}}
+
+
+def search_text(study: Study) -> str:
+    """Return the same as text."""
+    search = search_json(study)["search"]
+    space = search.pop("space")
+    lines = [f"Study {study.name}: a search of {search.pop('trials')} trials.", ""]
+    rows = [[key, str(value)] for key, value in search.items()]
+    rows += [["searched", ""], *([key, _entry_text(entry)] for key, entry in space.items())]
+    return "\n".join([*lines, *columns(rows)])
+
+
+def _entry_text(entry: Any) -> str:
+    if isinstance(entry, list):
+        return ", ".join(map(show, entry))
+    words = [name for name in ("log",) if entry.get(name)]
+    words += [f"{name} {entry[name]}" for name in ("step",) if name in entry]
+    return ", ".join([f"{entry['low']} to {entry['high']}", *words])
 
 
 def _skipped_lines(skipped: Sequence[Skipped], most: int = 5) -> Iterator[str]:

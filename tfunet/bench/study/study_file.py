@@ -9,18 +9,25 @@ from typing import Any
 from tfunet.arguments import from_dict
 from tfunet.backend import BACKENDS
 from tfunet.bench.study.hopeless import HopelessRule, read_rule
+from tfunet.bench.study.samples import Samples, read_samples, refuse_equal
+from tfunet.bench.study.search_settings import Search, read_search
 from tfunet.bench.study.slurm_settings import Slurm, read_slurm
+from tfunet.bench.study.space import Space
 from tfunet.config.keys import KEYS, OPTIONS, flat
 from tfunet.config.memory import SWAP_KEYS
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
+from tfunet.config.trust import KEYS as PROGRAM_KEYS
 from tfunet.config.trust import check_own, programs
 from tfunet.data.description_file import described
 from tfunet.files.printable import is_printable
 from tfunet.files.typed import parse_toml, toml_text
 
 MOST_TRIALS = 100_000
-TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip", "hopeless", "slurm")
+TOP = (
+    *("name", "repeats", "seed", "base", "grid", "case", "samples", "search"),
+    *("skip", "hopeless", "slurm"),
+)
 Scalar = (str, int, float, bool)
 
 
@@ -34,12 +41,14 @@ class SkipRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What is compared: every case with every combination of the grid, `repeats` times.
+    """What is compared: every case with every combination of the grid and every sample, `repeats`
+    times.
 
     Args:
         repeats: Runs of every cell; the seed of repeat k is that of the base settings plus k - 1.
         grid: Values of each setting that varies. A setting is a key of RunConfig, or dotted for an
             entry of a table: "model_options.filters".
+        search: How trials are chosen, from `space`, by the scores of earlier ones; None to run all.
         hopeless: When the remaining repeats of a cell are not run; None to run all.
         text: Text of the study file; empty for a study made in Python.
     """
@@ -50,6 +59,9 @@ class Study:
     base: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     cases: tuple[Mapping[str, Any], ...] = ()
+    samples: Samples | None = None
+    search: Search | None = None
+    space: Space = field(default_factory=dict)
     skips: tuple[SkipRule, ...] = ()
     hopeless: HopelessRule | None = None
     slurm: Slurm = field(default_factory=Slurm)
@@ -59,17 +71,32 @@ class Study:
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {self.repeats}.")
         num_cells = max(1, len(self.cases)) * math.prod(map(len, self.grid.values()))
+        num_cells *= len(self.sample_rows)
         if self.repeats * num_cells > MOST_TRIALS:
             raise ValueError(
                 f"The study has {self.repeats * num_cells} trials ({num_cells} cells, "
                 f"{self.repeats} repeats); allowed: at most {MOST_TRIALS}. Lower repeats, or split "
                 "the grid into several studies."
             )
-        if any("elastic" in settings for settings in (self.base, self.grid, *self.cases)):
+        if any("elastic" in settings for settings in self._tables()):
             raise ValueError(
                 "elastic cannot be set in a study: a trial that lost a process would no longer "
                 "measure its cell. Leave it out: such a trial is run again."
             )
+        if self.search is not None:
+            others = {
+                "[grid]": self.grid,
+                "[[case]]": self.cases,
+                "[samples]": self.samples,
+                "[[skip]]": self.skips,
+                "[hopeless]": self.hopeless,
+                "repeats": self.repeats > 1,
+            }
+            if given := [name for name, value in others.items() if value]:
+                raise ValueError(
+                    f"A study with [search] has no {given[0]}: the search chooses its trials. "
+                    "Give it [base] and [search.space]."
+                )
         is_name = bool(self.name) and not set(self.name) & set("/\\") and self.name[0] != "."
         if not is_name or not is_printable(self.name):
             raise ValueError(
@@ -77,6 +104,19 @@ class Study:
                 f"{self.name!r}."
             )
         _refuse_double_settings(self)
+
+    @property
+    def sample_rows(self) -> Sequence[Mapping[str, Any]]:
+        """The settings of each sample; one without settings if the study has no samples."""
+        return self.samples.rows if self.samples is not None else ({},)
+
+    @property
+    def varied(self) -> set[str]:
+        """The settings that the study gives, beside those of [base]."""
+        return {key for settings in self._tables()[1:] for key in settings}
+
+    def _tables(self) -> tuple[Mapping[str, Any], ...]:
+        return (self.base, self.grid, *self.cases, self.sample_rows[0])
 
 
 def read_study(path: str | Path) -> Study:
@@ -90,23 +130,34 @@ def read_study(path: str | Path) -> Study:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
     table.setdefault("name", Path(path).stem)
     study = replace(study_from_dict(table), text=text)
-    descriptions = [
+    included = [
         Path(value)
-        for settings in (study.base, study.grid, *study.cases)
+        for settings in _tables_with_programs(study)
         for value in _texts(settings.get("data"))
         if value.endswith(".toml")
     ]
-    check_own(programs_of(study), [Path(path), *descriptions])
+    if study.samples is not None and "file" in study.samples.table:
+        included.append(Path(study.samples.table["file"]))
+    check_own(programs_of(study), [Path(path), *included])
     return study
 
 
 def programs_of(study: Study) -> list[str]:
     """Return the programs that a study names, also in the descriptions of its data."""
     named = []
-    for settings in (study.base, study.grid, *study.cases):
+    for settings in _tables_with_programs(study):
         data = [described(value, {})[0] for value in _texts(settings.get("data"))]
         named += programs({**settings, "data": data})
     return named
+
+
+def _tables_with_programs(study: Study) -> list[Mapping[str, Any]]:
+    rows = study.sample_rows
+    columns = {key: [row[key] for row in rows] for key in PROGRAM_KEYS if key in rows[0]}
+    # Each value once, in order: a column has thousands of the same.
+    samples = {key: list(dict.fromkeys(map(str, values))) for key, values in columns.items()}
+    space = {key: entry.ends() for key, entry in study.space.items()}
+    return [study.base, study.grid, *study.cases, samples, space]
 
 
 def _texts(value: Any) -> list[str]:
@@ -121,6 +172,7 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
                 f"Unknown key {key!r} in the study.{near_match(key, (*TOP, *KEYS))} "
                 f"Known: {', '.join(TOP)}. Settings of a run go into [base]."
             )
+    search, space = read_search(table.get("search")) or (None, {})
     study = Study(
         name=_typed("name", table.get("name", "study"), str),
         repeats=_typed("repeats", table.get("repeats", 1), int),
@@ -131,6 +183,9 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
             for key, value in flat(_typed("[grid]", table.get("grid", {}), dict)).items()
         },
         cases=tuple(flat(case) for case in _tables("case", table.get("case", []))),
+        samples=read_samples(table.get("samples"), MOST_TRIALS),
+        search=search,
+        space=space,
         skips=tuple(_skip_rule(rule) for rule in _tables("skip", table.get("skip", []))),
         hopeless=read_rule(table.get("hopeless")),
         slurm=read_slurm(_typed("[slurm]", table.get("slurm", {}), dict)),
@@ -181,6 +236,28 @@ def _refuse_double_settings(study: Study) -> None:
         raise ValueError(
             "Do not set seed in a [[case]]: give `repeats`, and the first seed in [base]."
         )
+    for key in study.space:
+        if key in study.base:
+            raise ValueError(
+                f"{key} is in [base] and in [search.space]. Give it in one of them only."
+            )
+        if key in ("seed", "elastic"):
+            raise ValueError(f"Leave {key} out of [search.space]: it is no setting to search for.")
+    if study.samples is None:
+        return
+    for key in study.samples.columns:
+        tables = {"[base]": study.base, "[grid]": study.grid, "[[case]]": in_cases}
+        for where, table in tables.items():
+            if key in table:
+                raise ValueError(
+                    f"{key} is in {study.samples.source} and in {where}. Give it in one of them "
+                    "only."
+                )
+        if key == "seed":
+            raise ValueError(
+                f"Leave seed out of {study.samples.source}: `repeats = n` runs each sample with n "
+                "seeds."
+            )
 
 
 def _checked(study: Study) -> Study:
@@ -195,7 +272,30 @@ def _checked(study: Study) -> Study:
         {key: _check(key, value, f" in case {number}", known) for key, value in case.items()}
         for number, case in enumerate(study.cases, 1)
     )
-    return replace(study, base=base, grid=grid, cases=cases)
+    for key, entry in study.space.items():
+        for value in entry.ends():
+            _check(key, value, " in [search.space]", known)
+    return replace(study, base=base, grid=grid, cases=cases, samples=_checked_samples(study, known))
+
+
+def _checked_samples(study: Study, known: set[tuple[str, type]]) -> Samples | None:
+    samples = study.samples
+    if samples is None:
+        return None
+    checked: dict[tuple[str, str], Any] = {}
+    rows = []
+    for number, row in enumerate(samples.rows):
+        settings = {}
+        for key, value in row.items():
+            at = key, repr(value)
+            if at not in checked:
+                where = f" in {samples.source}, {samples.place(number)}"
+                checked[at] = _check(key, value, where, known)
+            settings[key] = checked[at]
+        rows.append(settings)
+    samples = replace(samples, rows=tuple(rows))
+    refuse_equal(samples)
+    return samples
 
 
 def _known_types(study: Study) -> set[tuple[str, type]]:
@@ -209,6 +309,7 @@ def _known_types(study: Study) -> set[tuple[str, type]]:
     for case in study.cases:
         sample.update(case)
     sample.update({key: values[0] for key, values in study.grid.items()})
+    sample.update(study.sample_rows[0])
     scalars = {key: value for key, value in sample.items() if type(value) in Scalar and key in KEYS}
     try:
         config = from_dict(scalars)

@@ -23,6 +23,15 @@ def study_toml(study: Study) -> str:
         lines += [f"\n[{title}]\n", *(_line(key, value) for key, value in table.items())]
     for case in study.cases:
         lines += ["\n[[case]]\n", *(_line(key, value) for key, value in case.items())]
+    if study.samples is not None:
+        lines += [
+            "\n[samples]\n",
+            *(_line(key, value) for key, value in study.samples.table.items()),
+        ]
+    if study.search is not None:
+        lines += ["\n[search]\n", *(_line(key, value) for key, value in vars(study.search).items())]
+        space = {key: entry.table() for key, entry in study.space.items()}
+        lines += ["\n[search.space]\n", *(_line(key, value) for key, value in space.items())]
     if study.slurm != Slurm():
         lines += ["\n[slurm]\n", *(_line(key, value) for key, value in vars(study.slurm).items())]
     if study.hopeless is not None:

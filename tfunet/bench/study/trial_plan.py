@@ -72,6 +72,11 @@ def plan_trials(study: Study, num_cores: float | None = None) -> StudyPlan:
     math.inf stands for a cluster, where each run gets the cores that it asks for. Each repeat is a
     shuffled block of all cells, so that a machine that becomes slower does so for all cells alike.
     """
+    if study.search is not None:
+        raise ValueError(
+            f"Study {study.name!r} is a search: its trials are known only as they run. Run it with "
+            "`tfunet sweep run`, in as many processes or jobs at once as you like."
+        )
     cores = len(usable_cores()) if num_cores is None else num_cores
     cells, skipped, used_rules = _cells(study, cores)
     if not cells:
@@ -87,7 +92,8 @@ def plan_trials(study: Study, num_cores: float | None = None) -> StudyPlan:
             for number, rule in enumerate(study.skips)
             if number not in used_rules
         )
-        + _idle_rule(study),
+        + _idle_rule(study)
+        + ((study.samples.note,) if study.samples is not None and study.samples.note else ()),
     )
 
 
@@ -159,7 +165,8 @@ def _too_many_replicas(values: Mapping[str, Any]) -> str | None:
 def _combinations(study: Study) -> Iterator[dict[str, Any]]:
     for case in study.cases or ({},):
         for values in itertools.product(*study.grid.values()):
-            yield {**case, **dict(zip(study.grid, values, strict=True))}
+            for sample in study.sample_rows:
+                yield {**case, **dict(zip(study.grid, values, strict=True)), **sample}
 
 
 def _matches(rule: SkipRule, settings: Mapping[str, Any]) -> bool:
@@ -174,7 +181,7 @@ def _matches(rule: SkipRule, settings: Mapping[str, Any]) -> bool:
 
 def _varying(study: Study, configs: Sequence[RunConfig]) -> list[dict[str, Any]]:
     """Return backend, num_replicas and the other settings that vary, for each cell."""
-    given = {*study.base, *study.grid, *(key for case in study.cases for key in case)}
+    given = {*study.base, *study.varied}
     derived = {"seed"}
     if "global_batch" not in given:
         derived.add("global_batch")

@@ -1,0 +1,148 @@
+"""An ensemble: the trials of samples, or of a search, ranked by their score. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from tfunet.bench.records.objectives import OBJECTIVES
+from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
+from tfunet.config.keys import flat, show
+
+FEWEST_FOR_IMPORTANCE = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """A trial of an ensemble with its settings, and its score."""
+
+    trial: TrialRecord
+    values: Mapping[str, Any]
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ensemble:
+    """The trials that have a score, the best first.
+
+    Args:
+        columns: The settings that vary from sample to sample.
+        num_trials: All trials, with or without a score.
+    """
+
+    columns: tuple[str, ...]
+    objective: str
+    direction: str
+    scored: tuple[Scored, ...]
+    num_trials: int
+
+    @property
+    def best(self) -> Scored | None:
+        """The trial with the best score."""
+        return self.scored[0] if self.scored else None
+
+
+def ensemble_of(sweep: SweepRecord) -> Ensemble | None:
+    """Return the ensemble of a sweep; None if its study has neither samples nor a search."""
+    if not sweep.samples:
+        return None
+    objective = sweep.objective if sweep.objective in OBJECTIVES else _first_objective(sweep.trials)
+    number, usual = OBJECTIVES[objective]
+    direction = sweep.direction or usual
+    scored = []
+    for trial in sweep.readable:
+        score = number(trial.result) if trial.result is not None else None
+        if score is not None and math.isfinite(score):
+            settings = flat(vars(trial.config))
+            values = {column: settings.get(column) for column in sweep.samples}
+            scored.append(Scored(trial=trial, values=values, score=score))
+    sign = -1 if direction == "maximize" else 1
+    return Ensemble(
+        columns=sweep.samples,
+        objective=objective,
+        direction=direction,
+        scored=tuple(sorted(scored, key=lambda one: sign * one.score)),
+        num_trials=len(sweep.trials),
+    )
+
+
+def _first_objective(trials: Sequence[TrialRecord]) -> str:
+    """Return the first objective that some trial has."""
+    results = [trial.result for trial in trials if trial.result is not None]
+    for name, (number, _) in OBJECTIVES.items():
+        if any(number(result) is not None for result in results):
+            return name
+    return next(iter(OBJECTIVES))
+
+
+def rank_correlation(ensemble: Ensemble, column: str) -> float | None:
+    """Return Spearman's rank correlation of a numeric setting with the score; None for others."""
+    values = [one.values[column] for one in ensemble.scored]
+    if len(values) < 3 or not all(is_number(value) for value in values):
+        return None
+    ranks = _ranks(values), _ranks([one.score for one in ensemble.scored])
+    means = [fmean(side) for side in ranks]
+    first, second = (
+        [rank - mean for rank in side] for side, mean in zip(ranks, means, strict=True)
+    )
+    norm = math.sqrt(sum(a * a for a in first) * sum(b * b for b in second))
+    return sum(a * b for a, b in zip(first, second, strict=True)) / norm if norm else None
+
+
+def is_number(value: Any) -> bool:
+    """Whether a setting is a number: not a bool, which is a kind of int in Python."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Return the rank of each value; equal ones share the mean of theirs."""
+    order = sorted(range(len(values)), key=lambda at: values[at])
+    ranks = [0.0] * len(values)
+    begin = 0
+    while begin < len(order):
+        end = begin
+        while end < len(order) and values[order[end]] == values[order[begin]]:
+            end += 1
+        for at in order[begin:end]:
+            ranks[at] = (begin + end - 1) / 2
+        begin = end
+    return ranks
+
+
+def importance(ensemble: Ensemble, most: int = 1000) -> dict[str, float]:
+    """Return how much each setting decides whether a trial is among the best tenth, the largest
+    first: shares that add up to 1, by PED-ANOVA (Watanabe et al. 2023).
+
+    Empty for too few trials. Raises ModuleNotFoundError without Optuna.
+    """
+    import optuna
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    step = max(1, math.ceil(len(ensemble.scored) / most))
+    scored = ensemble.scored[::step]
+    kinds: dict[str, Any] = {}
+    for column in ensemble.columns:
+        values = [one.values[column] for one in scored]
+        if len({show(value) for value in values}) < 2:
+            continue
+        if all(is_number(value) for value in values):
+            kinds[column] = FloatDistribution(min(values), max(values))
+        else:
+            kinds[column] = CategoricalDistribution(sorted({show(value) for value in values}))
+    if len(scored) < FEWEST_FOR_IMPORTANCE or not kinds or scored[0].score == scored[-1].score:
+        return {}
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction=ensemble.direction)
+    for one in scored:
+        params = {
+            column: float(one.values[column])
+            if isinstance(kind, FloatDistribution)
+            else show(one.values[column])
+            for column, kind in kinds.items()
+        }
+        study.add_trial(
+            optuna.trial.create_trial(params=params, distributions=kinds, value=one.score)
+        )
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    return optuna.importance.get_param_importances(study, evaluator=evaluator)

@@ -1,0 +1,66 @@
+"""The table [search] of a study: a search for the best settings with Optuna."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tfunet.bench.records.objectives import DIRECTIONS, OBJECTIVES, OF_EPOCHS
+from tfunet.bench.study.settings_table import read_settings
+from tfunet.bench.study.space import Space, read_space
+
+SAMPLERS = ("tpe", "random", "qmc")
+PRUNERS = ("none", "median", "halving")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """A search: so many trials, each with settings that follow from the scores of earlier ones.
+
+    Args:
+        direction: By default that in which the objective is better.
+        pruner: How a trial is judged after each of its epochs; "none" lets all end.
+    """
+
+    sampler: str = "tpe"
+    trials: int = 50
+    objective: str = "val_dice"
+    direction: str = ""
+    pruner: str = "none"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        allowed = {
+            "sampler": SAMPLERS,
+            "objective": OBJECTIVES,
+            "direction": ("", *DIRECTIONS),
+            "pruner": PRUNERS,
+        }
+        for name, known in allowed.items():
+            if getattr(self, name) not in known:
+                words = ", ".join(word for word in known if word)
+                raise ValueError(
+                    f"{name} in [search] must be one of {words}, got {getattr(self, name)!r}."
+                )
+        if not 1 <= self.trials <= 100_000:
+            raise ValueError(f"trials in [search] must lie in 1..100000, got {self.trials}.")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed in [search] must lie in 0..{2**32 - 1}, got {self.seed}.")
+        if self.pruner != "none" and self.objective not in OF_EPOCHS:
+            raise ValueError(
+                f"pruner = {self.pruner!r} needs an objective that every evaluation gives: "
+                f"{', '.join(OF_EPOCHS)}; got {self.objective!r}."
+            )
+        if not self.direction:
+            object.__setattr__(self, "direction", OBJECTIVES[self.objective][1])
+
+
+def read_search(table: Any) -> tuple[Search, Space] | None:
+    """Return the table [search] of a study with its space, checked; None without one."""
+    if table is None:
+        return None
+    if not isinstance(table, Mapping):
+        raise ValueError(f"[search] must be a table, got {table!r}.")
+    given = {key: value for key, value in table.items() if key != "space"}
+    advice = " What varies goes into [search.space]."
+    search = read_settings(Search, given, "[search]", advice)
+    return search, read_space(table.get("space"), "[search.space]")
