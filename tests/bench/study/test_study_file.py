@@ -53,6 +53,31 @@ STUDIES = ROOT / "studies"
         ({"grid": {"epochs": [1]}, "case": [{"epochs": 2}]}, r"and in \[\[case\]\]"),
         ({"grid": {"seed": [1, 2]}}, "Do not vary seed"),
         ({"case": [{"seed": 2}]}, "Do not set seed"),
+        ({"tournament": {"trainers": 1, "round_steps": 1}}, "needs 2 to 1000 trainers"),
+        # Not a cell that is skipped because it is impossible.
+        (
+            {
+                "tournament": {"trainers": 2, "round_steps": 1},
+                "grid": {"tournament.selection": ["none", "pears"]},
+            },
+            "Unknown selection 'pears'",
+        ),
+        (
+            {"case": [{"epochs": 1}, {"tournament": {"trainers": 2}}]},
+            "give one of round_steps and round_epochs",
+        ),
+        ({"tournament": 3}, r"\[tournament\] must be a table"),
+        (
+            {
+                "tournament": {"trainers": 2, "round_steps": 1},
+                "base": {"tournament": {"trainers": 3}},
+            },
+            "Give it in one of them",
+        ),
+        (
+            {"repeats": 101, "tournament": {"trainers": 1000, "round_steps": 1}},
+            "up to 1000 trainers; allowed: at most 100000 trials",
+        ),
     ],
 )
 def test_a_wrong_study_is_refused_with_what_to_do(table, message):

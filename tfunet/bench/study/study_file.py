@@ -1,5 +1,6 @@
 """Reads a study file: base settings, what is varied, repeats, and which cells to skip."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,16 +11,20 @@ from tfunet.arguments import from_dict
 from tfunet.backend import BACKENDS
 from tfunet.bench.study.hopeless import HopelessRule, read_rule
 from tfunet.bench.study.slurm_settings import Slurm, read_slurm
-from tfunet.config.keys import KEYS, OPTIONS, flat
+from tfunet.config.keys import KEYS, OPTIONS, flat, nested
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
+from tfunet.config.tournament import read_tournament
 from tfunet.config.trust import check_own, programs
 from tfunet.data.description_file import described
 from tfunet.files.printable import is_printable
 from tfunet.files.typed import parse_toml, toml_text
 
 MOST_TRIALS = 100_000
-TOP = ("name", "repeats", "seed", "base", "grid", "case", "skip", "hopeless", "slurm")
+TOP = (
+    *("name", "repeats", "seed", "base", "grid", "case", "skip", "hopeless", "slurm"),
+    "tournament",
+)
 Scalar = (str, int, float, bool)
 
 
@@ -57,10 +62,9 @@ class Study:
     def __post_init__(self) -> None:
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {self.repeats}.")
-        num_cells = max(1, len(self.cases)) * math.prod(map(len, self.grid.values()))
-        if self.repeats * num_cells > MOST_TRIALS:
+        if self.repeats * self.num_cells > MOST_TRIALS:
             raise ValueError(
-                f"The study has {self.repeats * num_cells} trials ({num_cells} cells, "
+                f"The study has {self.repeats * self.num_cells} trials ({self.num_cells} cells, "
                 f"{self.repeats} repeats); allowed: at most {MOST_TRIALS}. Lower repeats, or split "
                 "the grid into several studies."
             )
@@ -76,6 +80,11 @@ class Study:
                 f"{self.name!r}."
             )
         _refuse_double_settings(self)
+
+    @property
+    def num_cells(self) -> int:
+        """Number of combinations of cases and grid."""
+        return max(1, len(self.cases)) * math.prod(map(len, self.grid.values()))
 
 
 def read_study(path: str | Path) -> Study:
@@ -124,7 +133,7 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         name=_typed("name", table.get("name", "study"), str),
         repeats=_typed("repeats", table.get("repeats", 1), int),
         seed=_typed("seed", table.get("seed", 0), int),
-        base=flat(_typed("[base]", table.get("base", {}), dict)),
+        base=_base(table),
         grid={
             key: _typed(f"{key} in [grid]", value, list)
             for key, value in flat(_typed("[grid]", table.get("grid", {}), dict)).items()
@@ -135,6 +144,15 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         slurm=read_slurm(_typed("[slurm]", table.get("slurm", {}), dict)),
     )
     return _checked(study)
+
+
+def _base(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of [base], with the block [tournament] among them."""
+    base = flat(_typed("[base]", table.get("base", {}), dict))
+    block = _typed("[tournament]", table.get("tournament", {}), dict)
+    if block and any(key.startswith("tournament.") for key in base):
+        raise ValueError("tournament is in [base] and in [tournament]. Give it in one of them.")
+    return {**base, **flat({"tournament": block})}
 
 
 def _skip_rule(table: Mapping[str, Any]) -> SkipRule:
@@ -194,7 +212,25 @@ def _checked(study: Study) -> Study:
         {key: _check(key, value, f" in case {number}", known) for key, value in case.items()}
         for number, case in enumerate(study.cases, 1)
     )
-    return replace(study, base=base, grid=grid, cases=cases)
+    checked = replace(study, base=base, grid=grid, cases=cases)
+    _check_tournaments(checked)
+    return checked
+
+
+def _check_tournaments(study: Study) -> None:
+    """Raise ValueError for a wrong tournament, which would otherwise be a cell that is skipped."""
+    grid = {key: values for key, values in study.grid.items() if key.startswith("tournament.")}
+    most = 1
+    for case in study.cases or ({},):
+        for values in itertools.product(*grid.values()):
+            settings = {**study.base, **case, **dict(zip(grid, values, strict=True))}
+            tournament = read_tournament(nested(settings).get("tournament", {}))
+            most = max(most, tournament.trainers if tournament else 1)
+    if study.repeats * study.num_cells * most > MOST_TRIALS:
+        raise ValueError(
+            f"The study has {study.num_cells} cells with {study.repeats} repeats and up to {most} "
+            f"trainers; allowed: at most {MOST_TRIALS} trials. Lower repeats or trainers."
+        )
 
 
 def _known_types(study: Study) -> set[tuple[str, type]]:

@@ -14,7 +14,9 @@ from tfunet.backend import Launch, facts_of, num_processes
 from tfunet.bench.study.study_file import SkipRule, Study
 from tfunet.config.keys import defaults, flat, nested, show
 from tfunet.config.run import RunConfig
+from tfunet.config.tournament import read_tournament
 from tfunet.machine.cores import share_cores, usable_cores
+from tfunet.population.places import places
 from tfunet.process.terminal import counted
 
 MAX_SLUG = 80
@@ -84,7 +86,8 @@ def plan_trials(study: Study, num_cores: float | None = None) -> StudyPlan:
             for number, rule in enumerate(study.skips)
             if number not in used_rules
         )
-        + _idle_rule(study),
+        + _idle_rule(study)
+        + _turns(cells, cores),
     )
 
 
@@ -112,6 +115,22 @@ def _idle_rule(study: Study) -> tuple[str, ...]:
         f"[hopeless] has no effect: it waits for {counted(rule.after, 'repeat')} of "
         f"{study.repeats}. Raise repeats, or lower after in [hopeless].",
     )
+
+
+def _turns(cells: Sequence[_Cell], cores: float) -> tuple[str, ...]:
+    """Return a note on the populations whose trainers are more than the places for them."""
+    notes = []
+    for cell in cells:
+        tournament = read_tournament(cell.config.tournament)
+        if tournament is None or cores == math.inf:
+            continue
+        count = len(places(cell.config, range(int(cores))))
+        if count < tournament.trainers:
+            notes.append(
+                f"{counted(tournament.trainers, 'trainer')} share {counted(int(cores), 'core')}: "
+                f"{count} train at the same time, and the others wait for their turn in each round."
+            )
+    return tuple(dict.fromkeys(notes))
 
 
 def _cells(study: Study, num_cores: float) -> tuple[list[_Cell], list[Skipped], set[int]]:
@@ -194,17 +213,30 @@ def _trials(
         block = list(range(len(cells)))
         dice.shuffle(block)
         for number in block:
-            first = cells[number].config
-            config = first if repeat == 1 else replace(first, seed=first.seed + repeat - 1)
             given = {**study.base, **cells[number].given}
-            yield Trial(
-                id=trial_name(settings[number], config, repeat),
-                cell=number,
-                repeat=repeat,
-                scaling="strong" if "global_batch" in given else "weak",
-                settings=settings[number],
-                config=config,
-            )
+            for count, config in _runs(cells[number].config, repeat):
+                yield Trial(
+                    id=trial_name(settings[number], config, count),
+                    cell=number,
+                    repeat=count,
+                    scaling="strong" if "global_batch" in given else "weak",
+                    settings=settings[number],
+                    config=config,
+                )
+
+
+def _runs(first: RunConfig, repeat: int) -> Iterator[tuple[int, RunConfig]]:
+    """Yield the runs of a repeat of a cell, each with its number among all: one, or the trainers
+    of a population.
+    """
+    seed = first.seed + repeat - 1
+    tournament = read_tournament(first.tournament)
+    if tournament is None:
+        yield repeat, first if repeat == 1 else replace(first, seed=seed)
+        return
+    for trainer in range(tournament.trainers):
+        count = (repeat - 1) * tournament.trainers + trainer + 1
+        yield count, replace(first, seed=tournament.seed_of(seed, trainer))
 
 
 def trial_name(settings: Mapping[str, Any], config: RunConfig, repeat: int) -> str:
@@ -218,7 +250,9 @@ def trial_name(settings: Mapping[str, Any], config: RunConfig, repeat: int) -> s
 
 def settings_text(config: RunConfig) -> str:
     """Return the same text for equal configurations, the seed left out."""
-    values = {key: value for key, value in vars(config).items() if key != "seed"}
+    # Names of trials from before tournaments stay the same.
+    left_out = {"seed"} if config.tournament else {"seed", "tournament"}
+    values = {key: value for key, value in vars(config).items() if key not in left_out}
     return json.dumps(values, sort_keys=True, default=str)
 
 
