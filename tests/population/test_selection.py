@@ -2,6 +2,8 @@ import math
 
 import pytest
 
+from tfunet.config.tournament import Mutation
+from tfunet.population.mutation import mutated
 from tfunet.population.selection import pairwise, truncation
 
 NAN = math.nan
@@ -46,3 +48,23 @@ def test_the_last_take_the_models_of_the_first(scores, kept, source):
         # LBANN's own test asserts this of every pair.
         assert giver == trainer or scores[giver] is not None
         assert found[giver] == giver  # A sender receives nothing.
+
+
+@pytest.mark.parametrize(("begin", "end"), [((10, 20, 40), 43), ((30, 20, 10), 33)])
+def test_the_values_of_the_best_reach_all(begin, end):
+    """As Ray Tune's own test of a synchronous population: the score is the round plus a value."""
+    rule = {"learning_rate": Mutation(factors=(1.0,), low=1.0, high=100.0)}
+    held = dict(enumerate(begin))
+    for round in (1, 2, 3):
+        scores = {trainer: value + round for trainer, value in held.items()}
+        source = truncation(scores, 1)
+        held = {
+            trainer: held[trainer]
+            if giver == trainer
+            # The winner's value with the winner's model, never one without the other.
+            else mutated(
+                {"learning_rate": held[giver]}, rule, seed=0, round=round, trainer=trainer
+            )["learning_rate"]
+            for trainer, giver in source.items()
+        }
+    assert [value + 3 for value in held.values()] == [end] * 3

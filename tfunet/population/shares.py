@@ -95,6 +95,6 @@ def _too_few(tournament: Tournament, num_groups: int, least: int) -> str:
     shared = ", partition = true" if tournament.partition else ""
     return (
         f"A tournament of {tournament.trainers} trainers{shared} needs at least {least} groups of "
-        f"training cases, and there are {num_groups}: each trainer needs some to train on, and some "
-        "decide the rounds. Add cases, choose fewer trainers, or set partition = false."
+        f"training cases, and there are {num_groups}: each trainer needs some to train on, and "
+        "some decide the rounds. Add cases, choose fewer trainers, or set partition = false."
     )

@@ -184,3 +184,16 @@ def test_without_large_model_support_is_a_value_of_a_grid_made_in_python(budgets
     path.write_text(study_toml(study))
     assert read_study(path) == study
     assert {trial.config.swap for trial in plan_trials(study, 2).trials} == {None, "24MiB"}
+
+
+@pytest.mark.parametrize("name", ["sem", "hippocampus"])
+def test_the_studies_of_tournaments_compare_equal_numbers_of_samples(name):
+    plan = plan_trials(read_study(STUDIES / f"tournament-{name}.toml"), num_cores=2)
+    samples = {}
+    for trial in plan.trials:
+        if trial.repeat <= trial.config.tournament.get("trainers", 1):  # The first population.
+            made = trial.config.steps * trial.config.global_samples
+            samples[trial.cell] = samples.get(trial.cell, 0) + made
+    assert len(set(samples.values())) == 1
+    assert len(samples) == {"sem": 4, "hippocampus": 5}[name]
+    assert not plan.skipped

@@ -17,7 +17,7 @@ from tfunet.bench.launch.sweep_status import current, overlay
 from tfunet.bench.records.sweep_record import FINISHED, TrialRecord, read_sweep
 from tfunet.bench.study.hopeless import why_hopeless
 from tfunet.bench.study.study_file import Study
-from tfunet.bench.study.trial_plan import plan_trials
+from tfunet.bench.study.trial_plan import StudyPlan, plan_trials
 from tfunet.files.atomic import write_atomic
 from tfunet.machine.environment import code_hash
 from tfunet.process.launcher_variables import check_alone
@@ -47,7 +47,7 @@ def submit_sweep(
     root = Path(folder)
     RunFolder(root).create()
     with RunFolder(root).locked():
-        write_plan(adopted(plan_trials(study, math.inf), root), root)
+        write_plan(adopted(_planned(study), root), root)
         sweep = overlay(read_sweep(root), queued_trials(root))
         due = [trial for trial in sweep.trials if _is_due(trial, states)]
         known = _known_by_then(sweep.trials, states)
@@ -70,10 +70,20 @@ def submit_sweep(
         return numbers
 
 
+def _planned(study: Study) -> StudyPlan:
+    planned = plan_trials(study, math.inf)
+    if any(trial.config.tournament for trial in planned.trials):
+        raise ValueError(
+            "The trainers of a [tournament] run together on one machine, and not under SLURM. "
+            "Leave out --slurm, and start tfunet sweep run inside a job of one node."
+        )
+    return planned
+
+
 def dry_run(study: Study, folder: str | Path) -> str:
     """Return the job scripts that `submit_sweep` would submit, each below its path."""
     root = Path(folder)
-    planned = adopted(plan_trials(study, math.inf), root)
+    planned = adopted(_planned(study), root)
     done = set()
     if (root / "plan.json").is_file():
         trials = read_sweep(root).trials

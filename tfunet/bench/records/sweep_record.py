@@ -185,7 +185,9 @@ def planned_trials(root: Path, table: Mapping[str, Any]) -> list[TrialRecord]:
 def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
     """Return the trial with everything that the files in its folder record."""
     read = _read_end(trial)
-    if is_running and read.state not in FINISHED:
+    # A trainer may have failed while others of its population run.
+    has_failed = bool(trial.config.tournament) and read.state == "failed"
+    if is_running and read.state not in FINISHED and not has_failed:
         read = replace(trial, state="running")
     faults: list[str] = []
     environment = _table(trial.folder / "env.json", faults, trial.id)
@@ -215,9 +217,9 @@ def _planned(root: Path) -> SweepRecord:
     table = read_plan(root)
     faults: list[str] = []
     is_locked = RunFolder(root).is_locked()
-    running = _table(root / "running.json", faults).get("trial") if is_locked else None
+    running = _running(_table(root / "running.json", faults)) if is_locked else ()
     trials = [
-        read_trial(trial, is_running=trial.id == running) if trial.is_readable else trial
+        read_trial(trial, is_running=trial.id in running) if trial.is_readable else trial
         for trial in planned_trials(root, table)
     ]
     noise = _table(root / "noise.json", faults).get("measurements", [])
@@ -229,6 +231,12 @@ def _planned(root: Path) -> SweepRecord:
         noise=_tables(noise, MEASUREMENT, "noise.json", "measurements", faults),
         faults=(*faults, *_faults_of(trials)),
     )
+
+
+def _running(table: Table) -> list[Any]:
+    """Return the trials that run: one, or those trainers of a population that have not ended."""
+    together = table.get("trials")
+    return together if isinstance(together, list) else [table.get("trial")]
 
 
 def _tables(

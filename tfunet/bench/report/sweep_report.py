@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from tfunet.bench.analysis.dice_target import DiceTarget, read_dice_target
+from tfunet.bench.analysis.populations import Population, read_populations
 from tfunet.bench.analysis.swapping import (
     BudgetComparison,
     budget_facts,
@@ -19,6 +20,7 @@ from tfunet.bench.records.run_tables import table_faults
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.findings import doubts, findings
 from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
+from tfunet.bench.report.population_tables import population_rows, population_sentences
 from tfunet.bench.report.swapping_tables import (
     memory_rows,
     plan_rows,
@@ -75,12 +77,12 @@ def write_report(
     reached. Raises ValueError without records, or if matplotlib or jinja2 is missing.
     """
     summary = _summary(folder)
-    render, plots = _needs()
+    render, plots, draw_populations = _needs()
     targets = _read_targets(summary, target_dice)
     target = Path(out) if out is not None else Path(folder) / "report"
     figures = target / "figures"
     RunFolder(figures).create()
-    drawings = plots.draw_all(summary)
+    drawings = [*plots.draw_all(summary), *draw_populations(read_populations(summary.sweep))]
     for drawing in drawings:
         write_atomic(figures / f"{drawing.name}.svg", drawing.svg)
     values = {
@@ -122,6 +124,10 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
         blocks.append("Large-model support")
         blocks += ["\n".join(plain_text(rows)) for rows in swapping["tables"]]
         blocks[-1] += "".join(f"\n- {sentence}" for sentence in swapping["sentences"])
+    if tournaments := _tournaments(summary):
+        blocks.append("Tournaments")
+        blocks += ["\n".join(plain_text(rows)) for rows in tournaments["tables"]]
+        blocks[-1] += "".join(f"\n- {sentence}" for sentence in tournaments["sentences"])
     by_heading = findings(summary)
     for heading, sentences in by_heading.items():
         if not heading.startswith("Scaling"):
@@ -188,6 +194,17 @@ def _swapping(summary: Summary) -> dict[str, Any] | None:
     return {"tables": tables, "sentences": verdicts(comparisons)}
 
 
+def _tournaments(summary: Summary) -> dict[str, Any] | None:
+    """Return the section on tournaments; None for a sweep without any."""
+    populations = read_populations(summary.sweep)
+    if not populations:
+        return None
+    return {
+        "tables": [population_rows(populations)],
+        "sentences": population_sentences(populations),
+    }
+
+
 Targets = Sequence[tuple[Family, DiceTarget]]
 
 
@@ -222,6 +239,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
             for family, target in targets
         ],
         "swapping": _swapping(summary),
+        "tournaments": _tournaments(summary),
         "varying": {key: ", ".join(values) for key, values in summary.varying.items()},
         "fixed": {key: show(value) for key, value in summary.fixed.items()},
         "num_comparisons": summary.num_comparisons,
@@ -267,12 +285,19 @@ def _noise(measured: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType]:
-    """Return a function that fills templates, and the module of plots, which need more packages."""
+def _needs() -> tuple[
+    Callable[[str, Mapping[str, Any]], str],
+    ModuleType,
+    Callable[[Sequence[Population]], list[Any]],
+]:
+    """Return a function that fills templates, the module of plots, and the function that draws
+    populations: they need more packages.
+    """
     try:
         import jinja2
 
         from tfunet.bench.report import plots
+        from tfunet.bench.report.pedigree_plots import population_drawings
     except ModuleNotFoundError as error:
         if error.name not in ("jinja2", "matplotlib"):
             raise
@@ -293,4 +318,4 @@ def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType]:
     def render(template: str, values: Mapping[str, Any]) -> str:
         return environment.get_template(template).render(**values)
 
-    return render, plots
+    return render, plots, population_drawings

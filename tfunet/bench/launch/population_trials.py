@@ -1,0 +1,106 @@
+"""Runs the trainers of a population together on this machine: side by side, or in turns."""
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tfunet import exit_codes
+from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.config.keys import MAY_CHANGE
+from tfunet.config.tournament import Tournament, meeting_name, read_tournament
+from tfunet.machine.cores import usable_cores
+from tfunet.population.offers import Meeting
+from tfunet.population.places import places
+from tfunet.population.turn import VARIABLE
+from tfunet.record import MEETINGS, RunFolder
+
+# How often a trainer that died is started again; the others go on meanwhile.
+RESTARTS = 2
+# Runs a trial on cores, with further variables, and returns its exit code.
+RunTrial = Callable[[TrialRecord, Sequence[int], Mapping[str, str]], int]
+
+
+def together(trials: Iterable[TrialRecord]) -> Iterator[list[TrialRecord]]:
+    """Yield the trials in groups that run at the same time: single ones, and populations."""
+
+    def group(trial: TrialRecord) -> tuple[object, ...]:
+        tournament = read_tournament(trial.config.tournament)
+        if tournament is None:
+            return (trial.id,)
+        return trial.cell, tournament.population_of(trial.config.seed)
+
+    for _, members in itertools.groupby(trials, group):
+        yield list(members)
+
+
+def run_population(
+    trials: Sequence[TrialRecord],
+    tournament: Tournament,
+    run_trial: RunTrial,
+    noted: Sequence[int],
+    say: Callable[[str], None],
+) -> int:
+    """Run the trainers `trials` of a population until all have ended.
+
+    One that dies is started again, and goes on from its checkpoint. The others do not wait for it.
+    Returns the exit code of the first that failed, or 0.
+    """
+    config = trials[0].config
+    population = tournament.population_of(config.seed)
+    meeting_place = (
+        trials[0].folder.parent / MEETINGS / meeting_name(config.values(), MAY_CHANGE, population)
+    )
+    for trial in trials:
+        # Nobody may take it for a trainer that has ended, as it did in an earlier attempt.
+        if trial.folder.is_dir():
+            RunFolder(trial.folder).clear_failure()
+        trainer = tournament.trainer_of(trial.config.seed)
+        Meeting(meeting_place, trainer).forget(trainer)
+    spots = places(config, usable_cores())
+    # Independent runs need not wait for each other in each round: one follows the other.
+    queues: list[list[TrialRecord]] = [[trial] for trial in trials]
+    variables: dict[str, str] = {}
+    if len(spots) < tournament.trainers:
+        say(
+            f"{tournament.trainers} trainers take turns in {len(spots)} places of "
+            f"{len(spots[0])} cores each."
+        )
+        if tournament.selection == "none":
+            queues = [
+                [trial for trial in trials if _place(trial, tournament, spots) == place]
+                for place in range(len(spots))
+            ]
+        else:
+            variables = {VARIABLE: str(len(spots))}
+
+    def run_queue(queue: Sequence[TrialRecord]) -> list[int]:
+        return [run_one(trial) for trial in queue if not noted]
+
+    def run_one(trial: TrialRecord) -> int:
+        cores = spots[_place(trial, tournament, spots)]
+        code = run_trial(trial, cores, variables)
+        for attempt in range(1, RESTARTS + 1):
+            if noted or not _has_died(code):
+                break
+            say(f"{trial.id} died; it goes on from its checkpoint (restart {attempt}).")
+            code = run_trial(trial, cores, variables)
+        return code
+
+    # The kernel kills a child with the thread that started it: each thread waits for its own.
+    with ThreadPoolExecutor(max_workers=len(queues)) as threads:
+        codes = [code for ended in threads.map(run_queue, queues) for code in ended]
+    if all(RunFolder(trial.folder).is_done() for trial in trials):
+        # The others were done before: nobody needs the last models.
+        shutil.rmtree(meeting_place, ignore_errors=True)
+    if exit_codes.NOT_WRITTEN in codes:
+        return exit_codes.NOT_WRITTEN
+    return next((code for code in codes if code), exit_codes.OK)
+
+
+def _place(trial: TrialRecord, tournament: Tournament, spots: Sequence[Sequence[int]]) -> int:
+    return tournament.trainer_of(trial.config.seed) % len(spots)
+
+
+def _has_died(code: int) -> bool:
+    return code < 0 or code == exit_codes.PROCESS_DIED
