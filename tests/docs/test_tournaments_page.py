@@ -1,4 +1,4 @@
-"""The commands of docs/tournaments.md, in their order, with real trainers; one of them is killed."""
+"""The commands of docs/tournaments.md, in their order, with real trainers; one is killed."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-from tfunet.population.pedigree import Played, ancestors, arrows
+from tfunet.population.pedigree import Played, ancestors, arrows, origins
 
 
 def rows(*givers):
@@ -27,6 +27,8 @@ def test_a_model_descends_through_all_that_had_it():
     # After round 1 trainer 0 has the model of 1, which trainer 1 gets back in round 2. Trainer 3
     # died after the first round.
     assert ancestors(pedigree) == {0: 2, 1: 1, 2: 2, 3: 3}
+    begun_by = origins(pedigree)
+    assert [begun_by[round, 0] for round in (0, 1, 2)] == [0, 1, 2]
 
 
 def test_an_exchange_in_both_directions_swaps_models():

@@ -45,17 +45,26 @@ def arrows(pedigree: Pedigree) -> Iterator[tuple[int, int, int]]:
             yield row.round, row.model_of, trainer
 
 
-def ancestors(pedigree: Pedigree) -> dict[int, int]:
-    """Return the trainer that began each trainer's last model.
+def origins(pedigree: Pedigree) -> dict[tuple[int, int], int]:
+    """Return the trainer that began the model after each (round, trainer), from round 0.
 
     A round that a trainer did not write changed nothing.
     """
     came_from = {(round, trainer): giver for round, giver, trainer in arrows(pedigree)}
-    last = max((round for round, _ in came_from), default=0)
-    begun_by = {trainer: trainer for trainer in pedigree}
-    for round in range(1, last + 1):
-        begun_by = {
-            trainer: begun_by.get(came_from.get((round, trainer), trainer), trainer)
-            for trainer in pedigree
-        }
+    begun_by = {(0, trainer): trainer for trainer in pedigree}
+    for round in range(1, num_rounds(pedigree) + 1):
+        for trainer in pedigree:
+            giver = came_from.get((round, trainer), trainer)
+            begun_by[round, trainer] = begun_by.get((round - 1, giver), giver)
     return begun_by
+
+
+def num_rounds(pedigree: Pedigree) -> int:
+    """Return the last round that a trainer wrote; 0 without any."""
+    return max((row.round for rows in pedigree.values() for row in rows), default=0)
+
+
+def ancestors(pedigree: Pedigree) -> dict[int, int]:
+    """Return the trainer that began each trainer's last model."""
+    begun_by, last = origins(pedigree), num_rounds(pedigree)
+    return {trainer: begun_by[last, trainer] for trainer in pedigree}

@@ -13,6 +13,7 @@ from tfunet.machine.cores import usable_cores
 from tfunet.population.offers import Meeting
 from tfunet.population.places import places
 from tfunet.population.turn import VARIABLE
+from tfunet.process.terminal import counted
 from tfunet.record import MEETINGS, RunFolder
 
 # How often a trainer that died is started again; the others go on meanwhile.
@@ -63,8 +64,8 @@ def run_population(
     variables: dict[str, str] = {}
     if len(spots) < tournament.trainers:
         say(
-            f"{tournament.trainers} trainers take turns in {len(spots)} places of "
-            f"{len(spots[0])} cores each."
+            f"{tournament.trainers} trainers take turns in {counted(len(spots), 'place')} of "
+            f"{counted(len(spots[0]), 'core')} each."
         )
         if tournament.selection == "none":
             queues = [

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from tfunet.bench.analysis.populations import Curve, Population
 from tfunet.bench.report import plot_style
 from tfunet.bench.report.plots import Drawing, drawn
-from tfunet.population.pedigree import arrows
+from tfunet.population.pedigree import arrows, num_rounds, origins
 
 # Nobody looks at more.
 MAX_PEDIGREES = 8
@@ -38,9 +39,10 @@ def population_drawings(populations: Sequence[Population]) -> list[Drawing]:
             drawn(
                 f"pedigree-{number}",
                 f"Pedigree: {population.label}, population {population.number}",
-                "A line for each trainer, a dot for its model after each round, with the score of "
-                "its own model before. Thick lines: a model that was taken over. The learning rate "
-                "stands below a dot where it changed. Hollow: others were missing or late.",
+                "A row for each trainer, a dot for its model after each round, with the score of "
+                "its own model before. Colour: the trainer that began the model. Thick lines: a "
+                "model that was taken over. The learning rate stands below a dot where it changed. "
+                "Hollow: others were missing or late.",
                 functools.partial(_pedigree, population),
             )
         )
@@ -69,41 +71,48 @@ def _best_scores(curves: Sequence[tuple[Population, Curve]]) -> Figure:
             axes.plot(x[:1], dice[:1], marker=".", color=style["color"])
     panels[0].set(xlabel="seconds", ylabel="best mean Dice so far")
     panels[1].set(xlabel="device-hours")
+    for axes in panels:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     plot_style.legend_above(figure, panels[0])
     return figure
 
 
 def _pedigree(population: Population) -> Figure:
     pedigree = population.pedigree
-    num_rounds = max(row.round for rows in pedigree.values() for row in rows)
+    last, begun_by = num_rounds(pedigree), origins(pedigree)
+
+    def colour(round: int, trainer: int) -> str:
+        return COLOURS[begun_by[round, trainer] % len(COLOURS)]
+
     figure, (axes,) = plot_style.make_panels(1, 1, 1.0 + 0.55 * len(pedigree))
     for round, giver, trainer in arrows(pedigree):
         is_taken = giver != trainer
         axes.plot(
             [round - 1, round],
             [giver, trainer],
-            color=COLOURS[giver % len(COLOURS)],
+            color=colour(round, trainer),
             linewidth=2.2 if is_taken else 0.9,
             zorder=2 if is_taken else 1,
         )
-    with_text = num_rounds <= 20
+    with_text = last <= 20
     for trainer, rows in sorted(pedigree.items()):
-        colour = COLOURS[trainer % len(COLOURS)]
-        _dot(axes, 0, trainer, colour, is_hollow=False)
-        rate = None
+        _dot(axes, 0, trainer, colour(0, trainer), is_hollow=False)
+        rate = population.trainers[0].config.learning_rate
         for row in rows:
-            _dot(axes, row.round, trainer, colour, is_hollow="missing or late" in row.reason)
+            is_hollow = "missing or late" in row.reason
+            _dot(axes, row.round, trainer, colour(row.round, trainer), is_hollow=is_hollow)
             if with_text:
                 score = "none" if math.isnan(row.own_score) else f"{row.own_score:.3f}"
                 _text(axes, row.round, trainer, score, 6)
-                if rate is not None and row.learning_rate != rate:
+                # It is a float32 in the record.
+                if not math.isclose(row.learning_rate, rate, rel_tol=1e-6):
                     _text(axes, row.round, trainer, f"{row.learning_rate:.2g}", -13)
             rate = row.learning_rate
     axes.set_yticks(sorted(pedigree), [f"trainer {trainer}" for trainer in sorted(pedigree)])
     axes.set_ylim(len(pedigree) - 0.4, -0.6)
     axes.grid(visible=False)
-    axes.set_xlim(-0.3, num_rounds + 0.4)
-    axes.set_xticks(sorted({*range(0, num_rounds + 1, max(1, num_rounds // 10)), num_rounds}))
+    axes.set_xlim(-0.3, last + 0.4)
+    axes.set_xticks(sorted({*range(0, last + 1, max(1, last // 10)), last}))
     axes.set_xlabel("round")
     return figure
 

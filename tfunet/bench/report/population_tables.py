@@ -32,8 +32,8 @@ def population_sentences(populations: Sequence[Population]) -> list[str]:
     if any(population.pedigree for population in populations):
         sentences.append(
             "Trainers of one population are not independent of each other. Compare populations by "
-            "the table below; the intervals of the scores elsewhere in this report count each "
-            "trainer as a repeat, and are too narrow."
+            "the rows of this table; the intervals of scores elsewhere count each trainer as a "
+            "repeat, and are too narrow."
         )
     for population in populations:
         sentences += _missed(population)
