@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from fake_sweeps import quiet
@@ -14,6 +15,7 @@ from tfunet.bench.launch.local_sweep import run_sweep
 from tfunet.bench.launch.slurm_submit import dry_run
 from tfunet.bench.launch.sweep_status import status
 from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.study.slurm_settings import Slurm
 from tfunet.bench.study.study_file import study_from_dict
 from tfunet.machine.cores import usable_cores
 
@@ -137,6 +139,10 @@ def test_a_signal_ends_all_trainers_and_status_shows_those_that_run(tmp_path):
     assert [trial.state for trial in read_sweep(tmp_path).trials] == ["interrupted"] * 2
 
 
-def test_a_tournament_under_slurm_is_refused_by_name(tmp_path):
-    with pytest.raises(ValueError, match="run together on one machine, and not under SLURM"):
-        dry_run(study(2), tmp_path)
+def test_fewer_jobs_at_a_time_than_trainers_are_refused(tmp_path):
+    few = replace(study(3), slurm=Slurm(max_running=2))
+    with pytest.raises(ValueError, match="max_running=2 .* than the 3 trainers of a tournament"):
+        dry_run(few, tmp_path)
+    assert "--array=0-2\n" in dry_run(study(3), tmp_path)
+    independent = replace(study(3, selection="none"), slurm=Slurm(max_running=2))
+    assert "--array=0-2%2" in dry_run(independent, tmp_path)

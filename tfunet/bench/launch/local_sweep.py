@@ -15,7 +15,7 @@ from typing import Any
 
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import CHILD, signals_noted
-from tfunet.bench.launch.population_trials import run_population, together
+from tfunet.bench.launch.population_trials import goes_on, run_population, together
 from tfunet.bench.launch.slurm_queue import queued_trials
 from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
 from tfunet.bench.records.sweep_record import (
@@ -228,7 +228,7 @@ def _run_trial(
 
     The trainer of a tournament goes on from its checkpoint: others have met it.
     """
-    if not (trial.config.tournament and (trial.folder / "checkpoint.npz").is_file()):
+    if not goes_on(trial):
         set_aside(trial.folder, root)
     folder = RunFolder(trial.folder)
     folder.create()

@@ -35,6 +35,30 @@ def together(trials: Iterable[TrialRecord]) -> Iterator[list[TrialRecord]]:
         yield list(members)
 
 
+def goes_on(trial: TrialRecord) -> bool:
+    """Whether a trainer has a checkpoint: others have met it, so it does not start anew."""
+    return bool(trial.config.tournament) and (trial.folder / "checkpoint.npz").is_file()
+
+
+def meeting_of(trial: TrialRecord, tournament: Tournament) -> Meeting:
+    """Return the place where a trainer meets others."""
+    config = trial.config
+    name = meeting_name(config.values(), MAY_CHANGE, tournament.population_of(config.seed))
+    folder = trial.folder.parent / MEETINGS / name
+    return Meeting(folder, tournament.trainer_of(config.seed))
+
+
+def expect(trial: TrialRecord, tournament: Tournament) -> None:
+    """Let others wait for a trainer that is about to start, though it ended in an earlier attempt.
+
+    Without this they would miss it in their next round.
+    """
+    if trial.folder.is_dir():
+        RunFolder(trial.folder).clear_failure()
+    meeting = meeting_of(trial, tournament)
+    meeting.forget(meeting.trainer)
+
+
 def run_population(
     trials: Sequence[TrialRecord],
     tournament: Tournament,
@@ -47,18 +71,9 @@ def run_population(
     One that dies is started again, and goes on from its checkpoint. The others do not wait for it.
     Returns the exit code of the first that failed, or 0.
     """
-    config = trials[0].config
-    population = tournament.population_of(config.seed)
-    meeting_place = (
-        trials[0].folder.parent / MEETINGS / meeting_name(config.values(), MAY_CHANGE, population)
-    )
     for trial in trials:
-        # Nobody may take it for a trainer that has ended, as it did in an earlier attempt.
-        if trial.folder.is_dir():
-            RunFolder(trial.folder).clear_failure()
-        trainer = tournament.trainer_of(trial.config.seed)
-        Meeting(meeting_place, trainer).forget(trainer)
-    spots = places(config, usable_cores())
+        expect(trial, tournament)
+    spots = places(trials[0].config, usable_cores())
     # Independent runs need not wait for each other in each round: one follows the other.
     queues: list[list[TrialRecord]] = [[trial] for trial in trials]
     variables: dict[str, str] = {}
@@ -93,7 +108,7 @@ def run_population(
         codes = [code for ended in threads.map(run_queue, queues) for code in ended]
     if all(RunFolder(trial.folder).is_done() for trial in trials):
         # The others were done before: nobody needs the last models.
-        shutil.rmtree(meeting_place, ignore_errors=True)
+        shutil.rmtree(meeting_of(trials[0], tournament).folder, ignore_errors=True)
     if exit_codes.NOT_WRITTEN in codes:
         return exit_codes.NOT_WRITTEN
     return next((code for code in codes if code), exit_codes.OK)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.bench.launch.local_sweep import NOT_DONE, first_exit_code, say_now
+from tfunet.bench.launch.population_trials import expect, goes_on
 from tfunet.bench.launch.slurm_job_script import Job, job_script, jobs_of
 from tfunet.bench.launch.slurm_queue import SCRIPTS, NoAnswerError, queued_trials, submit
 from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
@@ -18,6 +19,7 @@ from tfunet.bench.records.sweep_record import FINISHED, TrialRecord, read_sweep
 from tfunet.bench.study.hopeless import why_hopeless
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.trial_plan import StudyPlan, plan_trials
+from tfunet.config.tournament import read_tournament
 from tfunet.files.atomic import write_atomic
 from tfunet.machine.environment import code_hash
 from tfunet.process.launcher_variables import check_alone
@@ -56,10 +58,12 @@ def submit_sweep(
         ]
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to submit in {root}.")
         for trial in due:
-            if (
-                trial.state == "failed"
-            ):  # Jobs that begin earlier must not judge by the old failure.
+            tournament = read_tournament(trial.config.tournament)
+            # Jobs that begin earlier must not judge by the old failure.
+            if trial.state == "failed" and not goes_on(trial):
                 set_aside(trial.folder, root)
+            if tournament is not None:
+                expect(trial, tournament)
         numbers = []
         for path, text, job in _scripts(study, root, jobs_of(todo, study.slurm)):
             path.parent.mkdir(exist_ok=True)
@@ -72,11 +76,17 @@ def submit_sweep(
 
 def _planned(study: Study) -> StudyPlan:
     planned = plan_trials(study, math.inf)
-    if any(trial.config.tournament for trial in planned.trials):
-        raise ValueError(
-            "The trainers of a [tournament] run together on one machine, and not under SLURM. "
-            "Leave out --slurm, and start tfunet sweep run inside a job of one node."
-        )
+    most = study.slurm.max_running
+    for trial in planned.trials:
+        tournament = read_tournament(trial.config.tournament)
+        if tournament is None or tournament.selection == "none" or most is None:
+            continue
+        if most < tournament.trainers:
+            raise ValueError(
+                f"max_running={most} in [slurm] lets fewer trials run at the same time than the "
+                f"{tournament.trainers} trainers of a tournament, which wait for each other. Give "
+                f"{tournament.trainers} or more, or leave it out."
+            )
     return planned
 
 
