@@ -150,12 +150,15 @@ def test_the_loser_goes_on_with_the_winners_model_and_its_own_steps(tmp_path):
 
 
 def test_ranks_pass_over_models_that_are_missing_damaged_or_without_a_score(tmp_path):
-    ranked = {**TOURNAMENT, "trainers": 5, "selection": "truncation", "keep": 2}
+    ranked = {**TOURNAMENT, "trainers": 5, "selection": "truncation", "keep": 2, "mutate": {}}
     own = config(5, tmp_path, ranked)
-    train(config(6, tmp_path, ranked), tmp_path / "other", until=2)
+    # It has made more steps, at another rate: both stay with it, for nothing is mutated.
+    other = config(6, tmp_path, {**ranked, "round_steps": 3}, learning_rate=0.02)
+    train(other, tmp_path / "other", until=3)
     place = meeting(own, tmp_path).folder / "round-00001"
+    place.mkdir(parents=True)
     facts = {"hyperparameters": {"learning_rate": 0.02}, "is_rounded": False}
-    with np.load(place / "trainer-1.npz") as file:
+    with np.load(meeting(other, tmp_path).folder / "round-00001/trainer-1.npz") as file:
         arrays = dict(file)
 
     def offer(trainer, score, **changed):
@@ -177,6 +180,8 @@ def test_ranks_pass_over_models_that_are_missing_damaged_or_without_a_score(tmp_
     model, (row,) = train(own, tmp_path / "own", until=2)
     assert (row["partner"], row["model_of"], row["partner_score"]) == ("2", "2", "2.0")
     assert float(row["learning_rate"]) == pytest.approx(0.01)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.01)
+    assert int(model.optimizer.inner_optimizer.iterations) == 2
     taken = values(model)
     # An offer has the variables in the order of a checkpoint.
     names = sorted(name for name in arrays if name != "facts")

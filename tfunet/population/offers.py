@@ -146,10 +146,13 @@ class Meeting:
             return False
         if run.is_done() or (run.path / "failure.json").is_file():
             return True
-        # Locks are not seen on other hosts.
+        # Locks are not seen on other hosts, and some disks have none.
         address = self._read_address(trainer)
         is_here = address is not None and address.host == socket.gethostname()
-        return is_here and not run.is_locked()
+        try:
+            return is_here and not run.is_locked()
+        except OSError:
+            return False
 
     def _run(self, trainer: int) -> RunFolder | None:
         address = self._read_address(trainer)

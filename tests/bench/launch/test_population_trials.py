@@ -141,7 +141,7 @@ def test_a_signal_ends_all_trainers_and_status_shows_those_that_run(tmp_path):
 
 def test_fewer_jobs_at_a_time_than_trainers_are_refused(tmp_path):
     few = replace(study(3), slurm=Slurm(max_running=2))
-    with pytest.raises(ValueError, match="max_running=2 .* than the 3 trainers of a tournament"):
+    with pytest.raises(ValueError, match=r"max_running=2 .* than the 3 trainers of a tourn"):
         dry_run(few, tmp_path)
     assert "--array=0-2\n" in dry_run(study(3), tmp_path)
     independent = replace(study(3, selection="none"), slurm=Slurm(max_running=2))

@@ -8,7 +8,11 @@ from synthetic_sweep import make_study, write_sweep
 
 from tfunet.bench.analysis.populations import read_populations
 from tfunet.bench.records.sweep_record import read_sweep
-from tfunet.bench.report.population_tables import population_rows, population_sentences
+from tfunet.bench.report.population_tables import (
+    comparison_rows,
+    population_rows,
+    population_sentences,
+)
 from tfunet.bench.report.sweep_report import summary_table, write_report
 from tfunet.record import ROUND_COLUMNS, RunFolder
 
@@ -94,10 +98,26 @@ def test_device_hours_count_all_trainers_and_their_rounds_without_waiting(popula
     assert trial.result.steps == 60
     # Both rounds, of 2 s without waiting, come before the last evaluation.
     assert seconds[0] == pytest.approx(longest + 4)
-    assert population_rows([tournament])[0]["device-hours"] == f"{seconds[0] * 3 / 3600:.3g}"
+    hours = float(population_rows([tournament])[0]["device-hours"])
+    assert hours == pytest.approx(seconds[0] * 3 / 3600, rel=0.01)
     dice = [dice for _, dice in tournament.curve()]
     assert dice == sorted(dice)
     assert len(independent.curve()) >= 3
+
+
+def test_cells_are_compared_with_independent_runs_population_by_population(populations):
+    rows = comparison_rows(populations)
+    assert [row["populations"] for row in rows] == ["2", "2", "2"]
+    assert rows[1]["minus independent runs"] == "-"
+    best = [population.best[1] for population in populations]
+    mean = (best[0] - best[2] + best[1] - best[3]) / 2
+    assert rows[0]["minus independent runs"].startswith(f"{mean:+.3f}")
+    name = next(key for key in rows[0] if key.startswith("device-hours to Dice"))
+    target = float(name.split()[-1])
+    assert target <= min(best) < target + 0.01
+    # A Dice that is reached in the first evaluation takes less than one that is never reached.
+    assert populations[0].hours(0.0) < populations[0].hours(target) <= populations[0].hours()
+    assert populations[0].hours(2.0) is None
 
 
 def test_missed_rounds_and_dependent_trainers_are_said(populations):

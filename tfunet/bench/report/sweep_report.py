@@ -20,7 +20,11 @@ from tfunet.bench.records.run_tables import table_faults
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.findings import doubts, findings
 from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
-from tfunet.bench.report.population_tables import population_rows, population_sentences
+from tfunet.bench.report.population_tables import (
+    comparison_rows,
+    population_rows,
+    population_sentences,
+)
 from tfunet.bench.report.swapping_tables import (
     memory_rows,
     plan_rows,
@@ -200,7 +204,7 @@ def _tournaments(summary: Summary) -> dict[str, Any] | None:
     if not populations:
         return None
     return {
-        "tables": [population_rows(populations)],
+        "tables": [comparison_rows(populations), population_rows(populations)],
         "sentences": population_sentences(populations),
     }
 
