@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tfunet.files.typed import RecordError
-from tfunet.population.offers import Meeting, Offer, from_bfloat16, to_bfloat16
+from tfunet.population.meeting import Meeting
+from tfunet.population.offers import Offer, from_bfloat16, load, publish, read, to_bfloat16
 from tfunet.population.pairing import partner
 from tfunet.population.turn import Turn, mates, num_places
 from tfunet.record import RunFolder
@@ -31,10 +32,10 @@ def run_of(meeting):
 
 
 def test_a_model_arrives_to_the_bit(trainers):
-    trainers[0].publish(3, VALUES, OFFER)
+    publish(trainers[0], 3, VALUES, OFFER)
     assert trainers[1].state(3, 0) == "here"
-    assert trainers[1].read(3, 0) == OFFER
-    loaded = trainers[1].load(3, 0, VALUES)
+    assert read(trainers[1], 3, 0) == OFFER
+    loaded = load(trainers[1], 3, 0, VALUES)
     assert [value.tobytes() for value in loaded] == [value.tobytes() for value in VALUES]
     assert [value.dtype for value in loaded] == [value.dtype for value in VALUES]
 
@@ -43,11 +44,11 @@ def test_a_rounded_model_has_half_the_bytes_and_a_bounded_error(trainers):
     rng = np.random.default_rng(0)
     weights = (rng.normal(size=4000) * 10.0 ** rng.integers(-30, 30, 4000)).astype(np.float32)
     rounded = Offer(score=None, hyperparameters={}, is_rounded=True)
-    trainers[0].publish(1, [weights, VALUES[1]], rounded)
+    publish(trainers[0], 1, [weights, VALUES[1]], rounded)
     size = (trainers[0].folder / "round-00001/trainer-0.npz").stat().st_size
-    trainers[0].publish(2, [weights, VALUES[1]], OFFER)
+    publish(trainers[0], 2, [weights, VALUES[1]], OFFER)
     assert size < 0.6 * (trainers[0].folder / "round-00002/trainer-0.npz").stat().st_size
-    loaded, whole = trainers[1].load(1, 0, [weights, VALUES[1]])
+    loaded, whole = load(trainers[1], 1, 0, [weights, VALUES[1]])
     assert np.array_equal(whole, VALUES[1])
     assert loaded.dtype == np.float32
     assert np.max(np.abs(loaded / weights - 1)) <= 2**-8
@@ -71,13 +72,13 @@ def test_a_model_that_cannot_be_used_is_named(trainers, what):
         "other type": [VALUES[0].astype(np.float64), VALUES[1]],
         "fewer": VALUES[:1],
     }
-    trainers[0].publish(1, changed.get(what, VALUES), OFFER)
+    publish(trainers[0], 1, changed.get(what, VALUES), OFFER)
     if what == "torn":
         path.write_bytes(path.read_bytes()[:-40])
     if what == "no facts":
         np.savez(path, variable_00000=VALUES[0])
     with pytest.raises(RecordError, match=r"round-00001/trainer-0.npz cannot be used"):
-        trainers[1].load(1, 0, VALUES)
+        load(trainers[1], 1, 0, VALUES)
 
 
 def test_a_trainer_is_awaited_while_it_runs_and_not_after_its_end(trainers, tmp_path):
@@ -88,7 +89,7 @@ def test_a_trainer_is_awaited_while_it_runs_and_not_after_its_end(trainers, tmp_
     first.join(run_of(first).path)
     with run_of(first).locked():
         assert second.state(1, 0) == "awaited"
-        first.publish(2, VALUES, OFFER)
+        publish(first, 2, VALUES, OFFER)
         # It is past this round, and deletes a model only if this trainer is past it, too.
         assert [second.state(round, 0) for round in (1, 2, 3)] == ["gone", "here", "awaited"]
         run_of(first).write_failure("killed", 3)
@@ -108,13 +109,13 @@ def test_models_are_kept_until_their_readers_are_past_the_round(trainers):
     first, second = trainers
     with run_of(first).locked(), run_of(second).locked():
         for round in (1, 2, 3):
-            first.publish(round, VALUES, OFFER)
-        second.publish(1, VALUES, OFFER)
+            publish(first, round, VALUES, OFFER)
+        publish(second, 1, VALUES, OFFER)
         readers = {round: [1] for round in first.rounds()}
         first.clear(readers)
         # Trainer 1 may be killed now, and take round 1 again.
         assert first.rounds() == [1, 2, 3]
-        second.publish(3, VALUES, OFFER)
+        publish(second, 3, VALUES, OFFER)
         first.clear(readers)
         assert first.rounds() == [3]
         run_of(second).write_result({})
@@ -123,7 +124,7 @@ def test_models_are_kept_until_their_readers_are_past_the_round(trainers):
 
 
 def test_partial_files_are_no_models(trainers):
-    trainers[0].publish(1, VALUES, OFFER)
+    publish(trainers[0], 1, VALUES, OFFER)
     path = trainers[0].folder / "round-00001/trainer-0.npz"
     path.rename(path.with_name(f".partial-12-ab-{path.name}"))
     assert trainers[1].state(1, 0) == "gone"
@@ -154,11 +155,11 @@ def test_a_long_tournament_keeps_few_models_and_opens_few_files(tmp_path):
     num_open = len(os.listdir("/proc/self/fd"))
     for round in range(1, 11):
         for meeting in meetings:
-            meeting.publish(round, VALUES, OFFER)
+            publish(meeting, round, VALUES, OFFER)
         for meeting in meetings:
             other = partner(meeting.trainer, 4, seed=0, round=round)
             # Nobody takes from a model that is deleted already.
-            assert meeting.load(round, other, VALUES)
+            assert load(meeting, round, other, VALUES)
             readers = {
                 past: [partner(meeting.trainer, 4, seed=0, round=past)] for past in meeting.rounds()
             }

@@ -13,7 +13,7 @@ from tfunet.config.run import RunConfig
 from tfunet.config.tournament import meeting_name
 from tfunet.exit_codes import StoppedError
 from tfunet.files.table import read_rows
-from tfunet.population.offers import Meeting
+from tfunet.population.meeting import Meeting
 from tfunet.record import MEETINGS, RunFolder
 from tfunet.single_device import SingleDevice
 from tfunet.train import run
@@ -116,11 +116,22 @@ def test_the_loser_goes_on_with_the_winners_model_and_its_own_steps(tmp_path):
     assert float(rows[1 - winner]["learning_rate"]) == pytest.approx(0.005)
 
     # Both go on. The samples are those of a run that meets nobody, and so is the loss before.
+    # In round 2 the other one offers a model whose weights are not numbers.
+    place = meeting(first, tmp_path).folder
+    with np.load(place / f"round-00001/trainer-{winner}.npz") as file:
+        broken = {
+            name: np.full_like(value, np.nan) if value.dtype == np.float32 else value
+            for name, value in file.items()
+        }
+    (place / "round-00002").mkdir()
+    np.savez(place / f"round-00002/trainer-{winner}.npz", **broken)
     loser = (first, second)[1 - winner]
     folder = tmp_path / ("first", "second")[1 - winner]
     _, after = train(loser, folder)
     assert [row["round"] for row in after] == ["1", "2"]
     assert after[0] == rows[1 - winner]
+    assert (after[1]["partner_score"], after[1]["model_of"]) == ("nan", str(1 - winner))
+    assert after[1]["reason"] == "the own model is better"
     # A run that was not stopped after the round plays the same rounds, to the same weights.
     _, whole = train(loser, tmp_path / "whole")
     clocks = ("training_seconds", "round_seconds", "waited_seconds")
@@ -172,9 +183,7 @@ def test_ranks_pass_over_models_that_are_missing_damaged_or_without_a_score(tmp_
     model, (row,) = train(own, tmp_path / "own", until=2)
     # The first of the ranks, 3, is given to the one in place 2: it is of another model.
     assert row["model_of"] == "0"
-    assert row["reason"] == (
-        "the model of trainer 3 cannot be used; 1 trainers are missing or late"
-    )
+    assert row["reason"] == ("the model of trainer 3 cannot be used; missing or late: 4")
     shutil.rmtree(tmp_path / "own")
     offer(3, 1.5)
     model, (row,) = train(own, tmp_path / "own", until=2)

@@ -120,6 +120,8 @@ class Trainer:
 
         def score() -> float:
             logs = evaluate(self.attempt.begin).logs()
+            if not np.isfinite(logs["val_loss"]):
+                return float("nan")  # The labels of such a model are numbers all the same.
             return logs["val_dice"] if "val_dice" in logs else -logs["val_mae"]
 
         return Rounds(self.attempt, self.data, self.network, self.progress, tournament, score)

@@ -10,9 +10,10 @@ import numpy as np
 from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.tournament import Tournament, meeting_name
 from tfunet.files.typed import RecordError
-from tfunet.population import selection
+from tfunet.population import offers, selection
+from tfunet.population.meeting import Meeting
 from tfunet.population.mutation import mutated
-from tfunet.population.offers import Meeting, Offer
+from tfunet.population.offers import Offer
 from tfunet.population.pairing import partner
 from tfunet.population.turn import Turn, mates, num_places
 from tfunet.record import MEETINGS
@@ -91,15 +92,15 @@ class Rounds:
         own = [keras.ops.convert_to_numpy(variable.value) for variable in self._exchanged]
         score = self._score()
         if attempt.topology.is_chief:
-            self._meeting.publish(round, own, self._offer(score))
+            offers.publish(self._meeting, round, own, self._offer(score))
         self._turn.give_back()
         others = self._others(round)
         waited_since = time.perf_counter()
         here = self._wait(round, others)
-        waited = time.perf_counter() - waited_since
         self._take_turn()
+        waited = time.perf_counter() - waited_since
         if self._tournament.selection == "truncation":
-            row = self._rank(round, score, own, here)
+            row = self._rank(round, score, own, others, here)
         else:
             row = self._meet(round, score, own, others, here)
         progress.rounds = round
@@ -156,7 +157,12 @@ class Rounds:
         return {**row, "partner_score": theirs, "reason": reason}
 
     def _rank(
-        self, round: int, score: float, own: Sequence[np.ndarray], here: Sequence[int]
+        self,
+        round: int,
+        score: float,
+        own: Sequence[np.ndarray],
+        others: Sequence[int],
+        here: Sequence[int],
     ) -> dict[str, Any]:
         """Rank the models of all trainers by their scores, and replace the own one if it is low."""
         scores = np.full(self._tournament.trainers, np.nan)
@@ -168,8 +174,8 @@ class Rounds:
         scores[self._trainer] = score
         source = selection.truncation(dict(enumerate(scores.tolist())), self._tournament.num_kept)
         giver = source[self._trainer]
-        missing = self._tournament.trainers - 1 - len(here)
-        alone = f"; {missing} trainers are missing or late" if missing else ""
+        missing = ", ".join(str(other) for other in others if other not in here)
+        alone = f"; missing or late: {missing}" if missing else ""
         row = {"partner": "", "partner_score": "", "model_of": self._trainer}
         if giver == self._trainer:
             return {**row, "reason": f"the own model stays{alone}"}
@@ -232,7 +238,7 @@ class Rounds:
         is_usable = np.zeros(1)
         if self._attempt.topology.is_chief:
             try:
-                values = self._meeting.load(round, other, own)
+                values = offers.load(self._meeting, round, other, own)
                 is_usable[0] = 1
             except RecordError as error:
                 self._attempt.say(str(error))
@@ -273,7 +279,7 @@ class Rounds:
 
     def _read(self, round: int, other: int) -> Offer | None:
         try:
-            return self._meeting.read(round, other)
+            return offers.read(self._meeting, round, other)
         except RecordError as error:
             self._attempt.say(str(error))
             return None

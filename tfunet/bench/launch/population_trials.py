@@ -10,7 +10,7 @@ from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.tournament import Tournament, meeting_name, read_tournament
 from tfunet.machine.cores import usable_cores
-from tfunet.population.offers import Meeting
+from tfunet.population.meeting import Meeting
 from tfunet.population.places import places
 from tfunet.population.turn import VARIABLE
 from tfunet.process.terminal import counted
