@@ -45,6 +45,12 @@ SHOWN_CASES = "shown_cases.npz"  # Planes of three validation cases, for reports
 SIGNATURE = ".signature"  # Of config.json, if it names programs.
 LOCK_SECONDS = 0.2
 SPAN_COLUMNS = ("step", "name", "begin_seconds", "seconds")
+# Folder beside those of the runs where the trainers of a tournament meet.
+MEETINGS = "tournaments"
+ROUND_COLUMNS = (
+    *("round", "step", "trainer", "partner", "own_score", "partner_score", "model_of", "reason"),
+    *("learning_rate", "training_seconds", "round_seconds", "waited_seconds"),
+)
 STEP_COLUMNS = ("step", "seconds", "loss", "traced")
 # What is in the files, by key.
 SPLIT = {
@@ -245,6 +251,14 @@ class RunFolder:
     def steps_table(self, *, last: int = 0) -> Table:
         """Open steps.csv, keeping the rows up to step `last` of an earlier attempt."""
         return Table(self.path / "steps.csv", STEP_COLUMNS, last=last)
+
+    def rounds_table(self, *, last: int = 0) -> Table:
+        """Open rounds.csv, keeping the rows up to round `last` of an earlier attempt."""
+        return Table(self.path / "rounds.csv", ROUND_COLUMNS, last=last)
+
+    def write_tournament(self, facts: Mapping[str, Any]) -> None:
+        """Write tournament.json: which trainer of a population this is, and its cases."""
+        self._write_json("tournament.json", facts)
 
     def spans_table(self, process_index: int) -> Table:
         """Open the spans of a process, keeping those of earlier attempts."""

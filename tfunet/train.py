@@ -59,7 +59,8 @@ def run(
         for step in epoch.steps:
             trainer.take(epoch, step)
             is_stopping = stops_after(progress.step)
-            if progress.step < epoch.last_step and (is_stopping or trainer.checkpoint_is_due()):
+            is_due = trainer.plays_round() or is_stopping or trainer.checkpoint_is_due()
+            if progress.step < epoch.last_step and is_due:
                 trainer.save_within(epoch)
                 if is_stopping:
                     trainer.leave()

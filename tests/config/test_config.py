@@ -87,7 +87,7 @@ def test_lists_of_keys_follow_from_the_sections():
     assert keys.WAY == ("backend", "backend_options", "split", "processes")
     assert (
         *("model_options", "data_options", "augmentation", "backend_options"),
-        *("loss_options", "optimizer_options"),
+        *("loss_options", "optimizer_options", "tournament"),
     ) == keys.OPTIONS
     assert set(keys.MAY_CHANGE) == {
         *("num_replicas", "split", "replica_batch", "processes", "cores_per_replica"),

@@ -29,6 +29,14 @@ def folder(tmp_path):
         ({"global_batch": 40}, "An epoch has 5 training samples"),
         ({"metrics": ["nsd@1mm"]}, "state no pixel size"),
         ({"augmentation": {"rotation90": True}, "patch": [16, 32]}, "rotation90"),
+        (
+            {"tournament": {"trainers": 3, "round_steps": 1, "partition": True}},
+            "at least 6 groups of training cases, and there are 5",
+        ),
+        (
+            {"tournament": {"trainers": 2, "round_steps": 1, "partition": True}},
+            "An epoch has [12] training samples, fewer than the global_batch=4",
+        ),
     ],
 )
 def test_what_cannot_be_trained_on(changes, message, folder):

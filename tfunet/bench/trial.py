@@ -14,6 +14,7 @@ from pathlib import Path
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import signals_noted
 from tfunet.bench.launch.local_sweep import execute
+from tfunet.bench.launch.population_trials import goes_on
 from tfunet.bench.launch.process_output import TAIL_LINES, last_words
 from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again
 from tfunet.bench.launch.sweep_folder import give_up, set_aside
@@ -61,8 +62,9 @@ def run_trial(
 ) -> int:
     """Run `command`, which runs the trial, and return an exit code.
 
-    A job that was queued again goes on from its checkpoint; any other job starts anew. After exit
-    code 75 of the command, the job is queued again.
+    A job that was queued again goes on from its checkpoint, and so does the trainer of a
+    tournament; any other job starts anew. After exit code 75 of the command, the job is queued
+    again.
     """
     folder = RunFolder(trial.folder)
     if trial.folder.is_dir() and folder.is_locked():
@@ -72,7 +74,8 @@ def run_trial(
     rule = read_rule(sweep_record.read_plan(root).get("hopeless"))
     is_again = int(environment.get("SLURM_RESTART_COUNT") or 0) > 0
     # A trial that has begun goes on, even if its cell is hopeless now.
-    if not (is_again and (trial.folder / "checkpoint.npz").is_file()):
+    has_begun = is_again and (trial.folder / "checkpoint.npz").is_file()
+    if not (has_begun or goes_on(trial)):
         if reason := give_up(trial, sweep_record.read_sweep(root).trials if rule else (), rule):
             print(lines_of(f"{trial.id} is not run, hopeless: {reason}"))
             return exit_codes.OK

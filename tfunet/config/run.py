@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tfunet.config import memory, sections
+from tfunet.config import memory, sections, tournament
 from tfunet.files.typed import FieldError, check_known_fields
 from tfunet.geometry.parts import check_split
 
@@ -19,6 +19,7 @@ SCHEMA_VERSION = 1
 # The last base comes first in a dataclass: the model's keys lead config.json.
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(
+    tournament.TournamentKeys,
     sections.ObservationKeys,
     sections.ReliabilityKeys,
     memory.MemoryKeys,
@@ -53,6 +54,8 @@ class RunConfig(
                 "xla and split exclude each other: the exchange between devices cannot be "
                 "compiled. Leave out one of them."
             )
+        if self.tournament:
+            self._check_tournament()
         if self.patch is not None:
             check_split(self.split, self.patch)
         if self.swap is not None and self.xla:
@@ -61,9 +64,34 @@ class RunConfig(
                 "can be moved out of it. Leave out one of them."
             )
 
+    def _check_tournament(self) -> None:
+        if self.elastic:
+            raise ValueError(
+                "elastic and tournament exclude each other: a trainer that lost a process is "
+                "started again, and its partners go on. Leave out elastic."
+            )
+        if self.seed < 0:
+            raise ValueError(
+                f"seed says which trainer of a tournament a run is, so it must be 0 or more, got "
+                f"{self.seed}."
+            )
+        has_schedule = self.warmup_epochs or self.decay_epochs
+        if has_schedule and "learning_rate" in self.tournament.get("mutate", {}):
+            raise ValueError(
+                "mutate.learning_rate and warmup_epochs or decay_epochs exclude each other: a "
+                "schedule sets the learning rate of every step. Leave out one of them."
+            )
+
     def to_json(self) -> str:
         """Return the fully resolved configuration as JSON."""
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps(self.values(), indent=1)
+
+    def values(self) -> dict[str, Any]:
+        """Return all keys, without the tournament of a run that takes part in none."""
+        values = asdict(self)
+        if not self.tournament:
+            del values["tournament"]
+        return values
 
 
 def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:

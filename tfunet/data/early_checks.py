@@ -2,11 +2,13 @@
 
 from tfunet.config.case_metrics import case_metrics
 from tfunet.config.run import RunConfig
+from tfunet.config.tournament import read_tournament
 from tfunet.data import DATASETS
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.split import split_of
 from tfunet.data.task import open_task
 from tfunet.learning.case_metrics import check_library, tolerances
+from tfunet.population.shares import share_of
 
 
 def check_early(config: RunConfig) -> None:
@@ -22,7 +24,12 @@ def check_early(config: RunConfig) -> None:
     task = open_task(config)
     source = task.source
     task.augmentation()  # Raises for changes that do not fit the patch.
-    split = split_of(config, source)
-    steps_per_epoch(len(split.train) * config.patches_per_case, config.global_samples)
+    train = split_of(config, source).train
+    tournament = read_tournament(config.tournament)
+    if tournament is not None:
+        trainer = tournament.trainer_of(config.seed)
+        share = share_of(tournament, train, source.groups, seed=config.split_seed, trainer=trainer)
+        train = share.train
+    steps_per_epoch(len(train) * config.patches_per_case, config.global_samples)
     has_spacing = bool(source.spacings) and None not in source.spacings
     tolerances(metrics, source.unit, has_spacing=has_spacing)

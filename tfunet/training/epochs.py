@@ -1,13 +1,14 @@
 """The steps and epochs of a run: taken, proved, evaluated, recorded and saved."""
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import NoReturn, final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, final
 
 import keras
 import numpy as np
 
+from tfunet.config.tournament import read_tournament
 from tfunet.exit_codes import CheckFailedError, StoppedError
 from tfunet.machine.energy import RunEnergy
 from tfunet.training import checkpoint, state
@@ -22,8 +23,10 @@ from tfunet.training.checks import (
 from tfunet.training.evaluation import Evaluation, Scores
 from tfunet.training.logbook import Logbook
 from tfunet.training.progress import Resumed
+from tfunet.training.rounds import Rounds
 from tfunet.training.setup import Attempt, Network, RunData
 from tfunet.training.step import Steps
+from tfunet.training.whole_cases import WholeCases
 
 
 @final
@@ -38,12 +41,12 @@ class Epoch:
         sample_uses: (2, samples): how often each sample was used, and the sum of the steps in the
             epoch (from 1) that used it; by this process.
         metrics_before: State of the metrics over its steps in earlier attempts; on the chief only.
-        saving_before: Seconds that the run had spent on saving before.
+        apart_before: Seconds that the run had spent on saving and on rounds before.
 
     Attributes:
         running_loss: Sum of the losses of its steps in this attempt.
         losses: Those of the steps that have no row in steps.csv yet.
-        training_seconds: Duration of its steps in this attempt, without saving.
+        training_seconds: Duration of its steps in this attempt, without saving and rounds.
     """
 
     index: int
@@ -51,7 +54,7 @@ class Epoch:
     last_step: int
     sample_uses: np.ndarray
     metrics_before: np.ndarray | None
-    saving_before: float
+    apart_before: float
     since: float = field(default_factory=time.perf_counter)
     running_loss: float = 0.0
     losses: list[float] = field(default_factory=list)
@@ -77,18 +80,12 @@ class Trainer:
         # Of the devices that share a sample, one reports it.
         mesh, local = attempt.mesh, attempt.topology.local_replicas
         self._first_of_samples = [not any(mesh.place_of(device)) for device in local]
-        self.evaluation = Evaluation(
-            backend=attempt.backend,
-            model=network.model,
-            loss=network.loss,
-            pipeline=data.evaluation,
-            num_cases=len(data.validation_ids),
-            scoring=data.scoring,
-            supports=callbacks.supports,
-            prepare=network.own_part,
-            labels=data.labels if self.tells_labels else None,
+        self.evaluation = self._evaluation(
+            data.split.validation,
             whole_cases=data.whole_cases,
+            labels=data.labels if self.tells_labels else None,
         )
+        self.rounds = self._rounds()
         self._metrics = state.MetricState(attempt.backend, network.model)
         self._fingerprint = make_fingerprint(attempt.backend, network.weights)
         self.steps = Steps(attempt, data, network, callbacks.supports, self.progress.step)
@@ -110,6 +107,44 @@ class Trainer:
         is_free = self.data.labels is not None and not self.callbacks.supports
         return is_free or self.data.whole_cases is not None
 
+    def _evaluation(
+        self,
+        cases: Sequence[int],
+        *,
+        whole_cases: WholeCases | None = None,
+        labels: Callable[..., Any] | None = None,
+    ) -> Evaluation:
+        data, network = self.data, self.network
+        return Evaluation(
+            backend=self.attempt.backend,
+            model=network.model,
+            loss=network.loss,
+            pipeline=replace(
+                data.evaluation, validation=tuple(cases), tells_places=whole_cases is not None
+            ),
+            num_cases=len(cases),
+            scoring=data.scoring(cases),
+            supports=self.callbacks.supports,
+            prepare=network.own_part,
+            labels=labels,
+            whole_cases=whole_cases,
+        )
+
+    def _rounds(self) -> Rounds | None:
+        """Return the part in a tournament; None for a run that meets no other."""
+        tournament = read_tournament(self.attempt.config.tournament)
+        if tournament is None or tournament.selection == "none":
+            return None
+        evaluate = self._evaluation(self.data.deciding)
+
+        def score() -> float:
+            logs = evaluate(self.attempt.begin).logs()
+            if not np.isfinite(logs["val_loss"]):
+                return float("nan")  # The labels of such a model are numbers all the same.
+            return logs["val_dice"] if "val_dice" in logs else -logs["val_mae"]
+
+        return Rounds(self.attempt, self.data, self.network, self.progress, tournament, score)
+
     def begin(self) -> None:
         """Begin training: callbacks, clocks and counters of energy."""
         attempt, progress, model = self.attempt, self.progress, self.network.model
@@ -128,6 +163,8 @@ class Trainer:
             before=progress.energy,
             with_gpus=attempt.has_gpus,
         )
+        if self.rounds is not None:
+            self.rounds.begin()
 
     def _goes_on(self) -> bool:
         return self.progress.step < self.data.last_step and not self.network.model.stop_training
@@ -145,7 +182,7 @@ class Trainer:
                 last_step=last_step,
                 sample_uses=arrays.pop("samples", np.zeros((2, self.data.num_samples))),
                 metrics_before=arrays.pop("metrics", None),
-                saving_before=progress.seconds.get("saving", 0.0),
+                apart_before=progress.seconds_apart,
             )
             self.network.model.reset_metrics()
             self.attempt.begin(f"callbacks before epoch {index + 1}")
@@ -184,6 +221,16 @@ class Trainer:
         self._keras_callbacks.on_train_batch_end(step, logs)
         self.logbook.show_step(logs["loss"])
 
+    def plays_round(self) -> bool:
+        """Play the round of a tournament that follows the last step; return whether there is one.
+
+        A checkpoint must follow: a run that goes on does not play it again.
+        """
+        if self.rounds is None or not self.rounds.is_due():
+            return False
+        self.rounds.play()
+        return True
+
     def checkpoint_is_due(self) -> bool:
         """Whether the configuration asks for a checkpoint after the last step."""
         every = self.attempt.config.checkpoint_steps
@@ -221,8 +268,8 @@ class Trainer:
         Raises CheckFailedError where weights differ, or samples were not used as planned.
         """
         attempt, progress, model = self.attempt, self.progress, self.network.model
-        saving = progress.seconds.get("saving", 0.0) - epoch.saving_before
-        epoch.training_seconds = time.perf_counter() - epoch.since - saving
+        apart = progress.seconds_apart - epoch.apart_before
+        epoch.training_seconds = time.perf_counter() - epoch.since - apart
         attempt.begin("checking")
         self._write_steps(epoch)
         state.average_statistics(attempt.backend, attempt.topology, model)
@@ -281,5 +328,7 @@ class Trainer:
 
     def end(self) -> None:
         """End training for the callbacks and the progress bar."""
+        if self.rounds is not None:
+            self.rounds.end()
         self._keras_callbacks.on_train_end()
         self.logbook.close_bar()

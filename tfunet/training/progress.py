@@ -28,7 +28,13 @@ class Progress:
     # (first step, Unix time) of each attempt.
     began: list[tuple[int, float]] = field(default_factory=list)
     energy: dict[str, float] | None = None  # None where it cannot be read.
+    rounds: int = 0  # Those of a tournament that were played.
     stop_training: bool = False  # A callback has ended it; a killed run only lacks its result.
+
+    @property
+    def seconds_apart(self) -> float:
+        """Seconds within epochs that are not of training."""
+        return self.seconds.get("saving", 0.0) + self.seconds.get("tournament", 0.0)
 
     def spend(self, phase: str, since: float) -> float:
         """Add the time since `since` (time.perf_counter) to a phase, and return it."""

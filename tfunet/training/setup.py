@@ -19,6 +19,7 @@ from tfunet.backend import Backend, Topology
 from tfunet.config.augmentation import Augmentation
 from tfunet.config.case_metrics import case_metrics, keras_metrics
 from tfunet.config.run import RunConfig
+from tfunet.config.tournament import read_tournament
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.doubts import check_classes, lines_of_doubt
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline, truth_of
@@ -40,6 +41,7 @@ from tfunet.parallel.feed import own_part
 from tfunet.parallel.losses import split_loss, split_metrics
 from tfunet.parallel.mesh import Mesh, part_bounds
 from tfunet.parallel.network import Groups, SplitNetwork
+from tfunet.population.shares import share_of
 from tfunet.process.terminal import lines_of
 from tfunet.record import MODEL, WEIGHTS, RunFolder
 from tfunet.swap import LargeModelSupport
@@ -156,6 +158,8 @@ class RunData:
     last_step: int
     evaluation: EvaluationPipeline
     whole_cases: WholeCases | None
+    # The cases that decide the rounds of a tournament.
+    deciding: tuple[int, ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -172,16 +176,14 @@ class RunData:
         """Voxels of each validation case."""
         return [math.prod(self.cases.extents[case]) for case in self.split.validation]
 
-    @property
-    def scoring(self) -> Scoring:
-        """How validation cases are scored."""
+    def scoring(self, cases: Sequence[int]) -> Scoring:
+        """Return how these cases are scored."""
         source = self.task.source
         if not source.targets:
             return _region_scoring(source)
-        chosen = self.split.validation
         return TargetScoring(
             targets={
-                name: tuple(values[case] for case in chosen)
+                name: tuple(values[case] for case in cases)
                 for name, values in source.targets.items()
             }
         )
@@ -239,6 +241,7 @@ def open_data(attempt: Attempt) -> RunData:
             }
         )
     whole_cases = _whole_cases(attempt, source, cases, split)
+    split, deciding = _own_share(attempt, source, split)
     num_samples = len(split.train) * config.patches_per_case
     num_steps = steps_per_epoch(num_samples, config.global_samples)
     return RunData(
@@ -259,7 +262,30 @@ def open_data(attempt: Attempt) -> RunData:
             tells_places=not source.targets,
         ),
         whole_cases=whole_cases,
+        deciding=deciding,
     )
+
+
+def _own_share(attempt: Attempt, source: DataSource, split: Split) -> tuple[Split, tuple[int, ...]]:
+    """Return what a trainer of a tournament trains on, and the cases that decide its rounds."""
+    config = attempt.config
+    tournament = read_tournament(config.tournament)
+    if tournament is None:
+        return split, ()
+    trainer = tournament.trainer_of(config.seed)
+    share = share_of(
+        tournament, split.train, source.groups, seed=config.split_seed, trainer=trainer
+    )
+    if attempt.topology.is_chief:
+        sides = {"train": share.train, "deciding": share.deciding}
+        attempt.folder.write_tournament(
+            {
+                "trainer": trainer,
+                "population": tournament.population_of(config.seed),
+                **{side: [source.case_ids[case] for case in sides[side]] for side in sides},
+            }
+        )
+    return replace(split, train=share.train), share.deciding
 
 
 def _whole_cases(

@@ -53,6 +53,31 @@ STUDIES = ROOT / "studies"
         ({"grid": {"epochs": [1]}, "case": [{"epochs": 2}]}, r"and in \[\[case\]\]"),
         ({"grid": {"seed": [1, 2]}}, "Do not vary seed"),
         ({"case": [{"seed": 2}]}, "Do not set seed"),
+        ({"tournament": {"trainers": 1, "round_steps": 1}}, "needs 2 to 1000 trainers"),
+        # Not a cell that is skipped because it is impossible.
+        (
+            {
+                "tournament": {"trainers": 2, "round_steps": 1},
+                "grid": {"tournament.selection": ["none", "pears"]},
+            },
+            "Unknown selection 'pears'",
+        ),
+        (
+            {"case": [{"epochs": 1}, {"tournament": {"trainers": 2}}]},
+            "give one of round_steps and round_epochs",
+        ),
+        ({"tournament": 3}, r"\[tournament\] must be a table"),
+        (
+            {
+                "tournament": {"trainers": 2, "round_steps": 1},
+                "base": {"tournament": {"trainers": 3}},
+            },
+            "Give it in one of them",
+        ),
+        (
+            {"repeats": 101, "tournament": {"trainers": 1000, "round_steps": 1}},
+            "up to 1000 trainers; allowed: at most 100000 trials",
+        ),
     ],
 )
 def test_a_wrong_study_is_refused_with_what_to_do(table, message):
@@ -194,3 +219,16 @@ def test_without_large_model_support_is_a_value_of_a_grid_made_in_python(budgets
     path.write_text(study_toml(study))
     assert read_study(path) == study
     assert {trial.config.swap for trial in plan_trials(study, 2).trials} == {None, "24MiB"}
+
+
+@pytest.mark.parametrize("name", ["sem", "hippocampus"])
+def test_the_studies_of_tournaments_compare_equal_numbers_of_samples(name):
+    plan = plan_trials(read_study(STUDIES / f"tournament-{name}.toml"), num_cores=2)
+    samples = {}
+    for trial in plan.trials:
+        if trial.repeat <= trial.config.tournament.get("trainers", 1):  # The first population.
+            made = trial.config.steps * trial.config.global_samples
+            samples[trial.cell] = samples.get(trial.cell, 0) + made
+    assert len(set(samples.values())) == 1
+    assert len(samples) == {"sem": 4, "hippocampus": 5}[name]
+    assert not plan.skipped

@@ -206,3 +206,38 @@ def test_ten_thousand_trials_are_planned_in_time_that_grows_with_their_number():
     assert len({trial.id for trial in plan.trials}) == 10_000
     assert len(text) < 5_000_000
     assert time.process_time() - since < 60  # If it grew with their square, it would be hours.
+
+
+TOURNAMENT = {"trainers": 3, "round_steps": 5}
+
+
+def test_a_tournament_has_a_trial_for_each_trainer_of_each_population():
+    plan = planned(repeats=2, tournament=TOURNAMENT, base={"seed": 4, "cores_per_replica": 1})
+    assert [trial.config.seed for trial in plan.trials] == [12, 13, 14, 15, 16, 17]
+    assert [trial.repeat for trial in plan.trials] == [1, 2, 3, 4, 5, 6]
+    assert {trial.cell for trial in plan.trials} == {0}
+    assert len({trial.id for trial in plan.trials}) == 6
+    table = json.loads(json.dumps(plan_json(plan)))
+    configs = [planned_config(table["base"], trial["changes"]) for trial in table["trials"]]
+    assert configs == [trial.config for trial in plan.trials]
+
+
+def test_trainers_that_are_more_than_the_cores_take_turns_and_the_plan_says_so():
+    study = {"tournament": TOURNAMENT, "base": {"cores_per_replica": 1}}
+    few, enough = (plan_trials(study_from_dict(study), cores) for cores in (2, 3))
+    assert few.notes == (
+        "3 trainers share 2 cores: 2 train at the same time, and the others wait for their turn "
+        "in each round.",
+    )
+    assert enough.notes == ()
+
+
+def test_ways_to_select_are_cells_beside_a_run_without_a_tournament():
+    plan = planned(
+        case=[{"tournament": {**TOURNAMENT, "selection": how}} for how in ("pairwise", "none")]
+        + [{"epochs": 7}],
+    )
+    assert Counter(trial.cell for trial in plan.trials) == {0: 3, 1: 3, 2: 1}
+    table = json.loads(json.dumps(plan_json(plan)))
+    configs = [planned_config(table["base"], trial["changes"]) for trial in table["trials"]]
+    assert configs == [trial.config for trial in plan.trials]

@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import CHILD, signals_noted
+from tfunet.bench.launch.population_trials import goes_on, run_population, together
 from tfunet.bench.launch.slurm_queue import queued_trials
 from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
 from tfunet.bench.records.sweep_record import (
@@ -27,6 +29,7 @@ from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.toml_writer import config_toml
 from tfunet.bench.study.trial_plan import plan_trials
+from tfunet.config.tournament import read_tournament
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.regular import open_regular
 from tfunet.files.typed import RecordError, read_json
@@ -148,24 +151,29 @@ def _run_trials(
     for trial in sweep.trials:
         if trial.result is not None and trial.result.elapsed_seconds:
             seconds.setdefault(trial.cell, []).append(trial.result.elapsed_seconds)
-    for number, trial in enumerate(todo, 1):
+    number = 0
+    for group in together(todo):
         if noted:
             return
-        if reason := give_up(trial, read_sweep(root).trials if rule else (), rule):
-            say(f"[{number}/{len(todo)}] {trial.id}  not run, hopeless: {reason}")
+        due = []
+        for trial in group:
+            if reason := give_up(trial, read_sweep(root).trials if rule else (), rule):
+                number += 1
+                say(f"[{number}/{len(todo)}] {trial.id}  not run, hopeless: {reason}")
+            else:
+                due.append(trial)
+        if not due:
             continue
         since = time.perf_counter()
-        write_atomic(root / "running.json", json.dumps({"trial": trial.id, "process": os.getpid()}))
-        try:
-            code = run_trial(trial, root, command, noted)
-        finally:
-            (root / "running.json").unlink(missing_ok=True)
+        code = _run_group(due, root, command, noted, say)
         spent = time.perf_counter() - since
-        ended = read_trial(trial)
-        if ended.state == "done":
-            seconds.setdefault(trial.cell, []).append(spent)
-        left = remaining_seconds(todo[number:], seconds)
-        say(f"[{number}/{len(todo)}] {trial_line(ended, spent)}" + _estimate(left))
+        for trial in due:
+            number += 1
+            ended = read_trial(trial)
+            if ended.state == "done":
+                seconds.setdefault(trial.cell, []).append(spent / len(due))
+            left = remaining_seconds(todo[number:], seconds)
+            say(f"[{number}/{len(todo)}] {trial_line(ended, spent)}" + _estimate(left))
         if code == exit_codes.NOT_WRITTEN:
             say("Files cannot be written, so the sweep ends here.")
             return
@@ -184,21 +192,56 @@ def _estimate(left: float | None) -> str:
     return f"  (about {duration(left)} left)" if left else ""
 
 
+def _run_group(
+    trials: Sequence[TrialRecord],
+    root: Path,
+    command: Callable[[Path], Sequence[str]],
+    noted: Sequence[int],
+    say: Callable[[str], None],
+) -> int:
+    """Run a trial, or the trainers of a population."""
+    running: dict[str, Any] = {"trial": trials[0].id, "process": os.getpid()}
+    tournament = read_tournament(trials[0].config.tournament)
+    if tournament is not None:
+        running["trials"] = [trial.id for trial in trials]
+    write_atomic(root / "running.json", json.dumps(running))
+
+    def run(
+        trial: TrialRecord,
+        cores: Sequence[int] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> int:
+        return run_trial(trial, root, command, noted, cores, variables)
+
+    try:
+        if tournament is None:
+            return run(trials[0])
+        return run_population(trials, tournament, run, noted, say)
+    finally:
+        (root / "running.json").unlink(missing_ok=True)
+
+
 def run_trial(
     trial: TrialRecord,
     root: Path,
     command: Callable[[Path], Sequence[str]],
     noted: Sequence[int],
+    cores: Sequence[int] = (),
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Run one trial from its start, and make sure that its folder records how it ended.
 
-    Returns its exit code.
+    Returns its exit code. The trainer of a tournament goes on from its checkpoint, since others
+    have met it.
     """
-    set_aside(trial.folder, root)
+    if not goes_on(trial):
+        set_aside(trial.folder, root)
     folder = RunFolder(trial.folder)
     folder.create()
+    folder.clear_failure()
     write_atomic(trial.folder / "config.toml", config_toml(trial.config))
-    code = execute(command(trial.folder), trial.folder / "log.txt", noted)
+    log = trial.folder / "log.txt"
+    code = execute(command(trial.folder), log, noted, cores=cores, variables=variables)
     if folder.is_done():
         return code
     has_reason = (trial.folder / "failure.json").exists()
@@ -211,15 +254,23 @@ def run_trial(
 
 
 def execute(
-    command: Sequence[str], log: Path, noted: Sequence[int], *, forward: bool = True
+    command: Sequence[str],
+    log: Path,
+    noted: Sequence[int],
+    *,
+    forward: bool = True,
+    cores: Sequence[int] = (),
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Run a command that dies with this process, its output in `log`; return its exit code.
+    """Run a command that dies with this thread, its output in `log`; return its exit code.
+
+    It runs on `cores`, by default all, with `variables` in its environment.
 
     A noted signal is passed on, followed by SIGKILL after some time. Without `forward`, the sender
     of the signal is expected to end the command.
     """
-    cores = ",".join(map(str, usable_cores()))
-    start = [sys.executable, "-I", "-S", str(CHILD), str(os.getpid()), cores]
+    where = ",".join(map(str, cores or usable_cores()))
+    start = [sys.executable, "-I", "-S", str(CHILD), str(os.getpid()), where]
     with writing(log):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         output = os.fdopen(open_regular(log, flags), "wb")
@@ -229,6 +280,7 @@ def execute(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env={**os.environ, **variables},
             start_new_session=True,
         )
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.bench.launch.local_sweep import NOT_DONE, first_exit_code, say_now
+from tfunet.bench.launch.population_trials import expect, goes_on
 from tfunet.bench.launch.slurm_job_script import Job, job_script, jobs_of
 from tfunet.bench.launch.slurm_queue import SCRIPTS, NoAnswerError, queued_trials, submit
 from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
@@ -17,7 +18,8 @@ from tfunet.bench.launch.sweep_status import current, overlay
 from tfunet.bench.records.sweep_record import FINISHED, TrialRecord, read_sweep
 from tfunet.bench.study.hopeless import why_hopeless
 from tfunet.bench.study.study_file import Study
-from tfunet.bench.study.trial_plan import plan_trials
+from tfunet.bench.study.trial_plan import StudyPlan, plan_trials
+from tfunet.config.tournament import read_tournament
 from tfunet.files.atomic import write_atomic
 from tfunet.machine.environment import code_hash
 from tfunet.process.launcher_variables import check_alone
@@ -44,7 +46,7 @@ def submit_sweep(
     script or does not answer.
     """
     check_alone(os.environ, "submit the whole sweep")
-    planned = plan_trials(study, math.inf)
+    planned = _planned(study)
     root = Path(folder)
     RunFolder(root).create()
     with RunFolder(root).locked():
@@ -57,10 +59,12 @@ def submit_sweep(
         ]
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to submit in {root}.")
         for trial in due:
-            if (
-                trial.state == "failed"
-            ):  # Jobs that begin earlier must not judge by the old failure.
+            tournament = read_tournament(trial.config.tournament)
+            # Jobs that begin earlier must not judge by the old failure.
+            if trial.state == "failed" and not goes_on(trial):
                 set_aside(trial.folder, root)
+            if tournament is not None:
+                expect(trial, tournament)
         numbers = []
         for path, text, job in _scripts(study, root, jobs_of(todo, study.slurm)):
             path.parent.mkdir(exist_ok=True)
@@ -71,10 +75,26 @@ def submit_sweep(
         return numbers
 
 
+def _planned(study: Study) -> StudyPlan:
+    planned = plan_trials(study, math.inf)
+    most = study.slurm.max_running
+    for trial in planned.trials:
+        tournament = read_tournament(trial.config.tournament)
+        if tournament is None or tournament.selection == "none" or most is None:
+            continue
+        if most < tournament.trainers:
+            raise ValueError(
+                f"max_running={most} in [slurm] lets fewer trials run at the same time than the "
+                f"{tournament.trainers} trainers of a tournament, which wait for each other. Give "
+                f"{tournament.trainers} or more, or leave it out."
+            )
+    return planned
+
+
 def dry_run(study: Study, folder: str | Path) -> str:
     """Return the job scripts that `submit_sweep` would submit, each below its path."""
     root = Path(folder)
-    planned = adopted(plan_trials(study, math.inf), root)
+    planned = adopted(_planned(study), root)
     done = set()
     if (root / "plan.json").is_file():
         trials = read_sweep(root).trials

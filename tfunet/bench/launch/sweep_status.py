@@ -63,7 +63,7 @@ def status_table(folder: str | Path) -> str:
     return "\n".join([_headline(sweep), "", *columns(rows), *([note] if note else [])])
 
 
-def counts(trials: Iterable[TrialState]) -> dict[str, int]:
+def counts(trials: Iterable[TrialRecord | TrialState]) -> dict[str, int]:
     """Return the number of trials in each state."""
     by_state = Counter(trial.state for trial in trials)
     return {str(state): by_state[state] for state in STATES}

@@ -86,6 +86,11 @@ def export_sweep(study: Study, folder: str | Path, attempts: int = 2) -> Path:
             "A workflow has no [hopeless]: its engine decides what runs, and gives up nothing. "
             "Leave it out, or use tfunet sweep run."
         )
+    if any(key.startswith("tournament") for key in (*study.base, *study.varied)):
+        raise ValueError(
+            "A tournament is no workflow: its trainers run together, and meet. Use tfunet sweep "
+            "run."
+        )
     root = Path(folder).resolve()
     _check_plain("folder of the sweep", root)
     _check_plain("Python", Path(sys.executable))

@@ -1,4 +1,4 @@
-"""Reads the tables that a run writes: steps.csv, epochs.csv, cases.csv. Never writes."""
+"""Reads the tables that a run writes: steps, epochs, cases and rounds. Never writes."""
 
 import contextlib
 import math
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfunet.files.typed import RecordError, amount, number, number_or_none, typed_rows, whole
+from tfunet.population.pedigree import Played
 
 Kinds = dict[str, Callable[[str], Any]]
 STEPS: Kinds = {"step": whole, "seconds": amount, "loss": number, "traced": whole}
@@ -40,6 +41,33 @@ def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
     }
 
 
+def read_rounds(folder: Path) -> list[Played]:
+    """Return the rounds of a tournament that a trainer has played, up to the first wrong row."""
+    table = read_table(folder / "rounds.csv", ROUNDS)
+    return [
+        Played(**dict(zip(table, row, strict=True))) for row in zip(*table.values(), strict=True)
+    ]
+
+
+def _whole_or_none(text: str) -> int | None:
+    return whole(text) if text else None
+
+
+ROUNDS: Kinds = {
+    "round": whole,
+    "step": whole,
+    "partner": _whole_or_none,
+    "own_score": number,
+    "partner_score": number_or_none,
+    "model_of": whole,
+    "reason": str,
+    "learning_rate": number,
+    "training_seconds": amount,
+    "round_seconds": amount,
+    "waited_seconds": amount,
+}
+
+
 def read_table(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> dict[str, list[Any]]:
     """Return columns of a CSV file up to the first wrong row; empty columns without a file.
 
@@ -56,7 +84,8 @@ def read_table(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> dict[st
 def table_faults(folder: Path) -> list[str]:
     """Return what is wrong in the tables of a run: file, line and column of the first wrong row."""
     faults = []
-    for name, kinds in {"steps.csv": STEPS, "epochs.csv": EPOCHS, "cases.csv": CASES}.items():
+    tables = {"steps.csv": STEPS, "epochs.csv": EPOCHS, "cases.csv": CASES, "rounds.csv": ROUNDS}
+    for name, kinds in tables.items():
         try:
             for _ in typed_rows(folder / name, kinds):
                 pass

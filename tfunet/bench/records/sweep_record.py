@@ -166,7 +166,9 @@ def planned_trials(root: Path, table: Mapping[str, Any]) -> list[TrialRecord]:
 def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
     """Return the trial with everything that the files in its folder record."""
     read = _read_end(trial)
-    if is_running and read.state not in FINISHED:
+    # A trainer may have failed while others of its population run.
+    has_failed = bool(trial.config.tournament) and read.state == "failed"
+    if is_running and read.state not in FINISHED and not has_failed:
         read = replace(trial, state="running")
     faults: list[str] = []
     environment = _table(trial.folder / "env.json", faults, trial.id)
@@ -189,7 +191,10 @@ def running_trials(root: Path, faults: list[str]) -> tuple[str, ...]:
     """Return the trials that a sweep on this machine runs now; add to `faults` what is wrong."""
     if not RunFolder(root).is_locked():
         return ()
-    return (str(_table(root / "running.json", faults).get("trial")),)
+    table = _table(root / "running.json", faults)
+    # The trainers of a population run together.
+    together = table.get("trials")
+    return tuple(map(str, together if isinstance(together, list) else [table.get("trial")]))
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

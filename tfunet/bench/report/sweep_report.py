@@ -9,6 +9,7 @@ from typing import Any
 
 from tfunet.bench.analysis.dice_target import DiceTarget, read_dice_target
 from tfunet.bench.analysis.ensemble import Ensemble
+from tfunet.bench.analysis.populations import Population, read_populations
 from tfunet.bench.analysis.swapping import (
     BudgetComparison,
     budget_facts,
@@ -28,6 +29,11 @@ from tfunet.bench.report.ensemble_section import (
 )
 from tfunet.bench.report.findings import doubts, findings
 from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
+from tfunet.bench.report.population_tables import (
+    comparison_rows,
+    population_rows,
+    population_sentences,
+)
 from tfunet.bench.report.swapping_tables import (
     memory_rows,
     plan_rows,
@@ -87,7 +93,7 @@ def write_report(
     reached. Raises ValueError without records, or if matplotlib or jinja2 is missing.
     """
     summary = _summary(folder)
-    render, plots, case_sheets = _needs()
+    render, plots, case_sheets, draw_populations = _needs()
     targets = _read_targets(summary, target_dice)
     target = Path(out) if out is not None else Path(folder) / "report"
     figures = target / "figures"
@@ -95,6 +101,7 @@ def write_report(
     drawings = plots.draw_all(summary)
     if summary.ensemble is not None:
         drawings += [plots.drawn(*figure) for figure in ensemble_figures(summary.ensemble)]
+    drawings += draw_populations(read_populations(summary.sweep))
     for drawing in drawings:
         write_atomic(figures / f"{drawing.name}.svg", drawing.svg)
     sheets = case_sheets.draw_sheets(summary)
@@ -148,6 +155,10 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
         blocks.append("Large-model support")
         blocks += ["\n".join(plain_text(rows)) for rows in swapping["tables"]]
         blocks[-1] += "".join(f"\n- {sentence}" for sentence in swapping["sentences"])
+    if tournaments := _tournaments(summary):
+        blocks.append("Tournaments")
+        blocks += ["\n".join(plain_text(rows)) for rows in tournaments["tables"]]
+        blocks[-1] += "".join(f"\n- {sentence}" for sentence in tournaments["sentences"])
     by_heading = findings(summary)
     for heading, sentences in by_heading.items():
         if not heading.startswith("Scaling"):
@@ -230,6 +241,17 @@ def _swapping(summary: Summary) -> dict[str, Any] | None:
     return {"tables": tables, "sentences": verdicts(comparisons)}
 
 
+def _tournaments(summary: Summary) -> dict[str, Any] | None:
+    """Return the section on tournaments; None for a sweep without any."""
+    populations = read_populations(summary.sweep)
+    if not populations:
+        return None
+    return {
+        "tables": [comparison_rows(populations), population_rows(populations)],
+        "sentences": population_sentences(populations),
+    }
+
+
 Targets = Sequence[tuple[Family, DiceTarget]]
 
 
@@ -250,7 +272,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         "num_trials": len(sweep.trials),
         "num_done": done,
         "headline": _headline(summary),
-        "answer": answer(summary),
+        "answer": _answer(summary),
         "explained": explained,
         "terms": terms_of(_columns(summary, targets)),
         "findings": findings(summary),
@@ -274,6 +296,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
             "sentences": ensemble_sentences(summary.ensemble),
             "tables": ensemble_tables(summary.ensemble),
         },
+        "tournaments": _tournaments(summary),
         "varying": {key: _values_text(summary, values) for key, values in summary.varying.items()},
         "fixed": {key: show(value) for key, value in summary.fixed.items()},
         "num_comparisons": summary.num_comparisons,
@@ -319,6 +342,10 @@ def _columns(summary: Summary, targets: Targets) -> Iterator[str]:
         yield from trial_row(trial)
 
 
+def _answer(summary: Summary) -> str:
+    return answer(summary) if summary.ensemble is None else ensemble_sentences(summary.ensemble)[0]
+
+
 def _values_text(summary: Summary, values: Sequence[str]) -> str:
     return ", ".join(values) if summary.ensemble is None else values_text(values)
 
@@ -337,12 +364,18 @@ def _noise(measured: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType, ModuleType]:
-    """Return a function that fills templates, and the modules that draw; they need packages."""
+def _needs() -> tuple[
+    Callable[[str, Mapping[str, Any]], str],
+    ModuleType,
+    ModuleType,
+    Callable[[Sequence[Population]], list[Any]],
+]:
+    """Return a function that fills templates, and what draws; they need packages."""
     try:
         import jinja2
 
         from tfunet.bench.report import case_sheets, plots
+        from tfunet.bench.report.pedigree_plots import population_drawings
     except ModuleNotFoundError as error:
         if error.name not in ("jinja2", "matplotlib"):
             raise
@@ -363,4 +396,4 @@ def _needs() -> tuple[Callable[[str, Mapping[str, Any]], str], ModuleType, Modul
     def render(template: str, values: Mapping[str, Any]) -> str:
         return environment.get_template(template).render(**values)
 
-    return render, plots, case_sheets
+    return render, plots, case_sheets, population_drawings

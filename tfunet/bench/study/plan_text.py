@@ -14,7 +14,7 @@ PLAN_VERSION = 1
 
 def plan_json(planned: StudyPlan) -> dict[str, Any]:
     """Return the plan for plan.json; `base` with a trial's `changes` is its configuration."""
-    base = vars(planned.trials[0].config)
+    base = planned.trials[0].config.values()
     samples = planned.study.samples
     return {
         "schema_version": PLAN_VERSION,
@@ -30,7 +30,9 @@ def plan_json(planned: StudyPlan) -> dict[str, Any]:
                 "scaling": trial.scaling,
                 "settings": dict(trial.settings),
                 "changes": {
-                    key: value for key, value in vars(trial.config).items() if value != base[key]
+                    key: value
+                    for key, value in vars(trial.config).items()
+                    if value != base.get(key, {})
                 },
             }
             for trial in planned.trials

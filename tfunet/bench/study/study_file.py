@@ -1,5 +1,6 @@
 """Reads a study file: base settings, what is varied, repeats, and which cells to skip."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,10 +14,11 @@ from tfunet.bench.study.samples import Samples, read_samples, refuse_equal
 from tfunet.bench.study.search_settings import Search, read_search
 from tfunet.bench.study.slurm_settings import Slurm, read_slurm
 from tfunet.bench.study.space import Space
-from tfunet.config.keys import KEYS, OPTIONS, flat
+from tfunet.config.keys import KEYS, OPTIONS, flat, nested
 from tfunet.config.memory import SWAP_KEYS
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
+from tfunet.config.tournament import read_tournament
 from tfunet.config.trust import KEYS as PROGRAM_KEYS
 from tfunet.config.trust import check_own, programs
 from tfunet.data.description_file import described
@@ -26,7 +28,7 @@ from tfunet.files.typed import parse_toml, toml_text
 MOST_TRIALS = 100_000
 TOP = (
     *("name", "repeats", "seed", "base", "grid", "case", "samples", "search"),
-    *("skip", "hopeless", "slurm"),
+    *("skip", "hopeless", "slurm", "tournament"),
 )
 Scalar = (str, int, float, bool)
 
@@ -70,11 +72,9 @@ class Study:
     def __post_init__(self) -> None:
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {self.repeats}.")
-        num_cells = max(1, len(self.cases)) * math.prod(map(len, self.grid.values()))
-        num_cells *= len(self.sample_rows)
-        if self.repeats * num_cells > MOST_TRIALS:
+        if self.repeats * self.num_cells > MOST_TRIALS:
             raise ValueError(
-                f"The study has {self.repeats * num_cells} trials ({num_cells} cells, "
+                f"The study has {self.repeats * self.num_cells} trials ({self.num_cells} cells, "
                 f"{self.repeats} repeats); allowed: at most {MOST_TRIALS}. Lower repeats, or split "
                 "the grid into several studies."
             )
@@ -117,6 +117,12 @@ class Study:
 
     def _tables(self) -> tuple[Mapping[str, Any], ...]:
         return (self.base, self.grid, *self.cases, self.sample_rows[0])
+
+    @property
+    def num_cells(self) -> int:
+        """Number of combinations of cases, grid and samples."""
+        combinations = max(1, len(self.cases)) * math.prod(map(len, self.grid.values()))
+        return combinations * len(self.sample_rows)
 
 
 def read_study(path: str | Path) -> Study:
@@ -177,7 +183,7 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         name=_typed("name", table.get("name", "study"), str),
         repeats=_typed("repeats", table.get("repeats", 1), int),
         seed=_typed("seed", table.get("seed", 0), int),
-        base=flat(_typed("[base]", table.get("base", {}), dict)),
+        base=_base(table),
         grid={
             key: _typed(f"{key} in [grid]", value, list)
             for key, value in flat(_typed("[grid]", table.get("grid", {}), dict)).items()
@@ -191,6 +197,15 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         slurm=read_slurm(_typed("[slurm]", table.get("slurm", {}), dict)),
     )
     return _checked(study)
+
+
+def _base(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of [base], with the block [tournament] among them."""
+    base = flat(_typed("[base]", table.get("base", {}), dict))
+    block = _typed("[tournament]", table.get("tournament", {}), dict)
+    if block and any(key.startswith("tournament.") for key in base):
+        raise ValueError("tournament is in [base] and in [tournament]. Give it in one of them.")
+    return {**base, **flat({"tournament": block})}
 
 
 def _skip_rule(table: Mapping[str, Any]) -> SkipRule:
@@ -275,7 +290,10 @@ def _checked(study: Study) -> Study:
     for key, entry in study.space.items():
         for value in entry.ends():
             _check(key, value, " in [search.space]", known)
-    return replace(study, base=base, grid=grid, cases=cases, samples=_checked_samples(study, known))
+    samples = _checked_samples(study, known)
+    checked = replace(study, base=base, grid=grid, cases=cases, samples=samples)
+    _check_tournaments(checked)
+    return checked
 
 
 def _checked_samples(study: Study, known: set[tuple[str, type]]) -> Samples | None:
@@ -296,6 +314,22 @@ def _checked_samples(study: Study, known: set[tuple[str, type]]) -> Samples | No
     samples = replace(samples, rows=tuple(rows))
     refuse_equal(samples)
     return samples
+
+
+def _check_tournaments(study: Study) -> None:
+    """Raise ValueError for a wrong tournament, which would otherwise be a cell that is skipped."""
+    grid = {key: values for key, values in study.grid.items() if key.startswith("tournament.")}
+    most = 1
+    for case in study.cases or ({},):
+        for values in itertools.product(*grid.values()):
+            settings = {**study.base, **case, **dict(zip(grid, values, strict=True))}
+            tournament = read_tournament(nested(settings).get("tournament", {}))
+            most = max(most, tournament.trainers if tournament else 1)
+    if study.repeats * study.num_cells * most > MOST_TRIALS:
+        raise ValueError(
+            f"The study has {study.num_cells} cells with {study.repeats} repeats and up to {most} "
+            f"trainers; allowed: at most {MOST_TRIALS} trials. Lower repeats or trainers."
+        )
 
 
 def _known_types(study: Study) -> set[tuple[str, type]]:

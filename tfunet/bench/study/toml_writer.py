@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from tfunet.bench.study.slurm_settings import Slurm
@@ -13,7 +12,7 @@ from tfunet.config.run import RunConfig
 
 def config_toml(config: RunConfig) -> str:
     """Return the configuration of a run as a file for `tfunet train --config`."""
-    return "".join(_line(key, value) for key, value in asdict(config).items())
+    return "".join(_line(key, value) for key, value in config.values().items())
 
 
 def study_toml(study: Study) -> str:

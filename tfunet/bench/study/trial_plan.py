@@ -14,13 +14,15 @@ from tfunet.backend import Launch, facts_of, num_processes
 from tfunet.bench.study.study_file import SkipRule, Study
 from tfunet.config.keys import defaults, flat, nested, show
 from tfunet.config.run import RunConfig
+from tfunet.config.tournament import read_tournament
 from tfunet.machine.cores import share_cores, usable_cores
+from tfunet.population.places import places
 from tfunet.process.terminal import counted
 
 MAX_SLUG = 80
 
 # Keys that came later, with the value that changes nothing: trials keep the names that they had.
-LATER = {"schedule": None}
+LATER: Mapping[str, Any] = {"schedule": None, "tournament": {}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,8 @@ def plan_trials(study: Study, num_cores: float | None = None) -> StudyPlan:
             if number not in used_rules
         )
         + _idle_rule(study)
-        + ((study.samples.note,) if study.samples is not None and study.samples.note else ()),
+        + ((study.samples.note,) if study.samples is not None and study.samples.note else ())
+        + _turns(cells, cores),
     )
 
 
@@ -121,6 +124,22 @@ def _idle_rule(study: Study) -> tuple[str, ...]:
         f"[hopeless] has no effect: it waits for {counted(rule.after, 'repeat')} of "
         f"{study.repeats}. Raise repeats, or lower after in [hopeless].",
     )
+
+
+def _turns(cells: Sequence[_Cell], cores: float) -> tuple[str, ...]:
+    """Return a note on the populations whose trainers are more than the places for them."""
+    notes = []
+    for cell in cells:
+        tournament = read_tournament(cell.config.tournament)
+        if tournament is None or cores == math.inf:
+            continue
+        count = len(places(cell.config, range(int(cores))))
+        if count < tournament.trainers:
+            notes.append(
+                f"{counted(tournament.trainers, 'trainer')} share {counted(int(cores), 'core')}: "
+                f"{count} train at the same time, and the others wait for their turn in each round."
+            )
+    return tuple(dict.fromkeys(notes))
 
 
 def _cells(study: Study, num_cores: float) -> tuple[list[_Cell], list[Skipped], set[int]]:
@@ -204,17 +223,30 @@ def _trials(
         block = list(range(len(cells)))
         dice.shuffle(block)
         for number in block:
-            first = cells[number].config
-            config = first if repeat == 1 else replace(first, seed=first.seed + repeat - 1)
             given = {**study.base, **cells[number].given}
-            yield Trial(
-                id=trial_name(settings[number], config, repeat),
-                cell=number,
-                repeat=repeat,
-                scaling="strong" if "global_batch" in given else "weak",
-                settings=settings[number],
-                config=config,
-            )
+            for count, config in _runs(cells[number].config, repeat):
+                yield Trial(
+                    id=trial_name(settings[number], config, count),
+                    cell=number,
+                    repeat=count,
+                    scaling="strong" if "global_batch" in given else "weak",
+                    settings=settings[number],
+                    config=config,
+                )
+
+
+def _runs(first: RunConfig, repeat: int) -> Iterator[tuple[int, RunConfig]]:
+    """Yield the runs of a repeat of a cell, each with its number among all: one, or the trainers
+    of a population.
+    """
+    seed = first.seed + repeat - 1
+    tournament = read_tournament(first.tournament)
+    if tournament is None:
+        yield repeat, first if repeat == 1 else replace(first, seed=seed)
+        return
+    for trainer in range(tournament.trainers):
+        count = (repeat - 1) * tournament.trainers + trainer + 1
+        yield count, replace(first, seed=tournament.seed_of(seed, trainer))
 
 
 def trial_name(settings: Mapping[str, Any], config: RunConfig, repeat: int) -> str:

@@ -1,0 +1,202 @@
+"""The populations of a sweep: who met whom, and what the best of each reached at which cost."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfunet.bench.analysis.confidence_intervals import Estimate, adjusted_p_values, difference
+from tfunet.bench.records.run_tables import read_epochs, read_rounds
+from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
+from tfunet.config.keys import describe
+from tfunet.config.tournament import Tournament, read_tournament
+from tfunet.population.pedigree import Pedigree, Played
+
+# Settings that a label has in words.
+IN_LABEL = (
+    *("backend", "num_replicas"),
+    *(f"tournament.{key}" for key in ("selection", "trainers", "exchange")),
+)
+# (seconds since the start of training, the best mean Dice so far)
+Curve = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population:
+    """The trainers of one tournament; a run that meets no other is a population of one.
+
+    Args:
+        label: What tells its cell apart, for tables and legends.
+        number: Of the population within its cell, from 1.
+    """
+
+    label: str
+    number: int
+    tournament: Tournament | None
+    trainers: tuple[TrialRecord, ...]
+    pedigree: Pedigree
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether these are the independent runs that tournaments are compared with."""
+        return self.tournament is not None and self.tournament.selection == "none"
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """The trainer with the highest mean Dice at its end, and that Dice; None without one."""
+        found = [
+            (trial.result.mean_dice, -index)
+            for index, trial in enumerate(self.trainers)
+            if trial.result is not None and trial.result.mean_dice is not None
+        ]
+        if not found:
+            return None
+        dice, index = max(found)
+        return -index, dice
+
+    def curve(self) -> Curve:
+        """Return the best Dice of all trainers over time: steps and rounds, without waiting.
+
+        All trainers count as if they ran at the same time.
+        """
+        points = sorted(
+            point
+            for index, trial in enumerate(self.trainers)
+            for point in _points(trial, self.pedigree.get(index, ()))
+        )
+        best, curve = float("-inf"), []
+        for seconds, dice in points:
+            if dice > best:
+                best = dice
+                curve.append((seconds, dice))
+        if curve and points[-1][0] > curve[-1][0]:
+            curve.append((points[-1][0], best))
+        return tuple(curve)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all trainers."""
+        return sum(trial.config.num_devices for trial in self.trainers)
+
+    def hours(self, dice: float = math.inf) -> float | None:
+        """Return the device-hours up to the first evaluation with this Dice, or to the last one.
+
+        None for a Dice that was not reached, and without evaluations.
+        """
+        curve = self.curve()
+        if not curve:
+            return None
+        reached = curve[-1][0]
+        if math.isfinite(dice):
+            times = [seconds for seconds, best in curve if best >= dice]
+            if not times:
+                return None
+            reached = times[0]
+        return reached * self.num_devices / 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The populations of a cell, compared with independent runs.
+
+    Args:
+        difference: Of the best Dice, minus that of independent runs; None without these.
+        adjusted_p: Adjusted for all such differences of the sweep; None without an interval.
+    """
+
+    label: str
+    populations: tuple[Population, ...]
+    difference: Estimate | None
+    adjusted_p: float | None
+
+
+def compare(populations: Sequence[Population]) -> list[Comparison]:
+    """Compare the best Dice of each cell's populations with that of independent runs."""
+    cells: dict[str, list[Population]] = {}
+    for population in populations:
+        cells.setdefault(population.label, []).append(population)
+    best = {
+        label: {member.number: member.best[1] for member in members if member.best is not None}
+        for label, members in cells.items()
+    }
+    independent = next((one.label for one in populations if one.is_independent), None)
+    base = best[independent] if independent is not None else {}
+    differences = [
+        difference(best[label], base) if label != independent and best[label] and base else None
+        for label in cells
+    ]
+    adjusted = adjusted_p_values(differences)
+    return [
+        Comparison(label=label, populations=tuple(members), difference=estimate, adjusted_p=p)
+        for (label, members), estimate, p in zip(cells.items(), differences, adjusted, strict=True)
+    ]
+
+
+def common_dice(populations: Sequence[Population]) -> float | None:
+    """Return the highest Dice, to two decimals, that all populations with numbers reached."""
+    reached = [curve[-1][1] for population in populations if (curve := population.curve())]
+    return math.floor(100 * min(reached)) / 100 if reached else None
+
+
+def read_populations(sweep: SweepRecord) -> list[Population]:
+    """Return the populations of a sweep in order; none for a sweep without tournaments."""
+    if not any(trial.config.tournament for trial in sweep.readable):
+        return []
+    groups: dict[tuple[int, int], list[TrialRecord]] = {}
+    for trial in sorted(sweep.readable, key=lambda trial: (trial.cell, trial.config.seed)):
+        tournament = read_tournament(trial.config.tournament)
+        seed = trial.config.seed
+        population = seed if tournament is None else tournament.population_of(seed)
+        groups.setdefault((trial.cell, population), []).append(trial)
+    numbers: dict[int, int] = {}
+    populations = []
+    for (cell, _), trials in groups.items():
+        numbers[cell] = numbers.get(cell, 0) + 1
+        populations.append(_population(trials, numbers[cell]))
+    return populations
+
+
+def _population(trials: Sequence[TrialRecord], number: int) -> Population:
+    config = trials[0].config
+    tournament = read_tournament(config.tournament)
+    pedigree: dict[int, tuple[Played, ...]] = {}
+    if tournament is not None and tournament.selection != "none":
+        for trial in trials:
+            trainer = tournament.trainer_of(trial.config.seed)
+            pedigree[trainer] = tuple(read_rounds(trial.folder))
+    return Population(
+        label=_label(trials[0], tournament),
+        number=number,
+        tournament=tournament,
+        trainers=tuple(trials),
+        pedigree=pedigree,
+    )
+
+
+def _label(trial: TrialRecord, tournament: Tournament | None) -> str:
+    way = f"{trial.config.backend} x{trial.config.num_replicas}"
+    kind = ""
+    if tournament is not None:
+        selection = "independent" if tournament.selection == "none" else tournament.selection
+        rounded = "" if tournament.exchange == "weights" else ", rounded to bfloat16"
+        kind = f"{tournament.trainers} trainers, {selection}{rounded}"
+    others = {
+        key: value
+        for key, value in trial.settings.items()
+        if value is not None and key not in IN_LABEL
+    }
+    return ", ".join(part for part in (kind, way, describe(others)) if part)
+
+
+def _points(trial: TrialRecord, rounds: Sequence[Played]) -> list[tuple[float, float]]:
+    """Return (seconds, mean Dice) of the evaluations of a run."""
+    if trial.result is None:
+        return []
+    table = read_epochs(trial.folder, list(trial.result.dice))
+    points, seconds = [], 0.0
+    for steps, spent, dice in zip(table["steps"], table["seconds"], table["dice"], strict=True):
+        seconds += spent
+        played = (row for row in rounds if row.step <= steps)
+        exchange = sum(row.round_seconds - row.waited_seconds for row in played)
+        if not math.isnan(dice):  # As in an epoch without evaluation.
+            points.append((seconds + exchange, dice))
+    return points

@@ -1,0 +1,110 @@
+"""Tables and sentences on tournaments."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tfunet.bench.analysis.confidence_intervals import spread
+from tfunet.bench.analysis.populations import Comparison, Population, common_dice, compare
+from tfunet.bench.report.number_text import NONE, p_text, significant, values_text
+from tfunet.population.pedigree import ancestors
+from tfunet.process.terminal import counted
+
+
+def population_rows(populations: Sequence[Population]) -> list[dict[str, str]]:
+    """Return a row for each population, and for each run that is compared with them."""
+    return [
+        {
+            "runs": population.label,
+            "population": str(population.number),
+            "done": f"{_num_done(population)} of {len(population.trainers)}",
+            "rounds": str(max((len(rows) for rows in population.pedigree.values()), default=0)),
+            "models taken over": str(_num_taken(population)),
+            "last models begun by": _began(population),
+            "best Dice": NONE if population.best is None else f"{population.best[1]:.3f}",
+            "of trainer": NONE if population.best is None else str(population.best[0]),
+            "device-hours": _hours([population.hours()]),
+        }
+        for population in populations
+    ]
+
+
+def comparison_rows(populations: Sequence[Population]) -> list[dict[str, str]]:
+    """Return a row for each cell: its best Dice, and what it took to a Dice that all reached."""
+    dice = common_dice(populations)
+    return [
+        {
+            "runs": comparison.label,
+            "populations": str(len(comparison.populations)),
+            "best Dice": values_text(
+                (one.best[1] for one in comparison.populations if one.best is not None), 3
+            ),
+            "minus independent runs": _difference(comparison),
+            **(
+                {
+                    f"device-hours to Dice {dice:.2f}": _hours(
+                        one.hours(dice) for one in comparison.populations
+                    )
+                }
+                if dice is not None
+                else {}
+            ),
+        }
+        for comparison in compare(populations)
+    ]
+
+
+def _difference(comparison: Comparison) -> str:
+    estimate = comparison.difference
+    if estimate is None:
+        return NONE
+    if not estimate.has_interval or comparison.adjusted_p is None:
+        return f"{estimate.value:+.3f}"
+    return (
+        f"{estimate.value:+.3f} ({estimate.low:+.3f} to {estimate.high:+.3f}; "
+        f"adjusted p {p_text(comparison.adjusted_p)})"
+    )
+
+
+def population_sentences(populations: Sequence[Population]) -> list[str]:
+    """Return what weakens the comparison, and which rounds were not played as planned."""
+    sentences = []
+    if any(population.pedigree for population in populations):
+        sentences.append(
+            "Trainers of one population are not independent of each other. Compare populations by "
+            "these tables: the intervals of scores elsewhere count each trainer as a repeat, and "
+            "are too narrow."
+        )
+    for population in populations:
+        sentences += _missed(population)
+    return sentences
+
+
+def _missed(population: Population) -> Iterator[str]:
+    for trainer, rows in sorted(population.pedigree.items()):
+        alone = [row for row in rows if "missing or late" in row.reason]
+        if alone:
+            which = ", ".join(str(row.round) for row in alone)
+            yield (
+                f"{population.label}, population {population.number}: trainer {trainer} missed "
+                f"others in {counted(len(alone), 'round')} ({which})."
+            )
+
+
+def _num_done(population: Population) -> int:
+    return sum(trial.result is not None for trial in population.trainers)
+
+
+def _num_taken(population: Population) -> int:
+    return sum(
+        row.model_of != trainer for trainer, rows in population.pedigree.items() for row in rows
+    )
+
+
+def _began(population: Population) -> str:
+    if not population.pedigree:
+        return NONE
+    return ", ".join(map(str, sorted(set(ancestors(population.pedigree).values()))))
+
+
+def _hours(hours: Iterable[float | None]) -> str:
+    known = [value for value in hours if value is not None]
+    return significant(spread(known) if known else None)

@@ -1,0 +1,218 @@
+"""The tournament that a run takes part in: a population of trainers that exchange models.
+
+Imports no TensorFlow.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tfunet.config.refs import check_known, near_match
+from tfunet.config.sections import FIXED, Section
+
+SELECTIONS = ("pairwise", "truncation", "none")
+EXCHANGES = ("weights", "weights_bfloat16")
+# What a step reads anew from a variable. Other settings are constants of the traced step.
+HYPERPARAMETERS = ("learning_rate",)
+MOST_TRAINERS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutation:
+    """How a hyperparameter changes when it is taken over from a better model.
+
+    Args:
+        factors: One of these, drawn at random, multiplies the value.
+        low: The least value.
+        high: The greatest value.
+    """
+
+    factors: tuple[float, ...]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tournament:
+    """A population of trainers, and how they compete.
+
+    Args:
+        trainers: Number of trainers. Each is a run with a seed of its own.
+        round_steps: Number of optimizer steps between rounds.
+        round_epochs: Number of epochs between rounds, instead of `round_steps`.
+        selection: "pairwise": two trainers meet, and each keeps the better of their two models.
+            "truncation": all are ranked, and the last take the models of the first `keep`. "none":
+            independent runs.
+        partition: Whether each trainer has its own share of the training cases.
+        share: Share of the training cases that only decide rounds. With `partition` and
+            "pairwise", each trainer takes them from its own share; otherwise all have the same.
+        keep: Number of trainers that keep their models in "truncation"; by default half.
+        exchange: "weights": models and optimizer states, to the bit. "weights_bfloat16": rounded,
+            with half the bytes.
+        wait_seconds: A trainer that is later than this misses the round.
+        mutate: How hyperparameters change when they are taken over; others are kept.
+    """
+
+    trainers: int
+    round_steps: int | None = None
+    round_epochs: int | None = None
+    selection: str = "pairwise"
+    partition: bool = False
+    share: float = 0.2
+    keep: int | None = None
+    exchange: str = "weights"
+    wait_seconds: float = 600.0
+    mutate: Mapping[str, Mutation] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_known("selection", self.selection, SELECTIONS)
+        check_known("exchange", self.exchange, EXCHANGES)
+        if not 2 <= self.trainers <= MOST_TRAINERS:
+            raise ValueError(
+                f"A tournament needs 2 to {MOST_TRAINERS} trainers, got trainers={self.trainers}. "
+                "Leave out [tournament] to train one model."
+            )
+        if (self.round_steps is None) == (self.round_epochs is None):
+            raise ValueError(
+                "A tournament needs the length of a round: give one of round_steps and "
+                "round_epochs."
+            )
+        for name in ("round_steps", "round_epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        if not 0 < self.share < 1:
+            raise ValueError(f"share must lie between 0 and 1, got {self.share}.")
+        if self.wait_seconds <= 0:
+            raise ValueError(f"wait_seconds must be positive, got {self.wait_seconds}.")
+        if self.keep is not None and self.selection != "truncation":
+            raise ValueError(
+                f'keep={self.keep} has a meaning with selection = "truncation" only. Leave it out.'
+            )
+        if self.keep is not None and not 1 <= self.keep < self.trainers:
+            raise ValueError(
+                f"keep must lie between 1 and {self.trainers - 1} with trainers={self.trainers}, "
+                f"got {self.keep}."
+            )
+
+    @property
+    def num_kept(self) -> int:
+        """Number of trainers that keep their models in "truncation"."""
+        return self.keep or max(1, self.trainers // 2)
+
+    @property
+    def has_own_cases(self) -> bool:
+        """Whether each trainer decides rounds on cases of its own."""
+        return self.partition and self.selection != "truncation"
+
+    def trainer_of(self, seed: int) -> int:
+        """Return which trainer, from 0, the run with this seed is."""
+        return seed % self.trainers
+
+    def population_of(self, seed: int) -> int:
+        """Return the number of the population that the run with this seed is in."""
+        return seed // self.trainers
+
+    def seed_of(self, population: int, trainer: int) -> int:
+        """Return the seed of a trainer: the inverse of `trainer_of` and `population_of`."""
+        return population * self.trainers + trainer
+
+
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "trainers": ((int,), "a whole number"),
+    "round_steps": ((int,), "a whole number"),
+    "round_epochs": ((int,), "a whole number"),
+    "selection": ((str,), "a text"),
+    "partition": ((bool,), "true or false"),
+    "share": ((int, float), "a number"),
+    "keep": ((int,), "a whole number"),
+    "exchange": ((str,), "a text"),
+    "wait_seconds": ((int, float), "a number"),
+}
+
+
+def read_tournament(table: Mapping[str, Any]) -> Tournament | None:
+    """Return the tournament that a table of a configuration describes; None for an empty one."""
+    if not table:
+        return None
+    known = [key.name for key in fields(Tournament)]
+    for key, value in table.items():
+        if key not in known:
+            raise ValueError(
+                f"Unknown key {key!r} in [tournament].{near_match(key, known)} "
+                f"Known: {', '.join(known)}."
+            )
+        if key in KINDS:
+            types, words = KINDS[key]
+            is_bool = isinstance(value, bool)
+            is_finite = not isinstance(value, float) or math.isfinite(value)
+            if not isinstance(value, types) or is_bool != (bool in types) or not is_finite:
+                raise ValueError(f"{key} in [tournament] must be {words}, got {value!r}.")
+    if "trainers" not in table:
+        raise ValueError("[tournament] needs trainers: the number of runs that meet.")
+    rules = table.get("mutate", {})
+    if not isinstance(rules, Mapping):
+        raise ValueError(f"mutate in [tournament] must be a table, got {rules!r}.")
+    mutate = {name: _mutation(name, rule) for name, rule in rules.items()}
+    return Tournament(**{**table, "mutate": mutate})
+
+
+def _mutation(name: str, rule: Any) -> Mutation:
+    if name not in HYPERPARAMETERS:
+        raise ValueError(
+            f"mutate in [tournament] names {name!r}, which is no hyperparameter that can change "
+            f"during training.{near_match(name, HYPERPARAMETERS)} "
+            f"Known: {', '.join(HYPERPARAMETERS)}."
+        )
+    shape = f"{name} = {{factors = [0.8, 1.2], low = 1e-5, high = 1e-1}}"
+    if not isinstance(rule, Mapping) or set(rule) != {"factors", "low", "high"}:
+        raise ValueError(f"mutate in [tournament] needs {shape}, got {rule!r}.")
+    factors = rule["factors"]
+    factors = list(factors) if isinstance(factors, list | tuple) else []
+    numbers = [*factors, rule["low"], rule["high"]]
+    is_right = bool(factors) and all(_is_positive(number) for number in numbers)
+    if not is_right or rule["low"] > rule["high"]:
+        raise ValueError(
+            f"mutate in [tournament] needs {shape} with positive numbers, and low at most high; "
+            f"got {dict(rule)!r}."
+        )
+    return Mutation(
+        factors=tuple(float(factor) for factor in factors),
+        low=float(rule["low"]),
+        high=float(rule["high"]),
+    )
+
+
+def _is_positive(number: Any) -> bool:
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return is_number and 0 < number < math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class TournamentKeys(Section):
+    """The population that the run is a trainer of.
+
+    Args:
+        tournament: The table [tournament] of a study: trainers, round_steps or round_epochs,
+            selection, partition, share, keep, exchange, wait_seconds, mutate. The runs with the
+            seeds `n * trainers` to `n * trainers + trainers - 1` are a population. Their folders
+            must lie beside each other.
+    """
+
+    tournament: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
+
+    def _check(self) -> None:
+        read_tournament(self.tournament)
+
+
+def meeting_name(settings: Mapping[str, Any], free: tuple[str, ...], population: int) -> str:
+    """Return the name of the folder where the trainers of a population meet.
+
+    It is the same for all runs whose settings differ only in the seed, or in the keys `free`.
+    """
+    values = {key: value for key, value in settings.items() if key not in ("seed", *free)}
+    text = json.dumps(values, sort_keys=True, default=str)
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:12]}-{population}"

@@ -1,0 +1,86 @@
+"""The models that trainers offer to each other, as files in the folder where they meet."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from tfunet.files.atomic import replacing, writing
+from tfunet.files.typed import DAMAGED, RecordError, typed
+from tfunet.population.meeting import Meeting
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a trainer says of its model at the end of a round.
+
+    Args:
+        score: On the cases that decide the round; None if it is not a number.
+        hyperparameters: Those with which the model was trained, by name.
+        is_rounded: Whether the numbers are rounded to bfloat16.
+    """
+
+    score: float | None
+    hyperparameters: dict[str, float]
+    is_rounded: bool
+
+
+def publish(meeting: Meeting, round: int, values: Sequence[np.ndarray], offer: Offer) -> None:
+    """Offer a model to the others."""
+    path = meeting.offer_path(round, meeting.trainer)
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    kept = [to_bfloat16(value) if _rounds(offer, value) else value for value in values]
+    arrays = {f"variable_{index:05d}": value for index, value in enumerate(kept)}
+    facts = np.frombuffer(json.dumps(asdict(offer)).encode(), np.uint8)
+    with replacing(path) as partial, partial.open("wb") as file:
+        np.savez(file, facts=facts, **arrays)
+
+
+def read(meeting: Meeting, round: int, trainer: int) -> Offer:
+    """Return what a trainer says of its model. Raises RecordError."""
+    path = meeting.offer_path(round, trainer)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return typed(json.loads(file["facts"].tobytes()), Offer)
+    except (OSError, *DAMAGED) as error:
+        raise RecordError(path, error) from error
+
+
+def load(
+    meeting: Meeting, round: int, trainer: int, like: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the model of a trainer, which has variables as `like`. Raises RecordError."""
+    path, offer = meeting.offer_path(round, trainer), read(meeting, round, trainer)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names = sorted(set(file.files) - {"facts"})
+            values = [file[name] for name in names]
+    except (OSError, *DAMAGED) as error:
+        raise RecordError(path, error) from error
+    if len(values) == len(like):
+        values = [
+            from_bfloat16(value) if _rounds(offer, own) and value.dtype == np.uint16 else value
+            for value, own in zip(values, like, strict=True)
+        ]
+    kinds = [(value.shape, value.dtype) for value in values]
+    if kinds != [(own.shape, own.dtype) for own in like]:
+        raise RecordError(path, "it is of another model or optimizer")
+    return values
+
+
+def _rounds(offer: Offer, value: np.ndarray) -> bool:
+    return offer.is_rounded and value.dtype == np.float32
+
+
+def to_bfloat16(value: np.ndarray) -> np.ndarray:
+    """Return the bits of the nearest bfloat16 of each float32; ties to even. NaN stays NaN."""
+    bits = np.ascontiguousarray(value, np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    return np.where(np.isnan(value), 0x7FC0, rounded).astype(np.uint16)
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """Return the float32 values of bfloat16 bits."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
