@@ -344,11 +344,11 @@ def test_folder_of_other_settings_is_refused_naming_them(tmp_path):
 
 def test_a_finished_run_whose_rate_fell_to_0_takes_no_more_epochs(tmp_path):
     folder = RunFolder(tmp_path)
-    config = RunConfig(epochs=2, schedule="cosine")
+    config = RunConfig(epochs=2, learning_rate_schedule="cosine")
     folder.begin(config)
     folder.write_result({})
     with pytest.raises(ValueError, match="its learning rate fell to 0, so it cannot be trained"):
-        folder.begin(RunConfig(epochs=3, schedule="cosine"))
+        folder.begin(RunConfig(epochs=3, learning_rate_schedule="cosine"))
     assert folder.is_done()
 
 

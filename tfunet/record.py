@@ -151,7 +151,7 @@ class RunFolder:
         differing = [] if before is None else _differing(config, before)
         if before is None or not set(differing) <= {"epochs", *_may_change(config)}:
             self.write_config(config)  # Says what differs.
-        falls = config.schedule is not None
+        falls = config.learning_rate_schedule is not None
         if before is None or config.steps or falls or config.epochs <= before.epochs:
             advice = "To train it further, give more epochs, or choose"
             if config.steps is not None:
@@ -161,7 +161,7 @@ class RunFolder:
                 )
             elif falls:
                 advice = (
-                    f"With schedule = {config.schedule!r} its learning rate fell to 0, so it "
+                    f"With learning_rate_schedule = {config.learning_rate_schedule!r} its learning rate fell to 0, so it "
                     "cannot be trained further. Choose"
                 )
             raise ValueError(

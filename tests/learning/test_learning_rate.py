@@ -50,7 +50,11 @@ def test_schedule_survives_saving():
 )
 def test_rate_falls_to_nothing_along_a_curve(schedule, rates):
     config = RunConfig(
-        scale_learning_rate=True, warmup_epochs=1, epochs=9, schedule=schedule, **FIXED
+        scale_learning_rate=True,
+        warmup_epochs=1,
+        epochs=9,
+        learning_rate_schedule=schedule,
+        **FIXED,
     )
     made = learning_rate(config, 2, steps_per_epoch=10)
     assert isinstance(made, WarmupFall)
@@ -58,15 +62,19 @@ def test_rate_falls_to_nothing_along_a_curve(schedule, rates):
     for each in (made, again):
         got = {step: float(each(step)) for step in rates}
         assert got == pytest.approx(rates, abs=1e-7)
-    of_steps = learning_rate(RunConfig(steps=40, schedule=schedule, learning_rate=1.0), 1, 10)
+    of_steps = learning_rate(
+        RunConfig(steps=40, learning_rate_schedule=schedule, learning_rate=1.0), 1, 10
+    )
     assert float(of_steps(0)) == 1.0
     assert float(of_steps(20)) == pytest.approx({"cosine": 0.5, "polynomial": 0.5**0.9}[schedule])
     assert float(of_steps(40)) == 0.0
 
 
 def test_schedules_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match=r"Unknown schedule 'cosin'. Did you mean 'cosine'"):
-        RunConfig(schedule="cosin")
+    with pytest.raises(
+        ValueError, match=r"Unknown learning_rate_schedule 'cosin'. Did you mean 'cosine'"
+    ):
+        RunConfig(learning_rate_schedule="cosin")
     with pytest.raises(ValueError, match="exclude each other"):
-        RunConfig(schedule="cosine", decay_epochs=(2,))
-    assert RunConfig(schedule="none") == RunConfig()
+        RunConfig(learning_rate_schedule="cosine", decay_epochs=(2,))
+    assert RunConfig(learning_rate_schedule="none") == RunConfig()

@@ -75,11 +75,11 @@ class RunConfig(
                 f"seed says which trainer of a tournament a run is, so it must be 0 or more, got "
                 f"{self.seed}."
             )
-        has_schedule = self.warmup_epochs or self.decay_epochs
+        has_schedule = self.warmup_epochs or self.decay_epochs or self.learning_rate_schedule
         if has_schedule and "learning_rate" in self.tournament.get("mutate", {}):
             raise ValueError(
-                "mutate.learning_rate and warmup_epochs or decay_epochs exclude each other: a "
-                "schedule sets the learning rate of every step. Leave out one of them."
+                "mutate.learning_rate excludes warmup_epochs, decay_epochs and "
+                "learning_rate_schedule: a schedule sets the learning rate of every step. Leave out one of them."
             )
 
     def to_json(self) -> str:

@@ -14,7 +14,7 @@ from tfunet.config.refs import check_known
 
 BAD_SAMPLES = ("refuse", "skip")
 PIPELINES = ("tf", "device")
-SCHEDULES = ("cosine", "polynomial")
+RATE_SCHEDULES = ("cosine", "polynomial")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 # Metadata of every key: whether an interrupted run may change it when it goes on. It may if the
@@ -273,7 +273,7 @@ class OptimizationKeys(Section):
             rate to the scaled one.
         decay_epochs: Epochs at which the learning rate is multiplied by `decay_factor`.
         decay_factor: Factor of the learning rate at each of `decay_epochs`.
-        schedule: "cosine" or "polynomial" lets the learning rate fall to 0 at the last step, after
+        learning_rate_schedule: "cosine" or "polynomial" lets the learning rate fall to 0 at the last step, after
             the warm-up, instead of `decay_epochs`.
         metrics: Metrics of whole validation cases (dice, iou, hd, hd95, assd, nsd@1mm,
             lesion_precision, lesion_recall, lesion_f1, volume_difference), and names of Keras
@@ -293,7 +293,7 @@ class OptimizationKeys(Section):
     warmup_epochs: float = fixed(0.0)
     decay_epochs: tuple[int, ...] = fixed(())
     decay_factor: float = fixed(0.1)
-    schedule: str | None = fixed(None)
+    learning_rate_schedule: str | None = fixed(None)
     metrics: tuple[str, ...] = fixed(())
     callbacks: tuple[dict[str, Any], ...] = fixed(())
     epochs: int = fixed(5)
@@ -306,13 +306,13 @@ class OptimizationKeys(Section):
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
         if self.warmup_epochs < 0:
             raise ValueError(f"warmup_epochs must not be negative, got {self.warmup_epochs}.")
-        if self.schedule == "none":
-            self._set("schedule", None)
-        if self.schedule is not None:
-            check_known("schedule", self.schedule, SCHEDULES)
+        if self.learning_rate_schedule == "none":
+            self._set("learning_rate_schedule", None)
+        if self.learning_rate_schedule is not None:
+            check_known("learning_rate_schedule", self.learning_rate_schedule, RATE_SCHEDULES)
             if self.decay_epochs:
                 raise ValueError(
-                    f"schedule={self.schedule!r} and decay_epochs exclude each other: both lower "
+                    f"learning_rate_schedule={self.learning_rate_schedule!r} and decay_epochs exclude each other: both lower "
                     "the learning rate. Give one of them."
                 )
 

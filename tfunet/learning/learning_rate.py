@@ -102,13 +102,13 @@ def learning_rate(
     """
     rate = config.learning_rate
     peak = rate * num_replicas if config.scale_learning_rate else rate
-    if config.schedule is not None:
+    if config.learning_rate_schedule is not None:
         return WarmupFall(
             start=rate,
             peak=peak,
             warmup_steps=round(config.warmup_epochs * steps_per_epoch),
             last_step=config.steps or config.epochs * steps_per_epoch,
-            curve=config.schedule,
+            curve=config.learning_rate_schedule,
         )
     if not config.warmup_epochs and not config.decay_epochs:
         return peak

@@ -115,7 +115,7 @@ def test_what_needs_another_key_is_checked_beside_it(base, key, values):
 def test_a_key_that_came_later_renames_no_trial():
     name = trial_name({"backend": "single"}, RunConfig(), 1)
     assert name == "single-r1-bb6d5d"
-    assert trial_name({"backend": "single"}, RunConfig(schedule="cosine"), 1) != name
+    assert trial_name({"backend": "single"}, RunConfig(learning_rate_schedule="cosine"), 1) != name
 
 
 def test_folds_are_an_axis_of_a_study():

@@ -22,7 +22,7 @@ from tfunet.process.terminal import counted
 MAX_SLUG = 80
 
 # Keys that came later, with the value that changes nothing: trials keep the names that they had.
-LATER: Mapping[str, Any] = {"schedule": None, "tournament": {}}
+LATER: Mapping[str, Any] = {"learning_rate_schedule": None, "tournament": {}}
 
 
 @dataclass(frozen=True, kw_only=True)
