@@ -220,13 +220,23 @@ def _known_types(study: Study) -> set[tuple[str, type]]:
     }
 
 
+def _context(key: str, value: Any) -> dict[str, Any]:
+    """Return other keys with which a key can be checked alone."""
+    if key == "accumulation":  # Must divide the batch of a replica, as micro_batches.
+        return {"replica_batch": value}
+    if key == "micro_batches":
+        return {"replica_batch": value, "stages": 2}
+    if key in ("schedule", "balance"):
+        return {"stages": 1 + len(value) if isinstance(value, list) else 2}
+    return {}
+
+
 def _check(key: str, value: Any, where: str, known: set[tuple[str, type]]) -> Any:
     _check_key(key, where)
     option, _, entry = key.partition(".")
     if entry and option != "augmentation":
         return value
-    # `accumulation` must divide the batch of a replica, so it is checked with a batch of its own.
-    context = {"replica_batch": value} if key == "accumulation" else {}
+    context = _context(key, value)
     try:
         if entry:
             RunConfig(augmentation={entry: value})
