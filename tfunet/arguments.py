@@ -30,6 +30,7 @@ TYPE_WORDS = {
     dict[str, Any]: "a table, { key = value }",
     tuple[int, ...]: "whole numbers, [1, 2]",
     tuple[str, ...]: 'texts, ["a", "b"]',
+    tuple[str, ...] | str: 'a text, or texts, ["a", "b"]',
     tuple[dict[str, Any], ...]: 'tables, [{ name = "..." }]',
 }
 
@@ -127,7 +128,7 @@ def _check_table(table: Mapping[str, Any]) -> None:
         if key not in KEYS:
             raise ValueError(_unknown_heading(key, value) or _unknown_key(key))
         kind = _kind(key)
-        if isinstance(value, str) and kind not in (str, str | None):
+        if isinstance(value, str) and kind not in (str, str | None, tuple[str, ...] | str):
             raise ValueError(
                 f"{key} must be {_allowed(key)}, got the text {value!r}. Write it without quotes: "
                 f"{key} = {value}"

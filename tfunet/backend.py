@@ -68,7 +68,7 @@ class Launch:
         process_index: Index of this process, from 0. Process 0 is the chief.
         process_count: Number of processes.
         num_replicas: Number of replicas, one on each device, over all processes. Where samples are
-            split, several replicas share a sample.
+            split, or the network is in stages, several devices share a sample.
         addresses: "host:port" of every process, in order. The ports are free at the start.
         is_profiled: Whether `profile` will be called.
     """
@@ -164,7 +164,7 @@ class Backend(Protocol):
 
         Called inside `step`, on every replica, in the same order on all; some have nothing to
         send or to receive. `received` has the shapes, and all tensors are of type `dtype`. Only
-        runs with `split` need this method.
+        runs with `split` or `stages` need this method.
         """
 
     def sum(self, values: np.ndarray) -> np.ndarray:
@@ -205,11 +205,22 @@ def num_processes(keys: PlacementKeys) -> int:
             f"The backend {keys.backend!r} trains one replica, got num_replicas="
             f"{keys.num_replicas}. Leave out num_replicas, or choose another backend: {others}."
         )
+    if facts.one_process and keys.stages > 1:
+        others = ", ".join(name for name, other in FACTS.items() if not other.one_process)
+        raise ValueError(
+            f"stages={keys.stages} needs a process for each stage, and the backend "
+            f"{keys.backend!r} has one. Leave out stages, or choose another backend: {others}."
+        )
     if facts.one_replica and keys.num_devices > 1:
         others = ", ".join(name for name, other in FACTS.items() if not other.one_replica)
         raise ValueError(
             f"The backend {keys.backend!r} has one device, and split={list(keys.split)} needs "
             f"{keys.num_devices}. Leave out split, or choose another backend: {others}."
+        )
+    if keys.stages > 1 and keys.processes not in (None, keys.num_devices):
+        raise ValueError(
+            f"stages={keys.stages} with num_replicas={keys.num_replicas} needs a process for each "
+            f"of {keys.num_devices} stages, got processes={keys.processes}. Leave out processes."
         )
     if not facts.one_process:
         return keys.processes or keys.num_devices

@@ -161,8 +161,8 @@ class RunFolder:
                 )
             elif falls:
                 advice = (
-                    f"With learning_rate_schedule = {config.learning_rate_schedule!r} its learning rate fell to 0, so it "
-                    "cannot be trained further. Choose"
+                    f"With learning_rate_schedule = {config.learning_rate_schedule!r} its learning "
+                    "rate fell to 0, so it cannot be trained further. Choose"
                 )
             raise ValueError(
                 f"{self.path} holds a finished run. {advice} another folder, or delete it."

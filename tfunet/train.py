@@ -8,6 +8,7 @@ import keras
 
 from tfunet.backend import Backend
 from tfunet.config.run import RunConfig
+from tfunet.performance.layer_costs import layer_times
 from tfunet.process.watchdog import nobody_asks
 from tfunet.training.afterwards import measure
 from tfunet.training.callbacks import Callbacks
@@ -16,6 +17,7 @@ from tfunet.training.progress import resume
 from tfunet.training.result import write_result
 from tfunet.training.setup import build, open_data, start
 from tfunet.training.shown_cases import keep_shown_cases
+from tfunet.training.stages import build_in_stages
 
 
 def run(
@@ -46,7 +48,8 @@ def run(
     """
     attempt = start(config, backend, path, begin)
     data = open_data(attempt)
-    network = build(attempt, data)
+    in_stages = config.stages > 1
+    network = build_in_stages(attempt, data, layer_times) if in_stages else build(attempt, data)
     all_callbacks = Callbacks(attempt, callbacks)
     resumed = resume(attempt, network)
     trainer = Trainer(attempt, data, network, all_callbacks, resumed)

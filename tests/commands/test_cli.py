@@ -88,6 +88,13 @@ def test_command_imports_no_tensorflow(arguments, tmp_path):
             "elastic and split exclude each other",
         ),
         (["--backend", "mirrored", "--split", "[2, 1]", "--xla", "true"], "xla and split exclude"),
+        (
+            ["--stages", "2"],
+            "stages=2 needs a process for each stage, and the backend 'single' has",
+        ),
+        (["--backend", "mirrored", "--stages", "2"], "another backend: multiworker, horovod"),
+        (["--backend", "horovod", "--stages", "400"], "needs a CPU core for each of 400 devices"),
+        (["--backend", "horovod", "--stages", "2", "--balance", '["a", "b"]'], "names 2 layers"),
     ],
 )
 def test_bad_settings_end_before_anything_starts(arguments, message, tmp_path):

@@ -39,6 +39,25 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
         ({"split": (2,)}, "each of the 2 or 3 axes"),
         ({"split": (1, 2, 1), "patch": (8, 8)}, "has 3 numbers, and a sample of shape"),
         ({"split": (1, 9), "patch": (16, 8)}, "has 8 rows there. Choose at most 8"),
+        ({"stages": 0}, "stages must be at least 1"),
+        ({"stages": 2, "micro_batches": 0}, "micro_batches must be at least 1"),
+        ({"stages": 2, "micro_batches": 3}, "replica_batch=4 cannot be cut into micro_batches=3"),
+        ({"stages": 2, "schedule": "gpip"}, "Did you mean 'gpipe'"),
+        ({"stages": 2, "schedule": "v"}, "Known: gpipe, 1f1b"),
+        ({"stages": 2, "balance": "size"}, 'write balance = ."size".'),
+        ({"stages": 3, "balance": ("a",)}, "names 1 layers .a., and stages=3 needs 2 different"),
+        ({"stages": 3, "balance": ("a", "a")}, "needs 2 different ones"),
+        ({"micro_batches": 2}, "micro_batches = 2 has an effect only on a network in stages"),
+        ({"schedule": "gpipe"}, 'schedule = "gpipe" has an effect only on'),
+        ({"balance": ("a",)}, "balance = .* has an effect only on"),
+        ({"stages": 2, "split": (2, 1)}, "combined with split = .2, 1.: it is not built"),
+        ({"stages": 2, "swap": "auto"}, 'combined with swap = "auto"'),
+        ({"stages": 2, "xla": True}, "combined with xla = true"),
+        ({"stages": 2, "elastic": True}, "combined with elastic = true"),
+        ({"stages": 2, "accumulation": 2}, "micro_batches cuts the batch into parts already"),
+        ({"stages": 2, "time_parts": True}, "combined with time_parts"),
+        ({"stages": 2, "precision": "mixed_float16"}, "one number for all stages"),
+        ({"stages": 2, "optimizer_options": {"use_ema": True}}, "optimizer_options.use_ema"),
         ({"warmup_epochs": -1}, "not be negative"),
         ({"on_bad_sample": "ignore"}, "Known: refuse, skip"),
         ({"folds": 1}, "folds must be at least 2"),
@@ -65,6 +84,8 @@ def test_json_gives_the_same_configuration_back():
         decay_epochs=(3, 4),
         num_replicas=2,
         global_batch=8,
+        stages=3,
+        balance=("first", "second"),
     )
     assert from_json(config.to_json()) == config
 
@@ -84,14 +105,16 @@ def test_every_key_stands_in_one_section_and_says_what_it_is():
 
 
 def test_lists_of_keys_follow_from_the_sections():
-    assert keys.WAY == ("backend", "backend_options", "split", "processes")
+    assert (
+        *("stages", "schedule", "backend", "backend_options", "split", "processes"),
+    ) == keys.WAY
     assert (
         *("model_options", "data_options", "augmentation", "backend_options"),
         *("loss_options", "optimizer_options", "tournament"),
     ) == keys.OPTIONS
     assert set(keys.MAY_CHANGE) == {
         *("num_replicas", "split", "replica_batch", "processes", "cores_per_replica"),
-        *("elastic", "hang_seconds", "trace"),
+        *("stages", "schedule", "balance", "elastic", "hang_seconds", "trace"),
         *("swap_host", "swap_disk", "swap_disk_size", "cpu_memory"),
     }
     assert set(SWAP_KEYS) == {key.name for key in fields(MemoryKeys)} - {"cpu_memory"}

@@ -44,6 +44,12 @@ def test_too_few_cores_are_said(num_replicas, cores_per_replica, message):
         share_cores([0, 1], num_replicas, 1, cores_per_replica)
 
 
+def test_every_stage_gets_cores():
+    assert share_cores(range(4), 1, 2, None, stages=2) == [(0, 1), (2, 3)]
+    with pytest.raises(ValueError, match="stages=3 needs a CPU core for each of 3 devices, but 2"):
+        share_cores([0, 1], 1, 3, None, stages=3)
+
+
 def test_variables_of_a_process():
     assert core_variables((2, 3)) == {
         "TFUNET_CORES": "2,3",

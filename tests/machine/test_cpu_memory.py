@@ -100,6 +100,9 @@ def test_only_full_memory_is_called_so():
     text = "Failed to allocate memory for the batch of component 3"
     assert "no room for a batch. Try swap" in out_of_memory(ResourceExhaustedError(text))
     assert out_of_memory(ResourceExhaustedError("message larger than max")) is None
+    error = ResourceExhaustedError(FULL)
+    error.add_note("error: stage 2 of 2 (up0 to logits) failed: OOM")
+    assert "float in stage 2 of 2 (up0 to logits). Try swap" in out_of_memory(error)
     assert out_of_memory(ValueError(text)) is None
 
 

@@ -13,6 +13,7 @@ from tfunet.files.typed import RecordError
 from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
 from tfunet.training import checkpoint
+from tfunet.training.held import EveryVariable
 from tfunet.training.progress import FACTS, Progress
 
 CALLBACKS = {"0": {"best": float("inf"), "wait": 2}}
@@ -27,7 +28,9 @@ FOUND = Progress(
 
 def restored(folder, variables):
     backend = SingleDevice(Launch())
-    return checkpoint.restore(folder, backend, backend.start(), variables, FACTS)
+    topology = backend.start()
+    held = EveryVariable(backend, topology, keras.Sequential(), variables)
+    return checkpoint.restore(folder, backend, topology, held, FACTS)
 
 
 def resumed(folder, variables):
@@ -40,7 +43,8 @@ def resumed(folder, variables):
 def saved(tmp_path):
     folder, variables = RunFolder(tmp_path), [keras.Variable([1.0, 2.0])]
     facts = {**vars(FOUND), "callbacks": CALLBACKS}
-    checkpoint.save(folder, variables, {"sums": np.arange(3)}, facts)
+    values = [variable.numpy() for variable in variables]
+    checkpoint.save(folder, values, {"sums": np.arange(3)}, facts)
     return folder, variables
 
 

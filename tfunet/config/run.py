@@ -56,6 +56,8 @@ class RunConfig(
             )
         if self.tournament:
             self._check_tournament()
+        if self.stages > 1:
+            self._check_stages()
         if self.patch is not None:
             check_split(self.split, self.patch)
         if self.swap is not None and self.xla:
@@ -79,8 +81,40 @@ class RunConfig(
         if has_schedule and "learning_rate" in self.tournament.get("mutate", {}):
             raise ValueError(
                 "mutate.learning_rate excludes warmup_epochs, decay_epochs and "
-                "learning_rate_schedule: a schedule sets the learning rate of every step. Leave out one of them."
+                "learning_rate_schedule: a schedule sets the learning rate of every step. Leave "
+                "out one of them."
             )
+
+    def _check_stages(self) -> None:
+        """Raise ValueError for what a network in stages cannot be trained with."""
+        unable = {
+            "split": math.prod(self.split) > 1,
+            "swap": self.swap is not None,
+            "xla": self.xla,
+            "elastic": self.elastic,
+            "accumulation": self.accumulation > 1,
+            "time_parts": self.time_parts,
+            "tournament": bool(self.tournament),
+            "precision": self.precision == "mixed_float16",
+        }
+        instead = {
+            "accumulation": "micro_batches cuts the batch into parts already",
+            "elastic": "without one process, the network of its replica is not whole",
+            "precision": "the loss scale of mixed_float16 is one number for all stages",
+        }
+        for key, is_asked in unable.items():
+            if is_asked:
+                why = instead.get(key, "it is not built for stages yet")
+                raise ValueError(
+                    f"stages={self.stages} cannot be combined with {key} = "
+                    f"{json.dumps(getattr(self, key))}: {why}. Leave out one of them."
+                )
+        for option in ("use_ema", "loss_scale_factor"):
+            if self.optimizer_options.get(option):
+                raise ValueError(
+                    f"stages={self.stages} cannot be combined with optimizer_options.{option}: an "
+                    "optimizer has the variables of one stage only. Leave out one of them."
+                )
 
     def to_json(self) -> str:
         """Return the fully resolved configuration as JSON."""

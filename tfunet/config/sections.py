@@ -4,6 +4,7 @@ RunConfig inherits them all. A function that needs the keys of one subject takes
 Imports no TensorFlow.
 """
 
+import json
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from tfunet.config.refs import check_known
 BAD_SAMPLES = ("refuse", "skip")
 PIPELINES = ("tf", "device")
 RATE_SCHEDULES = ("cosine", "polynomial")
+SCHEDULES = ("gpipe", "1f1b")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 # Metadata of every key: whether an interrupted run may change it when it goes on. It may if the
@@ -177,7 +179,55 @@ class InputKeys(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlacementKeys(Section):
+class StageKeys(Section):
+    """The network in stages, each in a process of its own (pipeline parallelism).
+
+    Args:
+        stages: Number of consecutive parts of the network. Each replica then takes one device for
+            each part.
+        micro_batches: Number of equal parts of a replica's batch, which follow each other through
+            the stages.
+        schedule: "gpipe" runs all forward passes first; "1f1b" runs each backward pass as early
+            as possible, and keeps fewer micro-batches in memory. Both give the same result.
+        balance: "time" measures the layers, and cuts the network so that the slowest stage is as
+            fast as can be. Otherwise the names of the layers with which the later stages begin.
+    """
+
+    stages: int = free(1, **IS_WAY)
+    micro_batches: int = fixed(1)
+    schedule: str = free("1f1b", **IS_WAY)
+    balance: tuple[str, ...] | str = free("time")
+
+    def _check(self) -> None:
+        self._at_least(1, "stages", "micro_batches")
+        check_known("schedule", self.schedule, SCHEDULES)
+        if isinstance(self.balance, str) and self.balance != "time":
+            raise ValueError(
+                f'balance must be "time", or a list of layers, got {self.balance!r}. To cut before '
+                f"a layer of this name, write balance = [{json.dumps(self.balance)}]."
+            )
+        if self.stages == 1:
+            given = {"micro_batches": 1, "schedule": "1f1b", "balance": "time"}
+            for key, default in given.items():
+                if getattr(self, key) != default:
+                    raise ValueError(
+                        f"{key} = {json.dumps(getattr(self, key))} has an effect only on a network "
+                        "in stages. Give stages, or leave it out. Without stages, accumulation "
+                        "cuts a batch into parts."
+                    )
+            return
+        if self.balance == "time":
+            return
+        if len(set(self.balance)) != self.stages - 1 or len(self.balance) != self.stages - 1:
+            raise ValueError(
+                f"balance names {len(self.balance)} layers ({', '.join(self.balance)}), and "
+                f"stages={self.stages} needs {self.stages - 1} different ones: those with which "
+                "stages 2 and later begin."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementKeys(StageKeys):
     """The backend, its replicas and processes, and each replica's share of the batch.
 
     Args:
@@ -240,11 +290,16 @@ class PlacementKeys(Section):
                 f"replica_batch={self.replica_samples} cannot be cut into accumulation="
                 f"{self.accumulation} equal passes. Choose a divisor of it."
             )
+        if self.replica_samples % self.micro_batches:
+            raise ValueError(
+                f"replica_batch={self.replica_samples} cannot be cut into micro_batches="
+                f"{self.micro_batches} of as many samples each. Choose a divisor of it."
+            )
 
     @property
     def num_devices(self) -> int:
         """Devices of all replicas."""
-        return self.num_replicas * math.prod(self.split)
+        return self.num_replicas * math.prod(self.split) * self.stages
 
     @property
     def replica_samples(self) -> int:
@@ -273,8 +328,8 @@ class OptimizationKeys(Section):
             rate to the scaled one.
         decay_epochs: Epochs at which the learning rate is multiplied by `decay_factor`.
         decay_factor: Factor of the learning rate at each of `decay_epochs`.
-        learning_rate_schedule: "cosine" or "polynomial" lets the learning rate fall to 0 at the last step, after
-            the warm-up, instead of `decay_epochs`.
+        learning_rate_schedule: "cosine" or "polynomial" lets the learning rate fall to 0 at the
+            last step, after the warm-up, instead of `decay_epochs`.
         metrics: Metrics of whole validation cases (dice, iou, hd, hd95, assd, nsd@1mm,
             lesion_precision, lesion_recall, lesion_f1, volume_difference), and names of Keras
             metrics, which are computed on the training batches.
@@ -312,8 +367,8 @@ class OptimizationKeys(Section):
             check_known("learning_rate_schedule", self.learning_rate_schedule, RATE_SCHEDULES)
             if self.decay_epochs:
                 raise ValueError(
-                    f"learning_rate_schedule={self.learning_rate_schedule!r} and decay_epochs exclude each other: both lower "
-                    "the learning rate. Give one of them."
+                    f"learning_rate_schedule={self.learning_rate_schedule!r} and decay_epochs "
+                    "exclude each other: both lower the learning rate. Give one of them."
                 )
 
 

@@ -50,6 +50,8 @@ class TrainingPipeline:
         num_replicas: Replicas over all processes.
         split: Parts of each sample along its axes. The replicas that a pipeline is called with
             are then devices, and each gets its part.
+        stages: Parts of the network. The replicas that a pipeline is called with are then devices,
+            and all of a replica get its whole samples.
         accumulation: Equal passes into which a replica's batch is cut.
         seed: Seed of the order, the crops and the augmentation.
         first_step: First optimizer step, counted over the run; not 0 in a resumed run.
@@ -66,6 +68,7 @@ class TrainingPipeline:
     replica_batch: int
     num_replicas: int = 1
     split: tuple[int, ...] = ()
+    stages: int = 1
     patches_per_case: int = 1
     accumulation: int = 1
     seed: int = 0
@@ -112,7 +115,7 @@ class TrainingPipeline:
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
-        mesh = Mesh(groups=self.num_replicas, split=self.split)
+        mesh = Mesh(groups=self.num_replicas, split=self.split, stages=self.stages)
         _check_replicas(replicas, mesh.num_devices)
         groups = fed_groups(mesh, replicas)
         rows = _whole(self.cases)
@@ -275,7 +278,7 @@ class EvaluationPipeline:
         tells_places: Whether batches say where their windows lie.
         replica_batch: Windows per replica and step.
         num_replicas: Replicas over all processes.
-        split: See `TrainingPipeline`. A part has a part of the window's core.
+        split, stages: See `TrainingPipeline`. A part has a part of the window's core.
     """
 
     cases: CachedCases
@@ -283,6 +286,7 @@ class EvaluationPipeline:
     replica_batch: int
     num_replicas: int = 1
     split: tuple[int, ...] = ()
+    stages: int = 1
     halo: int = 0
     tells_places: bool = False
 
@@ -314,7 +318,7 @@ class EvaluationPipeline:
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
-        mesh = Mesh(groups=self.num_replicas, split=self.split)
+        mesh = Mesh(groups=self.num_replicas, split=self.split, stages=self.stages)
         _check_replicas(replicas, mesh.num_devices)
         groups = fed_groups(mesh, replicas)
         num_fed = self.num_steps * len(groups) * self.replica_batch

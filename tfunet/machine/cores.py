@@ -18,13 +18,19 @@ def share_cores(
     process_count: int,
     cores_per_replica: int | None,
     split: Sequence[int] = (),
+    stages: int = 1,
 ) -> list[tuple[int, ...]]:
     """Return the cores of each process: those of its replicas, side by side.
 
-    Every replica gets the same number; cores left over stay idle. With `split` each device of a
-    replica gets that number. Raises ValueError if there are too few.
+    Every replica gets the same number; cores left over stay idle. With `split` or `stages` each
+    device of a replica gets that number. Raises ValueError if there are too few.
     """
-    num_devices = num_replicas * math.prod(split)
+    num_devices = num_replicas * math.prod(split) * stages
+    if stages > 1 and num_devices > len(cores):
+        raise ValueError(
+            f"num_replicas={num_replicas} with stages={stages} needs a CPU core for each of "
+            f"{num_devices} devices, but {len(cores)} can be used here. Choose fewer stages."
+        )
     if num_devices > num_replicas and num_devices > len(cores):
         raise ValueError(
             f"num_replicas={num_replicas} with split={list(split)} needs a CPU core for each of "

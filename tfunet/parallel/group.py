@@ -105,7 +105,7 @@ class SampleGroup:
         @tf.custom_gradient
         def fetched(own: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tf.Tensor]]:
             # Its own comes out too: who receives nothing has a gradient to wait for all the same.
-            came = self._swap(
+            came = self.swap(
                 {
                     line[other]: cut_rows(own, axis, begin - first, end - first)
                     for other, (begin, end) in sent.items()
@@ -115,7 +115,7 @@ class SampleGroup:
             )
 
             def gradient(given_own: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
-                back = self._swap(
+                back = self.swap(
                     {line[other]: value for other, value in zip(received, given, strict=True)},
                     specs(sent),
                     own.dtype,
@@ -160,7 +160,7 @@ class SampleGroup:
             def gradient(given: tf.Tensor) -> tf.Tensor:
                 # Member i gets from each member the gradient of what that member had of i.
                 shape = own.shape.as_list()
-                came = self._swap(
+                came = self.swap(
                     {other: given[i] for i, other in enumerate(everyone) if i != me},
                     {other: shape for i, other in enumerate(everyone) if i != me},
                     given.dtype,
@@ -176,10 +176,10 @@ class SampleGroup:
     def _raw_gather(self, value: tf.Tensor, everyone: list[int]) -> tf.Tensor:
         others = [other for other in everyone if other != self.device]
         shape = value.shape.as_list()
-        came = self._swap(dict.fromkeys(others, value), dict.fromkeys(others, shape), value.dtype)
+        came = self.swap(dict.fromkeys(others, value), dict.fromkeys(others, shape), value.dtype)
         return tf.stack([value if other == self.device else came[other] for other in everyone])
 
-    def _swap(
+    def swap(
         self,
         sent: Mapping[int, tf.Tensor],
         received: Mapping[int, Sequence[int]],

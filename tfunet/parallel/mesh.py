@@ -16,21 +16,24 @@ Bounds = tuple[int, ...]
 class Mesh:
     """The devices of a run: `groups` of them, each of which works on samples of its own.
 
-    The devices of a group share a sample: `split[a]` parts along spatial axis `a`. Devices are
-    numbered group by group; in a group the last axis comes first, as in a C array.
+    The devices of a group share a sample: `split[a]` parts along spatial axis `a`, or one stage of
+    the network each. Devices are numbered group by group, in a group stage by stage; in a stage the
+    last axis comes first, as in a C array.
 
     Args:
         groups: How many samples are worked on at once (num_replicas of a configuration).
         split: Parts of a sample along each spatial axis; () leaves samples whole.
+        stages: Consecutive parts of the network.
     """
 
     groups: int = 1
     split: tuple[int, ...] = ()
+    stages: int = 1
 
     @property
     def parts(self) -> int:
         """Devices that share a sample."""
-        return math.prod(self.split)
+        return math.prod(self.split) * self.stages
 
     @property
     def num_devices(self) -> int:
@@ -39,8 +42,8 @@ class Mesh:
 
     @property
     def is_split(self) -> bool:
-        """Whether a sample is shared by several devices."""
-        return self.parts > 1
+        """Whether a sample is cut into parts."""
+        return math.prod(self.split) > 1
 
     @cached_property
     def _places(self) -> tuple[tuple[int, ...], ...]:
@@ -52,7 +55,19 @@ class Mesh:
 
     def place_of(self, device: int) -> tuple[int, ...]:
         """Return which part of its sample a device has, along each axis of `split`."""
-        return self._places[device % self.parts]
+        return self._places[device % math.prod(self.split)]
+
+    def stage_of(self, device: int) -> int:
+        """Return which stage of the network a device has."""
+        return device % self.parts // math.prod(self.split)
+
+    def is_first(self, device: int) -> bool:
+        """Whether a device is the first of its group, which speaks for the group's sample."""
+        return device % self.parts == 0
+
+    def twins(self, device: int) -> list[int]:
+        """Return the devices that have the same part in each group, in order."""
+        return list(range(device % self.parts, self.num_devices, self.parts))
 
     def members(self, device: int) -> list[int]:
         """Return the devices of the group of a device, in order."""

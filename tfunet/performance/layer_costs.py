@@ -72,6 +72,11 @@ def layer_costs(network: Network, batch: int, device: Device | None) -> Chain:
     )
 
 
+def layer_times(network: Network, batch: int) -> Chain:
+    """Return `layer_costs` as measured on this device."""
+    return layer_costs(network, batch, None)
+
+
 def _num_bytes(tensor: Any, batch: int) -> int:
     return reader.num_bytes(tf.TensorSpec(_shape(tensor, batch), tensor.dtype))
 

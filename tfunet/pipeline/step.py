@@ -15,6 +15,8 @@ import keras
 import tensorflow as tf
 
 from tfunet.pipeline.network import Network, Node
+from tfunet.pipeline.noise import Draws, is_noise, with_noise_of_batch
+from tfunet.pipeline.rounds import Traffic
 from tfunet.pipeline.schedules import Action, Orders
 
 # Of targets and outputs of a micro-batch: the mean over its samples.
@@ -36,20 +38,23 @@ class StageStep:
         self,
         nodes: Sequence[Node],
         *,
-        given: Sequence[int],
-        reads: Sequence[int],
-        gives: Sequence[int],
-        results: Sequence[int],
+        given: Sequence[int] = (),
+        reads: Sequence[int] = (),
+        gives: Sequence[int] = (),
+        results: Sequence[int] = (),
     ) -> None:
         self.nodes, self.given, self.reads, self.gives = nodes, given, reads, gives
         self.results = results
         self.layers = list({id(node.operation): node.operation for node in nodes}.values())
         trained = [one for node in nodes for one in node.trainable_variables]
         self.variables = list({id(one): one for one in trained}.values())
-        self.begin()
+        self.draws = Draws(self.layers)
+        self.begin(1)
 
-    def begin(self) -> None:
-        """Forget the step before."""
+    def begin(self, micro_batches: int) -> None:
+        """Forget the step before, and begin one of so many micro-batches."""
+        self.micro_batches = micro_batches
+        self.draws.begin()
         self.sums: list[tf.Tensor | None] = [None] * len(self.variables)
         self.kept: dict[int, tuple[tf.GradientTape, list[tf.Tensor], list[tf.Tensor]]] = {}
         self.losses: list[tf.Tensor] = []
@@ -60,10 +65,17 @@ class StageStep:
         """Run a micro-batch, keep what its gradient needs, and return what later stages read."""
         inputs = [values[at] for at in self.reads]
         known = {at: values[at] for at in self.given} | dict(zip(self.reads, inputs, strict=True))
+        self.draws.repeat(number)
         with tf.GradientTape() as tape:
             tape.watch([one for one in inputs if one.dtype.is_floating])
             for node in self.nodes:
-                node.run(known, training=True)
+                if is_noise(node.operation):
+                    (at,), (made,) = node.reads, node.makes
+                    known[made] = with_noise_of_batch(
+                        node.operation, known[at], number, self.micro_batches
+                    )
+                else:
+                    node.run(known, training=True)
             terms = [one for layer in self.layers for one in getattr(layer, "losses", [])]
             if self.results:
                 outputs = [known[at] for at in self.results]
@@ -74,6 +86,13 @@ class StageStep:
                 targets.append(self.losses[-1])
         self.kept[number] = tape, inputs, targets
         return {at: known[at] for at in self.gives}
+
+    def predict(self, values: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
+        """Run samples without training, and return what later stages read and the results."""
+        known = {at: values[at] for at in (*self.given, *self.reads)}
+        for node in self.nodes:
+            node.run(known, training=False)
+        return {at: known[at] for at in (*self.gives, *self.results)}
 
     def backward(
         self, number: int, gradients: Mapping[int, tf.Tensor | None]
@@ -146,6 +165,13 @@ class StagedStep:
         self._sent: dict[tuple[int, int, int], tf.Tensor] = {}
         self._back: dict[tuple[int, int, int], tf.Tensor | None] = {}
 
+    @property
+    def traffic(self) -> Traffic:
+        """What crosses from stage to stage."""
+        crossing = {at: readers for at, readers in self.readers.items() if readers}
+        trained = {at for at in crossing if tf.as_dtype(self.network.tensors[at].dtype).is_floating}
+        return Traffic(makers=self.makers, readers=crossing, trained=trained)
+
     def run(
         self, orders: Orders, inputs: Sequence[tf.Tensor], targets: Any, loss: Loss
     ) -> tuple[tf.Tensor, list[tuple[Any, tf.Tensor | None]]]:
@@ -175,7 +201,7 @@ class StagedStep:
         self._sent.clear()
         self._back.clear()
         for stage in self.stages:
-            stage.begin()
+            stage.begin(count)
         left = [list(order) for order in orders]
         while any(left):
             went_on = False

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 
 OOM = re.compile(r"OOM when allocating tensor with shape(\S+) and type (\w+)")
 OF_SUPPORT = "Large-model support: "
+# Begins a note on an error of a network in stages: which stage failed.
+OF_STAGE = "error: stage "
 WITHOUT_SUPPORT = (
     "Try swap = 'auto', or with it a smaller share, swap = '0.5'; a smaller patch or replica_batch "
-    "takes less too, and split = [2, 1] shares each sample among two devices."
+    "takes less too. split = [2, 1] shares each sample among two devices, stages = 2 the network."
 )
 
 
@@ -28,6 +30,9 @@ def out_of_memory(error: BaseException) -> str | None:
     else:
         return None
     notes = _notes_of_support(error)
+    stages = [note for note in getattr(error, "__notes__", ()) if note.startswith(OF_STAGE)]
+    if stages:
+        what += f" in {stages[0].removeprefix('error: ').partition(' failed')[0]}"
     return f"out of memory: {what}. {notes[-1] if notes else WITHOUT_SUPPORT}"
 
 

@@ -1,42 +1,50 @@
 """Checkpoints: the chief writes one file and shares it by a sum over processes."""
 
 import json
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from tfunet.backend import Backend, Topology
 from tfunet.files.typed import DAMAGED, RecordError, check_known_fields
 from tfunet.record import RunFolder
-from tfunet.training.state import broadcast
+from tfunet.training.held import Held
 
 NAME = "checkpoint.npz"
 
 
 def save(
     folder: RunFolder,
-    variables: Sequence[Any],
+    values: Iterable[np.ndarray],
     arrays: dict[str, np.ndarray],
     facts: dict[str, Any],
 ) -> None:
-    """Write the values of `variables`, `arrays` and the JSON of `facts` as one file, atomically."""
-    values = {
-        f"variable_{index:05d}": keras.ops.convert_to_numpy(variable.value)
-        for index, variable in enumerate(variables)
-    }
+    """Write the values of variables, `arrays` and the JSON of `facts` as one file, atomically.
+
+    One value after the other is taken and written, so that they need not fit into memory together.
+    """
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-    with folder.replacing(NAME) as path, path.open("wb") as file:
-        np.savez(file, facts=text, **arrays, **values)
+    with folder.replacing(NAME) as path, zipfile.ZipFile(path, "w") as archive:
+
+        def write(name: str, array: np.ndarray) -> None:
+            # As numpy.savez does, which wants all of them at once.
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+
+        for name, array in {"facts": text, **arrays}.items():
+            write(name, array)
+        for index, value in enumerate(values):
+            write(f"variable_{index:05d}", value)
 
 
 def restore(
     folder: RunFolder,
     backend: Backend,
     topology: Topology,
-    variables: Sequence[Any],
+    held: Held,
     kinds: Mapping[str, Any],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
     """Give every process the chief's checkpoint; called by all processes together.
@@ -54,16 +62,12 @@ def restore(
     text = share_bytes(backend, topology, arrays.pop("facts", np.zeros(0, np.uint8)))
     if not text:
         return None
-    if topology.is_chief:
-        shapes = [tuple(variable.shape) for variable in variables]
-        if [value.shape for value in values] != shapes:
-            raise ValueError(
-                f"{folder.path / NAME} holds the weights of another model or optimizer. Choose "
-                "another folder, or delete that file to start anew."
-            )
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
-    broadcast(backend, topology, variables)
+    if topology.is_chief and [value.shape for value in values] != held.shapes:
+        raise ValueError(
+            f"{folder.path / NAME} holds the weights of another model or optimizer. Choose "
+            "another folder, or delete that file to start anew."
+        )
+    held.restore(values)
     return arrays, json.loads(text)
 
 

@@ -1,5 +1,6 @@
 """The steps and epochs of a run: taken, proved, evaluated, recorded and saved."""
 
+import collections
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,6 @@ from tfunet.training.checks import (
     every_voxel_once,
     make_fingerprint,
     samples_hash,
-    weights_hash,
 )
 from tfunet.training.evaluation import Evaluation, Scores
 from tfunet.training.logbook import Logbook
@@ -79,7 +79,7 @@ class Trainer:
         self._resumed = resumed
         # Of the devices that share a sample, one reports it.
         mesh, local = attempt.mesh, attempt.topology.local_replicas
-        self._first_of_samples = [not any(mesh.place_of(device)) for device in local]
+        self._first_of_samples = [mesh.is_first(device) for device in local]
         self.evaluation = self._evaluation(
             data.split.validation,
             whole_cases=data.whole_cases,
@@ -204,6 +204,8 @@ class Trainer:
         # Reading the loss waits for the device: the clock stops after the work is done.
         mean_loss = float(output["logs"]["loss"].numpy().sum())
         progress.step_seconds.append(time.perf_counter() - since)
+        if self.network.stages is not None:
+            self.network.stages.note(progress.step_seconds[-1])
         progress.step += 1
         attempt.begin(f"callbacks after step {progress.step}")
         # Keras's logs are means since the epoch began; this step's loss is the difference.
@@ -239,7 +241,7 @@ class Trainer:
     def save_within(self, epoch: Epoch) -> None:
         """Write a checkpoint in the middle of an epoch."""
         attempt = self.attempt
-        state.average_statistics(attempt.backend, attempt.topology, self.network.model)
+        self.network.held.average_statistics()
         self._write_steps(epoch)
         metrics = self._metrics.total(epoch.metrics_before)
         sample_uses = attempt.backend.sum(epoch.sample_uses)
@@ -257,9 +259,12 @@ class Trainer:
         since = time.perf_counter()
         self.progress.stop_training = bool(self.network.model.stop_training)
         self.progress.energy = self._energy.so_far()
+        values = self.network.held.values()
         if self.attempt.topology.is_chief:
             facts = {**vars(self.progress), "callbacks": self.callbacks.states()}
-            checkpoint.save(self.attempt.folder, self.network.variables, epoch_arrays, facts)
+            checkpoint.save(self.attempt.folder, values, epoch_arrays, facts)
+        else:
+            collections.deque(values, maxlen=0)  # Sends the chief what it lacks.
         self.progress.spend("saving", since)
 
     def prove(self, epoch: Epoch) -> None:
@@ -272,9 +277,9 @@ class Trainer:
         epoch.training_seconds = time.perf_counter() - epoch.since - apart
         attempt.begin("checking")
         self._write_steps(epoch)
-        state.average_statistics(attempt.backend, attempt.topology, model)
+        self.network.held.average_statistics()
         fingerprints = self._fingerprint().numpy()
-        progress.weights_hash = weights_hash(attempt.backend, attempt.topology, fingerprints)
+        progress.weights_hash = self.network.held.weights_hash(fingerprints)
         if not attempt.config.synthetic:
             uses = attempt.backend.sum(epoch.sample_uses)
             progress.samples_hash = samples_hash(

@@ -7,7 +7,7 @@ from typing import Any, final, get_type_hints
 import numpy as np
 
 from tfunet.machine.energy import NOTHING_YET
-from tfunet.training import checkpoint, state
+from tfunet.training import checkpoint
 from tfunet.training.setup import Attempt, Network
 
 
@@ -69,11 +69,9 @@ def resume(attempt: Attempt, network: Network) -> Resumed:
     Called by all processes together.
     """
     topology = attempt.topology
-    restored = checkpoint.restore(
-        attempt.folder, attempt.backend, topology, network.variables, FACTS
-    )
+    restored = checkpoint.restore(attempt.folder, attempt.backend, topology, network.held, FACTS)
     if restored is None:
-        state.broadcast(attempt.backend, topology, network.variables)
+        network.held.share()
     arrays, facts = restored or ({}, {"energy": NOTHING_YET})
     states = facts.pop("callbacks", {})
     progress = Progress(**facts)

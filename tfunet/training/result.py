@@ -21,6 +21,7 @@ def write_result(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
     attempt = trainer.attempt
     result = summarise(trainer, measured)
     attempt.begin("saving")
+    trainer.network.held.complete()
     if attempt.topology.is_chief:
         since = time.perf_counter()
         saving.save(trainer.network.model, attempt.folder, trainer.network.file)
@@ -90,6 +91,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         "synthetic_share": share(pairs),
         "synthetic_pairs_seconds": pairs,
         **measured.parts,
+        **({} if trainer.network.stages is None else {"pipeline": trainer.network.stages.record()}),
         "training_seconds": sum(progress.step_seconds),
         "evaluation_seconds": progress.seconds["evaluation"],
         # Missing in a run that was killed after its only checkpoint.

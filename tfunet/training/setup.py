@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import keras
 import numpy as np
@@ -49,8 +49,12 @@ from tfunet.swap.arena.device_memory import join_regions
 from tfunet.timing.spans import Spans
 from tfunet.timing.stamps import Note
 from tfunet.training import checkpoint, preflight, saving
+from tfunet.training.held import EveryVariable, Held
 from tfunet.training.train_step import look_at_step
 from tfunet.training.whole_cases import WholeCases
+
+if TYPE_CHECKING:
+    from tfunet.training.stages import StagedNetwork
 
 
 @final
@@ -76,7 +80,8 @@ class Attempt:
     @property
     def mesh(self) -> Mesh:
         """The replicas, and the devices of each that share its samples."""
-        return Mesh(groups=self.config.num_replicas, split=self.config.split)
+        config = self.config
+        return Mesh(groups=config.num_replicas, split=config.split, stages=config.stages)
 
     @property
     def note(self) -> Note | None:
@@ -194,6 +199,11 @@ class RunData:
         source = self.task.source
         return None if source.targets else _region_scoring(source).labels
 
+    def first_windows(self) -> dict[str, tf.Tensor]:
+        """Return a batch of whole windows of the validation cases."""
+        whole = replace(self.evaluation, split=(), stages=1)
+        return next(iter(whole(range(1)).take(1)))
+
     def training(self, first_step: int) -> TrainingPipeline:
         """Return the training batches from a step of the run to its last one."""
         config = self.task.config
@@ -206,6 +216,7 @@ class RunData:
             replica_batch=config.replica_samples,
             num_replicas=config.num_replicas,
             split=config.split,
+            stages=config.stages,
             accumulation=config.accumulation,
             seed=config.seed,
             foreground_share=config.foreground_share,
@@ -259,6 +270,7 @@ def open_data(attempt: Attempt) -> RunData:
             replica_batch=config.replica_samples // config.accumulation,
             num_replicas=config.num_replicas,
             split=config.split,
+            stages=config.stages,
             tells_places=not source.targets,
         ),
         whole_cases=whole_cases,
@@ -369,10 +381,12 @@ class Network:
         groups: The devices that share samples; None where samples are whole.
         averaging: How its optimizers use that.
         split: Runs it on parts of samples; None where samples are whole.
+        stages: Runs it stage by stage; None where each process has the whole network.
+        held: What this process has of its variables.
         weights: What must be the same in all replicas: its variables, and those of other networks
-            that its train_step trains.
-        variables: All that a step changes, in the order of a checkpoint: the model's variables,
-            its optimizer's, and what else its train_step uses.
+            that its train_step trains. Those of this process.
+        variables: All that a step changes: the model's variables, its optimizer's, and what else
+            its train_step uses. Those of this process, in the order of a checkpoint.
     """
 
     model: keras.Model
@@ -382,12 +396,16 @@ class Network:
     groups: Groups | None
     averaging: Averaging
     split: SplitNetwork | None
+    held: Held
     preflight: preflight.Preflight
     weights: Sequence[Any]
     variables: Sequence[Any]
+    stages: "StagedNetwork | None" = None
 
     def own_part(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return what this device works on of a batch that it was fed; called on the device."""
+        if self.stages is not None:
+            return self.stages.counted(batch)
         if self.split is None:
             return batch
         return own_part(batch, self.split.group(), self.split.bounds)
@@ -414,9 +432,9 @@ def build(attempt: Attempt, data: RunData) -> Network:
     groups, split = _split_network(attempt, data, model, loss)
     ignored = data.task.source.ignored
     if ignored is not None:
-        _check_can_ignore(config, model)
+        check_can_ignore(config, model)
         ignore_in_loss(loss, ignored)
-    batch = next(iter(replace(data.evaluation, split=())(range(1)).take(1)))
+    batch = data.first_windows()
     truth = truth_of(batch)
     checked = preflight.inspect(
         model,
@@ -449,6 +467,8 @@ def build(attempt: Attempt, data: RunData) -> Network:
         )
     if split is not None:
         split_metrics(model._compile_metrics.metrics if model._compile_metrics else (), split)
+    weights = [*model.variables, *used.trained]
+    variables = [*model.variables, *model.optimizer.variables, *used.trained, *used.others]
     return Network(
         model=model,
         loss=loss,
@@ -462,13 +482,14 @@ def build(attempt: Attempt, data: RunData) -> Network:
             is_alone=topology.num_replicas == 1,
         ),
         split=split,
+        held=EveryVariable(backend, topology, model, variables),
         preflight=checked,
-        weights=[*model.variables, *used.trained],
-        variables=[*model.variables, *model.optimizer.variables, *used.trained, *used.others],
+        weights=weights,
+        variables=variables,
     )
 
 
-def _check_can_ignore(config: RunConfig, model: keras.Model) -> None:
+def check_can_ignore(config: RunConfig, model: keras.Model) -> None:
     """Raise ValueError for what would count pixels that are to count for nothing."""
     counting = f"metrics={config.metrics}" if config.metrics else None
     if getattr(model.train_step, "__func__", None) is not keras.Model.train_step:
@@ -537,20 +558,24 @@ def compiled_model(
         num_classes=task.source.num_outputs,
         options=config.model_options,
     )
-    _compile(
-        model,
-        optimizer=optimizers.make(config, num_replicas, steps_per_epoch),
-        loss=loss,
-        metrics=list(metrics) or None,
-        jit_compile=False,
-        auto_scale_loss=False,
+    compile_model(
+        model, optimizers.make(config, num_replicas, steps_per_epoch), loss=loss, metrics=metrics
     )
     model.optimizer.build(model.trainable_variables)
     return model
 
 
-def _compile(model: keras.Model, **settings: Any) -> None:
+def compile_model(
+    model: keras.Model, optimizer: keras.Optimizer, *, loss: keras.Loss, metrics: Sequence[Any]
+) -> None:
     """Compile a model; ValueError where a `compile` of its own does not take what Keras's does."""
+    settings: dict[str, Any] = {
+        "optimizer": optimizer,
+        "loss": loss,
+        "metrics": list(metrics) or None,
+        "jit_compile": False,
+        "auto_scale_loss": False,
+    }
     own = inspect.signature(model.compile)
     advice = (
         "Let it take these and pass them to super().compile(...), and make further optimizers and "

@@ -1,4 +1,4 @@
-"""The variables of a run: broadcast, averaged, and kept in checkpoints."""
+"""Variables of a run that are broadcast and averaged, and the state of its metrics."""
 
 from collections.abc import Sequence
 from typing import Any

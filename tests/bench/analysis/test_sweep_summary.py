@@ -108,11 +108,12 @@ def test_without_single_each_way_has_its_own_baseline(tmp_path):
     assert "Scores" not in findings(summary)
 
 
-def test_split_samples_count_their_devices(tmp_path):
+def test_split_samples_and_stages_count_their_devices(tmp_path):
     cases = [
         {"backend": "single"},
         {"backend": "mirrored", "split": [2, 1]},
         {"backend": "mirrored", "split": [2, 2], "num_replicas": 2, "replica_batch": 2},
+        {"backend": "horovod", "stages": 2, "micro_batches": 2, "balance": ["up0"]},
     ]
     summary, _ = summary_of(tmp_path, noise=0.0, grid={}, case=cases, **NO_SKIP)
     cells = {}
@@ -124,6 +125,9 @@ def test_split_samples_count_their_devices(tmp_path):
     assert split.speed_up.value == pytest.approx(2 * EFFICIENCY["mirrored"])
     assert split.efficiency == pytest.approx(EFFICIENCY["mirrored"])
     assert cells["mirrored split=2x2 x2"].num_devices == 8
+    staged = cells["horovod stages=2 schedule=1f1b x1"]
+    assert staged.num_devices == 2
+    assert not staged.is_baseline
 
 
 def test_split_samples_alone_have_no_baseline(tmp_path):

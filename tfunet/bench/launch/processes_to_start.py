@@ -28,7 +28,9 @@ def plan_processes(config: RunConfig, cores: Sequence[int]) -> list[ProcessPlan]
     count = num_processes(config)
     # Raises early if the processes cannot share the replicas.
     Launch(process_count=count, num_replicas=config.num_devices, addresses=("",) * count)
-    shares = share_cores(cores, config.num_replicas, count, config.cores_per_replica, config.split)
+    shares = share_cores(
+        cores, config.num_replicas, count, config.cores_per_replica, config.split, config.stages
+    )
     addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(count))
     return [
         ProcessPlan(

@@ -1,5 +1,6 @@
 """Ways of training: backends with their options, which a sweep compares. No NumPy."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -22,8 +23,10 @@ def way_of(trial: TrialRecord) -> str:
     usual = facts_of(config.backend).one_process or config.processes == config.num_devices > 1
     if config.processes is not None and not usual:
         parts.append(f"processes={config.processes}")
-    if config.num_devices > config.num_replicas:
+    if math.prod(config.split) > 1:
         parts.append(f"split={'x'.join(map(str, config.split))}")
+    if config.stages > 1:
+        parts += [f"stages={config.stages}", f"schedule={config.schedule}"]
     return " ".join(parts)
 
 

@@ -384,6 +384,10 @@ def _context(key: str, value: Any) -> dict[str, Any]:
     """Return what a setting needs beside it to be checked alone."""
     if key == "accumulation":  # It must divide the batch of a replica.
         return {"replica_batch": value}
+    if key == "micro_batches":
+        return {"replica_batch": value, "stages": 2}
+    if key in ("schedule", "balance"):
+        return {"stages": 1 + len(value) if isinstance(value, list) else 2}
     if key == "fold" and type(value) is int:  # It is one of so many parts.
         return {"folds": max(2, value + 1)}
     if key in SWAP_KEYS[1:]:

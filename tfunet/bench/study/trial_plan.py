@@ -108,7 +108,14 @@ def impossible(config: RunConfig, num_cores: float) -> str | None:
         count = num_processes(config)
         if num_cores != math.inf:
             cores = range(int(num_cores))
-            share_cores(cores, config.num_replicas, count, config.cores_per_replica, config.split)
+            share_cores(
+                cores,
+                config.num_replicas,
+                count,
+                config.cores_per_replica,
+                config.split,
+                config.stages,
+            )
         Launch(process_count=count, num_replicas=config.num_devices, addresses=("",) * count)
     except ValueError as error:
         # The rest of the message is advice for a single run.

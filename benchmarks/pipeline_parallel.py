@@ -1,0 +1,93 @@
+"""The time of a step with the network in two stages, against one device at the same batch.
+
+Runs of `tfunet train` take turns, one core for each device: one device; two stages, with each
+schedule, on multiworker and on Horovod. The losses of all steps are compared before any time
+counts. The ratio is the efficiency of a device: the speed-up over one device, by two. Beside it
+stands the most that the schedule allows for equal stages, m / (m + 1) with m micro-batches.
+
+    python benchmarks/pipeline_parallel.py [--quick]
+"""
+
+import csv
+import tempfile
+from itertools import product
+from pathlib import Path
+
+import measure
+from spatial import Runs, seconds
+
+BACKENDS = ("multiworker", "horovod")
+SCHEDULES = ("gpipe", "1f1b")
+ROUNDS = 5
+STEPS = 10
+MICRO_BATCHES = 8
+TOLERANCE = 1e-5
+EFFICIENCY = 0.75
+
+
+def settings(*, quick):
+    """Return the configuration of a run."""
+    return {
+        "model": "unet",
+        "model_options": {"filters": 8 if quick else 16, "levels": 3},
+        "data": "cells",
+        "data_options": {"num_cases": 20, "size": 64 if quick else 128},
+        "replica_batch": MICRO_BATCHES if quick else 2 * MICRO_BATCHES,
+        "optimizer": "sgd",
+        "steps": 4 if quick else STEPS,
+        "evaluate_every": STEPS,
+        "synthetic": True,
+        "augmentation": {},
+        "cores_per_replica": 1,
+    }
+
+
+def losses(path):
+    """Return the loss of each step of a run."""
+    with (path / "steps.csv").open(newline="") as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def compare(runs, quick):
+    """Return the result of each way, in turn."""
+    values, results = settings(quick=quick), {}
+    started = runs.start(values, backend="single")
+    results["one"] = runs.result(started)
+    expected = losses(started[1])
+    for backend, schedule in product(BACKENDS, SCHEDULES):
+        stages = {"stages": 2, "micro_batches": MICRO_BATCHES, "schedule": schedule}
+        started = runs.start(values, backend=backend, **stages)
+        results[backend, schedule] = runs.result(started)
+        pairs = zip(losses(started[1]), expected, strict=True)
+        apart = max(abs(ours - theirs) for ours, theirs in pairs)
+        if apart > TOLERANCE:
+            raise SystemExit(f"{backend}, {schedule}: a loss differs by {apart}; nothing is timed.")
+    return results
+
+
+def main():
+    quick = measure.quick_option(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Runs(Path(folder))
+        rounds = [compare(runs, quick) for _ in range(1 if quick else ROUNDS)]
+    most = MICRO_BATCHES / (MICRO_BATCHES + 1)
+    claims = [
+        measure.verdict(
+            f"efficiency of a device in two stages, {backend}, {schedule} (at most {most:.2f})",
+            [seconds(one["one"]) / seconds(one[backend, schedule]) / 2 for one in rounds],
+            bound=EFFICIENCY,
+            most=False,
+            samples={
+                "one": [seconds(one["one"]) for one in rounds],
+                "two stages": [seconds(one[backend, schedule]) for one in rounds],
+                "pipeline": [one[backend, schedule]["pipeline"] for one in rounds],
+            },
+            peers=["tensorflow"],
+        )
+        for backend, schedule in product(BACKENDS, SCHEDULES)
+    ]
+    measure.show(claims)
+
+
+if __name__ == "__main__":
+    main()

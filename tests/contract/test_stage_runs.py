@@ -1,0 +1,63 @@
+"""A network in stages, in processes of their own: the run of one device."""
+
+import checks
+import pytest
+import runs
+from runs import KILL_STEP, kill_at
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
+MODEL = {"model": f"{runs.HERE / 'staged.py'}:build", "model_options": {}}
+# Of either backend: a schedule, and a way to cut.
+STAGES = {
+    "multiworker": {"stages": 2, "micro_batches": 2, "schedule": "1f1b", "balance": ["second"]},
+    "horovod": {"stages": 2, "micro_batches": 4, "schedule": "gpipe", "balance": "time"},
+}
+
+
+@pytest.fixture(scope="module")
+def alone(contract_folder):
+    """The same network on one device."""
+    run = runs.train(contract_folder / "alone", **MODEL, **kill_at(KILL_STEP))
+    assert run.exit_code == 0, run.output
+    return run
+
+
+@pytest.mark.parametrize("backend", list(STAGES))
+def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contract_folder):
+    settings = {**MODEL, "backend": backend, **STAGES[backend], **kill_at(KILL_STEP)}
+    folder = contract_folder / f"{backend}-stages"
+    killed = runs.train(folder, environment={"TFUNET_TEST_KILL": "1"}, **settings)
+    checks.ended_at_once(killed, 1)
+    run = runs.train(folder, **settings)
+    assert run.exit_code == 0, run.output
+    assert "Going on from step 6 of 10" in run.output
+    checks.same_samples(run, alone)
+    checks.same_losses(run, alone)
+    checks.same_weights(run, alone)
+    checks.same_scores(run, alone)
+    assert run.result["checks"] == {"weights": True, "scores": True, "samples": True}
+    pipeline = run.result["pipeline"]
+    assert {key: pipeline[key] for key in ("stages", "micro_batches", "schedule")} == {
+        key: STAGES[backend][key] for key in ("stages", "micro_batches", "schedule")
+    }
+    assert 0 < pipeline["bubble"] < 1
+    # Each process has the variables of its stage only; both count steps and have a rate.
+    whole = sum(value.nbytes for value in alone.weights)
+    assert max(pipeline["variable_bytes"]) < whole
+    shared = sum(pipeline["variable_bytes"]) - whole
+    assert 0 < shared < 100
+    assert (run.folder / "model.keras").exists() or (run.folder / "model.weights.h5").exists()
+
+
+def test_an_error_in_a_stage_ends_the_run_and_names_the_stage(contract_folder):
+    run = runs.train(
+        contract_folder / "failing",
+        environment={"TFUNET_TEST_FAIL": "1"},
+        backend="multiworker",
+        **MODEL,
+        **STAGES["multiworker"],
+    )
+    assert run.exit_code == 3
+    assert "process 1 of 2" in run.failure["reason"]
+    assert "stage 2 of 2 (second to conv2d" in run.failure["reason"]
+    assert "too warm" in run.failure["reason"]

@@ -1,0 +1,183 @@
+"""Optimizer steps in stages that exchange, each a thread of this process, against one device."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+from threads import Threads
+
+from tfunet.models import unet
+from tfunet.parallel.mesh import Mesh
+from tfunet.pipeline.network import read_network
+from tfunet.pipeline.own_stage import OwnStage
+
+BATCH, STEPS = 4, 5
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx(before[0])
+    keras.config.set_dtype_policy(before[1])
+
+
+def noisy():
+    """Every kind of noise, and skips over several stages."""
+    image = keras.Input((8, 8, 2))
+    drop = layers.Dropout(0.4, seed=1)
+    first = layers.Conv2D(4, 3, padding="same", activation="gelu")(image)
+    x = drop(first)
+    x = layers.SpatialDropout2D(0.3, seed=2)(layers.Conv2D(4, 3, padding="same")(x))
+    x = layers.GaussianNoise(0.1, seed=3)(x)
+    x = layers.GaussianDropout(0.2, seed=4)(layers.Conv2D(4, 3, padding="same")(x))
+    x = layers.AlphaDropout(0.2, seed=5)(layers.Concatenate()([x, first]))
+    x = layers.Conv2D(4, 3, padding="same", kernel_regularizer="l2")(x)
+    return keras.Model(image, layers.Conv2D(2, 1)(x + first))
+
+
+def twice_dropped():
+    """A layer of noise that is called twice in one stage."""
+    image = keras.Input((8, 8, 2))
+    drop = layers.Dropout(0.4, seed=1)
+    x = drop(layers.Conv2D(4, 3, padding="same")(image))
+    x = drop(layers.Conv2D(4, 3, padding="same")(x))
+    return keras.Model(image, layers.Conv2D(2, 1)(layers.Conv2D(4, 1)(x)))
+
+
+def small_unet():
+    model = unet.build(image_shape=(16, 16, 1), num_classes=2, filters=4, levels=2, dropout=0.2)
+    # Its logits are float32 under every policy.
+    return keras.Model(model.input, layers.Conv2D(2, 1)(model.layers[-1].input))
+
+
+def quiet():
+    image = keras.Input((8, 8, 2))
+    first = layers.Conv2D(4, 3, padding="same", activation="tanh")(image)
+    x = layers.GroupNormalization(2)(layers.Conv2D(4, 3, padding="same")(first))
+    return keras.Model(image, layers.Conv2D(2, 1)(layers.Concatenate()([x, first, image])))
+
+
+NETWORKS = {one.__name__: one for one in (noisy, twice_dropped, small_unet, quiet)}
+# Between these its layer that is called twice is in one stage.
+CUTS = {"twice_dropped": [0, 4, 6]}
+
+
+def built(name):
+    keras.utils.set_random_seed(0)
+    return NETWORKS[name]()
+
+
+def loss(targets, output):
+    return tf.reduce_mean(tf.square(output - targets))
+
+
+def batches(model):
+    rng = np.random.RandomState(0)
+    shapes = (BATCH, *model.input_shape[1:]), (BATCH, *model.output_shape[1:])
+    return [[tf.constant(rng.normal(size=shape)) for shape in shapes] for _ in range(STEPS)]
+
+
+def on_one_device(name):
+    model = built(name)
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    optimizer.build(model.trainable_variables)
+    values = []
+    for images, targets in batches(model):
+        with tf.GradientTape() as tape:
+            value = loss(targets, model(images, training=True)) + sum(model.losses)
+        optimizer.apply(tape.gradient(value, [one.value for one in model.trainable_variables]))
+        values.append(float(value))
+    return model, values, model(batches(model)[0][0], training=False)
+
+
+def in_stages(name, mesh, schedule, micro_batches, change=lambda stage, came: came):
+    """Return the model of each pipeline, and losses and output of each device."""
+    models = [built(name) for _ in range(mesh.groups)]
+    networks = [read_network(model) for model in models]
+    even = np.linspace(0, len(networks[0].nodes), mesh.stages + 1).astype(int)
+    data = batches(models[0])
+
+    def device(group):
+        def exchange(*arguments):
+            return change(mesh.stage_of(group.device), group.exchange(*arguments))
+
+        at = mesh.group_of(group.device)
+        stage = OwnStage(
+            networks[at],
+            CUTS.get(name, even),
+            mesh=mesh,
+            device=group.device,
+            exchange=exchange,
+            schedule=schedule,
+            micro_batches=micro_batches,
+        )
+        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+        optimizer.build(stage.variables)
+        rows, values = BATCH // mesh.groups, []
+        for images, targets in data:
+            own = slice(at * rows, (at + 1) * rows)
+            value, gradients, _ = stage.train(images[own], targets[own], loss)
+            optimizer.apply(gradients, stage.variables)
+            values.append(float(value))
+        return values, stage.predict(data[0][0])
+
+    results = Threads(mesh).run(device)
+    return models, results
+
+
+def difference(model, other):
+    largest = max(np.abs(one.numpy()).max() for one in other.trainable_variables)
+    pairs = zip(model.trainable_variables, other.trainable_variables, strict=True)
+    return max(np.abs(one.numpy() - two.numpy()).max() for one, two in pairs) / largest
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "schedule", "micro_batches"),
+    [
+        ("noisy", 2, "1f1b", 2),
+        ("noisy", 3, "gpipe", 4),
+        ("noisy", 4, "1f1b", 4),
+        ("twice_dropped", 2, "1f1b", 2),
+        ("small_unet", 3, "1f1b", 4),
+    ],
+)
+def test_five_steps_are_those_of_one_device(name, stages, schedule, micro_batches):
+    expected, values, output = on_one_device(name)
+    (model,), results = in_stages(name, Mesh(stages=stages), schedule, micro_batches)
+    assert difference(model, expected) <= 1e-12
+    states = [one for one in expected.variables if "seed_generator" in one.path]
+    for one, two in zip(model.variables, expected.variables, strict=True):
+        if any(two is state for state in states):
+            np.testing.assert_array_equal(one.numpy(), two.numpy())
+    for losses, predicted in results:
+        np.testing.assert_allclose(losses, values, rtol=1e-12)
+        np.testing.assert_allclose(predicted, output, rtol=0, atol=1e-12)
+
+
+def test_two_pipelines_side_by_side_are_one_device_with_both_batches():
+    expected, values, _ = on_one_device("quiet")
+    models, results = in_stages("quiet", Mesh(groups=2, stages=2), "1f1b", 2)
+    assert difference(models[0], expected) <= 1e-12
+    assert difference(models[1], models[0]) == 0
+    np.testing.assert_allclose(np.mean([one for one, _ in results], axis=0), values, rtol=1e-12)
+
+
+def lost_value(_, came):
+    flat = {at: one for at, one in came.items() if one.shape.rank == 1}
+    return {**came, **{at: tf.concat([one[:-1], [0.0]], 0) for at, one in flat.items()}}
+
+
+def lost_gradients(stage, came):
+    is_lost = stage == 0 and all(one.shape.rank == 1 for one in came.values())
+    return {at: tf.zeros_like(one) for at, one in came.items()} if is_lost else came
+
+
+@pytest.mark.parametrize("change", [lost_value, lost_gradients])
+def test_a_broken_exchange_is_found(change):
+    expected, _, _ = on_one_device("quiet")
+    (model,), _ = in_stages("quiet", Mesh(stages=2), "1f1b", 2, change)
+    assert difference(model, expected) > 1e-6

@@ -1,0 +1,70 @@
+"""The rounds in which stages work and exchange."""
+
+from itertools import product
+
+import pytest
+
+from tfunet.pipeline.rounds import Traffic, forward_only, rounds
+from tfunet.pipeline.schedules import Action, gpipe, one_f_one_b
+
+
+def chain(num_stages, skip=()):
+    """Tensor s goes from stage s to the next one; those of `skip` go to the last stage, too."""
+    readers = {
+        at: sorted({at + 1, *([num_stages - 1] if at in skip else [])})
+        for at in range(num_stages - 1)
+    }
+    return Traffic(makers={at: at for at in readers}, readers=readers, trained=set(readers))
+
+
+def drawn(made, num_stages):
+    letters = "abcdefgh"
+    return [
+        "|".join(
+            "".join(
+                str(one.micro_batch) if one.kind == "forward" else letters[one.micro_batch]
+                for one in turn.actions[stage]
+            )
+            for turn in made
+        )
+        for stage in range(num_stages)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("orders", "expected"),
+    [
+        (gpipe(2, 3), ["0|1|2||a|b|c", "|0|1|2a|b|c|"]),
+        (one_f_one_b(2, 3), ["0|1||a2|b|c", "|0|a|1b|2c|"]),
+        (forward_only(3, 2), ["0|1||", "|0|1|", "||0|1"]),
+    ],
+)
+def test_stages_work_until_one_of_them_has_something_to_send(orders, expected):
+    made = rounds(orders, chain(len(orders)))
+    assert drawn(made, len(orders)) == expected
+
+
+@pytest.mark.parametrize(
+    ("orders", "num_stages", "count"),
+    [(make, p, m) for make, p, m in product((gpipe, one_f_one_b), (2, 3, 4), (1, 3, 4))],
+)
+def test_every_pass_has_what_it_reads_and_nothing_is_sent_twice(orders, num_stages, count):
+    traffic = chain(num_stages, skip=[0])
+    order = orders(num_stages, count)
+    arrived, done = set(), [[] for _ in range(num_stages)]
+    for turn in rounds(order, traffic):
+        for stage, actions in enumerate(turn.actions):
+            for action in actions:
+                assert arrived.issuperset(traffic.needs(action))
+                done[stage].append(action)
+        made = [one for actions in turn.actions for act in actions for one in traffic.sends(act)]
+        assert sorted(made) == sorted(turn.messages)
+        assert arrived.isdisjoint(turn.messages)
+        arrived.update(turn.messages)
+    assert tuple(map(tuple, done)) == order
+
+
+def test_stages_that_wait_for_each_other_are_named():
+    turned = ((Action("backward", 0, 0), Action("forward", 0, 0)), (Action("forward", 1, 0),))
+    with pytest.raises(ValueError, match="for ever"):
+        rounds(turned, chain(2))

@@ -1,0 +1,281 @@
+"""What a process keeps of a model in stages, and which models are refused."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from tfunet.backend import Launch, Topology
+from tfunet.config.run import RunConfig
+from tfunet.exit_codes import CheckFailedError
+from tfunet.parallel.mesh import Mesh
+from tfunet.pipeline.network import read_network
+from tfunet.pipeline.own_stage import OwnStage
+from tfunet.single_device import SingleDevice
+from tfunet.training.held import EveryVariable
+from tfunet.training.stage_variables import Entry, StageVariables, build_optimizer, keep_own
+from tfunet.training.stages import check_graph, check_own_methods, named_cuts
+
+
+def small():
+    image = keras.Input((8, 8, 1))
+    x = layers.Conv2D(2, 3, name="first")(image)
+    x = layers.BatchNormalization(name="norm")(x)
+    return keras.Model(image, layers.Conv2D(2, 1, name="last")(x))
+
+
+def owned(model, stage):
+    """Keep a stage of a model that is cut before its last layer."""
+    owners = {id(one): int("last" in one.path) for one in model.variables}
+    keep_own(model.variables, owners, stage)
+    return owners
+
+
+# With slots that come variable by variable, kind by kind, and one that belongs to none.
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Nadam", "RMSprop", "Lion", "Lamb", "Ftrl"])
+def test_states_of_an_optimizer_are_shared_out_in_the_order_of_one_device(name):
+    options = {"momentum": 0.9} if name in ("SGD", "RMSprop") else {}
+    whole = small()
+    expected = getattr(keras.optimizers, name)(0.1, **options)
+    expected.build(whole.trainable_variables)
+    shapes = [tuple(one.shape) for one in expected.variables]
+    for stage in (0, 1):
+        model = small()
+        owners = owned(model, stage)
+        optimizer = getattr(keras.optimizers, name)(0.1, **options)
+        entries = build_optimizer(optimizer, model.trainable_variables, owners, stage)
+        assert [entry.shape for entry in entries] == shapes
+        assert {entry.stage for entry in entries} == {None, 0, 1}
+        for entry in entries:
+            is_own = entry.stage in (None, stage)
+            assert tuple(entry.variable.shape) == (entry.shape if is_own else ())
+
+
+def test_an_optimizer_that_does_not_say_whose_state_it_keeps_is_refused():
+    model = small()
+    owners = owned(model, 0)
+    with pytest.raises(ValueError, match="Adafactor keeps the state"):
+        build_optimizer(keras.optimizers.Adafactor(0.1), model.trainable_variables, owners, 0)
+
+
+def test_what_another_process_holds_is_not_here():
+    model = small()
+    before = [one.numpy() for one in model.variables]
+    owners = owned(model, 1)
+    for variable, value in zip(model.variables, before, strict=True):
+        if owners[id(variable)] == 1:
+            np.testing.assert_array_equal(variable.numpy(), value)
+        else:
+            assert variable._value is None
+    with pytest.raises(ValueError, match="'first/kernel' is held by the process of stage 1"):
+        model.get_weights()
+
+
+class Together:
+    """The sums of processes that are threads of this one."""
+
+    def __init__(self, count):
+        self._barrier, self._given = threading.Barrier(count), [None] * count
+
+    def run(self, function):
+        """Return `function(device, backend)` of each device, in order."""
+        with ThreadPoolExecutor(len(self._given)) as pool:
+            running = [
+                pool.submit(function, device, SimpleNamespace(sum=partial(self._sum, device)))
+                for device in range(len(self._given))
+            ]
+            return [one.result(60) for one in running]
+
+    def _sum(self, device, values):
+        self._given[device] = values
+        self._barrier.wait(60)
+        total = sum(self._given)
+        self._barrier.wait(60)
+        return total
+
+
+def held_by(device, backend, model, mesh):
+    owners = owned(model, mesh.stage_of(device))
+    weights = [
+        Entry(
+            variable=one,
+            stage=owners[id(one)],
+            shape=tuple(one.shape),
+            dtype=str(one.dtype),
+            is_statistic="moving" in one.path,
+        )
+        for one in model.variables
+    ]
+    states = build_optimizer(
+        model.optimizer, model.trainable_variables, owners, mesh.stage_of(device)
+    )
+    return StageVariables(
+        backend=backend,
+        topology=Topology(
+            process_index=device,
+            process_count=mesh.num_devices,
+            num_replicas=mesh.num_devices,
+            local_replicas=range(device, device + 1),
+        ),
+        mesh=mesh,
+        device=device,
+        entries=[*weights, *states],
+        num_weights=len(weights),
+    )
+
+
+def compiled(name="Adam"):
+    keras.utils.set_random_seed(3)
+    model = small()
+    model.compile(optimizer=name)
+    return model
+
+
+def fingerprints(held):
+    rows = [tf.fingerprint(tf.reshape(one.value, [1, -1]))[0] for one in held.own_weights]
+    return tf.stack(rows).numpy()[None]
+
+
+def test_a_checkpoint_has_all_variables_and_their_hash_is_that_of_one_device():
+    whole = compiled()
+    whole.optimizer.build(whole.trainable_variables)
+    expected = [one.numpy() for one in (*whole.variables, *whole.optimizer.variables)]
+    models = [compiled() for _ in range(2)]
+    mesh = Mesh(stages=2)
+
+    def device(number, backend):
+        held = held_by(number, backend, models[number], mesh)
+        held.check_same()
+        values = list(held.values())
+        first = held.weights_hash(fingerprints(held))
+        held.restore([value + 1 for value in values] if number == 0 else [])
+        held.average_statistics()  # There is one pipeline.
+        again = list(held.values())
+        held.complete()
+        return values, again, first
+
+    (values, again, first), (no_values, _, second) = Together(2).run(device)
+    assert no_values == []
+    for value, one in zip(values, expected, strict=True):
+        assert value.dtype == one.dtype
+        np.testing.assert_array_equal(value, one)
+    for value, one in zip(again, expected, strict=True):
+        np.testing.assert_array_equal(value, (one + 1).astype(one.dtype))
+    alone = SingleDevice(Launch())
+    topology = alone.start()
+    everything = EveryVariable(alone, topology, whole, whole.variables)
+    rows = [tf.fingerprint(tf.reshape(one.value, [1, -1]))[0] for one in whole.variables]
+    assert first == second == everything.weights_hash(tf.stack(rows).numpy()[None])
+    # The chief's model is whole in the end.
+    for value, one in zip(models[0].get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(value, (one + 1).astype(one.dtype))
+
+
+def test_pipelines_share_statistics_and_are_found_where_their_weights_differ():
+    models = [compiled() for _ in range(4)]
+    mesh = Mesh(groups=2, stages=2)
+
+    def device(number, backend):
+        held = held_by(number, backend, models[number], mesh)
+        for entry in held.entries:
+            if entry.is_statistic and entry.stage == mesh.stage_of(number):
+                entry.variable.assign(np.full(entry.shape, number))
+        held.average_statistics()
+        means = [one.variable.numpy() for one in held.entries if one.is_statistic and number == 0]
+        same = held.weights_hash(fingerprints(held))
+        if number == 3:
+            held.own_weights[-1].assign_add(np.ones(2))
+        with pytest.raises(
+            CheckFailedError, match=r"'last/bias' of devices \[3\] differ from .* 1:"
+        ):
+            held.weights_hash(fingerprints(held))
+        held.share()
+        return means, same == held.weights_hash(fingerprints(held))
+
+    results = Together(4).run(device)
+    assert all(is_same for _, is_same in results)
+    for mean in results[0][0]:
+        np.testing.assert_array_equal(mean, [1, 1])  # Of 0 and 2.
+
+
+def test_processes_with_different_variables_are_refused():
+    models = [compiled("Adam"), compiled("SGD")]
+
+    def device(number, backend):
+        held = held_by(number, backend, models[number], Mesh(stages=2))
+        with pytest.raises(ValueError, match="models or optimizers with different variables"):
+            held.check_same()
+
+    Together(2).run(device)
+
+
+def test_layers_at_which_to_cut_are_found_by_name():
+    graph = read_network(small())
+    assert named_cuts(graph, ["norm"]) == [0, 1, 3]
+    assert named_cuts(graph, ["norm", "last"]) == [0, 1, 2, 3]
+    with pytest.raises(
+        ValueError, match=r"'nrom', which .* Did you mean 'norm'.* first, norm, last"
+    ):
+        named_cuts(graph, ["nrom"])
+    for wrong in (["last", "norm"], ["first"]):
+        with pytest.raises(ValueError, match="in the order in which they run"):
+            named_cuts(graph, wrong)
+
+
+def test_networks_that_cannot_be_cut_so_are_refused():
+    graph = read_network(small())
+    with pytest.raises(ValueError, match=r"stages=4 needs as many layers, and .* has 3"):
+        check_graph(graph, RunConfig(backend="horovod", stages=4))
+    image = keras.Input((8, 8, 1))
+    x = layers.BatchNormalization(synchronized=True, name="together")(layers.Conv2D(2, 1)(image))
+    graph = read_network(keras.Model(image, x))
+    check_graph(graph, RunConfig(backend="horovod", stages=2))
+    with pytest.raises(ValueError, match="'together' synchronizes its statistics over replicas"):
+        check_graph(graph, RunConfig(backend="horovod", stages=2, num_replicas=2))
+    both = keras.Model(image, [x, x])
+    with pytest.raises(ValueError, match=r"one input and one output, and .* has 1 and 2"):
+        check_graph(read_network(both), RunConfig(backend="horovod", stages=2))
+
+
+def stage_of(model, cut):
+    return OwnStage(
+        read_network(model),
+        [0, cut, len(read_network(model).nodes)],
+        mesh=Mesh(stages=2),
+        device=0,
+        exchange=lambda *_: {},
+        schedule="1f1b",
+        micro_batches=1,
+    )
+
+
+def test_tensors_that_cannot_cross_are_refused():
+    image = keras.Input((None, 8, 1))
+    model = keras.Model(image, layers.Conv2D(2, 1)(layers.Conv2D(2, 1)(image)))
+    with pytest.raises(ValueError, match=r"would cross from stage 1 .* shape .None, None, 8, 2."):
+        stage_of(model, 1)
+    image = keras.Input((8, 8, 1))
+    is_dark = keras.ops.less(image, 0.5)
+    model = keras.Model(image, layers.Conv2D(2, 1)(keras.ops.where(is_dark, image, 0.0)))
+    with pytest.raises(ValueError, match="type bool"):
+        stage_of(model, 1)
+
+
+@pytest.mark.parametrize("name", ["call", "train_step", "compute_loss", "compute_metrics"])
+def test_methods_that_need_the_whole_network_are_refused(name):
+    own = type("Own", (keras.Model,), {name: lambda self, *_, **__: None})
+    image = keras.Input((8, 8, 1))
+    with pytest.raises(ValueError, match=f"has a {name} of its own"):
+        check_own_methods(own(image, layers.Conv2D(2, 1)(image)))
+    check_own_methods(keras.Sequential([image, layers.Conv2D(2, 1)]))
+    model = keras.Model(image, layers.Conv2D(2, 1)(image))
+    check_own_methods(model)
+    model.train_step = lambda data: {}
+    with pytest.raises(ValueError, match="has a train_step of its own"):
+        check_own_methods(model)

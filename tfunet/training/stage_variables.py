@@ -1,0 +1,247 @@
+"""The variables of one stage: made in its process only, and gathered where the whole is needed."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfunet.backend import Backend, Topology
+from tfunet.exit_codes import CheckFailedError
+from tfunet.parallel.mesh import Mesh
+
+
+@final
+class Elsewhere:
+    """Takes the place of the values of a variable that another process holds."""
+
+    # A model may be traced with zeros in their place where only its graph is looked at.
+    _is_looking = False
+
+    def __init__(self, path: str, stage: int) -> None:
+        self._path, self._stage = path, stage
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> tf.Tensor:
+        if not Elsewhere._is_looking:
+            raise ValueError(
+                f"The variable {self._path!r} is held by the process of stage {self._stage + 1}, "
+                "and another one asks for its value. Leave out the callback, metric or function "
+                "that reads all weights, or leave out stages."
+            )
+        return tf.zeros(shape, dtype)
+
+    @classmethod
+    @contextlib.contextmanager
+    def looking(cls) -> Iterator[None]:
+        """Allow traces of the whole model in the block."""
+        cls._is_looking = True
+        try:
+            yield
+        finally:
+            cls._is_looking = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A variable of the run.
+
+    Args:
+        variable: Its own value is in the processes of the stage; others have a stand-in.
+        stage: The stage that holds it; None if all processes do, with the same value.
+        is_statistic: Whether steps change it, and no gradient does.
+    """
+
+    variable: Any
+    stage: int | None
+    shape: tuple[int, ...]
+    dtype: str
+    is_statistic: bool = False
+
+
+def keep_own(variables: Sequence[Any], owners: Mapping[int, int], stage: int) -> None:
+    """Make the variables of a stage, if they have no value yet, and free those of other stages.
+
+    `owners` has the stage of each variable by its id.
+    """
+    for variable in variables:
+        if owners[id(variable)] != stage:
+            variable._value = None
+            variable._initializer = Elsewhere(variable.path, owners[id(variable)])
+        elif variable._value is None:
+            variable._deferred_initialize()
+
+
+def build_optimizer(
+    optimizer: keras.Optimizer, trainable: Sequence[Any], owners: Mapping[int, int], stage: int
+) -> list[Entry]:
+    """Build an optimizer with the state of one stage's variables; return that of all.
+
+    Variables of other stages have a number each as their stand-in, and so have their states.
+
+    Raises ValueError for an optimizer that keeps a state of which it does not say whose it is.
+    """
+    given = [
+        one
+        if owners[id(one)] == stage
+        else keras.Variable(np.zeros((), one.dtype), name="elsewhere")
+        for one in trainable
+    ]
+    of_given = {id(one): variable for one, variable in zip(given, trainable, strict=True)}
+    references: dict[int, Any] = {}
+    add = optimizer.add_variable_from_reference
+
+    def noted(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+        made = add(reference_variable, *args, **kwargs)
+        references[id(made)] = of_given[id(reference_variable)]
+        return made
+
+    object.__setattr__(optimizer, "add_variable_from_reference", noted)
+    before = {id(one) for one in optimizer.variables}
+    try:
+        optimizer.build(given)
+    finally:
+        object.__delattr__(optimizer, "add_variable_from_reference")
+    entries = []
+    for state in optimizer.variables:
+        reference = references.get(id(state))
+        if reference is None and id(state) not in before and tuple(state.shape) != ():
+            raise ValueError(
+                f"The optimizer {type(optimizer).__name__} keeps the state {state.path!r}, of "
+                "which it does not say to which variable it belongs, so that stages cannot share "
+                "it out. Choose another optimizer, or leave out stages."
+            )
+        entries.append(
+            Entry(
+                variable=state,
+                stage=None if reference is None else owners[id(reference)],
+                shape=tuple(state.shape if reference is None else reference.shape),
+                dtype=str(state.dtype),
+            )
+        )
+    return entries
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StageVariables:
+    """Those of one stage; see `Held`.
+
+    Args:
+        entries: Of the whole run, in the order of a checkpoint: `num_weights` of the model, then
+            the optimizer's.
+    """
+
+    backend: Backend
+    topology: Topology
+    mesh: Mesh
+    device: int
+    entries: Sequence[Entry]
+    num_weights: int
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [entry.shape for entry in self.entries]
+
+    @property
+    def own(self) -> list[Any]:
+        """The variables of this process."""
+        return [entry.variable for entry in self.entries if self._is_own(entry)]
+
+    @property
+    def own_weights(self) -> list[Any]:
+        """Those of them that are the model's."""
+        return [one.variable for one in self.entries[: self.num_weights] if self._is_own(one)]
+
+    def check_same(self) -> None:
+        """Raise ValueError in all processes where they have different variables."""
+        text = repr([(entry.stage, entry.shape, entry.dtype) for entry in self.entries])
+        digest = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=8).digest(), np.uint16)
+        table = np.zeros((self.mesh.num_devices, 4))
+        table[self.device] = digest
+        table = self.backend.sum(table)
+        if (table != table[0]).any():
+            raise ValueError(
+                "The processes of this run have models or optimizers with different variables, so "
+                "that stages cannot be put together. Build the model without chance, and choose "
+                "an optimizer that keeps the same state for every variable, or leave out stages."
+            )
+
+    def values(self) -> Iterator[np.ndarray]:
+        for entry in self.entries:
+            if entry.stage in (None, 0):  # The chief has it.
+                if self.topology.is_chief:
+                    yield self._value(entry)
+                continue
+            value = self._from_stage(entry)
+            if self.topology.is_chief:
+                yield value
+
+    def restore(self, values: Sequence[np.ndarray]) -> None:
+        for at, entry in enumerate(self.entries):
+            wide = np.zeros(entry.shape)
+            if self.topology.is_chief:
+                wide = values[at].astype(np.float64)
+            self._assign(entry, self.backend.sum(wide))
+
+    def share(self) -> None:
+        if self.mesh.groups > 1:
+            for entry in self.entries:
+                if entry.stage is not None:
+                    self._assign(entry, self._from_stage(entry))
+
+    def average_statistics(self) -> None:
+        if self.mesh.groups == 1:
+            return
+        for entry in self.entries:
+            if entry.is_statistic and "float" in entry.dtype:
+                own = self._is_own(entry)
+                wide = self._value(entry).astype(np.float64) if own else np.zeros(entry.shape)
+                self._assign(entry, self.backend.sum(wide) / self.mesh.groups)
+
+    def weights_hash(self, fingerprints: np.ndarray) -> str:
+        entries = self.entries[: self.num_weights]
+        table = np.zeros((self.mesh.num_devices, len(entries), 4))
+        held = [at for at, entry in enumerate(entries) if self._is_own(entry)]
+        table[self.device, held] = fingerprints[0].view(np.uint16)
+        table = self.backend.sum(table)
+        for at, entry in enumerate(entries):
+            first, *others = self.mesh.twins(entry.stage or 0)
+            different = [one for one in others if (table[one, at] != table[first, at]).any()]
+            if different:
+                raise CheckFailedError(
+                    f"The weights {entry.variable.path!r} of devices {different} differ from those "
+                    f"of device {first}: gradients are not averaged, or a random or "
+                    "non-deterministic operation updates a weight."
+                )
+        rows = np.stack([table[entry.stage or 0, at] for at, entry in enumerate(entries)])
+        return hashlib.blake2b(rows.astype(np.uint16).tobytes(), digest_size=8).digest().hex()
+
+    def complete(self) -> None:
+        for entry in self.entries[: self.num_weights]:
+            if entry.stage:
+                value = self._from_stage(entry)
+                if self.topology.is_chief:
+                    entry.variable._initialize(tf.constant(value))
+
+    def _is_own(self, entry: Entry) -> bool:
+        return entry.stage in (None, self.mesh.stage_of(self.device))
+
+    def _value(self, entry: Entry) -> np.ndarray:
+        return keras.ops.convert_to_numpy(entry.variable.value)
+
+    def _from_stage(self, entry: Entry) -> np.ndarray:
+        """Return the value of a variable of a stage, from that of the first pipeline.
+
+        float64 holds every value of Keras's types, except for integers beyond 2^53.
+        """
+        is_sender = self._is_own(entry) and self.mesh.group_of(self.device) == 0
+        wide = self._value(entry).astype(np.float64) if is_sender else np.zeros(entry.shape)
+        return self.backend.sum(wide).astype(entry.dtype)
+
+    def _assign(self, entry: Entry, value: np.ndarray) -> None:
+        if self._is_own(entry):
+            entry.variable.assign(value.astype(entry.dtype))
