@@ -3,6 +3,7 @@
 import ast
 import functools
 import itertools
+from collections import Counter
 
 import pytest
 from paths import ROOT
@@ -240,3 +241,10 @@ def test_the_drawing_of_the_house_has_these_floors():
     floors = " ".join(f"{cell};" if not cell.endswith(",") else cell for cell in cells if cell)
     drawn = [set(floor.strip().split(", ")) for floor in floors.split(";") if floor]
     assert drawn == [set(rooms) for rooms in reversed(FLOORS)]
+
+
+def test_no_two_test_modules_have_one_name():
+    # pytest would collect one of them and count an error for the other.
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(names) > 100
+    assert [name for name, count in names.items() if count > 1] == []
