@@ -120,7 +120,7 @@ class Trainer:
             model=network.model,
             loss=network.loss,
             pipeline=replace(
-                data.evaluation, validation=tuple(cases), tells_places=whole_cases is not None
+                data.evaluation, validation=tuple(cases), tells_places=labels is not None
             ),
             num_cases=len(cases),
             scoring=data.scoring(cases),
