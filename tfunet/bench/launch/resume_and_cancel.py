@@ -58,11 +58,13 @@ def cancel_sweep(folder: str | Path, trials: Collection[str] = ()) -> list[str]:
             raise ValueError(
                 f"The sweep in {root} has no trial {name!r}. List them: tfunet sweep status"
             )
-    chosen = {
-        name: entry for name, entry in queued_trials(root).items() if not trials or name in trials
-    }
+    queued = queued_trials(root)
+    chosen = {name: entry for name, entry in queued.items() if not trials or name in trials}
     cancel([entry.job for entry in chosen.values()])
-    running = [trial.id for trial in sweep.trials if trial.state == "running"]
+    # Those of SLURM's jobs run elsewhere.
+    running = [
+        trial.id for trial in sweep.trials if trial.state == "running" and trial.id not in queued
+    ]
     if running and trials:
         raise ValueError(
             "The sweep runs on this machine, where single trials cannot be cancelled. To cancel "
