@@ -22,7 +22,14 @@ from tfunet.process.terminal import counted
 MAX_SLUG = 80
 
 # Keys that came later, with the value that changes nothing: trials keep the names that they had.
-LATER: Mapping[str, Any] = {"learning_rate_schedule": None, "tournament": {}}
+LATER: Mapping[str, Any] = {
+    "learning_rate_schedule": None,
+    "tournament": {},
+    "stages": 1,
+    "micro_batches": 1,
+    "schedule": "1f1b",
+    "balance": "time",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
