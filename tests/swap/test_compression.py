@@ -13,6 +13,7 @@ from strategies import Fixed, swapped_plan
 
 from tfunet.config.run import RunConfig
 from tfunet.graph.reader import read
+from tfunet.machine.device import uses_onednn
 from tfunet.record import RunFolder
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.measure import profile
@@ -230,7 +231,11 @@ def test_tensors_of_16_bits_are_swapped_as_they_are():
     (plan,) = callback.plans
     assert plan.decisions
     assert (plan.compressed_bytes, plan.compression) == ({}, None)
-    np.testing.assert_array_equal(rounded, steps_of(searching, [], "mixed_bfloat16"))
+    # oneDNN rounds otherwise where it fuses ops, which depends on what is swapped.
+    apart = 1e-3 if uses_onednn() else 0
+    np.testing.assert_allclose(
+        rounded, steps_of(searching, [], "mixed_bfloat16"), rtol=0, atol=apart
+    )
 
 
 def test_whole_numbers_and_narrow_ones_are_no_candidates():
