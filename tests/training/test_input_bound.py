@@ -106,6 +106,6 @@ def test_steps_that_find_no_room_are_left_out_and_the_model_is_put_back(pipeline
             pipeline,
             [variable],
             steps=pipeline.last_step,
-            alone_step=alone_step,
+            without=[alone_step],
         )
     np.testing.assert_array_equal(variable.numpy(), np.arange(3.0))
