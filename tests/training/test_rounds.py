@@ -26,6 +26,12 @@ TOURNAMENT = {
 }
 
 
+@pytest.fixture(autouse=True)
+def precision():
+    yield
+    keras.config.set_dtype_policy("float32")  # A run leaves its own.
+
+
 def build(*, image_shape, num_classes):
     image = keras.Input(image_shape)
     x = keras.layers.Conv2D(2, 3, padding="same", activation="relu")(image)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_trust, numbers, sizes
+from tfunet.predict.best_file import BEST
 from tfunet.record import RunFolder
 
 
@@ -122,8 +123,11 @@ def _check_places(options: argparse.Namespace) -> None:
     run = RunFolder(options.run)
     if not run.path.is_dir():
         raise ValueError(f"There is no folder {str(run.path)!r}. Name that of a finished run.")
-    if run.read_config() is None:
-        raise ValueError(f"{run.path} holds no run: it has no config.json.")
+    if run.read_config() is None and not (run.path / BEST).exists():
+        raise ValueError(
+            f"{run.path} holds no run: it has no config.json. Nor has it the {BEST} of a study, "
+            "which tfunet best writes."
+        )
     if options.out is None:
         raise ValueError("Say where to write to: --out FOLDER.")
 
