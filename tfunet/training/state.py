@@ -22,17 +22,26 @@ def broadcast(backend: Backend, topology: Topology, variables: Sequence[Any]) ->
 
 
 def average_statistics(backend: Backend, topology: Topology, model: keras.Model) -> None:
-    """Give every process the mean of moving statistics, such as those of batch normalisation.
+    """Give every replica the mean of moving statistics, such as those of batch normalisation.
 
-    Processes see different samples, so their statistics differ unless the layers synchronise them.
-    Without this, only the chief's would be saved.
+    Replicas see different samples, so their statistics differ unless the layers synchronise them.
+    Without this, only the first one's would be saved.
     """
-    if topology.process_count == 1:
+    if topology.num_replicas == 1:
         return
-    for variable in model.non_trainable_variables:
-        if "float" in str(variable.dtype):
-            value = keras.ops.convert_to_numpy(variable.value).astype(np.float64)
-            variable.assign((backend.sum(value) / topology.process_count).astype(variable.dtype))
+    statistics = [
+        variable for variable in model.non_trainable_variables if "float" in str(variable.dtype)
+    ]
+    if not statistics:
+        return
+
+    def own() -> list[tf.Tensor]:
+        return [tf.identity(variable.value) for variable in statistics]
+
+    of_replicas = tf.function(lambda: backend.run(own), autograph=False)()
+    for variable, values in zip(statistics, of_replicas, strict=True):
+        total = backend.sum(values.numpy().astype(np.float64).sum(axis=0))
+        variable.assign((total / topology.num_replicas).astype(variable.dtype))
 
 
 class MetricState:
