@@ -1,14 +1,13 @@
 """docs/folds.md: its study runs, and the prediction is that of all folds together."""
 
 import json
-import re
 import runpy
-import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
+from pages import put_example, run_commands
 from paths import ROOT
 
 from tfunet import exit_codes
@@ -17,20 +16,11 @@ from tfunet.cli import main
 PAGE = (ROOT / "docs/folds.md").read_text()
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-
-
 @pytest.mark.multiprocess
 def test_the_example_does_what_the_page_says(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TFUNET_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=":")
-    for block in [*blocks("python"), *blocks("toml")]:
-        (tmp_path / re.match(r"# (\S+)\n", block)[1]).write_text(block)
+    put_example(PAGE, tmp_path, monkeypatch)
     runpy.run_path("new.py")
-    for line in "".join(blocks("sh")).splitlines():
-        assert main(shlex.split(line)[1:]) == exit_codes.OK, line
+    run_commands(PAGE)
     assert "best is ahead by" in capsys.readouterr().out
     best = json.loads(Path("logs/folds/best.json").read_text())
     assert best["cases"] == 6

@@ -25,6 +25,7 @@ def _onnx(path: str) -> Callable[[np.ndarray], np.ndarray]:
 
 
 if __name__ == "__main__":
+    # None makes Python refuse an import; the types know only modules.
     sys.modules["tfunet"] = None  # type: ignore[assignment]
     file_format, file, source, target = sys.argv[1:]
     run = {"savedmodel": _saved_model, "onnx": _onnx}[file_format](file)
