@@ -8,13 +8,12 @@ stands the most that the schedule allows for equal stages, m / (m + 1) with m mi
     python benchmarks/pipeline_parallel.py [--quick]
 """
 
-import csv
 import tempfile
 from itertools import product
 from pathlib import Path
 
 import measure
-from spatial import Runs, seconds
+from spatial import Runs, losses, seconds
 
 BACKENDS = ("multiworker", "horovod")
 SCHEDULES = ("gpipe", "1f1b")
@@ -40,12 +39,6 @@ def settings(*, quick):
         "augmentation": {},
         "cores_per_replica": 1,
     }
-
-
-def losses(path):
-    """Return the loss of each step of a run."""
-    with (path / "steps.csv").open(newline="") as file:
-        return [float(row["loss"]) for row in csv.DictReader(file)]
 
 
 def compare(runs, quick):

@@ -206,3 +206,49 @@ def test_losses_of_whole_samples(loss, gathers):
     for value, gathered in Threads(mesh).run(device):
         np.testing.assert_allclose(value, expected, rtol=1e-6)
         assert gathered == gathers
+
+
+NORMALIZATIONS = {
+    "instance": lambda: layers.GroupNormalization(-1),
+    "group": lambda: layers.GroupNormalization(2),
+    "batch": layers.BatchNormalization,
+    "synchronized": lambda: layers.BatchNormalization(synchronized=True),
+}
+
+
+@pytest.mark.parametrize("kind", NORMALIZATIONS)
+def test_what_a_convolution_needs_of_others_travels_with_the_statistics(kind):
+    def count(between):
+        model = layered((12, 4), layers.Conv1D(4, 3, padding="same"), *between)
+        mesh = Mesh(split=(3,))
+
+        def device(group):
+            twin = keras.models.clone_model(model)
+            network = SplitNetwork(
+                model=twin, mesh=mesh, bounds=((0, 4, 8, 12),), group=lambda: group
+            )
+            own = cut(group, tf.ones((2, 12, 4), tf.float64), network.bounds)
+            with tf.GradientTape() as tape:
+                made = network.run(twin, own, group, True).tensor
+            tape.gradient(made, twin.trainable_variables)
+            return group.traffic.exchanges
+
+        return set(Threads(mesh).run(device))
+
+    following = [layers.LeakyReLU(), layers.Conv1D(4, 5, padding="same")]
+    # For each convolution one, and for the second its gradient. None for the normalization.
+    assert count(following) == count([NORMALIZATIONS[kind](), *following]) == {3}
+
+
+@pytest.mark.parametrize("kind", NORMALIZATIONS)
+@pytest.mark.parametrize(("rows", "parts"), [(12, 2), (11, 3), (7, 3), (5, 4)])
+def test_normalized_margins_are_exact(kind, rows, parts):
+    """Also where parts are thinner than what a convolution reads, and where several read."""
+    image = keras.Input((rows, 6, 4))
+    tensor = layers.Conv2D(4, 3, padding="same")(image)
+    tensor = layers.PReLU(shared_axes=[1, 2])(NORMALIZATIONS[kind]()(tensor))
+    wide = layers.Conv2D(4, (4, 3), padding="same")(tensor)
+    dilated = layers.Conv2D(4, 3, dilation_rate=2, padding="same")(tensor)
+    tensor = layers.Add()([wide, dilated, tensor, layers.Conv2D(4, 1)(tensor)])
+    tensor = layers.MaxPooling2D((3, 1), strides=1, padding="same")(NORMALIZATIONS[kind]()(tensor))
+    assert_exact(keras.Model(image, tensor), (parts, 1))

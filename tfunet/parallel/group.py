@@ -1,8 +1,10 @@
 """What the devices that share a sample send each other in a step, with its gradients."""
 
+import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -20,10 +22,23 @@ class Traffic:
 
     exchanges: int = 0
     num_bytes: int = 0
+    _is_counted: bool = True
 
-    def clear(self) -> None:
-        """Count anew."""
+    def add(self, num_bytes: int) -> None:
+        """Count an exchange, unless it belongs to no step."""
+        if self._is_counted:
+            self.exchanges += 1
+            self.num_bytes += num_bytes
+
+    @contextlib.contextmanager
+    def of_step(self) -> Iterator[None]:
+        """Count anew in the block, and nothing after it: an evaluation exchanges too."""
         self.exchanges = self.num_bytes = 0
+        self._is_counted = True
+        try:
+            yield
+        finally:
+            self._is_counted = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,70 +81,108 @@ class SampleGroup:
         self, tensor: tf.Tensor, axis: int, bounds: Bounds, wanted: Sequence[tuple[int, int]]
     ) -> "Borders":
         """Return what of the rows that this device wants others have; see `rows`."""
-        line = self.mesh.line(self.device, axis)
-        me = line.index(self.device)
-        shape = tensor.shape.as_list()
-        # Of each pair (owner, reader): the rows that go from one to the other.
-        pieces = {
-            (owner, reader): _overlap(wanted[reader], (bounds[owner], bounds[owner + 1]))
-            for owner in range(len(line))
-            for reader in range(len(line))
-        }
-
-        def others(pairs: Callable[[int], tuple[int, int]]) -> dict[int, tuple[int, int]]:
-            rows = {other: pieces[pairs(other)] for other in range(len(line)) if other != me}
-            return {other: span for other, span in rows.items() if span[0] < span[1]}
-
-        def specs(spans: Mapping[int, tuple[int, int]]) -> dict[int, list[int]]:
-            return {
-                line[other]: [*shape[: axis + 1], end - begin, *shape[axis + 2 :]]
-                for other, (begin, end) in spans.items()
-            }
-
-        first, last = bounds[me], bounds[me + 1]
-        sent, received = others(lambda other: (me, other)), others(lambda other: (other, me))
-        begin, end = pieces[me, me]
-        borders = Borders(
-            tensor=tensor,
-            axis=axis,
-            own=(begin - first, end - first),
-            own_rows=last - first,
-            num_before=sum(other < me for other in received),
-        )
-        if all(
-            bounds[part] <= begin and end <= bounds[part + 1]
-            for part, (begin, end) in enumerate(wanted)
-        ):
-            return borders
+        plan = self._plan(tensor, axis, bounds, wanted)
+        if not plan.is_asked:
+            return plan.borders(tensor, ())
 
         @tf.custom_gradient
         def fetched(own: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tf.Tensor]]:
             # Its own comes out too: who receives nothing has a gradient to wait for all the same.
-            came = self.swap(
-                {
-                    line[other]: cut_rows(own, axis, begin - first, end - first)
-                    for other, (begin, end) in sent.items()
-                },
-                specs(received),
-                own.dtype,
-            )
+            came = self.swap(plan.cut(own), plan.received, own.dtype)
 
             def gradient(given_own: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
-                back = self.swap(
-                    {line[other]: value for other, value in zip(received, given, strict=True)},
-                    specs(sent),
-                    own.dtype,
-                )
-                added = [
-                    (begin - first, end - first, back[line[other]])
-                    for other, (begin, end) in sent.items()
-                ]
-                return _with_added(given_own, added, axis)
+                sent = dict(zip(plan.received, given, strict=True))
+                return plan.added(given_own, self.swap(sent, plan.sent_shapes, own.dtype))
 
-            return [tf.identity(own), *(came[line[other]] for other in received)], gradient
+            return [tf.identity(own), *(came[other] for other in plan.received)], gradient
 
         own, *of_others = fetched(tensor)
-        return replace(borders, tensor=own, others=tuple(of_others), is_asked=True)
+        return plan.borders(own, of_others)
+
+    def gathered_with_borders(
+        self,
+        value: tf.Tensor,
+        members: Sequence[int],
+        tensor: tf.Tensor,
+        axis: int,
+        bounds: Bounds,
+        wanted: Sequence[tuple[int, int]],
+    ) -> tuple[tf.Tensor, "Borders"]:
+        """Return what `gathered` and `borders` do, in one exchange; of tensors of one type."""
+        plan = self._plan(tensor, axis, bounds, wanted)
+        if not plan.is_asked:
+            return self.gathered(value, members), plan.borders(tensor, ())
+        others = [other for other in members if other != self.device]
+        shape = value.shape.as_list()
+
+        def both(values: Mapping[int, Any], rows: Mapping[int, Any]) -> dict[int, list[Any]]:
+            return {o: [values[o], *([rows[o]] if o in rows else [])] for o in others}
+
+        @tf.custom_gradient
+        def fetched(
+            own: tf.Tensor, value: tf.Tensor
+        ) -> tuple[list[tf.Tensor], Callable[..., list[tf.Tensor]]]:
+            shapes = dict.fromkeys(others, shape)
+            came = self._swap_together(
+                both(dict.fromkeys(others, value), plan.cut(own)),
+                both(shapes, plan.received),
+                own.dtype,
+            )
+            of_all = [value if one == self.device else came[one][0] for one in members]
+
+            def gradient(
+                given_own: tf.Tensor, given_all: tf.Tensor, *given: tf.Tensor
+            ) -> list[tf.Tensor]:
+                of_member = {one: given_all[i] for i, one in enumerate(members)}
+                back = self._swap_together(
+                    both(of_member, dict(zip(plan.received, given, strict=True))),
+                    both(shapes, plan.sent_shapes),
+                    own.dtype,
+                )
+                values = [of_member[one] if one == self.device else back[one][0] for one in members]
+                rows = {other: back[other][1] for other in plan.sent}
+                return [plan.added(given_own, rows), tf.add_n(values)]
+
+            rows = [came[other][1] for other in plan.received]
+            return [tf.identity(own), tf.stack(of_all), *rows], gradient
+
+        own, of_all, *of_others = fetched(tensor, value)
+        return of_all, plan.borders(own, of_others)
+
+    def _plan(
+        self, tensor: tf.Tensor, axis: int, bounds: Bounds, wanted: Sequence[tuple[int, int]]
+    ) -> "_RowPlan":
+        line = self.mesh.line(self.device, axis)
+        me = line.index(self.device)
+        shape = tensor.shape.as_list()
+        first, last = bounds[me], bounds[me + 1]
+
+        def spans(pairs: Callable[[int], tuple[int, int]]) -> dict[int, tuple[int, int]]:
+            rows = {}
+            for at, other in enumerate(line):
+                owner, reader = pairs(at)
+                begin, end = _overlap(wanted[reader], (bounds[owner], bounds[owner + 1]))
+                if at != me and begin < end:
+                    rows[other] = (begin, end)
+            return rows
+
+        sent, received = spans(lambda at: (me, at)), spans(lambda at: (at, me))
+        begin, end = _overlap(wanted[me], (first, last))
+        return _RowPlan(
+            axis=axis,
+            shape=shape,
+            own=(begin - first, end - first),
+            sent={other: (begin - first, end - first) for other, (begin, end) in sent.items()},
+            received={
+                other: [*shape[: axis + 1], end - begin, *shape[axis + 2 :]]
+                for other, (begin, end) in received.items()
+            },
+            num_before=sum(line.index(other) < me for other in received),
+            is_asked=not all(
+                bounds[part] <= begin and end <= bounds[part + 1]
+                for part, (begin, end) in enumerate(wanted)
+            ),
+        )
 
     def gathered(self, value: tf.Tensor, members: Sequence[int] | None = None) -> tf.Tensor:
         """Return the values of all members, (members, *shape), in order; by default of the group.
@@ -179,6 +232,32 @@ class SampleGroup:
         came = self.swap(dict.fromkeys(others, value), dict.fromkeys(others, shape), value.dtype)
         return tf.stack([value if other == self.device else came[other] for other in everyone])
 
+    def _swap_together(
+        self,
+        sent: Mapping[int, Sequence[tf.Tensor]],
+        received: Mapping[int, Sequence[Sequence[int]]],
+        dtype: tf.DType,
+    ) -> dict[int, list[tf.Tensor]]:
+        """Send tensors to other devices, one message to each, and return what they send."""
+        sizes = {
+            other: [math.prod(shape) for shape in shapes] for other, shapes in received.items()
+        }
+        came = self.swap(
+            {
+                other: tf.concat([tf.reshape(value, [-1]) for value in values], 0)
+                for other, values in sent.items()
+            },
+            {other: [sum(counts)] for other, counts in sizes.items()},
+            dtype,
+        )
+        return {
+            other: [
+                tf.reshape(value, shape)
+                for value, shape in zip(tf.split(came[other], sizes[other]), shapes, strict=True)
+            ]
+            for other, shapes in received.items()
+        }
+
     def swap(
         self,
         sent: Mapping[int, tf.Tensor],
@@ -191,10 +270,7 @@ class SampleGroup:
             other: value if wire == dtype else tf.bitcast(value, wire)
             for other, value in sent.items()
         }
-        self.traffic.exchanges += 1
-        self.traffic.num_bytes += sum(
-            value.shape.num_elements() * wire.size for value in values.values()
-        )
+        self.traffic.add(sum(value.shape.num_elements() * wire.size for value in values.values()))
         came = self.exchange(values, received, wire)
         return {
             other: tf.ensure_shape(
@@ -202,6 +278,59 @@ class SampleGroup:
             )
             for other, value in came.items()
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RowPlan:
+    """Which rows along an axis a device sends, receives and keeps.
+
+    Args:
+        axis: A spatial axis, from 0.
+        shape: Of the device's part.
+        own: The rows [begin, end) of its part that it wants.
+        sent: The rows [begin, end) of its part that each other device wants.
+        received: The shape of what each other device sends, in order.
+        num_before: How many of these lie before its own.
+        is_asked: Whether any device wants rows of another.
+    """
+
+    axis: int
+    shape: Sequence[int]
+    own: tuple[int, int]
+    sent: Mapping[int, tuple[int, int]]
+    received: Mapping[int, Sequence[int]]
+    num_before: int
+    is_asked: bool
+
+    @property
+    def sent_shapes(self) -> dict[int, list[int]]:
+        """The shape of what each other device gets."""
+        at = self.axis + 1
+        return {
+            other: [*self.shape[:at], end - begin, *self.shape[at + 1 :]]
+            for other, (begin, end) in self.sent.items()
+        }
+
+    def cut(self, tensor: tf.Tensor) -> dict[int, tf.Tensor]:
+        """Return the rows for each other device."""
+        return {other: cut_rows(tensor, self.axis, *span) for other, span in self.sent.items()}
+
+    def added(self, tensor: tf.Tensor, rows: Mapping[int, tf.Tensor]) -> tf.Tensor:
+        """Return a tensor to whose rows those are added that come back from each other device."""
+        terms = [(*span, rows[other]) for other, span in self.sent.items()]
+        return with_added(tensor, terms, self.axis)
+
+    def borders(self, tensor: tf.Tensor, others: Sequence[tf.Tensor]) -> "Borders":
+        """Return the device's part with what others sent."""
+        return Borders(
+            tensor=tensor,
+            axis=self.axis,
+            own=self.own,
+            own_rows=self.shape[self.axis + 1],
+            num_before=self.num_before,
+            others=tuple(others),
+            is_asked=self.is_asked,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,10 +377,10 @@ def _overlap(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]
     return begin, max(begin, min(first[1], second[1]))
 
 
-def _with_added(
+def with_added(
     tensor: tf.Tensor, added: Sequence[tuple[int, int, tf.Tensor]], axis: int
 ) -> tf.Tensor:
-    """Return a tensor to whose rows other tensors are added: (begin, end, tensor) of each."""
+    """Return a tensor to whose rows along an axis others are added: (begin, end, tensor) each."""
     spans = [(begin, end) for begin, end, _ in added]
     edges = sorted({0, tensor.shape[axis + 1], *itertools.chain.from_iterable(spans)})
     parts = []

@@ -1,8 +1,9 @@
 """Runs a Keras model on this device's part of a sample, layer by layer."""
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -14,7 +15,8 @@ from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.group import SampleGroup, Traffic
 from tfunet.parallel.mesh import Bounds, Mesh
 from tfunet.parallel.part import Part, cut
-from tfunet.parallel.rules import CannotCutError, merges, rule_of
+from tfunet.parallel.rules import merges, rule_of
+from tfunet.parallel.window_inputs import CannotCutError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +64,12 @@ class SplitNetwork:
     gathered: dict[str, Gathered] = field(default_factory=dict)
     loss_calls: Counter[str] = field(default_factory=Counter)
 
-    def begin_step(self) -> None:
-        """Count anew what the trace of a step calls and exchanges."""
+    @contextlib.contextmanager
+    def traced_step(self) -> Iterator[None]:
+        """Count what the trace of a step in the block calls and exchanges."""
         self.loss_calls.clear()
-        self.group().traffic.clear()
+        with self.group().traffic.of_step():
+            yield
 
     def install(self) -> None:
         """Make the model's calls run on parts."""

@@ -1,12 +1,36 @@
 """A tensor of which each device of a group has a part."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 
-from tfunet.parallel.group import SampleGroup, cut_rows
+from tfunet.parallel.group import Borders, SampleGroup, cut_rows
 from tfunet.parallel.mesh import Bounds
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Margin:
+    """Rows of others beside a device's part, along the only axis that is cut.
+
+    Args:
+        width: How many rows each device has before and after its own, as far as there are so many.
+        before: The rows before its own; None for the first part.
+        after: The rows after its own; None for the last part.
+    """
+
+    width: int
+    before: Any
+    after: Any
+
+    def mapped(self, function: Callable[[Any], Any]) -> "Margin":
+        """Return what a function makes of the rows, which it treats each alone."""
+        return Margin(
+            width=self.width,
+            before=None if self.before is None else function(self.before),
+            after=None if self.after is None else function(self.after),
+        )
 
 
 @final
@@ -17,10 +41,12 @@ class Part:
     Args:
         tensor: The part.
         bounds: For each spatial axis the bounds of all parts; None where the axis is whole.
+        margin: What it has of others' parts; on all devices or on none.
     """
 
     tensor: Any
     bounds: tuple[Bounds | None, ...]
+    margin: Margin | None = None
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -52,6 +78,55 @@ class Part:
             shares = [share * count / extent for share in shares for count in rows]
         return tuple(shares)
 
+    def mapped(self, function: Callable[[Any], Any]) -> "Part":
+        """Return what a function makes of the tensor, of which it treats each voxel alone."""
+        margin = None if self.margin is None else self.margin.mapped(function)
+        return Part(tensor=function(self.tensor), bounds=self.bounds, margin=margin)
+
+    def without_margin(self) -> "Part":
+        """Return the part alone."""
+        return Part(tensor=self.tensor, bounds=self.bounds)
+
+    def rows_within(self, width: int) -> list[tuple[int, int]]:
+        """Return the rows [begin, end) of each part with its margin, along the axis that is cut."""
+        (axis,) = self.cut_axes
+        bounds = self.bounds[axis] or ()
+        return [
+            (max(0, begin - width), min(bounds[-1], end + width))
+            for begin, end in itertools.pairwise(bounds)
+        ]
+
+    def borders(self, group: SampleGroup, axis: int, wanted: Sequence[tuple[int, int]]) -> Borders:
+        """Return what of the rows [begin, end) that each part wants others have, or the margin."""
+        bounds, margin = self.bounds[axis] or (), self.margin
+        if margin is None or not all(
+            first <= begin and end <= last
+            for (begin, end), (first, last) in zip(
+                wanted, self.rows_within(margin.width), strict=True
+            )
+        ):
+            return group.borders(self.tensor, axis, bounds, wanted)
+        place = group.place[axis]
+        first, last = bounds[place], bounds[place + 1]
+        begin, end = wanted[place]
+        others = []
+        if begin < first:
+            kept = margin.before.shape[1 + axis]
+            others.append(
+                cut_rows(margin.before, axis, begin - first + kept, min(end, first) - first + kept)
+            )
+        num_before = len(others)
+        if end > last:
+            others.append(cut_rows(margin.after, axis, max(begin, last) - last, end - last))
+        return Borders(
+            tensor=self.tensor,
+            axis=axis,
+            own=(max(begin, first) - first, min(end, last) - first),
+            own_rows=last - first,
+            num_before=num_before,
+            others=tuple(others),
+        )
+
     def own_rows(self, group: SampleGroup, axis: int) -> tuple[int, int]:
         """Return the rows of the whole tensor that this device has along an axis."""
         bounds = self.bounds[axis]
@@ -71,7 +146,8 @@ class Part:
         tensor = self.tensor
         for axis, rows in wanted.items():
             # Corners come along: the rows of the axes before were joined already.
-            tensor = group.rows(tensor, axis, self.bounds[axis] or (), rows)
+            borders = replace(self, tensor=tensor).borders(group, axis, rows)
+            tensor = borders.joined(borders.tensor, borders.others)
         return tensor
 
     def whole(self, group: SampleGroup) -> Any:

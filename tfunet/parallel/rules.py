@@ -8,27 +8,32 @@ devices of the group. Layers without a rule are run on the whole tensor (`networ
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
 from tfunet.geometry.reach import Reach, upsampling_reach
 from tfunet.geometry.receptive_field import window_reach
+from tfunet.parallel.convolution import can_be_corrected, corrected_convolution
 from tfunet.parallel.group import Borders, SampleGroup, cut_rows
-from tfunet.parallel.mesh import Bounds, even_bounds
+from tfunet.parallel.mesh import Bounds
+from tfunet.parallel.normalization import batch_normalized, group_normalized
 from tfunet.parallel.part import Part, cut
+from tfunet.parallel.window_inputs import (
+    CannotCutError,
+    out_bounds,
+    windows_of,
+    without_padding,
+)
 
 Rule = Callable[[SampleGroup, Any, Part, dict[str, Any]], Any]
 
 MAX_POOLINGS = (layers.MaxPooling1D, layers.MaxPooling2D, layers.MaxPooling3D)
 AVERAGE_POOLINGS = (layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePooling3D)
-# Their calls go through `convolution_op`.
-WITH_CONVOLUTION_OP = (layers.Conv2D, layers.Conv3D)
 CONVOLUTIONS = (
     *(layers.Conv1D, layers.Conv2D, layers.Conv3D),
     *(layers.DepthwiseConv1D, layers.DepthwiseConv2D),
@@ -77,10 +82,6 @@ MERGING_OPS = frozenset(
 )
 
 
-class CannotCutError(ValueError):
-    """An output, or a step on the way to it, has no rows for one of the devices."""
-
-
 def rule_of(op: Any, rank: int) -> Rule | None:
     """Return the rule of a layer or operation with one input of `rank` axes, or None.
 
@@ -110,9 +111,9 @@ def rule_of(op: Any, rank: int) -> Rule | None:
     if kind is layers.LayerNormalization:
         return pointwise if _is_over_channels(op.axis, rank) else None
     if kind is layers.BatchNormalization:
-        return batch_normalized if _is_over_channels(op.axis, rank) else None
+        return normalized if _is_over_channels(op.axis, rank) else None
     if kind is layers.GroupNormalization:
-        return group_normalized if _is_over_channels(op.axis, rank) else None
+        return normalized if _is_over_channels(op.axis, rank) else None
     if kind is layers.PReLU:
         return pointwise if math.prod(op.alpha.shape[:-1]) == 1 else None
     table: dict[Any, Rule] = {
@@ -163,21 +164,9 @@ def _is_pointwise_function(function: Any) -> bool:
 
 def pointwise(group: SampleGroup, op: Any, part: Part, kwargs: dict[str, Any]) -> Part:
     """Run a layer on the part as it is."""
-    return Part(tensor=op(part.tensor, **kwargs), bounds=part.bounds)
-
-
-def _out_bounds(bounds: Bounds, extent: int, row_of: Callable[[int], int]) -> Bounds:
-    """Return bounds of an output: those that follow from the input's, if each part gets rows."""
-    out = (*(min(row_of(begin), extent) for begin in bounds[:-1]), extent)
-    if all(begin < end for begin, end in itertools.pairwise(out)):
-        return out
-    if extent < len(bounds) - 1:
-        raise CannotCutError
-    return even_bounds(extent, len(bounds) - 1)
-
-
-def _ceil_by(stride: int) -> Callable[[int], int]:
-    return lambda row: -(-row // stride)
+    # The margin's rows are others', who regularize them.
+    part = part.without_margin() if getattr(op, "activity_regularizer", None) else part
+    return part.mapped(lambda tensor: op(tensor, **kwargs))
 
 
 def _times(stride: int) -> Callable[[int], int]:
@@ -188,80 +177,24 @@ def _minus(before: int) -> Callable[[int], int]:
     return lambda row: max(row - before, 0)
 
 
-@contextlib.contextmanager
-def _without_padding(layer: Any) -> Iterator[None]:
-    # Replicas of a process are traced one after the other, so that this is never seen by two.
-    padding = layer.padding
-    layer.padding = "valid"
-    try:
-        yield
-    finally:
-        layer.padding = padding
-
-
-@dataclass(frozen=True, kw_only=True)
-class Windows:
-    """What a layer with windows reads for a device's part of its output.
-
-    Args:
-        rows: For each axis that is cut the rows of the input that each part wants.
-        bounds: Of the output.
-        padding: Rows before and after the input, on each spatial axis.
-    """
-
-    rows: dict[int, list[tuple[int, int]]]
-    bounds: tuple[Bounds | None, ...]
-    padding: list[tuple[int, int]]
-
-    def padded(self, tensor: Any, fill: Any = 0) -> Any:
-        """Return the rows with the padding around them."""
-        if not any(map(any, self.padding)):
-            return tensor
-        fill = tf.constant(fill, tensor.dtype)
-        return tf.pad(tensor, [(0, 0), *self.padding, (0, 0)], constant_values=fill)
-
-
-def _windows(group: SampleGroup, layer: Any, part: Part, sizes: Sequence[int]) -> Windows:
-    out_extents = layer.compute_output_shape(part.whole_shape)[1:-1]
-    wanted: dict[int, list[tuple[int, int]]] = {}
-    bounds: list[Bounds | None] = []
-    widths: list[tuple[int, int]] = []
-    for axis, (extent, made) in enumerate(zip(part.extents, out_extents, strict=True)):
-        reach = window_reach(layer, axis, sizes, extent)
-        cut_at = part.bounds[axis]
-        if cut_at is None:
-            rows = (0, made)
-            bounds.append(None)
-        else:
-            out = _out_bounds(cut_at, made, _ceil_by(reach.stride))
-            wanted[axis] = [
-                reach.inside(begin, end, extent) for begin, end in itertools.pairwise(out)
-            ]
-            place = group.place[axis]
-            rows = (out[place], out[place + 1])
-            bounds.append(out)
-        # A whole axis may have rows at its end that no window reaches: they need no padding.
-        widths.append(reach.padding(*rows, extent))
-    return Windows(rows=wanted, bounds=tuple(bounds), padding=widths)
-
-
 def convolved(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
     """Convolve the rows that the part of the output needs."""
-    windows = _windows(group, layer, part, layer.kernel_size)
-    if type(layer) not in WITH_CONVOLUTION_OP:
+    windows = windows_of(group, layer, part, layer.kernel_size)
+    if not can_be_corrected(layer, part):
         tensor = windows.padded(part.with_rows(group, windows.rows))
-        with _without_padding(layer):
+        with without_padding(layer):
             return Part(tensor=layer(tensor, **kwargs), bounds=windows.bounds)
     # Cast as the layer would, so that what is sent is what it reads.
-    own = tensor = ops.cast(part.tensor, layer.compute_dtype)
+    part = part.mapped(lambda tensor: ops.cast(tensor, layer.compute_dtype))
+    own = tensor = part.tensor
     borders: list[Borders] = []
     for axis, rows in windows.rows.items():
-        borders.append(group.borders(tensor, axis, part.bounds[axis] or (), rows))
+        borders.append(replace(part, tensor=tensor).borders(group, axis, rows))
         own = own if len(borders) > 1 else borders[0].tensor
         tensor = borders[-1].joined(borders[-1].tensor, borders[-1].others)
 
     def convolution(inputs: Any, kernel: Any) -> Any:
-        return _joined_and_convolved(layer, windows, borders, inputs, kernel)
+        return corrected_convolution(layer, windows, borders, inputs, kernel)
 
     # No exchange from here on: a replica of this process that waits would see the other's.
     object.__setattr__(layer, "convolution_op", convolution)
@@ -271,64 +204,19 @@ def convolved(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]
         object.__delattr__(layer, "convolution_op")
 
 
-def _joined_and_convolved(
-    layer: Any, windows: Windows, borders: Sequence[Borders], own: Any, kernel: Any
-) -> Any:
-    """Convolve a device's part and the rows of others around it.
-
-    What is joined and padded is as large as the part itself. It is joined again for the gradient,
-    so that from the forward pass only the part and its borders stay in memory.
-    """
-    others = [value for border in borders for value in border.others]
-    # Tensors with the borders of the axes before: nobody reads them here, but their devices wait
-    # for their gradients.
-    between = [border.tensor for border in borders[1:] if border.is_asked]
-
-    def convolve(own: Any, kernel: Any, others: Sequence[Any]) -> Any:
-        left = iter(others)
-        for border in borders:
-            own = border.joined(own, [next(left) for _ in border.others])
-        return ops.conv(
-            windows.padded(own),
-            kernel,
-            strides=list(layer.strides),
-            padding="valid",
-            dilation_rate=layer.dilation_rate,
-            data_format="channels_last",
-        )
-
-    @tf.custom_gradient
-    def run(own: Any, kernel: Any, *more: Any) -> tuple[Any, Callable[..., Any]]:
-        others = more[len(between) :]
-
-        def gradient(given: Any) -> list[Any]:
-            # After `given`: TensorFlow would take the tensor of the forward pass for an equal one.
-            with tf.control_dependencies([given]), tf.GradientTape() as tape:
-                inputs = [own, kernel, *others]
-                tape.watch(inputs)
-                output = convolve(own, kernel, others)
-            of_own, of_kernel, *of_others = tape.gradient(output, inputs, given)
-            zeros = [tf.zeros(value.shape, value.dtype) for value in more[: len(between)]]
-            return [of_own, of_kernel, *zeros, *of_others]
-
-        return convolve(own, kernel, others), gradient
-
-    return run(own, tf.convert_to_tensor(ops.convert_to_tensor(kernel)), *between, *others)
-
-
 def max_pooled(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
     """Pool the rows that the part of the output needs."""
-    windows = _windows(group, layer, part, layer.pool_size)
+    windows = windows_of(group, layer, part, layer.pool_size)
     tensor = windows.padded(part.with_rows(group, windows.rows), part.tensor.dtype.min)
-    with _without_padding(layer):
+    with without_padding(layer):
         return Part(tensor=layer(tensor, **kwargs), bounds=windows.bounds)
 
 
 def average_pooled(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
     """Pool the rows that the part of the output needs; padding does not count in a mean."""
-    windows = _windows(group, layer, part, layer.pool_size)
+    windows = windows_of(group, layer, part, layer.pool_size)
     tensor = windows.padded(part.with_rows(group, windows.rows))
-    with _without_padding(layer):
+    with without_padding(layer):
         pooled = layer(tensor, **kwargs)
     for axis, (before, after) in enumerate(windows.padding):
         if not before and not after:
@@ -375,7 +263,7 @@ def _spread(
         cut_at = part.bounds[axis]
         first, rows, out = 0, (0, made), None
         if cut_at is not None:
-            out = _out_bounds(cut_at, made, _times(reach.stride))
+            out = out_bounds(cut_at, made, _times(reach.stride))
             wanted[axis] = [
                 reach.inside(begin, end, extent) for begin, end in itertools.pairwise(out)
             ]
@@ -399,7 +287,7 @@ def transposed(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any
     ]
 
     def run(tensor: Any) -> Any:
-        with _without_padding(layer):
+        with without_padding(layer):
             return layer(tensor, **kwargs)
 
     return _spread(group, part, reaches, out_extents, run, begins_before=True)
@@ -478,7 +366,7 @@ def cropped(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) 
             bounds.append(None)
             tensor = cut_rows(tensor, axis, before, extent - after)
             continue
-        out = _out_bounds(cut_at, extent - before - after, _minus(before))
+        out = out_bounds(cut_at, extent - before - after, _minus(before))
         wanted[axis] = [(begin + before, end + before) for begin, end in itertools.pairwise(out)]
         bounds.append(out)
     whole_axes = Part(tensor=tensor, bounds=part.bounds)
@@ -520,75 +408,49 @@ def noised(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -
     return Part(tensor=own + cut(group, noise, part.bounds).tensor, bounds=part.bounds)
 
 
-def moments(
-    group: SampleGroup,
-    tensor: Any,
-    axes: Sequence[int],
-    shares: Sequence[float],
-    members: Sequence[int],
-) -> tuple[Any, Any]:
-    """Return mean and variance over the tensors of all members, keeping the axes.
+def normalized(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
+    """Normalize by the statistics of whole samples; see `normalization`.
 
-    Each member's own are put together (Chan et al. 1983, equation 2.1): the sum of squares alone
-    would lose digits.
-
-    Args:
-        group: The devices.
-        tensor: This device's values.
-        axes: To take the moments over.
-        shares: The share of all values that each member has.
-        members: The devices, in order.
+    What the next convolutions need of others travels with the statistics: one exchange, not two.
     """
-    mean, variance = tf.nn.moments(tensor, axes, keepdims=True)
-    of_all = group.gathered(tf.stack([mean, variance]), members)
-    weights = tf.reshape(tf.constant(shares, of_all.dtype), [-1] + [1] * mean.shape.rank)
-    means, variances = of_all[:, 0], of_all[:, 1]
-    mean = tf.reduce_sum(weights * means, axis=0)
-    return mean, tf.reduce_sum(weights * (variances + tf.square(means - mean)), axis=0)
+    width = _width_ahead(group, layer, part)
+    if type(layer) is layers.BatchNormalization:
+        if not (kwargs.get("training") and layer.trainable):
+            return pointwise(group, layer, part, kwargs)
+        return batch_normalized(group, layer, part, width, kwargs)
+    return group_normalized(group, layer, part, width)
 
 
-def batch_normalized(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
-    """Normalize by the statistics of the whole samples of the group's batch.
+def _width_ahead(group: SampleGroup, op: Any, part: Part) -> int:
+    """Return how many rows of others the convolutions read that follow on a layer.
 
-    A synchronized layer takes those of all groups. Other groups' samples do not count without it,
-    as without `split`.
+    Layers that treat each voxel alone may lie between. 0 if several axes are cut.
     """
-    if not (kwargs.get("training") and layer.trainable):
-        return pointwise(group, layer, part, kwargs)
-    shares, members = part.voxel_shares, group.mesh.members(group.device)
-    if layer.synchronized:
-        groups = group.mesh.groups
-        members = list(range(group.mesh.num_devices))
-        shares = tuple(share / groups for share in shares) * groups
-    values = ops.cast(part.tensor, layer.compute_dtype)
-    values = ops.cast(values, keras.backend.result_type(values.dtype, "float32"))
-    axes = list(range(values.shape.rank - 1))
-    statistics = [tf.squeeze(one, axes) for one in moments(group, values, axes, shares, members)]
-    # The layer does the rest, with these instead of its own.
-    object.__setattr__(layer, "_moments", lambda inputs, mask: statistics)
-    try:
-        return pointwise(group, layer, part, kwargs)
-    finally:
-        object.__delattr__(layer, "_moments")
+    if len(part.cut_axes) != 1:
+        return 0
+    (axis,) = part.cut_axes
+    bounds, rank = part.bounds[axis] or (), len(part.bounds) + 2
+    following, seen, width = [op], {id(op)}, 0
+    while following:
+        for node in following.pop()._outbound_nodes:
+            consumer = node.operation
+            if id(consumer) in seen:
+                continue
+            seen.add(id(consumer))
+            rule = rule_of(consumer, rank)
+            if rule is pointwise and type(consumer) is not layers.Dense:
+                following.append(consumer)
+            elif rule is convolved:
+                with contextlib.suppress(CannotCutError):
+                    rows = windows_of(group, consumer, part, consumer.kernel_size).rows[axis]
+                    width = max(width, *itertools.starmap(max, _beyond(rows, bounds)))
+    # Only neighbours send a margin.
+    return width if all(end - begin >= width for begin, end in itertools.pairwise(bounds)) else 0
 
 
-def group_normalized(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
-    """Normalize groups of channels by their statistics over the whole sample."""
-    shape = part.tensor.shape.as_list()
-    rank = len(shape)
-    wide = keras.backend.result_type(layer.compute_dtype, "float32")
-    groups = layer.groups
-    form = [groups, shape[-1] // groups]
-    values = ops.cast(ops.cast(part.tensor, layer.compute_dtype), wide)
-    values = tf.reshape(values, [*shape[:-1], *form])
-    axes = [*range(1, rank - 1), rank]
-    members = group.mesh.members(group.device)
-    mean, variance = moments(group, values, axes, part.voxel_shares, members)
-    scale = tf.math.rsqrt(variance + layer.epsilon)
-    if layer.scale:
-        scale = scale * ops.cast(ops.reshape(layer.gamma, form), wide)
-    offset = -mean * scale
-    if layer.center:
-        offset = offset + ops.cast(ops.reshape(layer.beta, form), wide)
-    normalized = tf.reshape(values * scale + offset, shape)
-    return Part(tensor=ops.cast(normalized, layer.compute_dtype), bounds=part.bounds)
+def _beyond(rows: Sequence[tuple[int, int]], bounds: Bounds) -> list[tuple[int, int]]:
+    """Return how many of the rows that each part wants lie before and after its own."""
+    own = itertools.pairwise(bounds)
+    return [
+        (first - begin, end - last) for (begin, end), (first, last) in zip(rows, own, strict=True)
+    ]

@@ -1,6 +1,7 @@
 """One optimizer step on every replica, as a single traced function."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, final
 
 import keras
@@ -82,10 +83,9 @@ def make_step(
 
     def passes(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         logs: dict[str, tf.Tensor] = {}
-        if split is not None:
-            split.begin_step()
-        for index in range(averaging.accumulation):
-            logs = model.train_step((batch["image"][index], batch["truth"][index]))
+        with nullcontext() if split is None else split.traced_step():
+            for index in range(averaging.accumulation):
+                logs = model.train_step((batch["image"][index], batch["truth"][index]))
         if "loss" not in logs:
             raise ValueError(
                 "The model's train_step must return a dict with 'loss', got "

@@ -401,3 +401,27 @@ def test_one_repeat_allows_no_verdict(tmp_path):
     )
     assert sentences["Scores"][0].startswith("Too few repeats to tell from the mean Dice")
     assert "different numbers of optimizer steps (15 to 60)" in sentences["Scores"][1]
+
+
+def test_samples_that_grow_with_their_devices_are_compared(tmp_path):
+    """Twice the volume on two devices at 0.8 of the rate of one device: 1.6 times the voxels."""
+    summary, _ = summary_of(
+        tmp_path,
+        noise=0.0,
+        # A split cell of two devices makes 2 x 10 x 0.4 samples a second, one device 10.
+        speed={**EFFICIENCY, "multiworker": 0.4},
+        grid={},
+        case=[
+            {"backend": "single", "patch": [32, 32]},
+            {"backend": "single", "patch": [64, 32]},
+            {"backend": "multiworker", "patch": [64, 32], "split": [2, 1]},
+            # Neither has a part of this size.
+            {"backend": "multiworker", "patch": [48, 32], "split": [2, 1]},
+            # Another network is no baseline.
+            {"backend": "single", "patch": [32, 32], "model_options.filters": 16},
+        ],
+        **NO_SKIP,
+    )
+    (line,) = findings(summary)["Weak scaling in space"]
+    assert "split=2x1 x1 on samples of 64 x 32 does 1.60 times the voxels a second of" in line
+    assert "single x1 on 32 x 32, with 2 times its devices: efficiency 0.80" in line

@@ -7,6 +7,7 @@ from tfunet.bench.analysis.lost_efficiency import mean_lost
 from tfunet.bench.analysis.scaling_laws import fit
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family, Summary
+from tfunet.bench.analysis.volume_scaling import volume_scaling
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import interval_text, p_text, verdict_text
 from tfunet.bench.study.machine_noise import NOISY
@@ -32,6 +33,8 @@ def findings(summary: Summary) -> dict[str, list[str]]:
             title = f"{heading} with {family.title}" if family.title else heading
             if lines := list(sentences(family)):
                 by_heading[title] = lines
+    if lines := list(_volumes(summary)):
+        by_heading["Weak scaling in space"] = lines
     return by_heading
 
 
@@ -90,6 +93,19 @@ def _law(family: Family, cells: Sequence[Cell]) -> Iterator[str]:
         f"{cells[0].way} follows {law.law}'s law with a serial share of {law.share:.3f}{limit}; "
         f"its speed-ups are up to {law.miss:.1%} away from it."
     )
+
+
+def _volumes(summary: Summary) -> Iterator[str]:
+    for scaling in volume_scaling(summary.families):
+        upper, lower, efficiency = scaling.upper, scaling.lower, scaling.efficiency
+        large, small = (
+            " x ".join(map(str, cell.trials[0].config.patch or ())) for cell in (upper, lower)
+        )
+        yield (
+            f"{upper.label} on samples of {large} does {efficiency.value * scaling.num_parts:.2f} "
+            f"times the voxels a second of {lower.label} on {small}, with {scaling.num_parts} "
+            f"times its devices: efficiency {efficiency.value:.2f} ({interval_text(efficiency)})."
+        )
 
 
 def _lost(family: Family) -> Iterator[str]:
