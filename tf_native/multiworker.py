@@ -93,7 +93,8 @@ class MultiWorkerBackend(replicas.StrategyBackend):
                 instance_key=self._exchanges[me],
             )
             if wanted:
-                theirs = tf.ensure_shape(both, [2, length])[int(me < other)]
+                # A copy: a view would hold both for as long as a stage keeps what it received.
+                theirs = tf.gather(tf.ensure_shape(both, [2, length]), int(me < other))
                 came[other] = tf.reshape(theirs[:wanted], received[other])
         return came
 

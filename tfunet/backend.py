@@ -205,11 +205,18 @@ def num_processes(keys: PlacementKeys) -> int:
             f"The backend {keys.backend!r} trains one replica, got num_replicas="
             f"{keys.num_replicas}. Leave out num_replicas, or choose another backend: {others}."
         )
-    if facts.one_process and keys.stages > 1:
+    if facts.one_replica and keys.stages > 1:
+        others = ", ".join(name for name, other in FACTS.items() if not other.one_replica)
+        raise ValueError(
+            f"stages={keys.stages} needs a device for each stage, and the backend "
+            f"{keys.backend!r} has one. Leave out stages, or choose another backend: {others}."
+        )
+    if facts.one_process and keys.stages > 1 and keys.num_replicas > 1:
         others = ", ".join(name for name, other in FACTS.items() if not other.one_process)
         raise ValueError(
-            f"stages={keys.stages} needs a process for each stage, and the backend "
-            f"{keys.backend!r} has one. Leave out stages, or choose another backend: {others}."
+            f"stages={keys.stages} with num_replicas={keys.num_replicas} needs a process for each "
+            f"stage, and the backend {keys.backend!r} has one process. Leave out num_replicas, or "
+            f"choose another backend: {others}."
         )
     if facts.one_replica and keys.num_devices > 1:
         others = ", ".join(name for name, other in FACTS.items() if not other.one_replica)
@@ -217,12 +224,13 @@ def num_processes(keys: PlacementKeys) -> int:
             f"The backend {keys.backend!r} has one device, and split={list(keys.split)} needs "
             f"{keys.num_devices}. Leave out split, or choose another backend: {others}."
         )
-    if keys.stages > 1 and keys.processes not in (None, keys.num_devices):
-        raise ValueError(
-            f"stages={keys.stages} with num_replicas={keys.num_replicas} needs a process for each "
-            f"of {keys.num_devices} stages, got processes={keys.processes}. Leave out processes."
-        )
     if not facts.one_process:
+        if keys.stages > 1 and keys.processes not in (None, keys.num_devices):
+            raise ValueError(
+                f"stages={keys.stages} with num_replicas={keys.num_replicas} needs a process for "
+                f"each of {keys.num_devices} stages, got processes={keys.processes}. Leave out "
+                "processes."
+            )
         return keys.processes or keys.num_devices
     if keys.processes not in (None, 1):
         raise ValueError(

@@ -90,9 +90,12 @@ def test_command_imports_no_tensorflow(arguments, tmp_path):
         (["--backend", "mirrored", "--split", "[2, 1]", "--xla", "true"], "xla and split exclude"),
         (
             ["--stages", "2"],
-            "stages=2 needs a process for each stage, and the backend 'single' has",
+            "stages=2 needs a device for each stage, and the backend 'single' has",
         ),
-        (["--backend", "mirrored", "--stages", "2"], "another backend: multiworker, horovod"),
+        (
+            ["--backend", "mirrored", "--stages", "2", "--num_replicas", "2"],
+            "has one process. Leave out num_replicas, or choose another backend: multiworker",
+        ),
         (["--backend", "horovod", "--stages", "400"], "needs a CPU core for each of 400 devices"),
         (["--backend", "horovod", "--stages", "2", "--balance", '["a", "b"]'], "names 2 layers"),
     ],

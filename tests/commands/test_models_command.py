@@ -37,6 +37,21 @@ def test_schedule_v_has_two_chunks_a_device(capsys):
     assert [line[0] for line in lines[header + 1 : header + 5]] == ["1", "2", "2", "1"]
 
 
+def test_recomputed_stages_take_less_memory_and_more_time(capsys):
+    larger = ["--shape", "256,256,1", *SMALL[2:]]
+    steps, peaks = [], []
+    for more in ([], ["--recompute"]):
+        assert show("unet", *larger, "--stages", 2, "--schedule", "gpipe", *more) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].endswith("schedule gpipe, recomputed" if more else "schedule gpipe")
+        (row,) = (line.split() for line in lines if line.startswith("gpipe"))
+        steps.append(float(row[1]))
+        peaks.append(float(row[3]))
+    assert any(line.startswith("v         recompute is not built for v") for line in lines)
+    assert steps[1] > 1.15 * steps[0]
+    assert peaks[1] < peaks[0]
+
+
 def test_tiles_are_printed_with_the_best(capsys):
     words = ["--image", "200,100", "--memory", "4MiB"]
     assert show("unet", *SMALL, "--option", "normalization='none'", *words) == 0
@@ -70,6 +85,8 @@ def test_tiles_are_printed_with_the_best(capsys):
         (["unet", "--schedule", "v"], "--schedule is for a pipeline"),
         (["unet", "--stages", 2, "--batch", 5], "batch of 5 cannot be cut into 8 micro-batches"),
         (["unet", "--stages", 2, "--micro_batches", 0], "at least 1 micro-batch"),
+        (["unet", "--recompute"], "--recompute is for a pipeline"),
+        (["unet", *SMALL, "--stages", 2, "--schedule", "v", "--recompute"], "not built for v"),
         (["unet", "--stages", 2, "--schedule", "1f"], "Unknown schedule '1f'"),
         (["unet", "--stages", 2, "--device", "v10"], "Unknown device 'v10'"),
         (["unet", "--stages", 2, "--memory", "much"], "--memory must be an amount"),

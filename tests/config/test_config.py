@@ -43,13 +43,15 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
         ({"stages": 2, "micro_batches": 0}, "micro_batches must be at least 1"),
         ({"stages": 2, "micro_batches": 3}, "replica_batch=4 cannot be cut into micro_batches=3"),
         ({"stages": 2, "schedule": "gpip"}, "Did you mean 'gpipe'"),
-        ({"stages": 2, "schedule": "v"}, "Known: gpipe, 1f1b"),
+        ({"stages": 2, "schedule": "v", "balance": ("a",)}, "needs 3 different .* chunks 2 and"),
+        ({"stages": 2, "schedule": "v", "recompute": True}, "not built for schedule = .v."),
         ({"stages": 2, "balance": "size"}, 'write balance = ."size".'),
         ({"stages": 3, "balance": ("a",)}, "names 1 layers .a., and stages=3 needs 2 different"),
         ({"stages": 3, "balance": ("a", "a")}, "needs 2 different ones"),
         ({"micro_batches": 2}, "micro_batches = 2 has an effect only on a network in stages"),
         ({"schedule": "gpipe"}, 'schedule = "gpipe" has an effect only on'),
         ({"balance": ("a",)}, "balance = .* has an effect only on"),
+        ({"recompute": True}, "recompute = true has an effect only on"),
         ({"stages": 2, "split": (2, 1)}, "combined with split = .2, 1.: it is not built"),
         ({"stages": 2, "swap": "auto"}, 'combined with swap = "auto"'),
         ({"stages": 2, "xla": True}, "combined with xla = true"),
@@ -106,7 +108,7 @@ def test_every_key_stands_in_one_section_and_says_what_it_is():
 
 def test_lists_of_keys_follow_from_the_sections():
     assert (
-        *("stages", "schedule", "backend", "backend_options", "split", "processes"),
+        *("stages", "schedule", "recompute", "backend", "backend_options", "split", "processes"),
     ) == keys.WAY
     assert (
         *("model_options", "data_options", "augmentation", "backend_options"),
@@ -114,7 +116,7 @@ def test_lists_of_keys_follow_from_the_sections():
     ) == keys.OPTIONS
     assert set(keys.MAY_CHANGE) == {
         *("num_replicas", "split", "replica_batch", "processes", "cores_per_replica"),
-        *("stages", "schedule", "balance", "elastic", "hang_seconds", "trace"),
+        *("stages", "schedule", "balance", "recompute", "elastic", "hang_seconds", "trace"),
         *("swap_host", "swap_disk", "swap_disk_size", "cpu_memory"),
     }
     assert set(SWAP_KEYS) == {key.name for key in fields(MemoryKeys)} - {"cpu_memory"}

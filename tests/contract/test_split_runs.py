@@ -131,3 +131,11 @@ def test_a_volume_that_no_device_holds_trains_on_two(contract_folder):
     over_two = {"backend": "multiworker", "split": [2, 1, 1]}
     shared = runs.train(contract_folder / "volume-shared", **settings, **over_two)
     assert shared.exit_code == 0, shared.output
+    in_stages = {"backend": "multiworker", "stages": 2, "steps": 4}
+    staged = runs.train(contract_folder / "volume-staged", **{**settings, **in_stages})
+    assert staged.exit_code == 0, staged.output
+    pipeline = staged.result["pipeline"]
+    pairs = zip(pipeline["stage_bytes"], pipeline["predicted_stage_bytes"], strict=True)
+    assert [predicted / measured for measured, predicted in pairs] == [
+        pytest.approx(1, abs=0.2)
+    ] * 2

@@ -1,4 +1,4 @@
-"""A network in stages, in processes of their own: the run of one device."""
+"""A network in stages, in processes of their own or in one: the run of one device."""
 
 import checks
 import pytest
@@ -9,8 +9,14 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 MODEL = {"model": f"{runs.HERE / 'staged.py'}:build", "model_options": {}}
 # Of either backend: a schedule, and a way to cut.
 STAGES = {
-    "multiworker": {"stages": 2, "micro_batches": 2, "schedule": "1f1b", "balance": ["second"]},
-    "horovod": {"stages": 2, "micro_batches": 4, "schedule": "gpipe", "balance": "time"},
+    "multiworker": {
+        "stages": 2,
+        "micro_batches": 2,
+        "schedule": "1f1b",
+        "balance": ["second"],
+        "recompute": True,
+    },
+    "horovod": {"stages": 2, "micro_batches": 4, "schedule": "v", "balance": "time"},
 }
 
 
@@ -41,12 +47,41 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
         key: STAGES[backend][key] for key in ("stages", "micro_batches", "schedule")
     }
     assert 0 < pipeline["bubble"] < 1
+    is_timed = STAGES[backend]["balance"] == "time"
+    for key in ("predicted_stage_seconds", "predicted_stage_bytes"):
+        assert (pipeline[key] is not None) == is_timed
     # Each process has the variables of its stage only; both count steps and have a rate.
     whole = sum(value.nbytes for value in alone.weights)
     assert max(pipeline["variable_bytes"]) < whole
     shared = sum(pipeline["variable_bytes"]) - whole
     assert 0 < shared < 100
     assert (run.folder / "model.keras").exists() or (run.folder / "model.weights.h5").exists()
+
+
+def test_stages_of_one_process_run_each_on_its_device(alone, contract_folder):
+    run = runs.train(
+        contract_folder / "mirrored-stages",
+        environment={"TFUNET_TEST_PLACES": "1"},
+        backend="mirrored",
+        stages=2,
+        micro_batches=2,
+        schedule="gpipe",
+        balance=["second"],
+        **MODEL,
+        **kill_at(KILL_STEP),
+    )
+    assert run.exit_code == 0, run.output
+    checks.same_samples(run, alone)
+    checks.same_losses(run, alone)
+    checks.same_weights(run, alone)
+    checks.same_scores(run, alone)
+    places = {line for line in run.output.splitlines() if " on CPU:" in line}
+    assert places == {
+        f"{name} {kind} on CPU:{device}"
+        for name, device in (("early", 0), ("late", 1))
+        for kind in ("forward", "backward")
+    }
+    assert len(run.result["pipeline"]["stage_seconds"]) == 2
 
 
 def test_an_error_in_a_stage_ends_the_run_and_names_the_stage(contract_folder):

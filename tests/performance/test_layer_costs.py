@@ -84,6 +84,20 @@ def test_what_layers_cost_here_is_measured():
     assert chain.layers[0].keeps == frozenset(network.inputs)
 
 
+def test_the_loss_is_a_part_of_the_last_layer():
+    image = keras.Input((16, 16, 1))
+    network = read_network(keras.Model(image, keras.layers.Conv2D(3, 1)(image)))
+
+    def loss(output):
+        return tf.reduce_mean(tf.nn.softmax(output) ** 2)
+
+    (alone,) = layer_costs(network, 2, DEVICE).layers
+    (both,) = layer_costs(network, 2, DEVICE, loss).layers
+    assert both.seconds > alone.seconds
+    # The gradient of the loss reads the probabilities.
+    assert both.kept_bytes - alone.kept_bytes == 2 * 16 * 16 * 3 * 4
+
+
 def test_sizes_must_be_known():
     image = keras.Input((None, None, 1))
     model = keras.Model(image, keras.layers.Conv2D(1, 3, padding="same")(image))

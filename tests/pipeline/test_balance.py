@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -122,6 +123,51 @@ def test_no_cut_is_better(seed):
                 if seconds <= min(slowest) * (1 + 1e-12)
             ]
             assert traffic(found.cuts) == min(map(traffic, as_good))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_cut_is_better_where_stages_recompute(seed):
+    network = random_chain(seed)
+    most = len(network.layers) - len(network.shared)
+    for parts in range(2, min(most, 4) + 1):
+        live = [parts - stage for stage in range(parts)]
+        shares = [*[1.0] * (parts - 1), 0.0]
+
+        def memory(cuts, live=live, shares=shares):
+            stages = network.stages(cuts)
+            return max(
+                one.memory_bytes(number, recompute=share > 0)
+                for one, number, share in zip(stages, live, shares, strict=True)
+            )
+
+        def slowest(cuts, shares=shares):
+            stages = network.stages(cuts)
+            return max(
+                one.seconds + share * one.forward_seconds
+                for one, share in zip(stages, shares, strict=True)
+            )
+
+        for limit in (None, 40, 60):
+            given = {"live": live, "memory_bytes": limit, "recomputed": shares}
+            cuts = [
+                one for one in all_cuts(network, parts) if limit is None or memory(one) <= limit
+            ]
+            if not cuts:
+                least = min(memory(one) for one in all_cuts(network, parts)) / 2**20
+                with pytest.raises(NoBalanceError, match=f"needs {least:,.0f} MiB.*recompute"):
+                    balance(network, parts, **given)
+                continue
+            found = balance(network, parts, **given)
+            assert max(found.seconds) == pytest.approx(min(map(slowest, cuts)), rel=1e-12)
+            assert limit is None or memory(found.cuts) <= limit
+
+
+def test_a_longer_stage_that_recomputes_may_take_less():
+    network = replace(chain([1, 1, 1, 3]), tensor_bytes=[1, 1, 100, 1, 1])
+    shares = [1.0, 1.0, 0.0]
+    # A second stage that began at the third layer would keep 100 bytes of what it is given.
+    found = balance(network, 3, live=[3, 2, 1], memory_bytes=50, recomputed=shares)
+    assert found.cuts == (0, 1, 3, 4)
 
 
 @pytest.mark.parametrize("seed", range(60))

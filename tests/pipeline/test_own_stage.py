@@ -11,6 +11,7 @@ from tfunet.models import unet
 from tfunet.parallel.mesh import Mesh
 from tfunet.pipeline.network import read_network
 from tfunet.pipeline.own_stage import OwnStage
+from tfunet.pipeline.schedules import homes
 
 BATCH, STEPS = 4, 5
 
@@ -94,11 +95,14 @@ def on_one_device(name):
     return model, values, model(batches(model)[0][0], training=False)
 
 
-def in_stages(name, mesh, schedule, micro_batches, change=lambda stage, came: came):
+def in_stages(
+    name, mesh, schedule, micro_batches, change=lambda stage, came: came, *, recompute=False
+):
     """Return the model of each pipeline, and losses and output of each device."""
     models = [built(name) for _ in range(mesh.groups)]
     networks = [read_network(model) for model in models]
-    even = np.linspace(0, len(networks[0].nodes), mesh.stages + 1).astype(int)
+    chunks = len(homes(schedule, mesh.stages))
+    even = np.linspace(0, len(networks[0].nodes), chunks + 1).astype(int)
     data = batches(models[0])
 
     def device(group):
@@ -114,6 +118,7 @@ def in_stages(name, mesh, schedule, micro_batches, change=lambda stage, came: ca
             exchange=exchange,
             schedule=schedule,
             micro_batches=micro_batches,
+            recompute=recompute,
         )
         optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
         optimizer.build(stage.variables)
@@ -136,18 +141,21 @@ def difference(model, other):
 
 
 @pytest.mark.parametrize(
-    ("name", "stages", "schedule", "micro_batches"),
+    ("name", "stages", "schedule", "micro_batches", "recompute"),
     [
-        ("noisy", 2, "1f1b", 2),
-        ("noisy", 3, "gpipe", 4),
-        ("noisy", 4, "1f1b", 4),
-        ("twice_dropped", 2, "1f1b", 2),
-        ("small_unet", 3, "1f1b", 4),
+        ("noisy", 2, "1f1b", 2, False),
+        ("noisy", 3, "gpipe", 4, True),
+        ("noisy", 4, "1f1b", 4, False),
+        ("noisy", 2, "v", 4, False),
+        ("twice_dropped", 2, "1f1b", 2, True),
+        ("small_unet", 3, "1f1b", 4, True),
     ],
 )
-def test_five_steps_are_those_of_one_device(name, stages, schedule, micro_batches):
+def test_five_steps_are_those_of_one_device(name, stages, schedule, micro_batches, recompute):
     expected, values, output = on_one_device(name)
-    (model,), results = in_stages(name, Mesh(stages=stages), schedule, micro_batches)
+    (model,), results = in_stages(
+        name, Mesh(stages=stages), schedule, micro_batches, recompute=recompute
+    )
     assert difference(model, expected) <= 1e-12
     states = [one for one in expected.variables if "seed_generator" in one.path]
     for one, two in zip(model.variables, expected.variables, strict=True):

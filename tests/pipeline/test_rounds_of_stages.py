@@ -5,7 +5,8 @@ from itertools import product
 import pytest
 
 from tfunet.pipeline.rounds import Traffic, forward_only, rounds
-from tfunet.pipeline.schedules import Action, gpipe, one_f_one_b
+from tfunet.pipeline.schedules import Action, gpipe, homes, one_f_one_b
+from tfunet.pipeline.simulation import training_orders
 
 
 def chain(num_stages, skip=()):
@@ -36,7 +37,7 @@ def drawn(made, num_stages):
     [
         (gpipe(2, 3), ["0|1|2||a|b|c", "|0|1|2a|b|c|"]),
         (one_f_one_b(2, 3), ["0|1||a2|b|c", "|0|a|1b|2c|"]),
-        (forward_only(3, 2), ["0|1||", "|0|1|", "||0|1"]),
+        (forward_only(range(3), 2), ["0|1||", "|0|1|", "||0|1"]),
     ],
 )
 def test_stages_work_until_one_of_them_has_something_to_send(orders, expected):
@@ -68,3 +69,20 @@ def test_stages_that_wait_for_each_other_are_named():
     turned = ((Action("backward", 0, 0), Action("forward", 0, 0)), (Action("forward", 1, 0),))
     with pytest.raises(ValueError, match="for ever"):
         rounds(turned, chain(2))
+
+
+@pytest.mark.parametrize(("num_devices", "count"), list(product((1, 2, 3), (1, 4, 8))))
+def test_what_goes_between_two_chunks_of_a_device_is_not_sent(num_devices, count):
+    devices = homes("v", num_devices)
+    traffic = chain(len(devices), skip=[0])
+    orders = training_orders("v", num_devices, count, traffic.crossing)
+    done, sent = [[] for _ in orders], []
+    for turn in rounds(orders, traffic, devices):
+        for device, actions in enumerate(turn.actions):
+            done[device] += actions
+        sent += turn.messages
+    assert tuple(map(tuple, done)) == orders
+    assert len(sent) == len(set(sent))
+    # The skip from the first chunk to the last stays on the first device.
+    assert {devices[one.sender] == devices[one.receiver] for one in sent} <= {False}
+    assert len(sent) == 2 * count * (2 * num_devices - 2)

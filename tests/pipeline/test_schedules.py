@@ -5,8 +5,24 @@ import random
 
 import pytest
 
-from tfunet.pipeline.schedules import SCHEDULES, Action, check_schedule, gpipe, most_live
-from tfunet.pipeline.simulation import Link, Work, greedy, scheduled, simulate
+from tfunet.config.sections import SCHEDULES
+from tfunet.pipeline.schedules import (
+    Action,
+    check_schedule,
+    gpipe,
+    homes,
+    most_live,
+    one_f_one_b,
+    waiting,
+)
+from tfunet.pipeline.simulation import (
+    Link,
+    Work,
+    greedy,
+    scheduled,
+    simulate,
+    training_orders,
+)
 
 
 def work(num_stages, *, forward=1.0, backward=2.0, link=None, is_folded=False, skips=()):
@@ -160,3 +176,31 @@ def test_more_in_flight_takes_more_memory():
 def test_schedules_that_cannot_be_are_refused(schedule, micro, words):
     with pytest.raises(ValueError, match=words):
         check_schedule(schedule, micro)
+
+
+@pytest.mark.parametrize(("stages", "micro"), CASES)
+def test_orders_of_training_do_every_pass_and_need_no_times(stages, micro):
+    draw = random.Random(stages * micro)
+    for schedule in SCHEDULES:
+        devices = homes(schedule, stages)
+        skips = list(itertools.combinations(range(len(devices)), 2))
+        skips = [pair for pair in skips if pair[1] == pair[0] + 1 or draw.random() < 0.5]
+        orders = training_orders(schedule, stages, micro, skips)
+        assert [{devices[one.chunk] for one in order} for order in orders] == [
+            {device} for device in range(stages)
+        ]
+        work = Work(
+            forward=[draw.random() for _ in devices],
+            backward=[draw.random() for _ in devices],
+            devices=devices,
+            messages=dict.fromkeys(skips, 1),
+            kept_bytes=[1] * len(devices),
+        )
+        assert len(simulate(orders, work).events) == 2 * len(devices) * micro
+
+
+def test_only_micro_batches_that_wait_are_recomputed():
+    # Those of the last stage do not wait in 1f1b: their backward passes follow at once.
+    assert waiting(one_f_one_b(3, 4)) == {0: {0, 1, 2, 3}, 1: {0, 1, 2, 3}}
+    assert waiting(gpipe(2, 3)) == {0: {0, 1, 2}, 1: {0, 1, 2}}
+    assert waiting(gpipe(3, 1)) == {}

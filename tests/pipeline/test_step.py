@@ -200,18 +200,24 @@ def test_schedules_give_the_same_bits_and_leave_nothing_behind():
         np.testing.assert_array_equal(first, second)
 
 
-def test_a_traced_step_is_the_same():
-    model = long_skips()
-    images, targets = data(model)
-    network = read_network(model)
+def traced(network, recompute, schedule=one_f_one_b):
+    """Return a step of two micro-batches, traced."""
 
     @tf.function(autograph=False)
     def step(one, other):
         staged = StagedStep(network, [0, 2, len(network.nodes)])
-        value, pairs = staged.run(one_f_one_b(2, 2), [one], other, loss)
+        value, pairs = staged.run(schedule(2, 2), [one], other, loss, recompute=recompute)
         return value, [gradient for _, gradient in pairs]
 
-    value, gradients = step(images, targets)
+    return step
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_traced_step_is_the_same(recompute):
+    model = long_skips()
+    images, targets = data(model)
+    network = read_network(model)
+    value, gradients = traced(network, recompute)(images, targets)
     expected = whole(model, images, targets)
     np.testing.assert_allclose(value, expected[0], rtol=1e-12)
     by_name = {
@@ -261,3 +267,170 @@ def test_nodes_of_inner_models_are_listed_and_what_nobody_reads_is_not():
     both = layers.Conv2D(1, 1, name="read")(image)
     layers.Conv2D(1, 1, name="unread")(image)
     assert [node.name for node in read_network(keras.Model(image, both)).nodes] == ["read"]
+
+
+class Shaken(layers.Layer):
+    """Draws numbers of its own, and counts its calls, which its output depends on."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(3)
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, inputs):
+        self.calls.assign_add(1.0)
+        noise = keras.random.normal(inputs.shape[1:], dtype=inputs.dtype, seed=self.seeds)
+        return inputs * (1 + 0.1 * noise) / (1 + self.calls)
+
+
+def with_states():
+    """Dropout, statistics of batches, a seed and a count: all that a second pass could change."""
+    image = keras.Input((8, 8, 2))
+    x = layers.BatchNormalization()(convolved(image, 4, kernel_regularizer="l2"))
+    x = layers.Dropout(0.3, seed=1)(x)
+    x = convolved(Shaken()(x), 4, activity_regularizer="l2")
+    x = layers.SpatialDropout2D(0.3, seed=2)(x)
+    return keras.Model(image, convolved(layers.BatchNormalization()(x), 2))
+
+
+@pytest.mark.parametrize("schedule", [gpipe, one_f_one_b])
+def test_recomputed_passes_give_the_same_bits_and_change_no_state(schedule):
+    results = []
+    for recompute in (False, True):
+        keras.utils.set_random_seed(0)
+        model = with_states()
+        images, targets = data(model)
+        step = StagedStep(read_network(model), [0, 4, 6, 8])
+        for _ in range(2):
+            orders = schedule(3, MICRO_BATCHES)
+            value, pairs = step.run(orders, [images], targets, loss, recompute=recompute)
+        gradients = [gradient for _, gradient in pairs]
+        results.append([value, *gradients, *(one.numpy() for one in model.variables)])
+        assert not any(stage.kept for stage in step.stages)
+    for kept, recomputed in zip(*results, strict=True):
+        np.testing.assert_array_equal(kept, recomputed)
+
+
+class Seen(layers.Layer):
+    """Remembers what it made, without holding it."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def call(self, inputs):
+        outputs = inputs * 2.0
+        self.made.append(weakref.ref(outputs))
+        return outputs
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_recomputed_stage_keeps_only_what_it_read(recompute):
+    seen = Seen()
+    image = keras.Input((8, 8, 2))
+    x = convolved(image, 2)
+    x = convolved(convolved(seen(convolved(x, 3)), 3, activation="tanh"), 3)
+    model = keras.Model(image, convolved(x, 2))
+    seen.made.clear()
+    images, _ = data(model)
+    step = StagedStep(read_network(model), [0, 1, 5, 6])
+    first, middle, _ = step.stages
+    for stage in (first, middle):
+        stage.begin(1, {0} if recompute else ())
+    given = first.forward(0, {0: images}, None)
+    for _ in range(2):  # Any other step than the last.
+        made = middle.forward(0, given, None)
+        gc.collect()
+        assert (seen.made[-1]() is None) == recompute
+    gradients = middle.backward(0, {at: tf.ones_like(one) for at, one in made.items()})
+    assert len(gradients) == 1
+    assert len(seen.made) == (3 if recompute else 2)
+    gc.collect()
+    assert not any(one() is not None for one in seen.made)
+
+
+class OwnDraw(layers.Layer):
+    """Draws numbers in a way that a second pass cannot repeat."""
+
+    def __init__(self, draw, name):
+        super().__init__(name=name)
+        self.draw = draw
+
+    def call(self, inputs):
+        return inputs + self.draw(tuple(inputs.shape))
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, inputs.dtype)
+
+
+@tf.function
+def inside(shape):
+    return tf.random.uniform(shape, dtype="float64")
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda shape: tf.random.normal(shape, dtype="float64"), r"'shaky.*\(RandomStandardNor"),
+        (inside, "random numbers of its own .RandomUniform"),
+        (lambda shape: keras.random.normal(shape, dtype="float64"), "'shaky.* changes a var"),
+    ],
+)
+def test_what_would_draw_other_numbers_in_a_second_pass_is_refused(draw, words):
+    image = keras.Input((8, 8, 2))
+    x = OwnDraw(draw, "shaky")(convolved(image, 2))
+    model = keras.Model(image, convolved(convolved(x, 2), 2))
+    images, targets = data(model)
+    network = read_network(model)
+    traced(network, recompute=False)(images, targets)
+    with pytest.raises(ValueError, match=words):
+        traced(network, recompute=True)(images, targets)
+
+
+# torchgpipe's test of a skip from the first to the third of three convolutions, in three
+# micro-batches, and PyTorch's of a perceptron, which its 1F1B cannot run with a skip.
+@pytest.mark.parametrize("cuts", [[], [1], [2], [1, 2]])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_skip_over_any_cut(cuts, recompute):
+    image = keras.Input((6, 6, 3))
+    first = layers.Conv2D(3, 1)(image)
+    second = layers.Conv2D(3, 1)(first)
+    model = keras.Model(image, layers.Conv2D(3, 1)(layers.Add()([second, first])))
+    images = tf.random.normal((3, 6, 6, 3), dtype="float64")
+
+    def square(_, output):
+        return tf.reduce_mean(output**2)
+
+    network = read_network(model)
+    step = StagedStep(network, [0, *cuts, 4])
+    for schedule in (gpipe, one_f_one_b):
+        orders = schedule(len(cuts) + 1, 3)
+        value, pairs = step.run(orders, [images], images, square, recompute=recompute)
+        variables = [one.value for one in model.trainable_variables]
+        with tf.GradientTape() as tape:
+            expected = square(None, model(images, training=True))
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+        gradients = tape.gradient(expected, variables)
+        for (_, found), known in zip(pairs, gradients, strict=True):
+            np.testing.assert_allclose(found, known, rtol=0, atol=1e-14)
+
+
+# torchgpipe's test of transparency: layers of 1, 2, 4, 2 and 1 units, 8 samples, 4 micro-batches.
+def test_a_chain_of_dense_layers_is_the_same_in_stages():
+    numbers = keras.Input((1,))
+    x = numbers
+    for width in (2, 4, 2, 1):
+        x = layers.Dense(width)(x)
+    model = keras.Model(numbers, x)
+    given = tf.random.normal((8, 1), dtype="float64")
+
+    def mean(_, output):
+        return tf.reduce_mean(output)
+
+    step = StagedStep(read_network(model), [0, 2, 4])
+    _, pairs = step.run(one_f_one_b(2, 4), [given], given, mean)
+    with tf.GradientTape() as tape:
+        value = mean(None, model(given))
+    expected = tape.gradient(value, [one.value for one in model.trainable_variables])
+    for (_, found), known in zip(pairs, expected, strict=True):
+        np.testing.assert_allclose(found, known, rtol=0, atol=1e-14)

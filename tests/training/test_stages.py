@@ -15,12 +15,26 @@ from tfunet.backend import Launch, Topology
 from tfunet.config.run import RunConfig
 from tfunet.exit_codes import CheckFailedError
 from tfunet.parallel.mesh import Mesh
+from tfunet.pipeline.chain import Chain, ChainLayer
 from tfunet.pipeline.network import read_network
 from tfunet.pipeline.own_stage import OwnStage
 from tfunet.single_device import SingleDevice
 from tfunet.training.held import EveryVariable
-from tfunet.training.stage_variables import Entry, StageVariables, build_optimizer, keep_own
-from tfunet.training.stages import check_graph, check_own_methods, named_cuts
+from tfunet.training.stage_cut import (
+    best_balance,
+    check_graph,
+    check_own_methods,
+    fitting_balance,
+    named_cuts,
+)
+from tfunet.training.stage_variables import (
+    Entry,
+    StageVariables,
+    build_optimizer,
+    keep_own,
+    num_slots,
+    own_variables,
+)
 
 
 def small():
@@ -55,6 +69,20 @@ def test_states_of_an_optimizer_are_shared_out_in_the_order_of_one_device(name):
         for entry in entries:
             is_own = entry.stage in (None, stage)
             assert tuple(entry.variable.shape) == (entry.shape if is_own else ())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "slots"),
+    [
+        (keras.optimizers.SGD(0.1), 0),
+        (keras.optimizers.SGD(0.1, momentum=0.9), 1),
+        (keras.optimizers.Adam(0.1), 2),
+        (keras.optimizers.Nadam(0.1), 2),
+        (keras.optimizers.Lion(0.1), 1),
+    ],
+)
+def test_states_of_a_variable_are_counted(optimizer, slots):
+    assert num_slots(optimizer) == slots
 
 
 def test_an_optimizer_that_does_not_say_whose_state_it_keeps_is_refused():
@@ -137,8 +165,13 @@ def compiled(name="Adam"):
     return model
 
 
+def own_weights(held):
+    own = held.mesh.stage_of(held.device)
+    return [one.variable for one in held.entries[: held.num_weights] if one.stage == own]
+
+
 def fingerprints(held):
-    rows = [tf.fingerprint(tf.reshape(one.value, [1, -1]))[0] for one in held.own_weights]
+    rows = [tf.fingerprint(tf.reshape(one.value, [1, -1]))[0] for one in own_weights(held)]
     return tf.stack(rows).numpy()[None]
 
 
@@ -190,7 +223,7 @@ def test_pipelines_share_statistics_and_are_found_where_their_weights_differ():
         means = [one.variable.numpy() for one in held.entries if one.is_statistic and number == 0]
         same = held.weights_hash(fingerprints(held))
         if number == 3:
-            held.own_weights[-1].assign_add(np.ones(2))
+            own_weights(held)[-1].assign_add(np.ones(2))
         with pytest.raises(
             CheckFailedError, match=r"'last/bias' of devices \[3\] differ from .* 1:"
         ):
@@ -215,6 +248,108 @@ def test_processes_with_different_variables_are_refused():
     Together(2).run(device)
 
 
+# Nadam has a state that belongs to no variable, and that a step changes.
+@pytest.mark.parametrize("name", ["SGD", "Nadam"])
+def test_optimizers_of_stages_in_one_process_step_like_one(name):
+    whole, model = compiled(name), compiled(name)
+    whole.optimizer.build(whole.trainable_variables)
+    owners = {id(one): int("last" in one.path) for one in model.variables}
+    owned = own_variables(
+        model,
+        owners,
+        backend=None,
+        topology=Topology(
+            process_index=0, process_count=1, num_replicas=2, local_replicas=range(2)
+        ),
+        mesh=Mesh(stages=2),
+        more=lambda: getattr(keras.optimizers, name)(),
+        devices={0: "CPU:0", 1: "CPU:0"},
+    )
+    trained = model.trainable_variables
+    rng = np.random.RandomState(0)
+    for step in range(3):
+        if step == 1:  # As a callback would.
+            for one in (whole, model):
+                one.optimizer.learning_rate = 0.5
+        gradients = [tf.constant(rng.normal(size=one.shape), tf.float32) for one in trained]
+        whole.optimizer.apply(gradients, whole.trainable_variables)
+        common = [owned.common_state(stage) for stage in (0, 1)]
+        for stage in (0, 1):
+            for state, value in common[stage]:
+                state.assign(value)
+            at = [number for number, one in enumerate(trained) if owners[id(one)] == stage]
+            own = [trained[number] for number in at]
+            owned.optimizers[stage].apply([gradients[number] for number in at], own)
+    expected = [*whole.variables, *whole.optimizer.variables]
+    for value, one in zip(owned.held.values(), expected, strict=True):
+        np.testing.assert_array_equal(value, one)
+    assert len(owned.variables) == len(expected)
+    assert len(owned.weights) == len(whole.variables)
+    counted = owned.num_bytes(0) + owned.num_bytes(1)
+    shared = sum(one.variable.numpy().nbytes for one in owned.entries if one.stage is None)
+    assert counted == shared + sum(one.numpy().nbytes for one in expected)
+
+
+def layer(at, *, seconds=1.0, kept_bytes=0):
+    return ChainLayer(
+        name=f"layer{at}",
+        forward_seconds=seconds / 3,
+        backward_seconds=2 * seconds / 3,
+        reads=(at,),
+        makes=(at + 1,),
+        kept_bytes=kept_bytes,
+    )
+
+
+def chosen(seconds, memory_bytes=None, kept=(), **settings):
+    kept = kept or [0] * len(seconds)
+    costs = zip(seconds, kept, strict=True)
+    layers_ = tuple(layer(at, seconds=one, kept_bytes=size) for at, (one, size) in enumerate(costs))
+    chain = Chain(
+        layers=layers_, tensor_bytes=[1] * (len(seconds) + 1), inputs=frozenset([0]), copies=2
+    )
+    config = RunConfig(backend="horovod", stages=2, micro_batches=4, replica_batch=4, **settings)
+    return best_balance(chain, config, memory_bytes)
+
+
+def test_the_cut_is_the_best_within_the_memory_of_a_device():
+    assert chosen([1, 1, 1, 1]).cuts == (0, 2, 4)
+    # With 1f1b the first stage keeps two micro-batches, the last one.
+    assert chosen([1, 1, 1, 1], 50, [20, 20, 10, 10]).cuts == (0, 1, 4)
+    with pytest.raises(ValueError, match="No cut into 2 stages leaves each within 0 MiB"):
+        chosen([1, 1, 1, 1], 30, [20, 20, 10, 10])
+    # Only what is computed once more counts: the last stage does nothing twice.
+    recomputed = chosen([1, 1, 1, 1, 1, 1, 1], recompute=True)
+    assert recomputed.cuts == (0, 3, 7)
+    assert recomputed.seconds == pytest.approx((4, 4))
+    assert chosen([1, 1, 1, 1], 50, [20, 20, 10, 10], recompute=True).cuts == (0, 2, 4)
+
+
+def test_buffers_of_exchanges_fit_too_or_the_least_is_taken():
+    kept = [20, 10, 5, 5]
+    layers_ = tuple(layer(at, kept_bytes=size) for at, size in enumerate(kept))
+    chain = Chain(layers=layers_, tensor_bytes=[1] * 5, inputs=frozenset([0]))
+    config = RunConfig(backend="horovod", stages=2)
+    more = {(0, 2, 4): 90, (0, 1, 4): 55}
+
+    def fitting(memory_bytes):
+        return fitting_balance(chain, config, lambda one: [more[one.cuts]], memory_bytes).cuts
+
+    assert fitting(None) == (0, 2, 4)
+    assert fitting(120) == (0, 2, 4)
+    assert fitting(70) == (0, 1, 4)
+    assert fitting(50) == (0, 1, 4)  # Which is said, and tried.
+    with pytest.raises(ValueError, match="No cut into 2 stages"):
+        fitting(15)
+
+
+def test_two_chunks_a_device_are_cut_for_the_fastest_step():
+    found = chosen([1, 1, 2, 2, 1, 1], schedule="v")
+    assert found.devices == (0, 1, 1, 0)
+    assert found.cuts == (0, 2, 3, 4, 6)
+    assert found.seconds == pytest.approx((4, 4))
+
+
 def test_layers_at_which_to_cut_are_found_by_name():
     graph = read_network(small())
     assert named_cuts(graph, ["norm"]) == [0, 1, 3]
@@ -232,6 +367,8 @@ def test_networks_that_cannot_be_cut_so_are_refused():
     graph = read_network(small())
     with pytest.raises(ValueError, match=r"stages=4 needs as many layers, and .* has 3"):
         check_graph(graph, RunConfig(backend="horovod", stages=4))
+    with pytest.raises(ValueError, match=r"stages=2 with two chunks each needs as many"):
+        check_graph(graph, RunConfig(backend="horovod", stages=2, schedule="v"))
     image = keras.Input((8, 8, 1))
     x = layers.BatchNormalization(synchronized=True, name="together")(layers.Conv2D(2, 1)(image))
     graph = read_network(keras.Model(image, x))

@@ -43,6 +43,9 @@ def add(commands: argparse._SubParsersAction) -> None:
     show.add_argument(
         "--micro_batches", type=int, help=f"parts of a batch; by default {MICRO_BATCHES}"
     )
+    show.add_argument(
+        "--recompute", action="store_true", help="keep only what stages are given, as in training"
+    )
     show.add_argument("--schedule", help=f"gpipe, 1f1b or v; by default {SCHEDULE}")
     show.add_argument(
         "--device", help=f"for which times are predicted, as in `swap plan`; by default {DEVICE}"
@@ -92,7 +95,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError("Give --stages or --image, not both: each prints a plan of its own.")
     if options.image is not None and options.memory is None:
         raise ValueError("--image needs --memory, what a device has, such as --memory 16GiB.")
-    for name in ("micro_batches", "schedule", "device", "link", "out", "measure"):
+    for name in ("micro_batches", "schedule", "device", "link", "out", "measure", "recompute"):
         if getattr(options, name) and options.stages is None:
             raise ValueError(f"--{name} is for a pipeline: give --stages, too.")
     if options.memory is not None and options.stages is None and options.image is None:
@@ -160,6 +163,7 @@ def _stages(options: argparse.Namespace, model: dict[str, Any]) -> str:
         micro_batches=micro_batches,
         link=Link(bytes_per_second=rate, seconds=COPY_START_SECONDS),
         memory_bytes=memory_bytes,
+        recompute=options.recompute,
     )
     where = (
         "measured on this machine, each op alone"

@@ -16,7 +16,7 @@ from tfunet.config.refs import check_known
 BAD_SAMPLES = ("refuse", "skip")
 PIPELINES = ("tf", "device")
 RATE_SCHEDULES = ("cosine", "polynomial")
-SCHEDULES = ("gpipe", "1f1b")
+SCHEDULES = ("gpipe", "1f1b", "v")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 # Metadata of every key: whether an interrupted run may change it when it goes on. It may if the
@@ -180,7 +180,7 @@ class InputKeys(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class StageKeys(Section):
-    """The network in stages, each in a process of its own (pipeline parallelism).
+    """The network in stages, each on a device of its own (pipeline parallelism).
 
     Args:
         stages: Number of consecutive parts of the network. Each replica then takes one device for
@@ -188,15 +188,21 @@ class StageKeys(Section):
         micro_batches: Number of equal parts of a replica's batch, which follow each other through
             the stages.
         schedule: "gpipe" runs all forward passes first; "1f1b" runs each backward pass as early
-            as possible, and keeps fewer micro-batches in memory. Both give the same result.
+            as possible, and keeps fewer micro-batches in memory; "v" gives each device two
+            chunks of the network, the first with the last and so on inwards, so that devices wait
+            less. All give the same result.
         balance: "time" measures the layers, and cuts the network so that the slowest stage is as
-            fast as can be. Otherwise the names of the layers with which the later stages begin.
+            fast as can be within the memory of a device. Otherwise the names of the layers with
+            which the later stages begin; with schedule "v" the later chunks.
+        recompute: Stages keep only what they are given of a micro-batch that waits, and run its
+            forward pass again before its backward pass. The result is the same.
     """
 
     stages: int = free(1, **IS_WAY)
     micro_batches: int = fixed(1)
     schedule: str = free("1f1b", **IS_WAY)
     balance: tuple[str, ...] | str = free("time")
+    recompute: bool = free(False, **IS_WAY)
 
     def _check(self) -> None:
         self._at_least(1, "stages", "micro_batches")
@@ -207,7 +213,12 @@ class StageKeys(Section):
                 f"a layer of this name, write balance = [{json.dumps(self.balance)}]."
             )
         if self.stages == 1:
-            given = {"micro_batches": 1, "schedule": "1f1b", "balance": "time"}
+            given = {
+                "micro_batches": 1,
+                "schedule": "1f1b",
+                "balance": "time",
+                "recompute": False,
+            }
             for key, default in given.items():
                 if getattr(self, key) != default:
                     raise ValueError(
@@ -216,14 +227,26 @@ class StageKeys(Section):
                         "cuts a batch into parts."
                     )
             return
+        if self.recompute and self.schedule == "v":
+            raise ValueError(
+                'recompute = true is not built for schedule = "v". Choose schedule "1f1b" or '
+                '"gpipe", or leave out recompute.'
+            )
         if self.balance == "time":
             return
-        if len(set(self.balance)) != self.stages - 1 or len(self.balance) != self.stages - 1:
+        needed = self.chunks - 1
+        if len(set(self.balance)) != needed or len(self.balance) != needed:
+            parts = "stages" if self.chunks == self.stages else "chunks"
             raise ValueError(
                 f"balance names {len(self.balance)} layers ({', '.join(self.balance)}), and "
-                f"stages={self.stages} needs {self.stages - 1} different ones: those with which "
-                "stages 2 and later begin."
+                f"stages={self.stages} needs {needed} different ones: those with which "
+                f"{parts} 2 and later begin."
             )
+
+    @property
+    def chunks(self) -> int:
+        """Consecutive parts of the network, of which a stage has one or two."""
+        return self.stages * (2 if self.schedule == "v" else 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,14 +125,11 @@ class TrainingPipeline:
         dataset = self.samples(groups).map(read, num_parallel_calls=_parallel_calls())
         dataset = dataset.batch(self.replica_batch, drop_remainder=True)
         dataset = dataset.map(partial(self._passes, rows=rows))
-        if mesh.is_split and self.augmented_by == "device":
-            # Each device augments the whole sample, and takes its part of it then.
-            dataset = dataset.flat_map(
-                lambda batch: tf.data.Dataset.from_tensors(batch).repeat(
-                    len(replicas) // len(groups)
-                )
-            )
-        elif mesh.is_split and rows == _whole(self.cases):
+        if not mesh.is_split or self.augmented_by == "device":
+            # Each device augments the whole sample, and takes its part of it then; each stage of
+            # this process has whole samples.
+            dataset = _each_repeated(dataset, len(replicas) // len(groups))
+        elif rows == _whole(self.cases):
             bounds = part_bounds(self.cases.patch, self.split)
             dataset = parts_of(dataset, mesh, replicas, bounds)
         if self.synthetic:
@@ -329,6 +326,8 @@ class EvaluationPipeline:
         if mesh.is_split:
             bounds = part_bounds(self.cases.patch, self.split)
             dataset = parts_of(dataset, mesh, replicas, bounds)
+        else:
+            dataset = _each_repeated(dataset, len(replicas) // len(groups))
         return _finished(dataset)
 
     def _window_reader(self, replicas: range) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
@@ -436,6 +435,13 @@ def _whole(cases: CachedCases) -> Rows:
 def _parallel_calls() -> int:
     """Return how many samples are made at a time: one on each core of this process."""
     return len(os.sched_getaffinity(0))
+
+
+def _each_repeated(dataset: tf.data.Dataset, times: int) -> tf.data.Dataset:
+    """Return a data set with each element so many times, one after the other."""
+    if times == 1:
+        return dataset
+    return dataset.flat_map(lambda one: tf.data.Dataset.from_tensors(one).repeat(times))
 
 
 def _finished(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -68,6 +68,26 @@ def uncounted() -> Iterator[None]:
             _kept["peak"] = before[1]
 
 
+@contextlib.contextmanager
+def watched() -> Iterator[list[int]]:
+    """Yield a list, which gets the most bytes that the block held beyond what was held before.
+
+    It stays empty where the allocator keeps no account, or cannot begin one anew.
+    """
+    held: list[int] = []
+    before = used_bytes()
+    if before is None:
+        yield held
+        return
+    forget_peak()
+    began = used_bytes()
+    yield held
+    after = used_bytes() or (0, 0)
+    _kept["peak"] = max(before[1], after[1])
+    if began is not None and (began[1] < before[1] or before[0] == before[1]):
+        held.append(max(0, after[1] - began[0]))
+
+
 def _local_devices() -> list[Any]:
     if not tf.config.list_physical_devices("GPU"):
         return []

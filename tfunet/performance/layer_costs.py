@@ -1,6 +1,6 @@
 """What each layer of a network costs alone: time, predicted or measured, and memory."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +50,13 @@ def symbolic_model(
     return build_symbolic(build, precision="float32")
 
 
-def layer_costs(network: Network, batch: int, device: Device | None) -> Chain:
+# Returns the loss from an output.
+Loss = Callable[[Any], tf.Tensor]
+
+
+def layer_costs(
+    network: Network, batch: int, device: Device | None, loss: Loss | None = None
+) -> Chain:
     """Return the layers of a network with their costs for a micro-batch of `batch` samples.
 
     Nothing is allocated for the variables, so that the network may be of any size. Layers are
@@ -59,22 +65,28 @@ def layer_costs(network: Network, batch: int, device: Device | None) -> Chain:
     Args:
         device: For which times are predicted. If it is None, the ops are timed on this one, each
             alone, on made-up numbers.
+        loss: Counts as a part of the last layer.
     """
+    last = network.nodes[-1]
     with tf.Graph().as_default() as graph:
-        traced = [_trace(network, node, batch, graph) for node in network.nodes]
-    seconds = _op_seconds(traced, device)
+        traced = [
+            _trace(network, node, batch, graph, loss if node is last else None)
+            for node in network.nodes
+        ]
+    seconds, scratch = _op_costs(traced, device)
     return Chain(
         layers=tuple(
-            _layer(node, one, seconds) for node, one in zip(network.nodes, traced, strict=True)
+            _layer(node, one, seconds, scratch)
+            for node, one in zip(network.nodes, traced, strict=True)
         ),
         tensor_bytes=[_num_bytes(tensor, batch) for tensor in network.tensors],
         inputs=frozenset(network.inputs),
     )
 
 
-def layer_times(network: Network, batch: int) -> Chain:
+def layer_times(network: Network, batch: int, loss: Loss) -> Chain:
     """Return `layer_costs` as measured on this device."""
-    return layer_costs(network, batch, None)
+    return layer_costs(network, batch, None, loss)
 
 
 def _num_bytes(tensor: Any, batch: int) -> int:
@@ -92,7 +104,9 @@ def _shape(tensor: Any, batch: int) -> tuple[int, ...]:
     return sizes
 
 
-def _trace(network: Network, node: Node, batch: int, graph: tf.Graph) -> TracedNode:
+def _trace(
+    network: Network, node: Node, batch: int, graph: tf.Graph, loss: Loss | None
+) -> TracedNode:
     before = len(graph.get_operations())
     reads = {
         at: tf.compat.v1.placeholder(network.tensors[at].dtype, _shape(network.tensors[at], batch))
@@ -104,7 +118,9 @@ def _trace(network: Network, node: Node, batch: int, graph: tf.Graph) -> TracedN
         wanted = [value for at, value in reads.items() if at not in network.inputs]
         tape.watch([*wanted, *variables])
         node.run(values, training=True)
-    made = [values[at] for at in node.makes]
+        made = [values[at] for at in node.makes]
+        if loss is not None:
+            made = [loss(*made)]
     given = [tf.negative(tf.compat.v1.placeholder(one.dtype, one.shape)) for one in made]
     results = tape.gradient(made, [*wanted, *variables], output_gradients=given)
     return TracedNode(
@@ -133,21 +149,30 @@ def _placeholders(node: Node) -> Iterator[list[tf.Tensor]]:
         yield [holder for variable, holder in holders if id(variable) in trained]
 
 
-def _op_seconds(traced: Sequence[TracedNode], device: Device | None) -> Mapping[str, float]:
-    """Return the seconds of each op by its name."""
+def _op_costs(
+    traced: Sequence[TracedNode], device: Device | None
+) -> tuple[Mapping[str, float], Mapping[str, int]]:
+    """Return by the name of each op its seconds, and what it takes while it runs, where known."""
     results = [tensor for one in traced for tensor in (*one.made, *one.gradients)]
     ops = reader.in_order([op for one in traced for op in one.ops], results)
     trace, _ = reader.read(ops, results)
+    scratch: Mapping[int, int] = {}
     if device is not None:
         costs = described(trace, device)
     else:
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
         with tf.init_scope():
-            costs, _ = measure(trace, ops, HostMemory() if on_gpu else NumpyMemory())
-    return dict(zip((op.name for op in ops), costs.op_seconds, strict=True))
+            costs, scratch = measure(trace, ops, HostMemory() if on_gpu else NumpyMemory())
+    names = [op.name for op in ops]
+    return (
+        dict(zip(names, costs.op_seconds, strict=True)),
+        {names[index]: num_bytes for index, num_bytes in scratch.items()},
+    )
 
 
-def _layer(node: Node, traced: TracedNode, seconds: Mapping[str, float]) -> ChainLayer:
+def _layer(
+    node: Node, traced: TracedNode, seconds: Mapping[str, float], scratch: Mapping[str, int]
+) -> ChainLayer:
     given = {tensor.op.name for tensor in traced.given}
     ops = [op for op in traced.ops if op.name not in given]
     forward, backward = (
@@ -155,7 +180,8 @@ def _layer(node: Node, traced: TracedNode, seconds: Mapping[str, float]) -> Chai
         for is_backward in (False, True)
     )
     # What the layer makes is not a result here: it stays only if a gradient reads it.
-    trace, handles = reader.read(reader.in_order(traced.ops, traced.gradients), traced.gradients)
+    in_order = reader.in_order(traced.ops, traced.gradients)
+    trace, handles = reader.read(in_order, traced.gradients)
     read_later = {root(trace, at) for op in trace.ops if op.is_backward for at in op.inputs}
     keeps = {
         at: traced.numbers[handles[at].name]
@@ -168,7 +194,8 @@ def _layer(node: Node, traced: TracedNode, seconds: Mapping[str, float]) -> Chai
         if trace.is_of_forward(at) and handles[at].op.name not in given
     )
     made_bytes = sum(trace.tensors[at].num_bytes for at in keeps)
-    peak_bytes = int(memory(trace, schedule(trace, {})).max(initial=0))
+    taken = {at: scratch[op.name] for at, op in enumerate(in_order) if op.name in scratch}
+    peak_bytes = int(memory(trace, schedule(trace, {}), taken).max(initial=0))
     return ChainLayer(
         name=node.name,
         forward_seconds=forward,

@@ -4,11 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfunet.config.amount import MIB
-from tfunet.pipeline.balance import Balance, Bottleneck, balance, bottleneck, folded, v_balance
+from tfunet.config.sections import SCHEDULES
+from tfunet.pipeline.balance import Balance, Bottleneck, balance, balances, bottleneck, folded
 from tfunet.pipeline.chain import Chain, Stage
 from tfunet.pipeline.drawing import LEGEND, drawn
-from tfunet.pipeline.schedules import SCHEDULES, check_schedule, most_live
-from tfunet.pipeline.simulation import Link, Simulation, Work, scheduled
+from tfunet.pipeline.schedules import check_schedule
+from tfunet.pipeline.simulation import (
+    Link,
+    Simulation,
+    Work,
+    recomputed_shares,
+    scheduled,
+    work_of,
+)
 from tfunet.process.terminal import columns, counted
 
 
@@ -27,6 +35,7 @@ class StagePlan:
     work: Work
     step: Simulation
     memory_bytes: tuple[int, ...]
+    is_recomputed: bool = False
 
 
 def plan_stages(
@@ -37,56 +46,47 @@ def plan_stages(
     micro_batches: int,
     link: Link,
     memory_bytes: int | None = None,
+    recompute: bool = False,
 ) -> StagePlan:
     """Return the best cut of a chain for a schedule, and the step that it is predicted to take.
 
     Raises ValueError if the chain cannot be cut so.
     """
     check_schedule(schedule, micro_batches)
+    recomputed = None
+    if recompute:
+        if schedule == "v":
+            raise ValueError("recompute is not built for v. Choose gpipe or 1f1b.")
+        recomputed = recomputed_shares(schedule, num_stages, micro_batches)
     plans = [
-        _planned(chain, found, schedule, micro_batches, link)
-        for found in _balances(chain, num_stages, schedule, micro_batches, memory_bytes)
+        _planned(chain, found, schedule, micro_batches, link, recomputed)
+        for found in balances(
+            chain,
+            num_stages,
+            schedule=schedule,
+            micro_batches=micro_batches,
+            memory_bytes=memory_bytes,
+            recomputed=recomputed,
+        )
     ]
     return min(plans, key=lambda plan: plan.step.step_seconds)
 
 
-def _balances(
-    chain: Chain, num_stages: int, schedule: str, micro_batches: int, memory_bytes: int | None
-) -> list[Balance]:
-    """Return the cuts to try: for "v" the one whose devices are most alike, and the one whose
-    chunks are, which makes devices wait less for each other."""
-    if schedule != "v":
-        kept = most_live(schedule, num_stages, micro_batches)
-        return [balance(chain, num_stages, live=kept, memory_bytes=memory_bytes)]
-    live = min(micro_batches, 2 * num_stages)
-    found = v_balance(chain, num_stages, live=live, memory_bytes=memory_bytes)
-    if memory_bytes is not None:
-        return [found]
-    return [found, folded(balance(chain, 2 * num_stages))]
-
-
 def _planned(
-    chain: Chain, found: Balance, schedule: str, micro_batches: int, link: Link
+    chain: Chain,
+    found: Balance,
+    schedule: str,
+    micro_batches: int,
+    link: Link,
+    recomputed: Sequence[float] | None,
 ) -> StagePlan:
     chunks = chain.stages(found.cuts)
-    messages: dict[tuple[int, int], int] = {}
-    for reader, chunk in enumerate(chunks):
-        for tensor, num_bytes in chunk.receives.items():
-            layer = chain.makers[tensor]
-            maker = next(at for at, one in enumerate(chunks) if one.begin <= layer < one.end)
-            messages[maker, reader] = messages.get((maker, reader), 0) + num_bytes
-    work = Work(
-        forward=[chunk.forward_seconds for chunk in chunks],
-        backward=[chunk.backward_seconds for chunk in chunks],
-        devices=found.devices,
-        messages=messages,
-        kept_bytes=[chunk.kept_bytes for chunk in chunks],
-        link=link,
-    )
+    work = work_of(chain, found, link, recomputed)
     step = scheduled(schedule, work, micro_batches)
     fixed = [0] * work.num_devices
-    for chunk, device in zip(chunks, found.devices, strict=True):
-        fixed[device] += chunk.fixed_bytes
+    for chunk, device, kept in zip(chunks, found.devices, work.kept_bytes, strict=True):
+        # What is recomputed is there for one micro-batch at a time.
+        fixed[device] += chunk.fixed_bytes + chunk.kept_bytes - kept
     return StagePlan(
         schedule=schedule,
         balance=found,
@@ -94,6 +94,7 @@ def _planned(
         work=work,
         step=step,
         memory_bytes=tuple(map(sum, zip(fixed, step.peak_bytes, strict=True))),
+        is_recomputed=recomputed is not None,
     )
 
 
@@ -109,7 +110,7 @@ def stages_text(
     num_devices, micro_batches = plan.work.num_devices, _micro_batches(plan)
     lines = [
         f"{title} in {counted(num_devices, 'stage')}, micro_batches {micro_batches}, schedule "
-        f"{plan.schedule}",
+        f"{plan.schedule}{', recomputed' if plan.is_recomputed else ''}",
         costs_from,
         "",
         *columns(_stage_rows(chain, plan)),
@@ -152,7 +153,7 @@ def _stage_rows(chain: Chain, plan: StagePlan) -> list[Sequence[str]]:
                 f"{1e3 * chunk.seconds:.2f}",
                 f"{chunk.seconds / mean:.2f}" if mean else "",
                 f"{chunk.num_parameters:,}",
-                f"{chunk.kept_bytes / MIB:,.1f}",
+                f"{plan.work.kept_bytes[at] / MIB:,.1f}",
                 ", ".join(sends) or "-",
                 f"{plan.memory_bytes[device] / MIB:,.0f}",
             )
@@ -225,6 +226,7 @@ def _schedule_rows(chain: Chain, plan: StagePlan, memory_bytes: int | None) -> l
                 micro_batches=_micro_batches(plan),
                 link=plan.work.link,
                 memory_bytes=memory_bytes,
+                recompute=plan.is_recomputed,
             )
         except ValueError as error:
             rows.append((schedule, str(error).partition(".")[0], "", "", ""))

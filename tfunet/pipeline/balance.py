@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfunet.pipeline.chain import Chain
+from tfunet.pipeline.schedules import most_live
 
 # Of the layers [begin, end) on a device.
 Cost = Callable[[int, int, int], float]
@@ -67,29 +68,35 @@ def balance(
     *,
     live: Sequence[int] | None = None,
     memory_bytes: int | None = None,
+    recomputed: Sequence[float] | None = None,
 ) -> Balance:
     """Return the cut into stages, one a device, whose slowest stage is fastest.
 
     Args:
         live: How many micro-batches each stage keeps at most between their two passes.
         memory_bytes: What a stage may use.
+        recomputed: The share of the micro-batches whose forward pass each stage makes twice.
 
     Raises NoBalanceError if there are too few layers, or none of the cuts keeps to the memory.
     """
     _check(chain, num_stages)
     kept = live or [1] * num_stages
+    again = recomputed or [0.0] * num_stages
 
     def memory(begin: int, end: int, device: int) -> float:
-        return chain.stage(begin, end).memory_bytes(kept[device])
+        stage = chain.stage(begin, end)
+        return stage.memory_bytes(kept[device], recompute=again[device] > 0)
 
     def seconds(begin: int, end: int, device: int) -> float:
         if memory_bytes is not None and memory(begin, end, device) > memory_bytes:
             return inf
-        return _seconds(chain, begin, end)
+        return _seconds(chain, begin, end, again[device])
 
-    least, _ = _best(chain, num_stages, seconds, max)
+    # What a recomputed stage keeps is what crosses its borders, which may be less for a longer one.
+    grows = memory_bytes is None or not any(again)
+    least, _ = _best(chain, num_stages, seconds, max, grows=grows)
     if least == inf:
-        best, _ = _best(chain, num_stages, memory, max)
+        best, _ = _best(chain, num_stages, memory, max, grows=grows)
         raise NoBalanceError(_too_large(num_stages, memory_bytes, best))
 
     def traffic(begin: int, end: int, device: int) -> float:
@@ -97,8 +104,31 @@ def balance(
             return inf
         return sum(chain.stage(begin, end).receives.values())
 
-    _, cuts = _best(chain, num_stages, traffic, lambda first, second: first + second)
-    return _of_cuts(chain, cuts)
+    _, cuts = _best(chain, num_stages, traffic, lambda first, second: first + second, grows=grows)
+    return _of_cuts(chain, cuts, again)
+
+
+def balances(
+    chain: Chain,
+    num_stages: int,
+    *,
+    schedule: str,
+    micro_batches: int,
+    memory_bytes: int | None = None,
+    recomputed: Sequence[float] | None = None,
+) -> list[Balance]:
+    """Return the cuts to try: for "v" the one whose devices are most alike, and the one whose
+    chunks are, which makes devices wait less for each other."""
+    if schedule != "v":
+        live = most_live(schedule, num_stages, micro_batches)
+        return [
+            balance(chain, num_stages, live=live, memory_bytes=memory_bytes, recomputed=recomputed)
+        ]
+    live_of_chunk = min(micro_batches, 2 * num_stages)
+    found = v_balance(chain, num_stages, live=live_of_chunk, memory_bytes=memory_bytes)
+    if memory_bytes is not None:
+        return [found]
+    return [found, folded(balance(chain, 2 * num_stages))]
 
 
 def bottleneck(chain: Chain, num_devices: int) -> Bottleneck | None:
@@ -142,10 +172,15 @@ def _places(chain: Chain) -> list[int]:
 
 
 def _best(
-    chain: Chain, num_stages: int, cost: Cost, join: Callable[[float, float], float]
+    chain: Chain,
+    num_stages: int,
+    cost: Cost,
+    join: Callable[[float, float], float],
+    *,
+    grows: bool = True,
 ) -> tuple[float, list[int]]:
-    """Return the least joined cost of all stages, and their cuts."""
-    best, came = _table(_places(chain), num_stages, cost, join)
+    """Return the least joined cost of all stages, and their cuts; see `_table`."""
+    best, came = _table(_places(chain), num_stages, cost, join, grows=grows)
     cuts = [len(chain.layers)]
     for stage in range(num_stages, 0, -1):
         cuts.append(came[stage][cuts[-1]])
@@ -153,11 +188,17 @@ def _best(
 
 
 def _table(
-    places: Sequence[int], num_stages: int, cost: Cost, join: Callable[[float, float], float]
+    places: Sequence[int],
+    num_stages: int,
+    cost: Cost,
+    join: Callable[[float, float], float],
+    *,
+    grows: bool = True,
 ) -> tuple[list[list[float]], list[list[int]]]:
     """Return the least joined cost of so many stages up to each place, and where the last begins.
 
-    The cost of a stage must not fall where it gets longer, unless it is infinite.
+    If `grows`, the cost of a stage must not fall where it gets longer; with another `join` than
+    `max` it must only stay infinite.
     """
     size = places[-1] + 1
     best = [[inf] * size for _ in range(num_stages + 1)]
@@ -170,15 +211,17 @@ def _table(
                 if begin >= end or before[begin] >= now[end]:
                     continue
                 own = cost(begin, end, stage - 1)
-                if own == inf or (join is max and own >= now[end]):
+                if grows and (own == inf or (join is max and own >= now[end])):
                     break  # Longer stages cost no less.
                 if join(before[begin], own) < now[end]:
                     now[end], came[stage][end] = join(before[begin], own), begin
     return best, came
 
 
-def _seconds(chain: Chain, begin: int, end: int) -> float:
-    return chain.seconds_before[end] - chain.seconds_before[begin]
+def _seconds(chain: Chain, begin: int, end: int, recomputed: float = 0.0) -> float:
+    forward = chain.forward_seconds_before
+    seconds = chain.seconds_before[end] - chain.seconds_before[begin]
+    return seconds + recomputed * (forward[end] - forward[begin])
 
 
 def v_balance(
@@ -301,8 +344,15 @@ def folded(straight: Balance) -> Balance:
     )
 
 
-def _of_cuts(chain: Chain, cuts: Sequence[int]) -> Balance:
-    seconds = tuple(stage.seconds for stage in chain.stages(cuts))
+def _of_cuts(
+    chain: Chain, cuts: Sequence[int], recomputed: Sequence[float] | None = None
+) -> Balance:
+    stages = chain.stages(cuts)
+    again = recomputed or [0.0] * len(stages)
+    seconds = tuple(
+        stage.seconds + share * stage.forward_seconds
+        for stage, share in zip(stages, again, strict=True)
+    )
     return Balance(cuts=tuple(cuts), devices=tuple(range(len(seconds))), seconds=seconds)
 
 
@@ -326,6 +376,6 @@ def _too_large(num_stages: int, memory_bytes: int | None, least_bytes: float | N
     least = "" if least_bytes is None else f"; the largest needs {least_bytes / 2**20:,.0f} MiB"
     return (
         f"No cut into {num_stages} stages leaves each within {limit}{least}. Use more stages, "
-        "fewer samples in a micro-batch, or schedule '1f1b', which keeps fewer micro-batches than "
-        "'gpipe'."
+        "fewer samples in a micro-batch, schedule '1f1b', which keeps fewer micro-batches than "
+        "'gpipe', or recompute in training."
     )

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 # Weight, gradient, and the two averages of Adam.
-COPIES_OF_TRAINABLE = 4
+COPIES_WITH_ADAM = 4
 
 
 class Variable(NamedTuple):
@@ -54,6 +54,7 @@ class Stage:
         receives: Bytes of each tensor of an earlier stage that it reads, by number. Each comes
             straight from the stage that made it.
         kept_bytes: What one micro-batch keeps from its forward to its backward pass.
+        input_bytes: What it is given of one micro-batch, and keeps where it is recomputed.
         weight_bytes: Of weights with gradients and the optimizer's averages.
         working_bytes: What the gradients need beyond that while they are computed. When that of a
             layer is, what the layers after it kept is free.
@@ -66,6 +67,7 @@ class Stage:
     num_parameters: int
     receives: Mapping[int, int]
     kept_bytes: int
+    input_bytes: int
     weight_bytes: int
     working_bytes: int
 
@@ -74,8 +76,13 @@ class Stage:
         """Of both passes of a micro-batch."""
         return self.forward_seconds + self.backward_seconds
 
-    def memory_bytes(self, live: int) -> int:
-        """Return the memory with so many micro-batches between their two passes."""
+    def memory_bytes(self, live: int, *, recompute: bool = False) -> int:
+        """Return the memory with so many micro-batches between their two passes.
+
+        With `recompute` all but one of them, which is at work, keep only what they are given.
+        """
+        if recompute:
+            return self.fixed_bytes + self.kept_bytes + (live - 1) * self.input_bytes
         return self.fixed_bytes + live * self.kept_bytes
 
     @property
@@ -92,11 +99,13 @@ class Chain:
         tensor_bytes: Of each tensor of one micro-batch, by number.
         inputs: Numbers of the tensors that the network is given: every stage that reads them has
             them.
+        copies: Of each trainable weight: itself, its gradient, and what the optimizer keeps.
     """
 
     layers: tuple[ChainLayer, ...]
     tensor_bytes: Sequence[int]
     inputs: frozenset[int] = frozenset()
+    copies: int = COPIES_WITH_ADAM
 
     @cached_property
     def makers(self) -> Mapping[int, int]:
@@ -121,6 +130,11 @@ class Chain:
     def seconds_before(self) -> Sequence[float]:
         """Time of all layers before each position."""
         return [0.0, *accumulate(layer.seconds for layer in self.layers)]
+
+    @cached_property
+    def forward_seconds_before(self) -> Sequence[float]:
+        """Time of the forward passes of all layers before each position."""
+        return [0.0, *accumulate(layer.forward_seconds for layer in self.layers)]
 
     @property
     def seconds(self) -> float:
@@ -153,8 +167,9 @@ class Chain:
             for tensor in layer.reads
             if self.makers.get(tensor, begin) < begin
         }
+        given = {tensor for layer in layers for tensor in layer.reads} & self.inputs
         weight_bytes = sum(
-            variable.num_bytes * (COPIES_OF_TRAINABLE if variable.is_trainable else 1)
+            variable.num_bytes * (self.copies if variable.is_trainable else 1)
             for variable in variables.values()
         )
         return Stage(
@@ -165,6 +180,7 @@ class Chain:
             num_parameters=sum(variable.num_parameters for variable in variables.values()),
             receives={tensor: self.tensor_bytes[tensor] for tensor in sorted(received)},
             kept_bytes=kept_bytes,
+            input_bytes=sum(self.tensor_bytes[tensor] for tensor in received | given),
             weight_bytes=weight_bytes,
             working_bytes=peak_bytes - kept_bytes,
         )

@@ -4,7 +4,8 @@ A random layer of Keras draws for a whole batch at once, and counts its draws. S
 of a step draws the whole batch's numbers with the same count, and takes its rows of them.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +15,14 @@ import tensorflow as tf
 _FACTORS = (keras.layers.Dropout, keras.layers.GaussianDropout)  # SpatialDropout is a Dropout.
 _TERMS = (keras.layers.GaussianNoise,)
 _NOISE = (*_FACTORS, *_TERMS, keras.layers.AlphaDropout)
+
+
+# Parts of the types of ops that draw numbers from a state of TensorFlow's own.
+_OWN_DRAWS = (
+    *("Random", "Multinomial", "TruncatedNormal", "StatefulUniform", "StatefulStandard"),
+    "RngReadAndSkip",
+)
+_CHANGES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
 
 def is_noise(operation: Any) -> bool:
@@ -42,6 +51,55 @@ def with_noise_of_batch(layer: Any, value: tf.Tensor, number: int, count: int) -
     if isinstance(layer, _TERMS):
         return value + layer(tf.zeros(whole, value.dtype), training=True)[own]
     return value * layer(tf.ones(whole, value.dtype), training=True)[own]
+
+
+@contextlib.contextmanager
+def check_repeatable(states: Sequence[Any]) -> Iterator[None]:
+    """Raise ValueError if what is traced in the block would give something else in a second run.
+
+    The numbers of keras.random come from the count of a SeedGenerator, which can be set back where
+    it is one of the `states` of the stage's layers.
+    """
+    if tf.executing_eagerly():
+        yield
+        return
+    graph: Any = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    yield
+    own = {graph.capture(state.value.handle).name for state in states}
+    functions: dict[str, Sequence[Any]] = {}
+    for op in graph.get_operations()[before:]:
+        if _calls(op.node_def) and not functions:
+            library = graph.as_graph_def().library.function
+            functions = {one.signature.name: one.node_def for one in library}
+        draw = _own_draw(op.node_def, functions, set())
+        if draw or (op.type in _CHANGES and op.inputs[0].name not in own):
+            does = f"draws random numbers of its own ({draw})" if draw else "changes a variable"
+            raise ValueError(
+                f"The op {op.name!r} {does}, and recompute runs it again, which would give "
+                "something else. Draw random numbers with keras.random and a SeedGenerator that is "
+                "an attribute of the layer, keep variables with add_weight, or leave out recompute."
+            )
+
+
+def _own_draw(node: Any, functions: Mapping[str, Sequence[Any]], seen: set[str]) -> str | None:
+    """Return the type of op with which a node, or what it calls, draws numbers of its own."""
+    if any(part in node.op for part in _OWN_DRAWS) and not node.op.startswith("Stateless"):
+        return str(node.op)
+    for name in _calls(node):
+        if name not in seen:
+            seen.add(name)
+            for inner in functions.get(name, ()):
+                if draw := _own_draw(inner, functions, seen):
+                    return draw
+    return None
+
+
+def _calls(node: Any) -> list[str]:
+    """Return the names of the functions that a node calls."""
+    values = list(node.attr.values())
+    single = [value.func.name for value in values if value.HasField("func")]
+    return [*single, *(function.name for value in values for function in value.list.func)]
 
 
 class Draws:

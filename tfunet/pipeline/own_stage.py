@@ -3,7 +3,8 @@
     arrived --> [after what this stage did before] --> pass --> sent in the round's exchange
 
 All devices of all pipelines trace the same exchanges in the same order. Each exchange begins after
-the one before it has ended on this device, and each pass after the one before it.
+the one before it has ended on this device, and each pass after the one before it. With schedule "v"
+a device has two chunks of the network, and what goes from one to the other stays on it.
 """
 
 import contextlib
@@ -19,13 +20,13 @@ from tfunet.parallel.group import SampleGroup
 from tfunet.parallel.mesh import Mesh
 from tfunet.pipeline.network import Network
 from tfunet.pipeline.rounds import Message, Round, forward_only, rounds
-from tfunet.pipeline.schedules import Action, gpipe, one_f_one_b
+from tfunet.pipeline.schedules import Action, homes, waiting
+from tfunet.pipeline.simulation import training_orders
 from tfunet.pipeline.step import StagedStep
 from tfunet.timing.stamps import Note, timed
 
 # What the exchange of every backend can send.
 SENT = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
-ORDERS = {"gpipe": gpipe, "1f1b": one_f_one_b}
 Values = dict[int, tf.Tensor]
 Arrived = Mapping[Message, tf.Tensor]
 
@@ -35,11 +36,13 @@ class OwnStage:
 
     Args:
         network: All of it.
-        cuts: Where each stage begins, and the end.
+        cuts: Where each chunk begins, and the end; see `schedules.homes`.
         mesh: The pipelines, side by side, and their stages.
         device: This one.
         exchange: `Backend.exchange`.
         schedule, micro_batches: Of a training step.
+        recompute: Run forward passes of micro-batches that wait again, instead of keeping them.
+        in_order: Exchange one after the other: some libraries mix up several that are under way.
         alone: Makes the context in which a stage computes, without the other devices.
         note: Is told of each pass of training, as "forward" or "backward".
 
@@ -56,6 +59,8 @@ class OwnStage:
         exchange: Exchange,
         schedule: str,
         micro_batches: int,
+        recompute: bool = False,
+        in_order: bool = True,
         alone: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
         note: Note | None = None,
     ) -> None:
@@ -64,20 +69,28 @@ class OwnStage:
         self._alone, self._note = alone, note
         self._after: list[tf.Tensor] = []
         self.number = mesh.stage_of(device)
-        self.is_last = self.number == mesh.stages - 1
+        self.homes = homes(schedule, mesh.stages)
+        self.is_last = self.number == self.homes[-1]
         self.layers = staged.stages
-        self.step = staged.stages[self.number]
+        self.steps = {
+            chunk: staged.stages[chunk]
+            for chunk, home in enumerate(self.homes)
+            if home == self.number
+        }
         self.micro_batches = micro_batches
         self._traffic = staged.traffic
         self._check_can_cross()
-        self._rounds = rounds(ORDERS[schedule](mesh.stages, micro_batches), self._traffic)
-        self._in_order = _InOrder(exchange)
-        self.group = SampleGroup(mesh=mesh, device=device, exchange=self._in_order)
+        orders = training_orders(schedule, mesh.stages, micro_batches, self._traffic.crossing)
+        self._recomputed = waiting(orders) if recompute else {}
+        self._rounds = rounds(orders, self._traffic, self.homes)
+        self.group = SampleGroup(
+            mesh=mesh, device=device, exchange=_InOrder(exchange) if in_order else exchange
+        )
 
     @property
     def variables(self) -> list[Any]:
         """The trainable variables of this stage."""
-        return self.step.variables
+        return [one for step in self.steps.values() for one in step.variables]
 
     def train(
         self, images: tf.Tensor, truth: tf.Tensor, loss: Callable[[Any, Any], tf.Tensor]
@@ -87,34 +100,38 @@ class OwnStage:
         Both are means over the micro-batches; the gradients over all pipelines, too.
         """
         count = self.micro_batches
-        self.step.begin(count)
+        for chunk, step in self.steps.items():
+            step.begin(count, self._recomputed.get(chunk, ()))
         self._after = []
         inputs, targets = tf.split(images, count), tf.split(truth, count)
-        outputs: list[tf.Tensor] = []
+        outputs: dict[int, tf.Tensor] = {}
 
         def act(action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
-            number = action.micro_batch
+            number, step = action.micro_batch, self.steps[action.chunk]
             if action.kind == "backward":
-                return self._backward(number, arrived)
+                return self._backward(action, arrived)
 
             def measured(output: Any) -> tf.Tensor:
-                outputs.append(output)
+                outputs.setdefault(number, output)  # It may be computed again.
                 return loss(targets[number], output)
 
             def forward(values: Values) -> tuple[Values, list[tf.Tensor]]:
                 with self._alone():
-                    given = self.step.forward(number, values, measured)
-                return given, self.step.losses[-1:]
+                    given = step.forward(number, values, measured)
+                return given, step.losses[-1:]
 
             given, _ = self._timed("forward", forward, self._values(inputs[number], arrived))
             return {one: given[one.tensor] for one in self._traffic.sends(action)}
 
         self._run(self._rounds, act, images.shape[0] // count)
         with self._alone():
-            own_loss = tf.add_n(self.step.losses) if self.step.losses else tf.zeros(())
+            losses = [one for step in self.steps.values() for one in step.losses]
+            own_loss = tf.add_n(losses) if losses else tf.zeros(())
         value = self.group.sum(tf.cast(own_loss, keras.config.floatx()) / count)
-        gradients = [None if one is None else one / count for one in self.step.sums]
-        return value, self._averaged(gradients), tf.concat(outputs, 0) if self.is_last else None
+        sums = [one for step in self.steps.values() for one in step.sums]
+        gradients = [None if one is None else one / count for one in sums]
+        output = tf.concat(list(outputs.values()), 0) if self.is_last else None
+        return value, self._averaged(gradients), output
 
     def predict(self, images: tf.Tensor) -> tf.Tensor:
         """Return the output for some samples, on all stages."""
@@ -126,15 +143,16 @@ class OwnStage:
 
         def act(action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
             with self._alone():
-                given = self.step.predict(self._values(inputs[action.micro_batch], arrived))
-            if self.is_last:
+                step = self.steps[action.chunk]
+                given = step.predict(self._values(inputs[action.micro_batch], arrived))
+            if step.results:
                 outputs.append(given[result])
             return {message: given[message.tensor] for message in self._traffic.sends(action)}
 
-        orders = forward_only(self._mesh.stages, count)
-        self._run(rounds(orders, self._traffic), act, rows // count)
+        orders = forward_only(self.homes, count)
+        self._run(rounds(orders, self._traffic, self.homes), act, rows // count)
         own = tf.concat(outputs, 0) if self.is_last else None
-        return self._of_last(own, self._shape(result, rows), self._dtype(result))
+        return self.of_last(own, self._shape(result, rows), self._dtype(result))
 
     def sum_over_stages(self, value: tf.Tensor) -> tf.Tensor:
         """Return the sum of a number over the stages of this pipeline, to the same bits on all."""
@@ -153,20 +171,21 @@ class OwnStage:
         self._after = tf.nest.flatten(made)
         return made
 
-    def _backward(self, number: int, arrived: Arrived) -> dict[Message, tf.Tensor]:
+    def _backward(self, action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
+        step = self.steps[action.chunk]
+
         def backward(came: Sequence[tf.Tensor]) -> tuple[Values, list[tf.Tensor]]:
             gradients: dict[int, list[tf.Tensor]] = {}
             for message, value in zip(arrived, came, strict=True):
                 gradients.setdefault(message.tensor, []).append(value)
             with self._alone():
-                made = self.step.backward(
-                    number, {at: tf.add_n(terms) for at, terms in gradients.items()}
+                made = step.backward(
+                    action.micro_batch, {at: tf.add_n(terms) for at, terms in gradients.items()}
                 )
             known = {at: one for at, one in made.items() if one is not None}
-            return known, [one for one in self.step.sums if one is not None]
+            return known, [one for one in step.sums if one is not None]
 
         made, _ = self._timed("backward", backward, list(arrived.values()))
-        action = Action("backward", self.number, number)
         # This stage may read a tensor on which its loss does not depend.
         return {
             one: made[one.tensor]
@@ -188,7 +207,10 @@ class OwnStage:
             sent: dict[Message, tf.Tensor] = {}
             for action in turn.actions[self.number]:
                 needed = self._traffic.needs(action)
-                sent |= act(action, {message: arrived.pop(message) for message in needed})
+                made = act(action, {message: arrived.pop(message) for message in needed})
+                for message, value in made.items():
+                    stays = self.homes[message.receiver] == self.number
+                    (arrived if stays else sent)[message] = value
             if turn.messages:
                 arrived |= self._exchanged(turn.messages, sent, rows)
 
@@ -205,11 +227,12 @@ class OwnStage:
             out: dict[int, list[tf.Tensor]] = {}
             into: dict[int, list[Message]] = {}
             for message in alike:
-                if message.sender == self.number:
+                sender, receiver = self.homes[message.sender], self.homes[message.receiver]
+                if sender == self.number:
                     value = self._checked(sent[message], message, rows)
-                    out.setdefault(first + message.receiver, []).append(tf.reshape(value, [-1]))
-                if message.receiver == self.number:
-                    into.setdefault(first + message.sender, []).append(message)
+                    out.setdefault(first + receiver, []).append(tf.reshape(value, [-1]))
+                if receiver == self.number:
+                    into.setdefault(first + sender, []).append(message)
             sizes = {
                 other: [
                     tf.TensorShape(self._shape(one.tensor, rows)).num_elements() for one in all_
@@ -232,19 +255,22 @@ class OwnStage:
         if tuple(value.shape) != expected or value.dtype != self._dtype(message.tensor):
             raise ValueError(
                 f"The tensor {self._network.tensors[message.tensor].name!r} crosses from stage "
-                f"{message.sender + 1} to stage {message.receiver + 1} with the shape "
-                f"{tuple(value.shape)} and type {value.dtype.name}, and the model says {expected} "
-                f"and {self._dtype(message.tensor).name}. Cut elsewhere, with balance."
+                f"{self.homes[message.sender] + 1} to stage {self.homes[message.receiver] + 1} "
+                f"with the shape {tuple(value.shape)} and type {value.dtype.name}, and the model "
+                f"says {expected} and {self._dtype(message.tensor).name}. Cut elsewhere, with "
+                "balance."
             )
         return value
 
     def _check_can_cross(self) -> None:
-        for at in self._traffic.readers:
-            tensor = self._network.tensors[at]
+        for at, readers in self._traffic.readers.items():
+            tensor, home = self._network.tensors[at], self.homes[self._traffic.makers[at]]
+            if all(self.homes[reader] == home for reader in readers):
+                continue
             if None in tensor.shape[1:] or self._dtype(at) not in SENT:
                 raise ValueError(
                     f"The tensor {tensor.name!r} would cross from stage "
-                    f"{self._traffic.makers[at] + 1} to another, and has the shape "
+                    f"{home + 1} to another, and has the shape "
                     f"{tuple(tensor.shape)} and type {self._dtype(at).name}. What crosses must "
                     "have a known shape, and numbers of 16 bits or more. Cut elsewhere, with "
                     "balance."
@@ -256,13 +282,15 @@ class OwnStage:
     def _dtype(self, tensor: int) -> tf.DType:
         return tf.as_dtype(self._network.tensors[tensor].dtype)
 
-    def _of_last(self, own: tf.Tensor | None, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
-        """Return what the last stage has, on all stages."""
+    def of_last(self, own: tf.Tensor | None, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
+        """Return on all stages what the last one has; `own` is None on others."""
         members = self._mesh.members(self._device)
+        last = members[self.homes[-1]]
         if own is not None:
-            self.group.swap(dict.fromkeys(members[:-1], own), {}, own.dtype)
+            others = [member for member in members if member != last]
+            self.group.swap(dict.fromkeys(others, own), {}, own.dtype)
             return own
-        return self.group.swap({}, {members[-1]: shape}, dtype)[members[-1]]
+        return self.group.swap({}, {last: shape}, dtype)[last]
 
     def _averaged(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
         """Return the means over the pipelines of the gradients of this stage."""
@@ -284,7 +312,7 @@ class OwnStage:
 
 
 class _InOrder:
-    """Exchanges one after the other: some libraries mix up several that are under way."""
+    """Exchanges one after the other."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange

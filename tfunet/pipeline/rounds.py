@@ -35,11 +35,13 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Which stage makes and reads each tensor that crosses from one to another.
+    """Which chunk makes and reads each tensor that crosses from one to another.
+
+    A chunk is a stage, or with schedule "v" half of what a device has.
 
     Args:
-        makers: The stage of each tensor.
-        readers: The later stages that read it.
+        makers: The chunk of each tensor.
+        readers: The later chunks that read it.
         trained: Tensors that have a gradient.
     """
 
@@ -47,44 +49,55 @@ class Traffic:
     readers: Mapping[int, Sequence[int]]
     trained: Collection[int]
 
+    @property
+    def crossing(self) -> list[tuple[int, int]]:
+        """The maker and a reader of each tensor."""
+        return [
+            (self.makers[at], reader) for at, readers in self.readers.items() for reader in readers
+        ]
+
     def needs(self, action: Action) -> list[Message]:
-        """Return the messages that a stage must have before a pass."""
-        kind, stage, number = action
+        """Return the messages that a chunk must have before a pass."""
+        kind, chunk, number = action
         if kind == "forward":
             return [
-                Message("forward", number, at, self.makers[at], stage)
+                Message("forward", number, at, self.makers[at], chunk)
                 for at, readers in self.readers.items()
-                if stage in readers
+                if chunk in readers
             ]
         return [
-            Message("backward", number, at, reader, stage)
+            Message("backward", number, at, reader, chunk)
             for at, readers in self.readers.items()
-            if self.makers[at] == stage and at in self.trained
+            if self.makers[at] == chunk and at in self.trained
             for reader in readers
         ]
 
     def sends(self, action: Action) -> list[Message]:
-        """Return the messages that a stage sends after a pass."""
-        kind, stage, number = action
+        """Return the messages that a chunk sends after a pass."""
+        kind, chunk, number = action
         if kind == "forward":
             return [
-                Message("forward", number, at, stage, reader)
+                Message("forward", number, at, chunk, reader)
                 for at, readers in self.readers.items()
-                if self.makers[at] == stage
+                if self.makers[at] == chunk
                 for reader in readers
             ]
         return [
-            Message("backward", number, at, stage, self.makers[at])
+            Message("backward", number, at, chunk, self.makers[at])
             for at, readers in self.readers.items()
-            if stage in readers and at in self.trained
+            if chunk in readers and at in self.trained
         ]
 
 
-def rounds(orders: Orders, traffic: Traffic) -> list[Round]:
-    """Return the rounds of a step, one stage a device.
+def rounds(orders: Orders, traffic: Traffic, homes: Sequence[int] | None = None) -> list[Round]:
+    """Return the rounds of a step.
 
-    Raises ValueError if the stages would wait for each other for ever.
+    Args:
+        homes: The device of each chunk, whose messages stay on it; by default one chunk a device.
+
+    Raises ValueError if the devices would wait for each other for ever.
     """
+    device_of: Sequence[int] = range(len(orders)) if homes is None else homes
     left = [list(order) for order in orders]
     arrived: set[Message] = set()
     made: list[Round] = []
@@ -97,25 +110,31 @@ def rounds(orders: Orders, traffic: Traffic) -> list[Round]:
         if not any(turn):
             raise ValueError("The devices would wait for each other for ever in these orders.")
         messages: list[Message] = []
-        for stage, action in enumerate(turn):
+        for device, action in enumerate(turn):
             if action is not None:
-                left[stage].pop(0)
-                actions[stage].append(action)
-                messages += traffic.sends(action)
+                left[device].pop(0)
+                actions[device].append(action)
+                sent = traffic.sends(action)
+                arrived.update(sent)
+                messages += [one for one in sent if device_of[one.receiver] != device]
         if messages:
             made.append(_round(actions, messages))
-            arrived.update(messages)
             actions = [[] for _ in orders]
     if any(actions):
         made.append(_round(actions, []))
     return made
 
 
-def forward_only(num_stages: int, micro_batches: int) -> Orders:
-    """Return the orders of an evaluation: forward passes only."""
+def forward_only(homes: Sequence[int], micro_batches: int) -> Orders:
+    """Return the orders of an evaluation: forward passes only. `homes` has each chunk's device."""
     return tuple(
-        tuple(Action("forward", stage, number) for number in range(micro_batches))
-        for stage in range(num_stages)
+        tuple(
+            Action("forward", chunk, number)
+            for chunk, home in enumerate(homes)
+            if home == device
+            for number in range(micro_batches)
+        )
+        for device in range(max(homes) + 1)
     )
 
 

@@ -11,10 +11,12 @@ last but one, and so on. In a U-Net a skip joins the two.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from tfunet.config.sections import SCHEDULES
+
 Pass = Literal["forward", "backward"]
-SCHEDULES = ("gpipe", "1f1b", "v")
 
 
 class Action(NamedTuple):
@@ -62,6 +64,26 @@ def _after_warm_up(num_stages: int, micro_batches: int, warm_up: Callable[[int],
         turns = [one for pair in zip(forward[first:], backward, strict=False) for one in pair]
         orders.append((*forward[:first], *turns, *backward[micro_batches - first :]))
     return tuple(orders)
+
+
+def homes(schedule: str, num_devices: int) -> tuple[int, ...]:
+    """Return the device of each chunk."""
+    devices = range(num_devices)
+    return (*devices, *reversed(devices)) if schedule == "v" else tuple(devices)
+
+
+def waiting(orders: Orders) -> dict[int, frozenset[int]]:
+    """Return for each chunk the micro-batches between whose passes its device makes others.
+
+    Only these are recomputed: where the backward pass follows at once, nothing would be gained.
+    """
+    found: dict[int, set[int]] = {}
+    for order in orders:
+        for action, following in pairwise(order):
+            kind, chunk, number = action
+            if kind == "forward" and following != Action("backward", chunk, number):
+                found.setdefault(chunk, set()).add(number)
+    return {chunk: frozenset(numbers) for chunk, numbers in found.items()}
 
 
 def most_live(schedule: str, num_stages: int, micro_batches: int) -> list[int]:

@@ -1,12 +1,22 @@
 """When the passes of a step happen on each device, and what each device keeps meanwhile. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import inf
 
-from tfunet.pipeline.schedules import Action, Orders, gpipe, in_order, one_f_one_b
+from tfunet.pipeline.balance import Balance
+from tfunet.pipeline.chain import Chain
+from tfunet.pipeline.schedules import (
+    Action,
+    Orders,
+    gpipe,
+    homes,
+    in_order,
+    one_f_one_b,
+    waiting,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +88,29 @@ class Work:
             yield Action(kind, other, number)
         if kind == "backward":
             yield Action("forward", chunk, number)
+
+
+def work_of(
+    chain: Chain, found: Balance, link: Link, recomputed: Sequence[float] | None = None
+) -> Work:
+    """Return what the chunks of a cut cost; `recomputed` as in `balance`."""
+    chunks = chain.stages(found.cuts)
+    messages: dict[tuple[int, int], int] = {}
+    for reader, chunk in enumerate(chunks):
+        for tensor, num_bytes in chunk.receives.items():
+            layer = chain.makers[tensor]
+            maker = next(at for at, one in enumerate(chunks) if one.begin <= layer < one.end)
+            messages[maker, reader] = messages.get((maker, reader), 0) + num_bytes
+    shares = recomputed or [0.0] * len(chunks)
+    pairs = list(zip(chunks, shares, strict=True))
+    return Work(
+        forward=[chunk.forward_seconds for chunk in chunks],
+        backward=[chunk.backward_seconds + share * chunk.forward_seconds for chunk, share in pairs],
+        devices=found.devices,
+        messages=messages,
+        kept_bytes=[chunk.input_bytes if share else chunk.kept_bytes for chunk, share in pairs],
+        link=link,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,12 +309,42 @@ def scheduled(schedule: str, work: Work, micro_batches: int) -> Simulation:
         return simulate(gpipe(work.num_devices, micro_batches), work)
     if schedule == "1f1b":
         return simulate(one_f_one_b(work.num_devices, micro_batches), work)
-    most = 2 * work.num_devices
-    alike = replace(
-        work, forward=[1.0] * len(work.forward), backward=[1.0] * len(work.forward), link=Link()
-    )
     steps = [
-        greedy(work, micro_batches, most),
-        simulate(greedy(alike, micro_batches, most).orders, work),
+        greedy(work, micro_batches, 2 * work.num_devices),
+        simulate(_alike(work, micro_batches), work),
     ]
     return min(steps, key=lambda step: step.step_seconds)
+
+
+def training_orders(
+    schedule: str, num_devices: int, micro_batches: int, crossing: Iterable[tuple[int, int]]
+) -> Orders:
+    """Return what each device does in training, whatever a pass takes.
+
+    `crossing` has the pairs of chunks (maker, reader) between which tensors go.
+    """
+    if schedule != "v":
+        make = {"gpipe": gpipe, "1f1b": one_f_one_b}[schedule]
+        return make(num_devices, micro_batches)
+    devices = homes(schedule, num_devices)
+    work = Work(
+        forward=[1.0] * len(devices),
+        backward=[1.0] * len(devices),
+        devices=devices,
+        messages=dict.fromkeys(crossing, 0),
+        kept_bytes=[0] * len(devices),
+    )
+    return _alike(work, micro_batches)
+
+
+def recomputed_shares(schedule: str, num_stages: int, micro_batches: int) -> list[float]:
+    """Return the share of the micro-batches whose forward pass each stage makes twice."""
+    again = waiting(training_orders(schedule, num_stages, micro_batches, ()))
+    return [len(again.get(stage, ())) / micro_batches for stage in range(num_stages)]
+
+
+def _alike(work: Work, micro_batches: int) -> Orders:
+    """Return the orders that are best if all passes take as long, and messages no time."""
+    same = [1.0] * len(work.forward)
+    given = replace(work, forward=same, backward=same, link=Link())
+    return greedy(given, micro_batches, 2 * work.num_devices).orders

@@ -4,10 +4,15 @@ A stage knows only what it reads and makes. Each of its forward passes has a gra
 own; its backward pass asks that tape for the gradients of its inputs and variables, from the
 gradients that the readers of its outputs send. Nothing is differentiated across stages, so that
 each may live in another process.
+
+A recomputed pass keeps only what it read. Before its backward pass it runs again, with a tape, from
+the states that it began with: the counts of random layers, and the statistics of normalisations.
+Then these are as they were.
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,12 +20,21 @@ import keras
 import tensorflow as tf
 
 from tfunet.pipeline.network import Network, Node
-from tfunet.pipeline.noise import Draws, is_noise, with_noise_of_batch
+from tfunet.pipeline.noise import Draws, check_repeatable, is_noise, with_noise_of_batch
 from tfunet.pipeline.rounds import Traffic
-from tfunet.pipeline.schedules import Action, Orders
+from tfunet.pipeline.schedules import Action, Orders, waiting
 
 # Of targets and outputs of a micro-batch: the mean over its samples.
 Loss = Callable[[Any, Any], tf.Tensor]
+# A tape, what it watches beside variables, and what it has seen made of that.
+Taped = tuple[tf.GradientTape, list[tf.Tensor], list[tf.Tensor]]
+
+
+def _taped(run: Callable[[], list[tf.Tensor]], inputs: list[tf.Tensor]) -> Taped:
+    with tf.GradientTape() as tape:
+        tape.watch([one for one in inputs if one.dtype.is_floating])
+        targets = run()
+    return tape, inputs, targets
 
 
 class StageStep:
@@ -48,44 +62,88 @@ class StageStep:
         self.layers = list({id(node.operation): node.operation for node in nodes}.values())
         trained = [one for node in nodes for one in node.trainable_variables]
         self.variables = list({id(one): one for one in trained}.values())
+        others = [one for node in nodes for one in node.variables]
+        others = [one for one in others if not any(one is other for other in self.variables)]
+        self.states = list({id(one): one for one in others}.values())
         self.draws = Draws(self.layers)
         self.begin(1)
 
-    def begin(self, micro_batches: int) -> None:
-        """Forget the step before, and begin one of so many micro-batches."""
-        self.micro_batches = micro_batches
+    def begin(self, micro_batches: int, recomputed: Collection[int] = ()) -> None:
+        """Forget the step before, and begin one of so many micro-batches.
+
+        `recomputed` has the micro-batches whose forward pass runs again before the backward one.
+        """
+        self.micro_batches, self.recomputed = micro_batches, frozenset(recomputed)
         self.draws.begin()
         self.sums: list[tf.Tensor | None] = [None] * len(self.variables)
-        self.kept: dict[int, tuple[tf.GradientTape, list[tf.Tensor], list[tf.Tensor]]] = {}
+        self.kept: dict[int, Callable[[], Taped]] = {}
         self.losses: list[tf.Tensor] = []
 
     def forward(
         self, number: int, values: Mapping[int, tf.Tensor], loss: Callable[[Any], tf.Tensor]
     ) -> dict[int, tf.Tensor]:
-        """Run a micro-batch, keep what its gradient needs, and return what later stages read."""
+        """Run a micro-batch, keep what its gradient needs, and return what later stages read.
+
+        `loss` is called again where the pass is recomputed.
+        """
         inputs = [values[at] for at in self.reads]
-        known = {at: values[at] for at in self.given} | dict(zip(self.reads, inputs, strict=True))
+        given = {at: values[at] for at in self.given}
+
+        def run() -> list[tf.Tensor]:
+            return self._run(number, given | dict(zip(self.reads, inputs, strict=True)), loss)
+
         self.draws.repeat(number)
-        with tf.GradientTape() as tape:
-            tape.watch([one for one in inputs if one.dtype.is_floating])
-            for node in self.nodes:
-                if is_noise(node.operation):
-                    (at,), (made,) = node.reads, node.makes
-                    known[made] = with_noise_of_batch(
-                        node.operation, known[at], number, self.micro_batches
-                    )
-                else:
-                    node.run(known, training=True)
-            terms = [one for layer in self.layers for one in getattr(layer, "losses", [])]
-            if self.results:
-                outputs = [known[at] for at in self.results]
-                terms.append(loss(outputs[0] if len(outputs) == 1 else outputs))
-            targets = [known[at] for at in self.gives]
-            if terms:
-                self.losses.append(tf.add_n(terms))
-                targets.append(self.losses[-1])
-        self.kept[number] = tape, inputs, targets
-        return {at: known[at] for at in self.gives}
+        if number in self.recomputed:
+            self.kept[number] = self._again(run, inputs)
+            is_first = number == min(self.recomputed)
+            with check_repeatable(self.states) if is_first else contextlib.nullcontext():
+                targets = run()
+        else:
+            taped = _taped(run, inputs)
+            self.kept[number] = lambda: taped
+            _, _, targets = taped
+        self.losses += targets[len(self.gives) :]
+        return dict(zip(self.gives, targets, strict=False))
+
+    def _run(
+        self, number: int, known: dict[int, tf.Tensor], loss: Callable[[Any], tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """Return what later stages read, then the loss if this stage has a part of it."""
+        for node in self.nodes:
+            if is_noise(node.operation):
+                (at,), (made,) = node.reads, node.makes
+                known[made] = with_noise_of_batch(
+                    node.operation, known[at], number, self.micro_batches
+                )
+            else:
+                node.run(known, training=True)
+        terms = [one for layer in self.layers for one in getattr(layer, "losses", [])]
+        if self.results:
+            outputs = [known[at] for at in self.results]
+            terms.append(loss(outputs[0] if len(outputs) == 1 else outputs))
+        return [*(known[at] for at in self.gives), *([tf.add_n(terms)] if terms else [])]
+
+    def _again(
+        self, run: Callable[[], list[tf.Tensor]], inputs: list[tf.Tensor]
+    ) -> Callable[[], Taped]:
+        """Return what makes a pass again that begins now."""
+        before = self._now()
+
+        def again() -> Taped:
+            after = self._now()
+            self._set(before)
+            taped = _taped(run, inputs)
+            self._set(after)
+            return taped
+
+        return again
+
+    def _now(self) -> list[tf.Tensor]:
+        return [tf.identity(state.value) for state in self.states]
+
+    def _set(self, values: Sequence[tf.Tensor]) -> None:
+        for state, value in zip(self.states, values, strict=True):
+            state.assign(value)
 
     def predict(self, values: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Run samples without training, and return what later stages read and the results."""
@@ -99,7 +157,7 @@ class StageStep:
     ) -> dict[int, tf.Tensor | None]:
         """Add the gradients of the variables, free what was kept, and return those of what it
         read."""
-        tape, inputs, targets = self.kept.pop(number)
+        tape, inputs, targets = self.kept.pop(number)()
         asked = [gradients.get(at) for at in self.gives] + [None] * len(targets)
         pairs = [
             # The last target is the loss.
@@ -173,7 +231,13 @@ class StagedStep:
         return Traffic(makers=self.makers, readers=crossing, trained=trained)
 
     def run(
-        self, orders: Orders, inputs: Sequence[tf.Tensor], targets: Any, loss: Loss
+        self,
+        orders: Orders,
+        inputs: Sequence[tf.Tensor],
+        targets: Any,
+        loss: Loss,
+        *,
+        recompute: bool = False,
     ) -> tuple[tf.Tensor, list[tuple[Any, tf.Tensor | None]]]:
         """Return the loss, and each trainable variable with its gradient: means of micro-batches.
 
@@ -181,6 +245,7 @@ class StagedStep:
             orders: What each device does; see `tfunet.pipeline.schedules`.
             inputs: Of the network, (batch, ...) each.
             targets: A tensor (batch, ...), or several in any structure.
+            recompute: Keep only what stages read of micro-batches that wait, and run them again.
 
         Raises ValueError if the batch cannot be cut into the micro-batches of the orders, or if the
         devices would wait for each other for ever.
@@ -200,8 +265,9 @@ class StagedStep:
         ]
         self._sent.clear()
         self._back.clear()
-        for stage in self.stages:
-            stage.begin(count)
+        again = waiting(orders) if recompute else {}
+        for chunk, stage in enumerate(self.stages):
+            stage.begin(count, again.get(chunk, ()))
         left = [list(order) for order in orders]
         while any(left):
             went_on = False

@@ -86,7 +86,12 @@ class Trainer:
             labels=data.labels if self.tells_labels else None,
         )
         self.rounds = self._rounds()
-        self._metrics = state.MetricState(attempt.backend, network.model)
+        stages = network.stages
+        self._metrics = state.MetricState(
+            attempt.backend,
+            network.model,
+            is_shared=stages is not None and stages.shares_metrics,
+        )
         self._fingerprint = make_fingerprint(attempt.backend, network.weights)
         self.steps = Steps(attempt, data, network, callbacks.supports, self.progress.step)
         self.logbook = Logbook(attempt, data, network, resumed)

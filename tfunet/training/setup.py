@@ -54,7 +54,7 @@ from tfunet.training.train_step import look_at_step
 from tfunet.training.whole_cases import WholeCases
 
 if TYPE_CHECKING:
-    from tfunet.training.stages import StagedNetwork
+    from tfunet.training.staged_network import StagedNetwork
 
 
 @final

@@ -1,8 +1,13 @@
-"""The variables of one stage: made in its process only, and gathered where the whole is needed."""
+"""The variables of stages: made on their device only, and gathered where the whole is needed.
+
+Stages that are devices of one process have an optimizer each. The first one is the model's. What
+belongs to no variable, such as the number of steps and the learning rate, the others take over from
+it in each step.
+"""
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,6 +18,7 @@ import tensorflow as tf
 from tfunet.backend import Backend, Topology
 from tfunet.exit_codes import CheckFailedError
 from tfunet.parallel.mesh import Mesh
+from tfunet.training.held import EveryVariable, Held
 
 
 @final
@@ -73,6 +79,24 @@ def keep_own(variables: Sequence[Any], owners: Mapping[int, int], stage: int) ->
             variable._initializer = Elsewhere(variable.path, owners[id(variable)])
         elif variable._value is None:
             variable._deferred_initialize()
+
+
+def place_own(variables: Sequence[Any], owners: Mapping[int, int], devices: Sequence[str]) -> None:
+    """Move variables to the devices of their stages; make those that have no value yet there."""
+    for variable in variables:
+        value = None if variable._value is None else tf.identity(variable.value)
+        with tf.device(devices[owners[id(variable)]]):
+            if value is None:
+                variable._deferred_initialize()
+            else:
+                variable._initialize(tf.identity(value))
+
+
+def num_slots(optimizer: keras.Optimizer) -> int:
+    """Return how many states an optimizer that is not built keeps of each variable."""
+    variable = keras.Variable(np.zeros(()), name="probe")
+    states = build_optimizer(optimizer, [variable], {id(variable): 0}, 0)
+    return sum(state.stage is not None for state in states)
 
 
 def build_optimizer(
@@ -145,16 +169,6 @@ class StageVariables:
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         return [entry.shape for entry in self.entries]
-
-    @property
-    def own(self) -> list[Any]:
-        """The variables of this process."""
-        return [entry.variable for entry in self.entries if self._is_own(entry)]
-
-    @property
-    def own_weights(self) -> list[Any]:
-        """Those of them that are the model's."""
-        return [one.variable for one in self.entries[: self.num_weights] if self._is_own(one)]
 
     def check_same(self) -> None:
         """Raise ValueError in all processes where they have different variables."""
@@ -245,3 +259,134 @@ class StageVariables:
     def _assign(self, entry: Entry, value: np.ndarray) -> None:
         if self._is_own(entry):
             entry.variable.assign(value.astype(entry.dtype))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Owned:
+    """The variables of the stages of this process.
+
+    Args:
+        held: What the loop knows of them.
+        entries: Of the whole run, in the order of a checkpoint: `num_weights` of the model, then
+            the optimizers'.
+        optimizers: That of each stage.
+        common: For each stage but the first: its states that belong to no variable, each with the
+            first one's.
+    """
+
+    held: Held
+    entries: Sequence[Entry]
+    num_weights: int
+    optimizers: Mapping[int, keras.Optimizer]
+    common: Mapping[int, Sequence[tuple[Any, Any]]]
+
+    @property
+    def variables(self) -> list[Any]:
+        """All of this process."""
+        return [entry.variable for entry in self.entries if self._is_here(entry)]
+
+    @property
+    def weights(self) -> list[Any]:
+        """Those of them that are the model's."""
+        return [one.variable for one in self.entries[: self.num_weights] if self._is_here(one)]
+
+    def num_bytes(self, stage: int) -> int:
+        """Return the bytes of a stage's variables."""
+        specs = (
+            tf.TensorSpec(one.shape, one.dtype)
+            for one in self.entries
+            if one.stage in (None, stage)
+        )
+        return sum(spec.shape.num_elements() * spec.dtype.size for spec in specs)
+
+    def common_state(self, stage: int) -> list[tuple[Any, tf.Tensor]]:
+        """Return a stage's states that belong to no variable, with what they are to be.
+
+        Called before any stage changes them.
+        """
+        return [(own, tf.identity(first.value)) for own, first in self.common.get(stage, ())]
+
+    def _is_here(self, entry: Entry) -> bool:
+        return entry.stage is None or entry.stage in self.optimizers
+
+
+def own_variables(
+    model: keras.Model,
+    owners: Mapping[int, int],
+    *,
+    backend: Backend,
+    topology: Topology,
+    mesh: Mesh,
+    more: Callable[[], keras.Optimizer],
+    devices: Mapping[int, str],
+) -> Owned:
+    """Keep the variables of this process's stages, and build the optimizers for them.
+
+    Args:
+        owners: The stage of each variable of the model, by its id.
+        more: Makes another optimizer like the model's.
+        devices: The names of the devices of this process, if it has several stages.
+    """
+    names = [devices[device] for device in sorted(devices)]
+    first = mesh.stage_of(topology.local_replicas.start)
+    optimizers = {first: model.optimizer}
+    if devices:
+        place_own(model.variables, owners, names)
+        optimizers |= {stage: more() for stage in range(1, len(names))}
+    else:
+        keep_own(model.variables, owners, first)
+    weights = _weights(model, owners)
+    states: dict[int, list[Entry]] = {}
+    for stage, optimizer in optimizers.items():
+        with tf.device(names[stage]) if devices else contextlib.nullcontext():
+            states[stage] = build_optimizer(optimizer, model.trainable_variables, owners, stage)
+    entries = [
+        *weights,
+        *(
+            entry if entry.stage not in states else states[entry.stage][at]
+            for at, entry in enumerate(states[first])
+        ),
+    ]
+    held: Held
+    if devices:
+        held = EveryVariable(backend, topology, model, [entry.variable for entry in entries])
+    else:
+        held = StageVariables(
+            backend=backend,
+            topology=topology,
+            mesh=mesh,
+            device=topology.local_replicas.start,
+            entries=entries,
+            num_weights=len(weights),
+        )
+        held.check_same()
+    return Owned(
+        held=held,
+        entries=entries,
+        num_weights=len(weights),
+        optimizers=optimizers,
+        common={
+            stage: [
+                (own.variable, entry.variable)
+                for own, entry in zip(states[stage], states[first], strict=True)
+                if entry.stage is None
+            ]
+            for stage in states
+            if stage != first
+        },
+    )
+
+
+def _weights(model: keras.Model, owners: Mapping[int, int]) -> list[Entry]:
+    trainable = {id(variable) for variable in model.trainable_variables}
+    return [
+        Entry(
+            variable=variable,
+            stage=owners[id(variable)],
+            shape=tuple(variable.shape),
+            dtype=str(variable.dtype),
+            is_statistic=id(variable) not in trainable,
+        )
+        for variable in model.variables
+    ]

@@ -48,11 +48,15 @@ class MetricState:
     """Sums the state of a model's metrics over all replicas, and gives results from the sum.
 
     Use it after the first step only: before, Keras has not made all variables of the metrics.
+
+    Args:
+        is_shared: Whether the replicas of a process update the same metrics.
     """
 
-    def __init__(self, backend: Backend, model: keras.Model) -> None:
+    def __init__(self, backend: Backend, model: keras.Model, *, is_shared: bool = False) -> None:
         self._backend = backend
         self._model = model
+        self._is_shared = is_shared
 
         def replica_state() -> tf.Tensor:
             values = [
@@ -67,7 +71,8 @@ class MetricState:
 
     def total(self, before: np.ndarray | None) -> np.ndarray:
         """Return the state summed over all replicas, plus each process's `before`."""
-        local = self._read().numpy().sum(axis=0)
+        of_replicas = self._read().numpy()
+        local = of_replicas[0] if self._is_shared else of_replicas.sum(axis=0)
         return self._backend.sum(local if before is None else local + before)
 
     def results(self, total: np.ndarray) -> dict[str, float]:

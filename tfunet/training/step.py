@@ -56,7 +56,7 @@ class Steps:
                 step = in_order_of_graph(step)
             for support in supports:
                 step = support.guarding(step)
-            return step if network.stages is None else network.stages.naming_errors(step)
+            return step if network.stages is None else network.stages.watching(step)
 
         self.take, self.take_exchanging, self.take_alone = made(), made(), made()
         self.batches = iter(attempt.backend.feed(self.pipeline))

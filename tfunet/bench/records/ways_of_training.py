@@ -27,6 +27,7 @@ def way_of(trial: TrialRecord) -> str:
         parts.append(f"split={'x'.join(map(str, config.split))}")
     if config.stages > 1:
         parts += [f"stages={config.stages}", f"schedule={config.schedule}"]
+        parts += ["recompute"] if config.recompute else []
     return " ".join(parts)
 
 

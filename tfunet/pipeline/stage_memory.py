@@ -1,0 +1,81 @@
+"""The most memory that each device of a pipeline takes in a step, and all the time. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tfunet.pipeline.chain import Chain
+from tfunet.pipeline.rounds import Message, Round, Traffic
+
+# Two devices that exchange gather what both send, filled up to one length (multiworker).
+EXCHANGE_COPIES = 3
+
+
+def stage_memory(
+    chain: Chain,
+    cuts: Sequence[int],
+    plan: Sequence[Round],
+    *,
+    traffic: Traffic,
+    homes: Sequence[int],
+    recomputed: Mapping[int, Collection[int]],
+    batch_bytes: int,
+) -> list[int]:
+    """Return the bytes of each device: weights with what belongs to them, batch, and a step's peak.
+
+    Args:
+        chain: Costs of a micro-batch.
+        plan: The rounds of a step.
+        homes: The device of each chunk.
+        recomputed: The micro-batches that each chunk runs again.
+        batch_bytes: Of the whole batch, which every device is fed, and holds through a step.
+    """
+    # Micro-batches are views of the batch.
+    sizes = [0 if at in chain.inputs else size for at, size in enumerate(chain.tensor_bytes)]
+    stages = replace(chain, tensor_bytes=sizes).stages(cuts)
+    peaks = []
+    for device in range(max(homes) + 1):
+        held: dict[tuple[int, int], int] = {}
+        waiting: dict[Message, int] = {}
+        peak = 0
+        for turn in plan:
+            sent = 0
+            for action in turn.actions[device]:
+                chunk, number = action.chunk, action.micro_batch
+                given = sum(waiting.pop(one) for one in traffic.needs(action))
+                if action.kind == "forward":
+                    is_again = number in recomputed.get(chunk, ())
+                    stage = stages[chunk]
+                    held[chunk, number] = stage.input_bytes if is_again else stage.kept_bytes
+                else:
+                    del held[chunk, number]
+                    at_work = stages[chunk].kept_bytes + stages[chunk].working_bytes + given
+                    peak = max(peak, _sum(held, waiting) + sent + at_work)
+                for message in traffic.sends(action):
+                    if homes[message.receiver] == device:
+                        waiting[message] = sizes[message.tensor]
+                    else:
+                        sent += sizes[message.tensor]
+            crossing: dict[int, list[int]] = {}
+            for message in turn.messages:
+                sender, receiver = homes[message.sender], homes[message.receiver]
+                if device in (sender, receiver):
+                    both = crossing.setdefault(sender + receiver - device, [0, 0])
+                    both[receiver == device] += sizes[message.tensor]
+            buffers = sum(EXCHANGE_COPIES * max(both) for both in crossing.values())
+            peak = max(peak, _sum(held, waiting) + buffers)
+            waiting |= {
+                message: sizes[message.tensor]
+                for message in turn.messages
+                if homes[message.receiver] == device
+            }
+            peak = max(peak, _sum(held, waiting))
+        weights = (
+            one.weight_bytes for one, home in zip(stages, homes, strict=True) if home == device
+        )
+        peaks.append(sum(weights) + batch_bytes + peak)
+    return peaks
+
+
+def _sum(*sizes: Mapping[Any, int]) -> int:
+    return sum(sum(one.values()) for one in sizes)

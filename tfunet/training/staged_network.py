@@ -1,0 +1,280 @@
+"""A model whose calls and steps go through stages, and what a run tells of them."""
+
+import contextlib
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, final
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfunet.machine.device import watched
+from tfunet.models.keras_errors import cause_line
+from tfunet.pipeline.network import Network
+from tfunet.pipeline.noise import draws_otherwise
+from tfunet.pipeline.own_stage import OwnStage
+from tfunet.process.full_memory import OF_STAGE
+from tfunet.training.setup import Attempt
+from tfunet.training.stage_cut import Cut
+from tfunet.training.stage_variables import Owned
+
+# Steps over which the memory of a stage is measured.
+MEMORY_STEPS = 3
+
+
+@final
+@dataclass(kw_only=True)
+class LocalStage:
+    """A stage of this process.
+
+    Args:
+        spans: Unix times of the begin and the end of each of its passes, as they are made.
+
+    Attributes:
+        busy_seconds: Of its passes in each step but the first.
+    """
+
+    stage: OwnStage
+    spans: list[tuple[float, float]]
+    busy_seconds: list[float] = field(default_factory=list)
+
+    def note(self, *, counts: bool) -> None:
+        """Note the passes of a step."""
+        if counts:
+            self.busy_seconds.append(sum(end - begin for begin, end in self.spans))
+        self.spans.clear()
+
+
+@final
+class StagedNetwork:
+    """The model of a run, whose calls and steps go through the stages of all processes.
+
+    Args:
+        graph: Its layers.
+        stages: Those of this process, by device.
+        owned: Its variables.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        model: keras.Model,
+        *,
+        graph: Network,
+        cut: Cut,
+        stages: Mapping[int, LocalStage],
+        owned: Owned,
+    ) -> None:
+        self._attempt, self._model, self._graph = attempt, model, graph
+        self._cut, self._stages, self._owned = cut, stages, owned
+        # Seconds of all steps but the first, and bytes that some of them held.
+        self._step_seconds: list[float] = []
+        self._step_bytes: list[int] = []
+        self._left_to_watch = MEMORY_STEPS
+        self._is_traced = False
+
+    def install(self, loss: keras.Loss) -> None:
+        """Make the model's calls and steps run in stages."""
+
+        def call(inputs: Any, training: Any = None, **_: Any) -> Any:
+            return self.predict(inputs)
+
+        # Keras sees no layer or variable in a function, so that a saved model knows nothing of it.
+        object.__setattr__(self._model, "call", call)
+        object.__setattr__(self._model, "train_step", partial(self._train_step, loss))
+        self._model.input_spec = None
+
+    def predict(self, images: tf.Tensor) -> tf.Tensor:
+        """Return the model's output, without training, on all stages; called on the device."""
+        return self._stage().predict(self._cast(images))
+
+    def counted(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return a batch of which only the last stage counts windows of an evaluation."""
+        if "valid" not in batch or self._stage().is_last:
+            return batch
+        names = ("core_start", "core_stop", "valid")
+        return {**batch, **{name: tf.zeros_like(batch[name]) for name in names}}
+
+    @property
+    def shares_metrics(self) -> bool:
+        """Whether the devices of this process update the same metrics."""
+        return not self._is_alone
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether this process has one stage."""
+        return len(self._stages) == 1
+
+    def _stage(self) -> OwnStage:
+        """Return the stage of the device that is being traced."""
+        if self._is_alone:
+            (local,) = self._stages.values()
+            return local.stage
+        return self._stages[traced_device()].stage
+
+    def _train_step(
+        self, loss: keras.Loss, data: tuple[tf.Tensor, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        images, truth = data
+        stage, model = self._stage(), self._model
+        optimizer = self._owned.optimizers[stage.number]
+        took_over = self._owned.common_state(stage.number)
+        value, gradients, output = stage.train(self._cast(images), truth, loss)
+        limit = optimizer.global_clipnorm
+        if limit is not None:
+            gradients = self._clipped(stage, gradients, limit)
+        pairs = [
+            (gradient, variable)
+            for gradient, variable in zip(gradients, stage.variables, strict=True)
+            if gradient is not None
+        ]
+        with alone():
+            for state, common in took_over:
+                state.assign(common)
+            if pairs:
+                optimizer.global_clipnorm = None
+                optimizer.apply(*map(list, zip(*pairs, strict=True)))
+                optimizer.global_clipnorm = limit
+            else:  # Keras would count no step.
+                optimizer.iterations.assign_add(1)
+            # The stages of one process share the metrics.
+            if self._is_alone or stage.is_last:
+                model._loss_tracker.update_state(value, sample_weight=tf.shape(images)[0])
+            if output is not None and model._compile_metrics is not None:
+                model._compile_metrics.update_state(truth, output)
+            logs = model.get_metrics_result()
+        if self._is_alone:
+            return logs
+        own = tf.stack([tf.cast(one, keras.config.floatx()) for one in logs.values()])
+        of_last = stage.of_last(own if stage.is_last else None, own.shape.as_list(), own.dtype)
+        return dict(zip(logs, tf.unstack(of_last), strict=True))
+
+    def _clipped(
+        self, stage: OwnStage, gradients: Sequence[tf.Tensor | None], limit: float
+    ) -> list[tf.Tensor | None]:
+        """Return a stage's gradients, clipped as Keras does, by the norm over all stages."""
+        dtype = keras.config.floatx()
+        squares = [tf.reduce_sum(tf.cast(one, dtype) ** 2) for one in gradients if one is not None]
+        own = tf.add_n(squares) if squares else tf.zeros((), dtype)
+        norm = tf.sqrt(stage.sum_over_stages(own))
+        scale = limit * tf.minimum(1.0 / norm, 1.0 / limit)
+        return [None if one is None else one * tf.cast(scale, one.dtype) for one in gradients]
+
+    def _cast(self, images: tf.Tensor) -> tf.Tensor:
+        return tf.cast(images, self._model.compute_dtype)
+
+    def watching(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the step, whose errors name this stage; the memory of a few calls is measured."""
+
+        def watched_step(batches: Any) -> Any:
+            try:
+                if not self._is_alone or not self._is_traced or not self._left_to_watch:
+                    return step(batches)
+                self._left_to_watch -= 1
+                with watched() as held_bytes:
+                    output = step(batches)
+                    output["logs"]["loss"].numpy()  # Waits for the device.
+                self._step_bytes += held_bytes
+                return output
+            except Exception as error:
+                if self._is_alone:
+                    # The last line of a process's output is the reason that its run tells.
+                    error.add_note(f"{self._name()} failed: {_last_line(error)}")
+                raise
+
+        return watched_step
+
+    def _name(self) -> str:
+        stage, names = self._stage(), [node.name for node in self._graph.nodes]
+        begins = self._cut.begins
+        parts = [
+            f"{names[begins[chunk]]} to {names[begins[chunk + 1] - 1]}"
+            for chunk, home in enumerate(stage.homes)
+            if home == stage.number
+        ]
+        count = self._attempt.config.stages
+        return f"{OF_STAGE}{stage.number + 1} of {count} ({', '.join(parts)})"
+
+    def note(self, seconds: float) -> None:
+        """Note the seconds of a step of training."""
+        if self._is_traced:
+            self._step_seconds.append(seconds)
+        for local in self._stages.values():
+            local.note(counts=self._is_traced)
+        self._is_traced = True
+
+    def _first_layers(self) -> list[str]:
+        return [self._graph.nodes[begin].name for begin in self._cut.begins[:-1]]
+
+    def summary(self) -> str:
+        """Return in a line how the network is cut."""
+        config = self._attempt.config
+        recomputed = ", recomputed" if config.recompute else ""
+        return (
+            f"Stages: {config.stages}, beginning with {', '.join(self._first_layers())}; "
+            f"micro_batches {config.micro_batches}, schedule {config.schedule}{recomputed}."
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return what result.json says of the stages; called by all processes together."""
+        config, mesh = self._attempt.config, self._attempt.mesh
+        table = np.zeros((mesh.num_devices, 4))
+        for device, local in self._stages.items():
+            busy, size = local.busy_seconds, self._owned.num_bytes(local.stage.number)
+            held = size + max(self._step_bytes) if self._step_bytes else 0
+            traffic = local.stage.group.traffic.num_bytes
+            table[device] = [statistics.median(busy) if busy else 0.0, size, traffic, held]
+        table = self._attempt.backend.sum(table)
+        step = statistics.median(self._step_seconds) if self._step_seconds else None
+        any_stage = next(iter(self._stages.values())).stage
+        layers = [layer for one in any_stage.layers for layer in one.layers]
+        seconds = self._cut.seconds
+        return {
+            "stages": config.stages,
+            "micro_batches": config.micro_batches,
+            "schedule": config.schedule,
+            "recompute": config.recompute,
+            "first_layers": self._first_layers(),
+            "stage_seconds": table[:, 0].tolist() if step else None,
+            "predicted_stage_seconds": None
+            if seconds is None
+            else [one * config.micro_batches for one in seconds],
+            "bubble": 1 - float(table[:, 0].mean()) / step if step else None,
+            "variable_bytes": table[:, 1].astype(int).tolist(),
+            "stage_bytes": table[:, 3].astype(int).tolist() if table[:, 3].all() else None,
+            "predicted_stage_bytes": self._cut.num_bytes,
+            "traced_sent_bytes": table[:, 2].astype(int).tolist(),
+            "batch_normalization": "each micro-batch" if _has_statistics(layers) else None,
+            "random_layers": [layer.name for layer in layers if draws_otherwise(layer)],
+        }
+
+
+def traced_device() -> int:
+    """Return which device is being traced, in a process that has several."""
+    context = tf.distribute.get_replica_context()
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def _last_line(error: Exception) -> str:
+    """Return what went wrong, from the text of TensorFlow or Keras."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    named = [line for line in lines if line and not line.startswith(("[[", "File", "Detected"))]
+    return named[-1] if isinstance(error, tf.errors.OpError) and named else cause_line(error)
+
+
+def _has_statistics(layers: Sequence[Any]) -> bool:
+    return any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Let Keras believe that this device is the only one: others have other variables."""
+    with tf.distribute.ReplicaContext(_ALONE, 0):
+        yield
+
+
+# TensorFlow's strategy outside of any other.
+_ALONE = tf.distribute.get_strategy()
