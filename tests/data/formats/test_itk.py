@@ -1,5 +1,7 @@
 """MetaImage and NRRD: as ITK writes them, as headers by hand say, and as nibabel sees the same."""
 
+import sys
+
 import numpy as np
 import pytest
 import SimpleITK
@@ -86,3 +88,10 @@ def test_damaged_files_are_named(tmp_path):
     (tmp_path / "cut.mha").write_bytes((tmp_path / "cut.mha").read_bytes()[:-50])
     with pytest.raises(BadFileError, match="cut"):
         read_image(tmp_path / "cut.mha")
+
+
+def test_without_the_library_it_is_named(tmp_path, monkeypatch):
+    SimpleITK.WriteImage(image_of(PIXELS), str(tmp_path / "a.mha"))
+    monkeypatch.setitem(sys.modules, "SimpleITK", None)
+    with pytest.raises(BadFileError, match=r"needs SimpleITK: pip install 'tfunet\[itk\]'"):
+        read_header(tmp_path / "a.mha")

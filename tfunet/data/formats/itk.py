@@ -6,21 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import SimpleITK
 
 from tfunet.data.formats.claims import check_claim, check_regular
 from tfunet.data.formats.stored import Stored
 
-NUMBERS = ("UInt8", "Int8", "UInt16", "Int16", "UInt32", "Int32", "UInt64", "Int64")
-DTYPES = {
-    getattr(SimpleITK, f"sitk{vector}{name}"): dtype
-    for vector in ("", "Vector")
-    for name, dtype in {
-        **{name: name.lower() for name in NUMBERS},
-        "Float32": "float32",
-        "Float64": "float64",
-    }.items()
-}
+# As ITK names the types of pixels.
+TYPE = re.compile(r"(?:vector of )?(\d+)-bit (unsigned integer|signed integer|float)")
+KINDS = {"unsigned integer": "uint", "signed integer": "int", "float": "float"}
 # The line of a header that names the file with the pixels.
 DATA_FILE = re.compile(rb"^(?:ElementDataFile\s*=|data ?file:)\s*(.*?)\s*$", re.M | re.I)
 HEADER_BYTES = 2**16
@@ -36,12 +28,16 @@ def stored(path: Path) -> Stored:
 
 def decoded(path: Path) -> tuple[Stored, np.ndarray]:
     """Return what the image is and its pixels."""
+    import SimpleITK
+
     reader = _reader(path)
     described = _described(reader, content_files(path))
     return described, SimpleITK.GetArrayFromImage(reader.Execute()).reshape(described.shape)
 
 
 def _reader(path: Path) -> Any:
+    import SimpleITK
+
     check_regular(path)
     content_files(path)  # Raises before anything else is opened.
     reader = SimpleITK.ImageFileReader()
@@ -53,19 +49,20 @@ def _reader(path: Path) -> Any:
 
 
 def _described(reader: Any, files: Sequence[Path]) -> Stored:
-    kind = reader.GetPixelID()
-    if kind not in DTYPES:
-        raise ValueError(
-            f"pixels of type {SimpleITK.GetPixelIDValueAsString(kind)}; readable: whole and real "
-            "numbers"
-        )
+    import SimpleITK
+
+    named = SimpleITK.GetPixelIDValueAsString(reader.GetPixelID())
+    kind = TYPE.fullmatch(named)
+    if kind is None:
+        raise ValueError(f"pixels of type {named}; readable: whole and real numbers")
+    dtype = f"{KINDS[kind[2]]}{kind[1]}"
     sizes, channels = reader.GetSize()[::-1], reader.GetNumberOfComponents()
     held_bytes = sum(file.stat().st_size for file in files)
-    check_claim((*sizes, channels), np.dtype(DTYPES[kind]).itemsize, held_bytes)
+    check_claim((*sizes, channels), np.dtype(dtype).itemsize, held_bytes)
     return Stored(
         shape=(*sizes, channels),
         axes=f"{'tzyx'[-len(sizes) :]}c",
-        dtype=DTYPES[kind],
+        dtype=dtype,
         spacing=dict(zip("xyz", reader.GetSpacing(), strict=False)),
         unit="mm",
         affine=_affine(reader) if len(sizes) == 3 else None,
