@@ -212,12 +212,15 @@ def augmentation(patch: Sequence[int], found: Fingerprint) -> dict[str, Reasoned
     mirrored, why = flips(found)
     rank, ratio = len(patch), max(patch) / min(patch)
     turned: dict[str, Any] = {"range": 30, "probability": 0.2}
-    turn = "30 degrees in volumes (nnU-Net)."
+    turn = "A fifth of the samples, by up to 30 degrees in volumes (nnU-Net)."
     scaled: dict[str, Any] = {"range": [0.7, 1.4], "probability": 0.2}
     if rank == 2:
         degrees = 15 if ratio > 1.5 else 180
         turned["range"] = degrees
-        turn = f"{degrees} degrees in images: 180 unless the patch is long (nnU-Net)."
+        turn = (
+            f"A fifth of the samples, by up to {degrees} degrees: 180, or 15 where the patch is "
+            "long (nnU-Net)."
+        )
     elif ratio > ANISOTROPIC:
         plane = sorted(np.argsort(patch)[-2:].tolist())
         turned |= {"range": 180, "axes": plane}
@@ -226,11 +229,20 @@ def augmentation(patch: Sequence[int], found: Fingerprint) -> dict[str, Reasoned
     return {
         "flips": (mirrored, f"Mirrored along the axes (nnU-Net).{why}"),
         "rotation": (turned, turn),
-        "scale": (scaled, "nnU-Net."),
-        "noise": ({"range": [0, 0.1], "probability": 0.1}, "nnU-Net."),
-        "blur": ({"range": [0.5, 1], "probability": 0.2}, "nnU-Net."),
-        "contrast": ({"range": [0.75, 1.25], "probability": 0.15}, "nnU-Net."),
-        "gamma": ({"range": [0.7, 1.5], "probability": 0.3}, "nnU-Net."),
+        "scale": (scaled, "A fifth of the samples are shrunk or magnified (nnU-Net)."),
+        "noise": (
+            {"range": [0, 0.1], "probability": 0.1},
+            "A tenth of the samples; the amount is drawn from this range (nnU-Net).",
+        ),
+        "blur": ({"range": [0.5, 1], "probability": 0.2}, "A fifth of the samples (nnU-Net)."),
+        "contrast": (
+            {"range": [0.75, 1.25], "probability": 0.15},
+            "15 % of the samples (nnU-Net).",
+        ),
+        "gamma": (
+            {"range": [0.7, 1.5], "probability": 0.3},
+            "30 % of the samples; mean and deviation stay (nnU-Net).",
+        ),
     }
 
 
