@@ -42,10 +42,10 @@ def test_a_folder_becomes_a_run_that_fills_the_memory(tmp_path, monkeypatch, cap
     assert (config.patch, config.model, config.steps) == ((40, 48), "nnunet2d", 40)
     assert table["data_options"]["intensity"] == "zscore"
     assert table["model_options"]["levels"] == 3
-    # The prediction is that of the very step, and nine tenths of the memory are not exceeded.
+    # The prediction is that of the very step, and 85 % of the memory are not exceeded.
     predicted = traced_step(config, open_task(config)).total_bytes
     assert f"predicted to take {predicted / MIB:,.1f} MiB of 120.0 MiB" in said
-    assert predicted <= 0.9 * 120 * MIB
+    assert predicted <= 0.85 * 120 * MIB
     assert config.replica_batch >= 2
     lines = [line for line in text.splitlines() if line]
     for before, line in itertools.pairwise(lines):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 STEPS = 1000
 # Of the memory; the rest is for gaps between blocks, and for what convolutions take for a moment.
-SHARE = 0.9
+SHARE = 0.85
 
 
 def add(commands: argparse._SubParsersAction) -> None:
