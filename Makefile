@@ -4,7 +4,7 @@ SHELL := bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env horovod demo packages test contract engines check-engines lint clean clean-env
+.PHONY: help env horovod demo packages test contract engines check-engines site lint clean clean-env
 
 TF ?= 2.16.2
 # The Python that makes the environment; unset: the first that fits.
@@ -24,6 +24,7 @@ help:
 	echo "make test       every check: format, lint, types, tests"
 	echo "make contract   what every backend, and large-model support, owe on each TensorFlow"
 	echo "make engines    Maestro and Merlin, in an environment of their own; make check-engines runs them"
+	echo "make site       the docs as a site, in build/site; a broken link is an error"
 	echo "make lint       format, lint and types only"
 	echo "make env        only set up, in $(ENV)"
 	echo "make horovod    try again to build Horovod"
@@ -156,6 +157,24 @@ check-engines: engines
 	export PATH="$$PWD/$(ENGINES)/bin:$$PATH" PYTHONPATH="$$PWD"
 	$(BIN)/python benchmarks/engines.py --stand-in --samples 200
 	$(BIN)/python benchmarks/engines.py --samples 6
+
+# The docs as HTML. Apart, because its packages are no one else's. -W: warnings are errors.
+SITE := .venv/site
+site: env
+	stamp=$$(sha256sum <constraints/site.hashes)
+	if [ "$$(cat $(SITE)/stamp 2>/dev/null)" != "$$stamp" ]; then
+	    echo "Sphinx (about a minute) ..."
+	    rm -rf $(SITE)
+	    $(BIN)/python -m venv $(SITE)
+	    $(SITE)/bin/python -m pip install --quiet --progress-bar off --no-input --no-deps \
+	        --require-hashes --only-binary :all: -r constraints/site.hashes
+	    echo "$$stamp" >$(SITE)/stamp
+	fi
+	rm -rf build/site
+	$(SITE)/bin/python -m sphinx -W --keep-going -q -c docs -d build/site-cache . build/site
+	# The first page, under the name that servers look for.
+	cp build/site/README.html build/site/index.html
+	echo "Site: build/site/index.html"
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -71,7 +71,7 @@ WITHOUT_TENSORFLOW = (
     *(f"predict/{name}" for name in ("output", "prepare", "raster")),
     *("graph/__init__", "graph/step", "swap/__init__", "swap/plan/*", "swap/report/*"),
     "swap/search/*",
-    *("performance/__init__", "performance/devices"),
+    *(f"performance/{name}" for name in ("__init__", "devices", "largest_fitting")),
 )
 
 

@@ -9,7 +9,21 @@ import sys
 from collections.abc import Sequence
 
 from tfunet import __version__, exit_codes
-from tfunet.commands import best, data, export, init, models, predict, report, swap, sweep, train
+from tfunet.commands import (
+    auto,
+    best,
+    completion,
+    data,
+    export,
+    init,
+    models,
+    predict,
+    rate,
+    report,
+    swap,
+    sweep,
+    train,
+)
 from tfunet.commands.parsers import add_command, keys_apart
 from tfunet.config import trust
 from tfunet.process.terminal import lines_of
@@ -62,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     init.add(commands)
+    auto.add(commands)
     train.add(commands)
     predict.add(commands)
     sweep.add(commands)
@@ -70,9 +85,11 @@ def _parser() -> argparse.ArgumentParser:
     export.add(commands)
     models.add(commands)
     data.add(commands)
+    rate.add(commands)
     swap.add(commands)
     doctor = add_command(commands, "doctor", _doctor, "show what works here and what is missing")
     doctor.add_argument("--json", action="store_true", help="print JSON")
+    completion.add(commands, parser)
     return parser
 
 

@@ -48,6 +48,7 @@ def tfunet(*arguments, folder, timeout=280, **environment):
         ["report", "SWEEP", "--json"],
         ["compare", "SWEEP", "SWEEP", "--tolerance", "3%"],
         ["train", "--help"],
+        ["completion", "bash"],
     ],
 )
 def test_command_imports_no_tensorflow(arguments, tmp_path):

@@ -36,6 +36,10 @@ def test_a_sound_data_set_is_summed_up(folder):
     asked = []
     report = check(opened(folder), SPLIT, progress=lambda indices: asked.append(indices) or indices)
     assert asked == [range(4)]
+    training = [
+        np.array(Image.open(folder / one.file)) for one in report.cases if one.side == "train"
+    ]
+    pixels = np.concatenate([image.ravel() for image in training]).astype(float)
     assert report_text(report).splitlines() == [
         "set: 4 cases",
         "  shape             10 x 8 to 10 x 16, median 10 x 8",
@@ -43,6 +47,8 @@ def test_a_sound_data_set_is_summed_up(folder):
         "  mask type         uint8 (4)",
         "  intensity         0 to 200; means of the cases "
         + " to ".join(f"{pick(one.mean[0] for one in report.cases):g}" for pick in (min, max)),
+        f"  statistics        {{ mean = [{pixels.mean():.6g}], deviation = [{pixels.std():.6g}] }} "
+        "over all pixels of the training cases",
         "  class background  75.00% of all pixels, in 4 cases",
         "  class 1 cell      25.00% of all pixels, in 4 cases",
         "  split             train (3), validation (1)",

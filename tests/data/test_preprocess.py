@@ -7,8 +7,12 @@ import pytest
 from PIL import Image
 
 from tfunet.data.preprocess import (
+    channel_statistics,
+    check_channels,
     check_intensity,
+    needs_whole_image,
     normalise,
+    pooled_statistics,
     recorded_statistics,
     resampled_shape,
     resize_linear,
@@ -117,6 +121,43 @@ def test_percentiles_are_clipped_before_the_zscore():
     ):
         with pytest.raises(ValueError, match=r"clip = \[0.5, 99.5\]"):
             check_intensity(wrong)
+
+
+def test_given_statistics_are_the_same_for_all_images():
+    given = {"mean": [5, 10], "deviation": [2, 4], "low": [1, 2], "high": [9, 90]}
+    image = RNG.normal(5, 20, (30, 20, 2)).astype(np.float32)
+    expected = (np.clip(image, [1, 2], [9, 90]) - [5, 10]) / [2, 4]
+    scale = check_intensity(given)
+    np.testing.assert_allclose(normalise(image, scale), expected, rtol=1e-6, atol=1e-6)
+    # A part has the values of the whole, and a record gives the same scale.
+    np.testing.assert_array_equal(normalise(image[:7], scale), normalise(image, scale)[:7])
+    assert check_intensity(json.loads(json.dumps(scale))) == scale
+    del given["low"], given["high"]
+    plain = check_intensity(given)
+    np.testing.assert_allclose(normalise(image, plain), (image - [5, 10]) / [2, 4], rtol=1e-5)
+    assert (needs_whole_image(plain), needs_whole_image({"clip": (1, 99)})) == (False, True)
+    with pytest.raises(ValueError, match="gives mean for 2 channels, and the images have 1"):
+        check_channels(plain, 1)
+    for wrong in (
+        {"mean": [5]},
+        {"mean": [5], "deviation": [0]},
+        {"mean": [5], "deviation": [1, 2]},
+        {"mean": [], "deviation": []},
+        {"mean": [5], "deviation": [1], "low": [0]},
+        {"mean": [5], "deviation": [1], "low": [2], "high": [1]},
+        {"mean": [np.nan], "deviation": [1]},
+        {"mean": [5], "deviation": [1], "clip": [1, 99]},
+    ):
+        with pytest.raises(ValueError, match=r"\{ mean = \[90.5\], deviation = \[31.2\] \}"):
+            check_intensity(wrong)
+
+
+def test_statistics_of_images_together_are_those_of_all_their_pixels():
+    images = [RNG.normal(case, 1 + case, (4 + case, 3, 2)) for case in range(3)]
+    each = [channel_statistics([image]) for image in images]
+    pixels = np.concatenate([image.reshape(-1, 2) for image in images])
+    pooled = pooled_statistics([len(image) * 3 for image in images], *zip(*each, strict=True))
+    np.testing.assert_allclose(pooled, (pixels.mean(0), pixels.std(0)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("intensity", ["zscore", {"clip": (1, 99)}, "none", (0.0, 4.0)])

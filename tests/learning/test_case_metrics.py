@@ -66,13 +66,60 @@ def test_lesions():
     assert found["lesion_f1"] == pytest.approx(2 * (1 / 2) * (2 / 3) / (1 / 2 + 2 / 3))
 
 
+def test_objects():
+    truth = box((12, 40), (1, 5), (1, 5)) | box((12, 40), (1, 5), (10, 14))
+    truth |= box((12, 40), (7, 11), (1, 5)) | box((12, 40), (7, 11), (20, 30))
+    # The first moved by 1, half of the second, the third exactly, two parts of the fourth, one new.
+    predicted = box((12, 40), (1, 5), (2, 6)) | box((12, 40), (1, 3), (10, 14))
+    predicted |= box((12, 40), (7, 11), (1, 5)) | box((12, 40), (7, 11), (20, 24))
+    predicted |= box((12, 40), (7, 11), (26, 30)) | box((12, 40), (1, 4), (35, 38))
+    names = ["instance_precision", "instance_recall", "instance_f1", "panoptic_quality"]
+    found = values(predicted, truth, names=names)
+    # IoU 12/20 and 1; half of an object is not above 0.5.
+    assert found["instance_precision"] == pytest.approx(2 / 6)
+    assert found["instance_recall"] == pytest.approx(2 / 4)
+    assert found["instance_f1"] == pytest.approx(2 * 2 / (6 + 4))
+    assert found["panoptic_quality"] == pytest.approx((12 / 20 + 1) / 5)
+    strict = values(predicted, truth, names=["instance_f1@0.7", "panoptic_quality@.7"])
+    assert strict == pytest.approx({"instance_f1@0.7": 2 / 10, "panoptic_quality@.7": 1 / 5})
+
+
+@pytest.mark.parametrize(
+    ("shape", "level", "expected"),
+    [
+        ((96, 96), 0.06, [0.8709677419354839, 0.9, 0.8852459016393442, 0.77433971955719]),
+        ((24, 40, 40), 0.05, [7 / 15, 7 / 24, 0.358974358974359, 0.27780368057999383]),
+    ],
+)
+def test_objects_as_panoptica_scores_them(shape, level, expected):
+    from scipy import ndimage
+
+    rng = np.random.default_rng(len(shape) - 2)
+    truth = ndimage.gaussian_filter(rng.normal(size=shape), 2.2) > level
+    predicted = ndimage.gaussian_filter(truth + rng.normal(0, 0.35, shape), 1.2) > 0.5
+    names = ["instance_precision", "instance_recall", "instance_f1", "panoptic_quality"]
+    # panoptica 2.1.7 on the same components; at an IoU of exactly the limit it would match.
+    found = values(predicted, truth, names=[f"{name}@0.6" for name in names])
+    assert list(found.values()) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["instance_f1@0.4", "instance_f1@1", "panoptic_quality@5mm"])
+def test_an_overlap_that_would_match_two_objects_is_refused(name):
+    with pytest.raises(ValueError, match=r"at least 0\.5 and less than 1: '\w+@0\.7'"):
+        RunConfig(metrics=(name,))
+
+
 @pytest.mark.parametrize(
     ("predicted", "truth", "expected"),
     [
-        (False, False, [1, 1, 0, 0, 0, 1, 1, 1, 0, 1]),
+        (False, False, [1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1]),
         # No surface to measure to: no distance. Nothing predicted has no precision.
-        (False, True, [0, 0, math.nan, math.nan, math.nan, math.nan, 0, 0, -4, 0]),
-        (True, False, [0, 0, math.nan, math.nan, math.nan, 0, math.nan, 0, 4, 0]),
+        (
+            False,
+            True,
+            [0, 0, *3 * [math.nan], math.nan, 0, 0, -4, math.nan, 0, 0, 0, 0],
+        ),
+        (True, False, [0, 0, *3 * [math.nan], 0, math.nan, 0, 4, 0, math.nan, 0, 0, 0]),
     ],
 )
 def test_empty_masks(predicted, truth, expected):

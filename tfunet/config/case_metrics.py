@@ -1,4 +1,4 @@
-"""Names of the metrics of whole cases, such as "hd95" and "nsd@1mm". Imports no TensorFlow."""
+"""Names of the metrics of whole cases: "hd95", "nsd@1mm", "instance_f1@0.7". No TensorFlow."""
 
 import re
 from collections.abc import Iterable
@@ -7,12 +7,17 @@ from typing import final
 
 from tfunet.config.refs import near_match
 
+# Of single objects; they may say how much of two objects must overlap.
+INSTANCES = ("instance_precision", "instance_recall", "instance_f1", "panoptic_quality")
 # Those that need no tolerance.
 PLAIN = (
     *("dice", "iou", "hd", "hd95", "assd"),
     *("lesion_precision", "lesion_recall", "lesion_f1", "volume_difference"),
+    *INSTANCES,
 )
 TOLERANT = "nsd"
+# An object can overlap by more than this, as IoU, with one other only.
+LEAST_OVERLAP = 0.5
 # Metres in each unit of a tolerance; of "px" there are none.
 UNITS = {"nm": 1e-9, "um": 1e-6, "µm": 1e-6, "mm": 1e-3, "m": 1.0}
 PIXELS = "px"
@@ -28,12 +33,14 @@ class CaseMetric:
         kind: One of PLAIN, or TOLERANT.
         tolerance: For `nsd`, in `unit`.
         unit: Of the tolerance; "px" for pixels.
+        overlap: For INSTANCES: two objects are the same if their IoU is larger.
     """
 
     name: str
     kind: str
     tolerance: float = 0.0
     unit: str = ""
+    overlap: float = LEAST_OVERLAP
 
 
 def case_metrics(names: Iterable[str]) -> tuple[CaseMetric, ...]:
@@ -53,6 +60,8 @@ def _metric(name: str) -> CaseMetric | None:
     kind, at, amount = name.partition("@")
     if kind in PLAIN and not at:
         return CaseMetric(name=name, kind=kind)
+    if kind in INSTANCES:
+        return CaseMetric(name=name, kind=kind, overlap=_overlap(name, amount))
     if kind != TOLERANT and not at:
         return None
     number = re.fullmatch(r"([0-9]*\.?[0-9]+) *([A-Za-zµ]+)", amount)
@@ -65,3 +74,14 @@ def _metric(name: str) -> CaseMetric | None:
             f"tolerance: {', '.join(PLAIN)}."
         )
     return CaseMetric(name=name, kind=kind, tolerance=float(number[1]), unit=number[2])
+
+
+def _overlap(name: str, amount: str) -> float:
+    if re.fullmatch(r"0?\.[0-9]+", amount) and LEAST_OVERLAP <= float(amount) < 1:
+        return float(amount)
+    kind = name.partition("@")[0]
+    raise ValueError(
+        f"metrics names {name!r}. The overlap (IoU) above which two objects are the same must be "
+        f"at least {LEAST_OVERLAP} and less than 1: '{kind}@0.7'. Without it, it is "
+        f"{LEAST_OVERLAP}."
+    )

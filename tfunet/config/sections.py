@@ -354,8 +354,9 @@ class OptimizationKeys(Section):
         learning_rate_schedule: "cosine" or "polynomial" lets the learning rate fall to 0 at the
             last step, after the warm-up, instead of `decay_epochs`.
         metrics: Metrics of whole validation cases (dice, iou, hd, hd95, assd, nsd@1mm,
-            lesion_precision, lesion_recall, lesion_f1, volume_difference), and names of Keras
-            metrics, which are computed on the training batches.
+            lesion_precision, lesion_recall, lesion_f1, instance_precision, instance_recall,
+            instance_f1, panoptic_quality, volume_difference), and names of Keras metrics, which
+            are computed on the training batches.
         callbacks: Keras callbacks. Each is a table with `name` ('package.module:Class' or a name
             in keras.callbacks) and keyword arguments for the callback.
         epochs: Number of passes over the training cases.

@@ -9,6 +9,7 @@ import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect, DefectsError, lines_by_cause
 from tfunet.data.doubts import CaseLook, doubts, sizes_in_words
+from tfunet.data.preprocess import channel_statistics, pooled_statistics
 from tfunet.data.source import DataSource, RawCase
 from tfunet.data.split import SIDES, Split
 
@@ -38,6 +39,7 @@ class CaseFacts:
     low: tuple[float, ...]
     mean: tuple[float, ...]
     high: tuple[float, ...]
+    deviation: tuple[float, ...]
     label_pixels: tuple[int, ...]
     content: str
 
@@ -183,6 +185,7 @@ def _facts(source: DataSource, case_id: str, raw: RawCase, side: str) -> CaseFac
         low=tuple(map(float, pixels.min(axes))),
         mean=tuple(map(float, means)),
         high=tuple(map(float, pixels.max(axes))),
+        deviation=tuple(map(float, channel_statistics([pixels])[1])),
         label_pixels=tuple(map(int, counts)),
         content=content.hexdigest(),
     )
@@ -220,6 +223,7 @@ def _summary(report: Report) -> list[str]:
         high = max(case.high[channel] for case in cases)
         means = [case.mean[channel] for case in cases]
         rows[name] = f"{low:g} to {high:g}; means of the cases {min(means):g} to {max(means):g}"
+    rows["statistics"] = _statistics([case for case in cases if case.side != "validation"] or cases)
     counts = np.array([case.label_pixels for case in cases])
     for label, name in enumerate(report.label_names):
         share = counts[:, label].sum() / counts.sum()
@@ -230,6 +234,20 @@ def _summary(report: Report) -> list[str]:
         rows["split"] = _tally(case.side for case in cases)
     width = max(map(len, rows)) + 2
     return [f"  {name:{width}}{text}" for name, text in rows.items()]
+
+
+def _statistics(cases: Sequence[CaseFacts]) -> str:
+    """Return mean and deviation of each channel over all pixels of cases, as an option."""
+    statistics = pooled_statistics(
+        [sum(case.label_pixels) for case in cases],
+        [case.mean for case in cases],
+        [case.deviation for case in cases],
+    )
+    mean_text, deviation_text = (
+        ", ".join(f"{value:.6g}" for value in values) for values in statistics
+    )
+    sides = " of the training cases" if cases[0].side else ""
+    return f"{{ mean = [{mean_text}], deviation = [{deviation_text}] }} over all pixels{sides}"
 
 
 def _range(rows: np.ndarray) -> str:

@@ -23,7 +23,7 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 LONGEST_REASON = 600
 # Formats whose masks say where their pixels lie, and leave out empty planes.
-PLACED = ("tfunet.data.formats.dicom",)
+PLACED = ("tfunet.data.formats.dicom", "tfunet.data.formats.slices")
 
 # What a channel that is tagged alpha may be taken for.
 ALPHA = ("drop", "keep", "mask")
@@ -277,10 +277,13 @@ def open_region(
 
 
 def content_files(path: Path) -> list[Path]:
-    """Return the files that a path stands for: itself, its container, or all files in it."""
+    """Return the files that a path stands for: itself, its container, all files in it, or its
+    header and pixels."""
     path, _ = split_container(path)
     if not path.is_dir():
-        return [path]
+        listed = getattr(_module(path), "content_files", None)
+        files: list[Path] = guarded(path, listed) if listed else [path]
+        return files
     return sorted(file for file in path.rglob("*") if file.is_file())
 
 
@@ -376,13 +379,17 @@ def _module(path: Path) -> ModuleType:
     suffix = _suffix(path)
     if suffix not in FORMATS:
         known = ", ".join(suffix for suffix in FORMATS if suffix.startswith("."))
-        raise BadFileError(path, f"unknown format. Known: {known}, and folders of DICOM slices.")
+        raise BadFileError(path, f"unknown format. Known: {known}, and folders of slices.")
     try:
         return importlib.import_module(FORMATS[suffix])
     except ModuleNotFoundError as error:
         raise BadFileError(
-            path, f"reading it needs {error.name}: pip install 'tfunet[io]'."
+            path, f"reading it needs {error.name}: pip install 'tfunet[{_extra(error.name)}]'."
         ) from error
+
+
+def _extra(package: str | None) -> str:
+    return "itk" if package == "SimpleITK" else "io"
 
 
 def guarded(path: Path, read: Callable[[Path], Any]) -> Any:
@@ -394,7 +401,7 @@ def guarded(path: Path, read: Callable[[Path], Any]) -> Any:
         return read(path)
     except ModuleNotFoundError as error:
         raise BadFileError(
-            path, f"reading it needs {error.name}: pip install 'tfunet[io]'."
+            path, f"reading it needs {error.name}: pip install 'tfunet[{_extra(error.name)}]'."
         ) from error
     except Exception as error:
         reason = _plain_reason(split_container(path)[0], _suffix(path)) or _on_one_line(error)

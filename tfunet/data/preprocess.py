@@ -6,16 +6,19 @@ any number of threads.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-Intensity = str | tuple[float, float] | Mapping[str, tuple[float, float]]
+Intensity = str | tuple[float, float] | Mapping[str, tuple[float, ...]]
 # Mean and standard deviation of each channel; before them the bounds to clip at, if any.
 Statistics = tuple[np.ndarray, ...]
 Box = Callable[[Sequence[int], Sequence[int]], np.ndarray]
 
 STATISTICS_VALUES = 2**20
 NONZERO = "zscore_nonzero"
+GIVEN = {"mean", "deviation"}
+BOUNDS = {"low", "high"}
 
 # Part of every fingerprint: increase it when a change here changes pixels.
 PREPROCESS_VERSION = 3
@@ -131,13 +134,28 @@ def channel_statistics(parts: Iterable[np.ndarray]) -> Statistics:
     return mean, np.sqrt((row_squares.sum(0) + (row_counts * apart).sum(0)) / total_count)
 
 
+def pooled_statistics(
+    pixels: Sequence[int], means: Sequence[Sequence[float]], deviations: Sequence[Sequence[float]]
+) -> Statistics:
+    """Return mean and standard deviation of each channel over all pixels of several images.
+
+    Each image has its number of pixels, and mean and deviation of each channel.
+    """
+    counts = np.array(pixels, float)[:, np.newaxis]
+    mean = (counts * means).sum(0) / counts.sum()
+    variance = counts * (np.square(deviations) + np.square(means - mean))
+    return mean, np.sqrt(variance.sum(0) / counts.sum())
+
+
 def statistics_for(intensity: Intensity, parts: Iterable[np.ndarray]) -> Statistics | None:
     """Return the statistics that `normalise` needs of an image in parts; None if it needs none.
 
     Percentiles need the whole image in memory at once.
     """
     if isinstance(intensity, Mapping):
-        return _clipped_statistics(np.concatenate(list(parts)), intensity["clip"])
+        if "clip" in intensity:
+            return _clipped_statistics(np.concatenate(list(parts)), intensity["clip"])
+        return recorded_statistics([intensity[name] for name in _names_given(intensity)])
     if intensity == NONZERO:
         return channel_statistics(map(_without_outside, parts))
     return channel_statistics(parts) if intensity == "zscore" else None
@@ -166,6 +184,8 @@ def normalise(
     - "none": unchanged.
     - (low, high): low becomes 0 and high 1; values beyond are clipped.
     - {"clip": (low, high)}: clipped to these percentiles of each channel, then "zscore".
+    - {"mean": ..., "deviation": ...}: less this mean, over this deviation, both (channels,), the
+      same for all images; with "low" and "high", (channels,), clipped to them before.
     """
     if statistics is None:
         statistics = statistics_for(intensity, [image])
@@ -215,13 +235,52 @@ def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[flo
         clip = intensity.get("clip", ())
         if set(intensity) == {"clip"} and len(clip) == 2 and 0 <= clip[0] < clip[1] <= 100:
             return {"clip": (float(clip[0]), float(clip[1]))}
+        if _are_given(intensity):
+            return {name: tuple(map(float, intensity[name])) for name in _names_given(intensity)}
     elif len(intensity) == 2 and -np.inf < intensity[0] < intensity[1] < np.inf:
         return float(intensity[0]), float(intensity[1])
     raise ValueError(
         f"Unknown intensity {intensity!r}. Known: 'zscore', 'zscore_nonzero', 'none', a range "
-        "[low, high] that becomes 0 to 1, such as [0, 255], or percentiles to clip at before the "
-        "z-score, such as { clip = [0.5, 99.5] }."
+        "[low, high] that becomes 0 to 1, such as [0, 255], percentiles to clip at before the "
+        "z-score, such as { clip = [0.5, 99.5] }, or the same statistics for all images, a number "
+        "for each channel: { mean = [90.5], deviation = [31.2] }, with values to clip at before, "
+        "if you like: low = [-160], high = [240]."
     )
+
+
+def check_channels(intensity: Intensity, channels: int) -> None:
+    """Raise ValueError if statistics are given for another number of channels."""
+    if not isinstance(intensity, Mapping) or "clip" in intensity:
+        return
+    for name, values in intensity.items():
+        if len(values) != channels:
+            raise ValueError(
+                f"intensity gives {name} for {len(values)} channels, and the images have "
+                f"{channels}. Give a number for each channel."
+            )
+
+
+def needs_whole_image(intensity: Intensity) -> bool:
+    """Return whether statistics need all of an image at once, as percentiles do."""
+    return isinstance(intensity, Mapping) and "clip" in intensity
+
+
+def _names_given(intensity: Mapping[str, Any]) -> list[str]:
+    """Return the names of given statistics in the order of `Statistics`."""
+    return [name for name in ("low", "high", "mean", "deviation") if name in intensity]
+
+
+def _are_given(intensity: Mapping[str, Any]) -> bool:
+    """Whether a table holds statistics that can be used: of as many channels, and in order."""
+    names = set(intensity)
+    if not GIVEN <= names <= GIVEN | BOUNDS or len(names & BOUNDS) == 1:
+        return False
+    values = [np.array(intensity[name], float) for name in _names_given(intensity)]
+    if not all(one.shape == values[0].shape and one.ndim == 1 and one.size for one in values):
+        return False
+    is_finite = all(np.isfinite(one).all() for one in values)
+    in_order = len(values) == 2 or bool((values[0] < values[1]).all())
+    return is_finite and in_order and bool((values[-1] > 0).all())
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Metrics of whole cases: surfaces, lesions, volumes. Needs scipy for most; no TensorFlow.
+"""Metrics of whole cases: surfaces, lesions, objects, volumes. Needs scipy for most; no TensorFlow.
 
 A surface are the voxels of a region with a neighbour outside of it, across a face; beyond the
 image is outside. Distances are those between the centres of voxels, in the unit of the pixel size.
@@ -107,13 +107,33 @@ class _Region:
         return self._distances((1.0,) * self.truth.ndim)
 
     @cached_property
-    def lesions(self) -> tuple[int, int, int, int]:
+    def components(self) -> tuple[np.ndarray, int, np.ndarray, int]:
+        """The number of each voxel's lesion and how many there are, predicted and true."""
+        return *_lesions(self.predicted), *_lesions(self.truth)
+
+    def lesions(self, metric: CaseMetric) -> tuple[int, int, int, int]:
         """Predicted lesions, those that touch a true one; true lesions, those that are touched."""
-        predicted, num_predicted = _lesions(self.predicted)
-        true, num_true = _lesions(self.truth)
+        predicted, num_predicted, true, num_true = self.components
         touching = len(np.unique(predicted[self.predicted & self.truth]))
         touched = len(np.unique(true[self.predicted & self.truth]))
         return num_predicted, touching, num_true, touched
+
+    def instances(self, metric: CaseMetric) -> tuple[int, int, int, int]:
+        """Predicted objects, those that are a true one; true objects, those that are found."""
+        _, num_predicted, _, num_true = self.components
+        num_same = int((self.overlaps > metric.overlap).sum())
+        return num_predicted, num_same, num_true, num_same
+
+    @cached_property
+    def overlaps(self) -> np.ndarray:
+        """IoU of each predicted object and each true one that overlap, (pairs,)."""
+        predicted, _, true, num_true = self.components
+        inside = self.predicted & self.truth
+        pairs = predicted[inside].astype(np.int64) * (num_true + 1) + true[inside]
+        pairs, both = np.unique(pairs, return_counts=True)
+        either = np.bincount(predicted.ravel())[pairs // (num_true + 1)]
+        either += np.bincount(true.ravel())[pairs % (num_true + 1)]
+        return both / (either - both)
 
     def _distances(self, spacing: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         # Only where the region is: beyond it no surface lies.
@@ -142,8 +162,8 @@ def _ndimage() -> ModuleType:
         from scipy import ndimage
     except ModuleNotFoundError as error:
         raise ValueError(
-            "Metrics of surfaces and lesions need scipy, which is not installed. Install it with: "
-            "pip install 'tfunet[metrics]'"
+            "Metrics of surfaces, lesions and objects need scipy, which is not installed. Install "
+            "it with: pip install 'tfunet[metrics]'"
         ) from error
     return ndimage
 
@@ -172,26 +192,49 @@ def _of_surfaces(
     return measured
 
 
-def _precision(region: _Region, metric: CaseMetric) -> float:
-    num_predicted, touching, num_true, _ = region.lesions
-    if not num_predicted:
-        return math.nan if num_true else 1.0
-    return touching / num_predicted
+# Predicted objects, the right ones among them, true objects, those found.
+_Counts = Callable[[_Region, CaseMetric], tuple[int, int, int, int]]
+_Measure = Callable[[_Region, CaseMetric], float]
 
 
-def _recall(region: _Region, metric: CaseMetric) -> float:
-    num_predicted, _, num_true, touched = region.lesions
-    if not num_true:
-        return math.nan if num_predicted else 1.0
-    return touched / num_true
+def _precision(counts: _Counts) -> _Measure:
+    def measured(region: _Region, metric: CaseMetric) -> float:
+        num_predicted, right, num_true, _ = counts(region, metric)
+        if not num_predicted:
+            return math.nan if num_true else 1.0
+        return right / num_predicted
+
+    return measured
 
 
-def _f1(region: _Region, metric: CaseMetric) -> float:
+def _recall(counts: _Counts) -> _Measure:
+    def measured(region: _Region, metric: CaseMetric) -> float:
+        num_predicted, _, num_true, found = counts(region, metric)
+        if not num_true:
+            return math.nan if num_predicted else 1.0
+        return found / num_true
+
+    return measured
+
+
+def _f1(counts: _Counts) -> _Measure:
+    def measured(region: _Region, metric: CaseMetric) -> float:
+        if region.is_absent:
+            return 1.0
+        precision, recall = (part(counts)(region, metric) for part in (_precision, _recall))
+        total = precision + recall
+        return 2 * precision * recall / total if total > 0 else 0.0
+
+    return measured
+
+
+def _panoptic_quality(region: _Region, metric: CaseMetric) -> float:
+    """Return the sum of the IoU of matches over the mean of both numbers (Kirillov et al. 2019)."""
+    num_predicted, _, num_true, _ = region.instances(metric)
     if region.is_absent:
         return 1.0
-    precision, recall = _precision(region, metric), _recall(region, metric)
-    total = precision + recall
-    return 2 * precision * recall / total if total > 0 else 0.0
+    same = region.overlaps[region.overlaps > metric.overlap]
+    return float(same.sum() / ((num_predicted + num_true) / 2))
 
 
 def _volume_difference(region: _Region, metric: CaseMetric) -> float:
@@ -199,7 +242,7 @@ def _volume_difference(region: _Region, metric: CaseMetric) -> float:
     return difference * math.prod(region.spacing)
 
 
-_FUNCTIONS: dict[str, Callable[[_Region, CaseMetric], float]] = {
+_FUNCTIONS: dict[str, _Measure] = {
     "dice": lambda region, metric: float(scores.dice(region.counts)),
     "iou": lambda region, metric: float(scores.iou(region.counts)),
     "nsd": _nsd,
@@ -208,8 +251,12 @@ _FUNCTIONS: dict[str, Callable[[_Region, CaseMetric], float]] = {
         lambda first, second: max(np.percentile(first, 95), np.percentile(second, 95))
     ),
     "assd": _of_surfaces(lambda first, second: np.concatenate([first, second]).mean()),
-    "lesion_precision": _precision,
-    "lesion_recall": _recall,
-    "lesion_f1": _f1,
+    "lesion_precision": _precision(_Region.lesions),
+    "lesion_recall": _recall(_Region.lesions),
+    "lesion_f1": _f1(_Region.lesions),
+    "instance_precision": _precision(_Region.instances),
+    "instance_recall": _recall(_Region.instances),
+    "instance_f1": _f1(_Region.instances),
+    "panoptic_quality": _panoptic_quality,
     "volume_difference": _volume_difference,
 }

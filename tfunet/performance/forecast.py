@@ -4,26 +4,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import keras
-import tensorflow as tf
-
 from tfunet.backend import num_processes
 from tfunet.config import amount
 from tfunet.config.amount import MIB
 from tfunet.config.run import RunConfig
 from tfunet.data.task import open_task
-from tfunet.graph import reader
-from tfunet.learning import losses
 from tfunet.performance.devices import DISK_BYTES_PER_SECOND, Device, described
+from tfunet.performance.traced_step import traced_step
 from tfunet.swap.arena.arena import Memory
-from tfunet.swap.arena.device_memory import variable_bytes
 from tfunet.swap.plan.placement import Tiers
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.text import text, untimed_line
 from tfunet.swap.search.fitting import fitted
 from tfunet.swap.search.planner import Planner
 from tfunet.swap.search.strategy import Problem
-from tfunet.training.setup import compiled_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,40 +60,20 @@ def forecast(
 
     Raises ValueError for a configuration that cannot be trained.
     """
-    if config.num_devices > config.num_replicas:
-        raise ValueError(
-            f"split = {list(config.split)}: a step on parts of samples is not predicted. Leave out "
-            "split, or measure a run with it."
-        )
-    keras.config.set_dtype_policy(config.precision)
-    task = open_task(config)
-    model = compiled_model(task, losses.make(config.loss, config.loss_options))
-    batch = config.replica_samples // config.accumulation
-    image = tf.TensorSpec((batch, *task.patch, task.source.channels), tf.float32)
-    targets = len(task.source.targets)
-    truth = tf.TensorSpec((batch, *task.patch), tf.uint8)
-    truth = tf.TensorSpec((batch, targets), tf.float32) if targets else truth
-    model._symbolic_build(data_batch=(image, truth))
-
-    @tf.function(autograph=False, jit_compile=False)
-    def step(one: tf.Tensor, other: tf.Tensor) -> Any:
-        return model.train_step((one, other))
-
-    graph = step.get_concrete_function(image, truth).graph
-    ops = reader.in_order(graph.get_operations(), graph.outputs)
-    trace, _ = reader.read(ops, graph.outputs, compression=config.swap_compression)
+    step = traced_step(config, open_task(config))
+    trace = step.trace
     memory = Memory(
         limit_bytes=memory_bytes or device.memory_bytes,
-        resident=variable_bytes(model),
-        more_bytes=reader.num_bytes(image) + reader.num_bytes(truth) + trace.constant_bytes,
+        resident=step.variables_bytes,
+        more_bytes=step.more_bytes,
     )
     costs = replace(described(trace, device), tiers=_tiers(config))
     problem = Problem(trace=trace, costs=costs, budget_bytes=0, threshold_bytes=MIB)
     return Forecast(
         plan=fitted(problem, memory, Planner(allowed)),
-        resident_bytes=sum(memory.resident) + memory.more_bytes,
+        resident_bytes=step.resident_bytes,
         memory_bytes=memory.limit_bytes,
-        samples=batch,
+        samples=step.samples,
         untimed=trace.untimed,
     )
 

@@ -183,7 +183,8 @@ def test_the_terminal_gets_a_table_and_the_verdicts(sweep):
     ]
     assert "1 (baseline)" in rows[0]
     assert re.search(r"at 2 replicas is \d.\d\d times as fast as", text)
-    assert "Before you rely on this:" in text
+    said = answer(summarise(read_sweep(sweep[0])))
+    assert f"\n\nAnswer: {said}\n\nBefore you rely on this:" in text
 
 
 def test_serial_share_and_cost_have_a_table(sweep, report):
@@ -206,6 +207,7 @@ def test_the_interval_of_a_serial_share_holds_it(tmp_path):
 def test_programs_get_the_summary(sweep):
     table = json.loads(json.dumps(summary_json(sweep[0]), allow_nan=False))
     assert (table["trials"], table["trials_done"]) == (9, 7)
+    assert table["answer"] == answer(summarise(read_sweep(sweep[0])))
     assert [cell["backend"] for cell in table["cells"]] == ["single", "mirrored", "horovod"]
     # Two good repeats: no interval, and no invented one.
     assert table["cells"][1]["speed_up_low"] is None

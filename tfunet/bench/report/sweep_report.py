@@ -135,7 +135,7 @@ def write_report(
 
 
 def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
-    """Return the summary of a sweep for a terminal: tables, findings and doubts."""
+    """Return the summary of a sweep for a terminal: tables, findings, the answer and doubts."""
     summary = _summary(folder)
     blocks = []
     for family, target in _read_targets(summary, target_dice):
@@ -163,6 +163,7 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     for heading, sentences in by_heading.items():
         if not heading.startswith("Scaling"):
             blocks.append("\n".join([heading, *(f"- {sentence}" for sentence in sentences)]))
+    blocks.append(f"Answer: {_answer(summary)}")
     warnings = doubts(summary)
     if warnings:
         blocks.append(
@@ -179,6 +180,7 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
         "study": summary.sweep.name,
         "trials": len(summary.sweep.trials),
         "trials_done": len(summary.sweep.trials) - len(summary.not_done),
+        "answer": _answer(summary),
         "cells": _cells(_read_targets(summary, target_dice)),
         "comparisons": [
             comparison_facts(family, comparison)

@@ -47,22 +47,31 @@ class RunFile:
     Args:
         source: The data set that it describes.
         keys: Keys of the run to (value, reason).
+        augmentation: Changes of samples to (value, reason), if they are not among the keys.
+        model_options: Options of the model to (value, reason).
         options: Options of the data set to (value, reason).
     """
 
     source: DataSource
     keys: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    augmentation: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    model_options: dict[str, tuple[Any, str]] = field(default_factory=dict)
     options: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
     def text(self, head: Sequence[str]) -> str:
         """Return the file; `head` is its first comment."""
         lines = [f"# {line}" for line in head]
-        for table in (self.keys, self.options):
-            if table is self.options:
-                lines += ["", "[data_options]"]
+        for heading, table in {
+            "": self.keys,
+            "augmentation": self.augmentation,
+            "model_options": self.model_options,
+            "data_options": self.options,
+        }.items():
+            if heading and table:
+                lines += ["", f"[{heading}]"]
             for key, (value, reason) in table.items():
-                lines += [*([""] if table is self.keys else []), *_comment(reason)]
-                lines.append(f"{key} = {_toml(value)}")
+                lines += [*([] if heading else [""]), *_comment(reason)]
+                lines.append(f"{_key(key)} = {_toml(value)}")
         return "\n".join(lines) + "\n"
 
     def summary(self) -> str:
@@ -91,7 +100,29 @@ def describe_folder(
     labels: str | None = None,
     progress: Callable[[Iterable[str]], Iterable[str]] = iter,
 ) -> RunFile:
-    """Return the configuration for a folder.
+    """Return a configuration for a first look at the data of a folder.
+
+    The arguments and errors are those of `describe_data`.
+    """
+    run, share = describe_data(root, images=images, masks=masks, labels=labels, progress=progress)
+    add_training(run.keys, run.source, share)
+    run.options["intensity"] = (
+        "zscore",
+        "Each image gets mean 0 and standard deviation 1. Where values are absolute, as in CT, "
+        "give [LOW, HIGH] instead. `tfunet auto` looks at the values and chooses.",
+    )
+    return run
+
+
+def describe_data(
+    root: str,
+    *,
+    images: Sequence[str] = (),
+    masks: Sequence[str] = (),
+    labels: str | None = None,
+    progress: Callable[[Iterable[str]], Iterable[str]] = iter,
+) -> tuple[RunFile, float | None]:
+    """Return what describes the data of a folder, and the share of foreground, where known.
 
     Args:
         root: The folder, as the configuration names it.
@@ -116,13 +147,7 @@ def describe_folder(
     else:
         run, share = _of_pairs(root, folder, images, masks, labels, progress)
     _add_pixel_size(run, folder)
-    add_training(run.keys, run.source, share)
-    run.options["intensity"] = (
-        "zscore",
-        "Each image gets mean 0 and standard deviation 1. Where values are absolute, as in CT, "
-        "give [LOW, HIGH] instead.",
-    )
-    return run
+    return run, share
 
 
 def _described_by(folder: Path) -> str | None:

@@ -15,11 +15,15 @@ FORMATS = {
     ".nii": "tfunet.data.formats.nifti",
     ".nii.gz": "tfunet.data.formats.nifti",
     ".dcm": "tfunet.data.formats.dicom",
-    "/": "tfunet.data.formats.dicom",  # A folder of slices.
+    "/": "tfunet.data.formats.slices",  # A folder of slices.
     ".h5": "tfunet.data.formats.hdf5",
     ".hdf5": "tfunet.data.formats.hdf5",
     ".zarr": "tfunet.data.formats.zarr_store",
     ".npy": "tfunet.data.formats.npy",
+    ".mhd": "tfunet.data.formats.itk",
+    ".mha": "tfunet.data.formats.itk",
+    ".nrrd": "tfunet.data.formats.itk",
+    ".nhdr": "tfunet.data.formats.itk",
 }
 
 # Kinds of files: their suffixes, the position of their signature, and its possible values.
@@ -32,6 +36,7 @@ SIGNATURES = {
     "NIfTI": ((".nii",), 344, (b"n+1\0", b"ni1\0")),
     "NIfTI-2": ((".nii",), 4, (b"n+2\0", b"ni2\0")),
     "HDF5": ((".h5", ".hdf5"), 0, (b"\x89HDF\r\n\x1a\n",)),
+    "NRRD": ((".nrrd", ".nhdr"), 0, (b"NRRD",)),
     "NumPy": ((".npy",), 0, (b"\x93NUMPY",)),
     "DICOM": ((".dcm", "/"), 128, (b"DICM",)),
 }

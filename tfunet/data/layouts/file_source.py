@@ -25,8 +25,10 @@ from tfunet.data.preprocess import (
     PREPROCESS_VERSION,
     Intensity,
     Statistics,
+    check_channels,
     check_intensity,
     nearest,
+    needs_whole_image,
     normalise,
     resampled_shape,
     resize_nearest,
@@ -114,6 +116,7 @@ def open_files(
         alpha=alpha,
         fill=fill,
     )
+    check_channels(scale, reader.channels)
     ignores = fill is not None or labels.ignored is not None
     if ignores and len(labels.names) >= IGNORED:
         raise ValueError(
@@ -220,8 +223,7 @@ class _Reader:
     def read_parts(self, index: int) -> CaseParts | None:
         case = self.cases[index]
         is_large = math.prod(case.shape) * self.channels * 4 >= LARGE_BYTES
-        # Percentiles need the whole image.
-        if not is_large or isinstance(self.scale, Mapping):
+        if not is_large or needs_whole_image(self.scale):
             return None
         images = [open_image(path, **options) for path, options in self._images(index)]
         labels = self._labels(index)

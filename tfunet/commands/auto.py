@@ -1,0 +1,171 @@
+"""`tfunet auto`: settings for a data set, by published rules, that fill a device's memory."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfunet import exit_codes
+from tfunet.commands.init import add_data_arguments, check_new, given_data, write_run
+from tfunet.commands.parsers import add_command, add_trust
+from tfunet.process.terminal import lines_of
+
+if TYPE_CHECKING:
+    from tfunet.config.run import RunConfig
+    from tfunet.data.discovery.automatic import Settings
+    from tfunet.data.discovery.run_file import RunFile
+    from tfunet.performance.largest_fitting import Candidate
+
+STEPS = 1000
+# Of the memory; the rest is for gaps between blocks, and for what convolutions take for a moment.
+SHARE = 0.85
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    """Add the command of this module."""
+    about = "choose settings from the data by published rules, and fill the device's memory"
+    auto = add_command(commands, "auto", _auto, about)
+    auto.add_argument("data", help="folder with images and masks, or a run.toml that names them")
+    auto.add_argument(
+        "--memory",
+        metavar="8GiB",
+        help="memory for a training step; by default that of the GPU, or half of the free memory",
+    )
+    auto.add_argument("--device", help="device whose memory to fill, such as h100")
+    auto.add_argument(
+        "--steps", type=int, default=STEPS, help=f"optimizer steps; by default {STEPS}"
+    )
+    add_data_arguments(auto)
+    add_trust(auto)
+
+
+def _auto(options: argparse.Namespace) -> int:
+    check_new(options.out)
+    if options.steps < 1:
+        raise ValueError(f"--steps must be at least 1, got {options.steps}.")
+    memory_bytes = _given_memory(options)
+    run = _data(options)
+    settings = _settings(run, options.steps)
+    # TensorFlow is imported from here on: whatever is wrong with the data is known before.
+    from tfunet.config.amount import MIB
+
+    print("Tracing training steps, to predict the memory that they take ...", flush=True)
+    if memory_bytes is None:
+        memory_bytes = _found_memory()
+    run, total_bytes = _filled(settings, memory_bytes)
+    needs = (
+        f"A step is predicted to take {total_bytes / MIB:,.1f} MiB of "
+        f"{memory_bytes / MIB:,.1f} MiB."
+    )
+    shown = {**run.keys, **run.model_options, **run.options}
+    named = ("patch", "replica_batch", "levels", "filters", "normalization", "intensity")
+    print(lines_of(run.summary()))
+    print(", ".join(f"{key} {shown[key][0]}" for key in named if key in shown))
+    print(needs)
+    source = lines_of(options.data)
+    head = [
+        f"Written by `tfunet auto` from {source}. Every line may be changed.",
+        f"{needs} {SHARE:.0%} of it may be filled.",
+        "nnU-Net is Isensee et al. 2021, https://doi.org/10.1038/s41592-020-01008-z, in the form",
+        "of its version 2. docs/auto.md has all rules.",
+    ]
+    write_run(run, options.out, head)
+    return exit_codes.OK
+
+
+def _given_memory(options: argparse.Namespace) -> int | None:
+    from tfunet.config.amount import in_bytes
+    from tfunet.performance.devices import DEVICES, known_device
+
+    if options.memory is not None and options.device is not None:
+        raise ValueError("Give --memory or --device, not both: each says what may be filled.")
+    if options.device is not None:
+        return DEVICES[known_device(options.device)].memory_bytes
+    return None if options.memory is None else in_bytes("--memory", options.memory)
+
+
+def _found_memory() -> int:
+    """Return the memory of this machine's GPU, or half of the free memory without one."""
+    import psutil
+
+    from tfunet.machine.device import device_bytes
+
+    return device_bytes() or psutil.virtual_memory().available // 2
+
+
+def _data(options: argparse.Namespace) -> RunFile:
+    """Return what describes the data that the command names."""
+    from tfunet.arguments import check_names, parse
+    from tfunet.data.defects import DefectsError
+    from tfunet.data.discovery.automatic import of_config
+    from tfunet.data.discovery.run_file import describe_data
+    from tfunet.data.source import open_source
+
+    path = Path(options.data)
+    if path.suffix != ".toml":
+        run, _ = describe_data(options.data, **given_data(options))
+        if run.source.defects:
+            raise DefectsError(run.source.name, run.source.defects, run.source.found)
+        return run
+    if options.images or options.masks or options.labels:
+        raise ValueError(
+            f"{path} says which files are images and masks. Leave out --images, --masks and "
+            "--labels, or change it."
+        )
+    config = parse(["--config", str(path)])
+    check_names(config)
+    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
+    return of_config(config, source, path)
+
+
+def _settings(run: RunFile, steps: int) -> Settings:
+    from tqdm import tqdm
+
+    from tfunet.data.discovery.automatic import Settings
+    from tfunet.data.discovery.fingerprint import fingerprint
+    from tfunet.data.split import split_of
+
+    train = split_of(_config(run), run.source).train
+    progress = functools.partial(tqdm, desc="Reading", unit="case", disable=None)
+    return Settings.of(run, fingerprint(run.source, train, progress=progress), steps)
+
+
+def _config(run: RunFile) -> RunConfig:
+    from tfunet.arguments import from_dict
+
+    return from_dict(tomllib.loads(run.text([])))
+
+
+def _filled(settings: Settings, memory_bytes: int) -> tuple[RunFile, int]:
+    """Return the largest network and batch that fit, and the bytes of a step."""
+    from tfunet.data.discovery.plan_rules import LEAST_BATCH, most_batch, networks
+    from tfunet.data.task import Task
+    from tfunet.performance.largest_fitting import Candidate, largest_fitting
+    from tfunet.performance.traced_step import traced_step
+
+    def completed(candidate: Candidate) -> RunFile:
+        return settings.complete(
+            patch=candidate.patch,
+            levels=candidate.levels,
+            filters=candidate.filters,
+            batch=candidate.batch,
+        )
+
+    def predict(candidate: Candidate) -> int:
+        run = completed(candidate)
+        task = Task(config=_config(run), source=run.source, patch=candidate.patch)
+        return traced_step(task.config, task).total_bytes
+
+    fitting = largest_fitting(
+        [
+            Candidate(patch=patch, levels=levels, filters=filters, batch=LEAST_BATCH)
+            for patch, levels, filters in networks(settings.first_patch, settings.median)
+        ],
+        predict,
+        int(SHARE * memory_bytes),
+        lambda candidate: most_batch(candidate.patch, settings.shapes),
+    )
+    return completed(fitting.candidate), fitting.total_bytes

@@ -1,0 +1,215 @@
+"""Writes settings that follow from a data set's fingerprint into a configuration, with reasons.
+
+Imports no TensorFlow.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from tfunet.config.run import RunConfig
+from tfunet.data.discovery import plan_rules
+from tfunet.data.discovery.fingerprint import Fingerprint
+from tfunet.data.discovery.run_file import RunFile
+from tfunet.data.doubts import sizes_in_words
+from tfunet.data.source import DataSource
+from tfunet.files.typed import read_json
+
+# Their images come from files, so pixel size and intensities are options.
+FROM_FILES = ("folder", "msd", "nnunet", "csv")
+DESCRIBED = ("msd", "nnunet")
+SPLIT_KEYS = (
+    *("validation_groups", "validation_share", "folds", "fold", "split_seed"),
+    "on_bad_sample",
+)
+EVALUATIONS = 10
+LEARNING_RATE = 2e-3
+PAPER = "Isensee et al. 2021, https://doi.org/10.1038/s41592-020-01008-z"
+
+
+def of_config(config: RunConfig, source: DataSource, path: Path) -> RunFile:
+    """Return what a configuration says of its data."""
+    reason = f"As in {path}."
+    run = RunFile(source=source)
+    run.keys["data"] = (config.data, reason)
+    for key in SPLIT_KEYS:
+        value = getattr(config, key)
+        if value != getattr(RunConfig(), key):
+            run.keys[key] = (list(value) if isinstance(value, tuple) else value, reason)
+    reasons = [reason] + [""] * len(config.data_options)
+    run.options = {
+        key: (value, why)
+        for (key, value), why in zip(config.data_options.items(), reasons, strict=False)
+    }
+    return run
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Chooses settings for a data set.
+
+    Args:
+        run: What describes the data.
+        found: What its training cases are like.
+        target: Pixel size to resample to, if any.
+        steps: Optimizer steps.
+    """
+
+    run: RunFile
+    found: Fingerprint
+    target: tuple[float, ...] | None
+    steps: int
+
+    @classmethod
+    def of(cls, run: RunFile, found: Fingerprint, steps: int) -> "Settings":
+        """Choose pixel size and intensity, and write them into the run."""
+        data = run.keys["data"][0]
+        stated = run.options.get("target_pixel_size", (None,))[0]
+        target = None if stated is None else _each(stated, found.rank)
+        if data in FROM_FILES:
+            if found.spacings is not None:
+                chosen, reason = plan_rules.target_spacing(found.spacings, found.shapes(None))
+                if chosen is not None:
+                    target = chosen
+                    value = chosen[0] if len(set(chosen)) == 1 else list(chosen)
+                    run.options["target_pixel_size"] = (value, reason)
+            names = _channel_names(run) if data in DESCRIBED else ()
+            run.options["intensity"] = plan_rules.intensity(found, channel_names=names)
+        return cls(run=run, found=found, target=target, steps=steps)
+
+    @property
+    def shapes(self) -> np.ndarray:
+        """Shapes of the training cases as training sees them, (cases, axes)."""
+        return self.found.shapes(self.target)
+
+    @property
+    def median(self) -> tuple[float, ...]:
+        """Median of the shapes."""
+        return tuple(np.median(self.shapes, 0).tolist())
+
+    @property
+    def first_patch(self) -> tuple[int, ...]:
+        """The patch without a limit of memory."""
+        spacings = self.found.spacings
+        spacing = self.target or (None if spacings is None else tuple(np.median(spacings, 0)))
+        return plan_rules.first_patch(self.median, spacing)
+
+    def complete(self, *, patch: tuple[int, ...], levels: int, filters: int, batch: int) -> RunFile:
+        """Return the run with all settings."""
+        rank, num_cases = len(patch), len(self.found.cases)
+        keys = dict(self.run.keys)
+        if not any(key in keys for key in ("validation_groups", "folds", "validation_share")):
+            keys["validation_share"] = (
+                0.2,
+                "A fifth of the groups is held out, and scored after every epoch. All else here is "
+                "chosen from the other cases.",
+            )
+        keys["patch"] = (
+            list(patch),
+            f"The median image has {sizes_in_words(self.median)} pixels. {self._why_patch(patch)}",
+        )
+        per_case = max(
+            -(-batch // num_cases), round(self.steps / EVALUATIONS * batch / num_cases), 1
+        )
+        keys["patches_per_case"] = (
+            per_case,
+            f"So that validation cases are scored about {EVALUATIONS} times.",
+        )
+        keys["foreground_share"] = (
+            plan_rules.FOREGROUND_SHARE,
+            "A third of the patches are centred on a foreground voxel (nnU-Net).",
+        )
+        if (self.shapes > np.array(patch)).any():
+            keys["evaluation_halo"] = (
+                min(patch) // 8,
+                "Images are larger than a patch: windows overlap, because pixels at a border are "
+                "predicted worse (nnU-Net overlaps by half, which takes longer).",
+            )
+        keys["replica_batch"] = (batch, self._why_batch(batch, patch))
+        keys["steps"] = (
+            self.steps,
+            "As --steps says. nnU-Net takes 250,000: take as many as you have time for.",
+        )
+        keys["learning_rate"] = (
+            LEARNING_RATE,
+            "Of Adam. nnU-Net's SGD would be behind after so few steps.",
+        )
+        keys["learning_rate_schedule"] = (
+            "polynomial",
+            "Falls to 0 at the last step with the exponent 0.9 (nnU-Net).",
+        )
+        keys["model"] = (
+            f"nnunet{rank}d",
+            "nnU-Net's plain network: two convolutions a level, strided ones in between.",
+        )
+        model_options = {
+            "filters": (filters, self._why_filters(filters)),
+            "levels": (
+                levels,
+                f"As many halvings as leave {plan_rules.LEAST_EDGE} pixels along the shortest axis "
+                f"of the patch, at least {plan_rules.LEAST_LEVELS} (nnU-Net, which may halve axes "
+                "apart).",
+            ),
+            "max_filters": (
+                plan_rules.MOST_FILTERS[rank],
+                f"The most filters of a level in {rank}D (nnU-Net).",
+            ),
+            "normalization": plan_rules.normalization(self.found, batch),
+        }
+        return RunFile(
+            source=self.run.source,
+            keys=keys,
+            augmentation=plan_rules.augmentation(patch, self.found),
+            model_options=model_options,
+            options=self.run.options,
+        )
+
+    def _why_patch(self, patch: tuple[int, ...]) -> str:
+        if patch == self.first_patch:
+            return (
+                "A patch covers it, rounded up to what the network halves (nnU-Net)."
+                if (np.array(patch) >= self.median).all()
+                else "The patch is nnU-Net's largest."
+            )
+        return (
+            "The largest patch with which a batch of 2 fits in memory: shortened along the axis "
+            "that covers most of the median image (nnU-Net)."
+        )
+
+    def _why_batch(self, batch: int, patch: tuple[int, ...]) -> str:
+        most = plan_rules.most_batch(patch, self.shapes)
+        if batch < most:
+            return (
+                "The largest batch that is predicted to fit in memory. nnU-Net goes by a table "
+                "instead."
+            )
+        least = "At least 2 (nnU-Net). " if batch == plan_rules.LEAST_BATCH else ""
+        return (
+            f"{least}More samples in a step would be more than {plan_rules.MOST_COVERED:.0%} of "
+            "the voxels of all training cases (nnU-Net)."
+        )
+
+    def _why_filters(self, filters: int) -> str:
+        if filters == plan_rules.FILTERS:
+            return "Of the first level; each next one has twice as many (nnU-Net)."
+        floor = plan_rules.WORTHWHILE_PATCH[self.found.rank]
+        return (
+            f"Of the first level. With nnU-Net's {plan_rules.FILTERS} no patch of {floor} or more "
+            "pixels a side would fit in memory."
+        )
+
+
+def _channel_names(run: RunFile) -> tuple[str, ...]:
+    root = Path(str(run.options["root"][0])).expanduser()
+    described: Mapping[str, Any] = read_json(root / "dataset.json", dict[str, Any]) or {}
+    names = described.get("channel_names") or described.get("modality") or {}
+    return tuple(map(str, names.values())) if isinstance(names, Mapping) else ()
+
+
+def _each(sizes: Any, rank: int) -> tuple[float, ...]:
+    each = sizes if isinstance(sizes, list | tuple) else [sizes] * rank
+    return tuple(map(float, each))

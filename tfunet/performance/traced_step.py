@@ -1,0 +1,79 @@
+"""Traces one replica's training step without running it, and predicts the memory that it takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from tfunet.config.run import RunConfig
+from tfunet.data.task import Task
+from tfunet.graph import reader
+from tfunet.graph.step import Trace
+from tfunet.learning import losses
+from tfunet.swap.arena.device_memory import variable_bytes
+from tfunet.swap.plan.schedule import memory, schedule
+from tfunet.training.setup import compiled_model
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TracedStep:
+    """A step of some samples, and what is in memory all through it.
+
+    Args:
+        variables_bytes: Of each weight and each of the optimizer's variables.
+        more_bytes: Of the batch and of constants.
+    """
+
+    trace: Trace
+    samples: int
+    variables_bytes: Sequence[int]
+    more_bytes: int
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes in memory before, during and after the step."""
+        return sum(self.variables_bytes) + self.more_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Most bytes in memory at once, if every tensor stays until it was read for the last
+        time. The gaps that an allocator leaves between its blocks are not counted."""
+        peak_bytes = memory(self.trace, schedule(self.trace, {})).max(initial=0)
+        return self.resident_bytes + int(peak_bytes)
+
+
+def traced_step(config: RunConfig, task: Task) -> TracedStep:
+    """Return the step of a configuration on a task; only weights and slots are allocated.
+
+    Raises ValueError for a configuration that cannot be trained, or whose samples are split.
+    """
+    if config.num_devices > config.num_replicas:
+        raise ValueError(
+            f"split = {list(config.split)}: a step on parts of samples is not predicted. Leave out "
+            "split, or measure a run with it."
+        )
+    keras.config.set_dtype_policy(config.precision)
+    model = compiled_model(task, losses.make(config.loss, config.loss_options))
+    samples = config.replica_samples // config.accumulation
+    image = tf.TensorSpec((samples, *task.patch, task.source.channels), tf.float32)
+    targets = len(task.source.targets)
+    truth = tf.TensorSpec((samples, *task.patch), tf.uint8)
+    truth = tf.TensorSpec((samples, targets), tf.float32) if targets else truth
+    model._symbolic_build(data_batch=(image, truth))
+
+    @tf.function(autograph=False, jit_compile=False)
+    def step(one: tf.Tensor, other: tf.Tensor) -> Any:
+        return model.train_step((one, other))
+
+    graph = step.get_concrete_function(image, truth).graph
+    ops = reader.in_order(graph.get_operations(), graph.outputs)
+    trace, _ = reader.read(ops, graph.outputs, compression=config.swap_compression)
+    return TracedStep(
+        trace=trace,
+        samples=samples,
+        variables_bytes=variable_bytes(model),
+        more_bytes=reader.num_bytes(image) + reader.num_bytes(truth) + trace.constant_bytes,
+    )
