@@ -333,6 +333,19 @@ def test_each_file_comes_back_as_it_was_written(tmp_path):
     ]
 
 
+def test_a_run_that_ended_before_its_first_step_begins_with_other_settings(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.begin(RunConfig(model="unett"))
+    folder.write_failure("Unknown model", 2)
+    folder.begin(RunConfig(model="unet"))
+    assert folder.read_config() == RunConfig(model="unet")
+    folder.write_failure("interrupted", 130)
+    with folder.steps_table():
+        pass
+    with pytest.raises(ValueError, match="other settings"):
+        folder.begin(RunConfig(model="isensee"))
+
+
 def test_folder_of_other_settings_is_refused_naming_them(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_config(RunConfig(epochs=3))

@@ -28,10 +28,10 @@ TYPE_WORDS = {
     bool: "true or false",
     str: "a text",
     dict[str, Any]: "a table, { key = value }",
-    tuple[int, ...]: "whole numbers, [1, 2]",
-    tuple[str, ...]: 'texts, ["a", "b"]',
-    tuple[str, ...] | str: 'a text, or texts, ["a", "b"]',
-    tuple[dict[str, Any], ...]: 'tables, [{ name = "..." }]',
+    tuple[int, ...]: "a list of whole numbers, such as [1, 2]",
+    tuple[str, ...]: 'a list of texts, such as ["a", "b"]',
+    tuple[str, ...] | str: 'a text, or a list of texts, such as ["a", "b"]',
+    tuple[dict[str, Any], ...]: 'a list of tables, such as [{ name = "..." }]',
 }
 
 
@@ -130,8 +130,12 @@ def _check_table(table: Mapping[str, Any]) -> None:
         kind = _kind(key)
         if isinstance(value, str) and kind not in (str, str | None, tuple[str, ...] | str):
             raise ValueError(
-                f"{key} must be {_allowed(key)}, got the text {value!r}. Write it without quotes: "
-                f"{key} = {value}"
+                f"{key} must be {_allowed(key)}, got the text {value!r}. Write it "
+                + (
+                    f'as a list: {key} = ["{value}"]'
+                    if kind == tuple[str, ...]
+                    else f"without quotes: {key} = {value}"
+                )
             )
         if isinstance(value, Mapping) and key not in OPTIONS:
             raise ValueError(f"{key} must be {_allowed(key)}, got a table.{_options_of(key)}")

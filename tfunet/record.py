@@ -175,13 +175,17 @@ class RunFolder:
     def write_config(self, config: RunConfig) -> None:
         """Write config.json.
 
-        An unfinished run may go on with other values of the keys in MAY_CHANGE.
+        An unfinished run may go on with other values of the keys in MAY_CHANGE. One that ended
+        before its first step, as with a wrong option, may begin with any.
 
         Raises ValueError if the folder holds a run with other settings.
         """
         before = self.read_config() or config
         differing = _differing(config, before)
-        if differing and (self.is_done() or not set(differing) <= _may_change(config)):
+        may_change = not self.is_done() and (
+            set(differing) <= _may_change(config) or not self._has_begun()
+        )
+        if differing and not may_change:
             ours, theirs = _as_json(config), _as_json(before)
             shown = [
                 f"{name}={ours.get(name)!r} (there: {theirs.get(name)!r})" for name in differing
@@ -197,6 +201,12 @@ class RunFolder:
                 f"folder, or delete that one.{hint}"
             )
         self._put_config(config)
+
+    def _has_begun(self) -> bool:
+        """Whether a step was taken, unless the run left no word of how it ended."""
+        names = ("checkpoint.npz", "steps.csv", "epochs.csv")
+        ended = (self.path / "failure.json").is_file()
+        return not ended or any((self.path / name).is_file() for name in names)
 
     def _put_config(self, config: RunConfig) -> None:
         text = config.to_json() + "\n"

@@ -30,7 +30,9 @@ def add(commands: argparse._SubParsersAction) -> None:
         help="files, folders or quoted patterns ('test/*.png'); join those of one image by commas",
     )
     predict.add_argument(
-        "--out", type=Path, help="folder to write to; the same command resumes there"
+        "--out",
+        type=Path,
+        help="folder to write to, which is needed; the same command resumes there",
     )
     _add_options(predict)
     add_trust(predict)
@@ -42,7 +44,9 @@ def add(commands: argparse._SubParsersAction) -> None:
         "data",
         help="TOML file that describes a data set, or a folder that is laid out as the run's own",
     )
-    evaluate.add_argument("--out", type=Path, help="folder for the predictions and scores.csv")
+    evaluate.add_argument(
+        "--out", type=Path, help="folder for the predictions and scores.csv, which is needed"
+    )
     evaluate.add_argument(
         "--metrics",
         type=lambda text: text.split(","),

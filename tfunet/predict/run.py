@@ -43,6 +43,8 @@ from tfunet.process.terminal import lines_of
 from tfunet.record import LOCK, RunFolder
 
 WAYS = ("gaussian", "halo")
+# Of an image that has to be in memory as a whole, less needs no word.
+LARGE_BYTES = 2**28
 BEGUN = "begun.json"
 ROWS = ("labels.raw", "probabilities.raw")
 CLEANED = "cleaned.raw"
@@ -316,8 +318,9 @@ def _run_job(
     with work.locked():
         images = [member.prepare.open(job.files) for member in members]
         image = images[0]
-        if not image.by_parts:
-            why = "its format cannot be read in parts; all of it is in memory."
+        num_bytes = math.prod(image.shape) * image.channels * 4
+        if not image.by_parts and num_bytes >= LARGE_BYTES:
+            why = f"its format cannot be read in parts; {num_bytes / 2**30:.1f} GiB are in memory."
             print(lines_of(f"{job.name}: {why}"))
         statistics = _begin(work.path, identity, members, images)
         tiling = _tiling(image, identity["window"], identity["halo"], facts)

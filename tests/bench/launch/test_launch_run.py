@@ -332,7 +332,9 @@ def test_signal_to_the_supervisor_ends_everything(mark, number, code):
     _, errors = process.communicate(timeout=MOST_SECONDS)
     assert process.returncode == code
     reason = f"interrupted by {number.name}"
-    assert errors == f"tfunet: {reason}\n"
+    first, second = errors.splitlines()
+    assert first == f"tfunet: {reason}"
+    assert "The same command begins anew, because a checkpoint" in second
     failure = RunFolder(Path("run")).read_failure()
     assert failure == {"reason": reason, "exit_code": code, "process": None}
     assert marked(mark) == []

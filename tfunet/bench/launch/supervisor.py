@@ -319,6 +319,14 @@ class Supervisor:
         self.screen.say(f"tfunet: {outcome.reason}")
         if index is not None:
             self.screen.say(f"tfunet: All its output is in {self.logs[index].path}")
+        if outcome.exit_code in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
+            has_checkpoint = (self.folder.path / "checkpoint.npz").is_file()
+            then = (
+                "goes on from its last checkpoint"
+                if has_checkpoint
+                else ("begins anew, because a checkpoint is written at the end of an epoch")
+            )
+            self.screen.say(f"tfunet: The same command {then}, in {self.folder.path}")
         try:
             self.folder.write_failure(outcome.reason, outcome.exit_code, index)
         except WriteError as error:
