@@ -121,7 +121,7 @@ def writes_of(folder):
 
 
 def temporary_of(folder):
-    return folder.with_name(f"{folder.name}-temporary")
+    return folder.with_name(f"temporary-of-{folder.name}")
 
 
 def to_toml(settings):
