@@ -126,9 +126,11 @@ packages:
 	has_browser >/dev/null || provide chromium
 	if [ "$${CI:-}" ] && [ $$left_out ]; then exit 2; fi
 
-# Two workers: of the tests that start processes, each takes whole files (tests/conftest.py).
+# Two workers: of the tests that start processes, each takes whole files (tests/conftest.py), after
+# the fast tests, so that a failure is seen early.
 test: packages lint
-	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
+	    $(PYTEST_ARGS)
 
 # The bits of steps with large-model support hang on TensorFlow's own code.
 EXACTNESS := tests/swap/test_exactness.py tests/swap/rewrite tests/graph/test_gradient_sums.py

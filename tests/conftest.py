@@ -1,5 +1,6 @@
 """Quiet TensorFlow, no GPU unless a test asks for one, fast tests first."""
 
+import gc
 import os
 import signal
 
@@ -47,6 +48,9 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
+    # The modules and tests stay to the end: each of Keras's clear_session would look through them.
+    gc.collect()
+    gc.freeze()
     # What tests start is as users start it.
     if os.environ.pop(IS_OURS, None):
         del os.environ[ONEDNN]

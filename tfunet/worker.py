@@ -26,6 +26,7 @@ from tfunet.process.full_memory import noting, out_of_memory
 from tfunet.process.launcher_variables import Place, find_place
 from tfunet.process.meeting import SIGNALS, Meeting
 from tfunet.process.secret import forget, shared_secret
+from tfunet.process.start_up import short_start
 from tfunet.process.terminal import lines_of
 from tfunet.process.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 from tfunet.record import RunFolder
@@ -102,13 +103,14 @@ def work(config: RunConfig, path: Path) -> None:
     if config.profile:
         launch = replace(launch, is_profiled=True)
     os.environ.update(cap_variables(config.cpu_memory))
-    import tensorflow as tf
+    with short_start():
+        import tensorflow as tf
+
+        from tfunet.train import run
 
     # The variables of tfunet.machine.cores reach only a part of TensorFlow's pools.
     tf.config.threading.set_intra_op_parallelism_threads(num_threads(os.environ))
     tf.config.threading.set_inter_op_parallelism_threads(num_threads(os.environ))
-    from tfunet.train import run
-
     make = resolve("backend", config.backend, BACKENDS, has_arguments=True)
     backend = call("backend", make, config.backend_options, ref=config.backend, launch=launch)
     check_backend(config.backend, backend)

@@ -17,7 +17,12 @@ ROOT = HERE.parents[1]
 # the epoch, validation cases that two processes cannot share equally, normalisation.
 BASE = {
     "model": "unet",
-    "model_options": {"filters": 4, "levels": 1, "normalization": "synchronized_batch"},
+    "model_options": {
+        "filters": 4,
+        "levels": 1,
+        "convolutions": 1,
+        "normalization": "synchronized_batch",
+    },
     "data": "cells",
     "data_options": {"num_cases": 26, "size": 32},
     "validation_share": 0.2,
@@ -95,6 +100,28 @@ def train(folder, environment=None, launcher=(), **settings):
         output, _ = process.communicate()
         raise AssertionError(f"The run hangs:\n{output}") from None
     return Run(folder, process.returncode, output)
+
+
+def audited(folder, **settings):
+    """Run to the end; note its writes (`writes_of`), with a temporary folder (`temporary_of`)."""
+    temporary_of(folder).mkdir(parents=True)
+    variables = {
+        "PYTHONPATH": f"{HERE / 'audit'}",
+        "TFUNET_TEST_AUDIT": str(writes_of(folder)),
+        "TFUNET_TEST_AUDITED": str(folder),
+        "TMPDIR": str(temporary_of(folder)),
+    }
+    run = train(folder, variables, **settings)
+    assert run.exit_code == 0, run.output
+    return run
+
+
+def writes_of(folder):
+    return folder.with_name(f"{folder.name}-audit.txt")
+
+
+def temporary_of(folder):
+    return folder.with_name(f"temporary-of-{folder.name}")
 
 
 def to_toml(settings):

@@ -26,26 +26,16 @@ def replicas(backend):
 
 
 @pytest.fixture(scope="module")
-def audit(backend, contract_folder):
-    return contract_folder / f"{backend}-audit.txt"
+def whole(backend, single, contract_folder):
+    """An uninterrupted run of the backend, whose writes are noted.
 
-
-@pytest.fixture(scope="module")
-def whole(backend, single, audit, contract_folder):
-    """An uninterrupted run of the backend, whose writes are noted."""
-    run = runs.train(
-        contract_folder / f"{backend}-whole",
-        environment={
-            "PYTHONPATH": f"{runs.HERE / 'audit'}",
-            "TFUNET_TEST_AUDIT": str(audit),
-            "TFUNET_TEST_AUDITED": str(contract_folder / f"{backend}-whole"),
-        },
-        backend=backend,
-        num_replicas=replicas(backend),
-        **kill_at(KILL_STEP),
+    That two runs of one device are alike is seen under mpirun, and when one is resumed.
+    """
+    if backend == "single":
+        return single
+    return runs.audited(
+        contract_folder / f"{backend}-whole", backend=backend, num_replicas=2, **kill_at(KILL_STEP)
     )
-    assert run.exit_code == 0, run.output
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -179,8 +169,12 @@ def test_scores_of_every_case_equal_those_of_one_device(whole, single):
     checks.shown_cases_have_their_scores(whole)
 
 
-def test_only_the_chief_writes(whole, audit):
-    checks.only_the_chief_wrote(audit, whole.folder)
+def test_only_the_chief_writes(whole):
+    checks.only_the_chief_wrote(runs.writes_of(whole.folder), whole.folder)
+
+
+def test_nothing_is_left_in_the_temporary_folder(whole):
+    assert list(runs.temporary_of(whole.folder).iterdir()) == []
 
 
 def test_large_model_support_changes_no_result(backend, whole, contract_folder):
@@ -262,14 +256,21 @@ def during(event, other):
     return other["ts"] <= event["ts"] and event["ts"] + event["dur"] <= other["ts"] + other["dur"]
 
 
-def test_run_that_was_stopped_goes_on_with_one_replica(backend, killed, single, contract_folder):
-    moved = runs.train(
+@pytest.fixture(scope="module")
+def moved(backend, killed, resumed, contract_folder):
+    """A copy of the killed run, gone on to its end with one replica."""
+    if backend == "single":
+        return resumed
+    return runs.train(
         contract_folder / f"{backend}-moved",
         backend=backend,
         num_replicas=1,
         trace=True,
         **kill_at(KILL_STEP),
     )
+
+
+def test_run_that_was_stopped_goes_on_with_one_replica(backend, moved, single):
     assert moved.exit_code == 0, moved.output
     had_two = replicas(backend) == 2
     now = ", now with num_replicas=1" if had_two else "."
@@ -291,7 +292,7 @@ def test_elastic_run_goes_on_without_a_process_that_was_stopped(backend, single,
         backend=backend,
         num_replicas=replicas(backend),
         elastic=True,
-        hang_seconds=30,
+        hang_seconds=20,
         **kill_at(KILL_STEP),
     )
     if backend in ("single", "mirrored"):

@@ -8,7 +8,7 @@ import runs
 from tfunet.bench.analysis.lost_efficiency import lost
 from tfunet.bench.records.sweep_record import read_sweep
 
-DELAYS = {"input_seconds": 0.1, "average_seconds": 0.15, "straggler_seconds": 0.2}
+DELAYS = {"input_seconds": 0.05, "average_seconds": 0.08, "straggler_seconds": 0.1}
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 
 
@@ -18,7 +18,7 @@ def test_parts_hold_what_was_planted_and_sum_to_the_whole(contract_folder):
         backend=f"{runs.ROOT / 'benchmarks/delayed.py'}:Delayed",
         backend_options=DELAYS,
         # Synchronised normalisation would have the replicas wait for each other in it.
-        model_options={"filters": 4, "levels": 1},
+        model_options={"filters": 4, "levels": 1, "convolutions": 1},
         num_replicas=2,
         time_parts=True,
         epochs=1,

@@ -1,6 +1,7 @@
 """Every command, configuration and snippet of the README and of docs/ does what it says."""
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -8,6 +9,9 @@ import tomllib
 
 import pytest
 from paths import ROOT
+
+from tfunet import exit_codes
+from tfunet.cli import main
 
 PAGES = [
     "README.md",
@@ -67,15 +71,19 @@ def run(arguments, place, **environment):
 @pytest.mark.parametrize(
     ("page", "command"), [(page, command) for page in PAGES for command in commands(page)]
 )
-def test_command_works(page, command, place):
+def test_command_works(page, command, place, monkeypatch):
     words = shlex.split(command, comments=True)
     at = words.index("tfunet")
     variables = dict(word.split("=") for word in words[:at])
     rest = words[at + 1 :]
-    quick = ["--data_options.num_cases", "10", "--data_options.size", "32"]
-    more = quick if "train" in rest else []
+    if "train" not in rest:  # Here, where TensorFlow is loaded once for all of them.
+        monkeypatch.chdir(place)
+        monkeypatch.setenv("TFUNET_CACHE", str(place / "cache"))
+        assert main(rest) == exit_codes.OK
+        return
+    more = ["--data_options.num_cases", "10", "--data_options.size", "32"]
     # A network of the page's own, or one that has to fill memory, stays as it is.
-    if more and not re.search(r"swap|memory|model|config|toml", command):
+    if not re.search(r"swap|memory|model|config|toml", command):
         more += ["--model_options.levels", "2"]
     ended = run([sys.executable, "-m", "tfunet", *rest, *more], place, **variables)
     # The page says what happens where a private network cannot be had.
@@ -96,21 +104,30 @@ def test_comparison_from_python_ends_with_a_report(place):
     assert "horovod" in report.read_text()
 
 
-def test_keras_model_trains_with_large_model_support(place):
-    ended = run([sys.executable, "train_large.py"], place)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "Large-model support: all fits" in ended.stdout
+@pytest.fixture
+def script(place, monkeypatch, capsys):
+    """Runs a script of the pages here, where TensorFlow is loaded, and returns what it printed."""
+
+    def ran(name):
+        # As Python would, for the scripts that import another one.
+        monkeypatch.syspath_prepend(place)
+        runpy.run_path(str(place / name))
+        return capsys.readouterr().out
+
+    return ran
 
 
-def test_evaluations_are_supported_as_the_page_says(place):
-    ended = run([sys.executable, "evaluate_large.py"], place)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+def test_keras_model_trains_with_large_model_support(script):
+    assert "Large-model support: all fits" in script("train_large.py")
 
 
-def test_parameters_of_tflms_are_taken(place):
-    ended = run([sys.executable, "train_as_tflms.py"], place)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    (planned,) = (line for line in ended.stdout.splitlines() if "tensors swapped" in line)
+def test_evaluations_are_supported_as_the_page_says(script):
+    script("evaluate_large.py")
+
+
+def test_parameters_of_tflms_are_taken(script):
+    printed = script("train_as_tflms.py").splitlines()
+    (planned,) = (line for line in printed if "tensors swapped" in line)
     assert ": 1 tensors swapped" in planned
     assert "By the rule of TFLMS v2: swapout_threshold=6, swapin_ahead=2," in planned
 

@@ -24,6 +24,7 @@ from tfunet import __version__
 from tfunet.data.source import open_source
 from tfunet.exit_codes import CheckFailedError
 from tfunet.files.atomic import write_atomic, writing
+from tfunet.graph.traced import traced
 from tfunet.models.keras_errors import cause_line
 from tfunet.predict.inputs import find_images
 from tfunet.predict.network import Network, load_network
@@ -198,8 +199,8 @@ def _middle(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
 
 def _check_ops(model: keras.Model, shape: tuple[int | None, ...]) -> None:
     """Raise ValueError for layers that run Python code: no file holds it."""
-    traced = tf.function(lambda images: model(images, training=False))
-    graph = traced.get_concrete_function(tf.TensorSpec(shape, tf.float32)).graph.as_graph_def()
+    logits = traced(lambda images: model(images, training=False))
+    graph = logits.get_concrete_function(tf.TensorSpec(shape, tf.float32)).graph.as_graph_def()
     nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
     ops = [(node.name, node.op) for node in nodes if node.op in PYTHON_OPS]
     if ops:

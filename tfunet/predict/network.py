@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfunet.config.run import RunConfig
 from tfunet.files.typed import RecordError
 from tfunet.geometry.receptive_field import UnknownReachError, alignment, reach, statistics_layers
+from tfunet.graph.traced import traced
 from tfunet.models.make import make_model
 from tfunet.record import DATA, MODEL, RunFolder
 
@@ -70,12 +71,12 @@ class Network:
         """Return the number of logits of a voxel, and the function that computes them."""
         model = self.model(window, self.config.precision)
         shape = (None, *window, self.channels)
-        traced = tf.function(
+        logits = traced(
             lambda images: model(images, training=False),
             input_signature=[tf.TensorSpec(shape, tf.float32)],
         )
-        (*_, num_logits) = traced.get_concrete_function().structured_outputs.shape
-        return num_logits, lambda images: traced(images).numpy()
+        (*_, num_logits) = logits.get_concrete_function().structured_outputs.shape
+        return num_logits, lambda images: logits(images).numpy()
 
     def model(self, window: tuple[int, ...], precision: str) -> keras.Model:
         """Return the model for windows of one size, with its trained weights."""

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.exit_codes import CheckFailedError
+from tfunet.graph.traced import traced
 
 
 def make_fingerprint(backend: Backend, variables: Sequence[Any]) -> Any:
@@ -25,7 +26,7 @@ def make_fingerprint(backend: Backend, variables: Sequence[Any]) -> Any:
                 hashes.append(tf.fingerprint(tf.reshape(value, [1, -1]))[0])
         return tf.stack(hashes)
 
-    return tf.function(lambda: backend.run(replica_fingerprint))
+    return traced(lambda: backend.run(replica_fingerprint))
 
 
 def weights_hash(backend: Backend, topology: Topology, fingerprints: np.ndarray) -> str:

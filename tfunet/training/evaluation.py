@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend
 from tfunet.data.pipeline import EvaluationPipeline, truth_of
+from tfunet.graph.traced import traced
 from tfunet.learning.losses import per_sample
 from tfunet.learning.scoring import Scoring
 from tfunet.swap import LargeModelSupport
@@ -99,7 +100,7 @@ class Evaluation:
         planned: Callable[..., Any] = replica_step
         for support in supports:
             planned = support.evaluating(planned)
-        self._step: Callable[..., Any] = tf.function(lambda batch: backend.run(planned, batch))
+        self._step: Callable[..., Any] = traced(lambda batch: backend.run(planned, batch))
         for support in supports:
             self._step = support.guarding(self._step, evaluates=True)
 

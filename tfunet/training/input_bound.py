@@ -27,6 +27,7 @@ import tensorflow as tf
 from tfunet.backend import Backend, Topology
 from tfunet.data.pipeline import PREFETCHED_BATCHES, TrainingPipeline
 from tfunet.files.atomic import WriteError
+from tfunet.graph.traced import traced
 
 TIMED_STEPS = 4
 # The first steps of a block take batches that were made ahead, or run while those are made.
@@ -164,8 +165,7 @@ def _average_seconds(backend: Backend, variables: Sequence[Any]) -> list[float]:
         sums = [tf.reduce_sum(tf.cast(average, tf.float32)) for average in averages]
         return {"sum": tf.add_n(sums)}
 
-    @tf.function
-    @tf.autograph.experimental.do_not_convert
+    @traced
     def average() -> dict[str, Any]:
         return backend.run(replica_average)
 

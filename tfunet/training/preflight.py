@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -9,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.graph.output_kind import FREE, PROBABILITIES, is_made_of
+from tfunet.graph.traced import traced
 from tfunet.learning.losses import per_sample
 from tfunet.models.keras_errors import cause_line
 from tfunet.swap import LargeModelSupport
@@ -50,7 +52,7 @@ def inspect(
     Raises ValueError for an output that does not fit the truth, for probabilities instead of
     logits, and for a loss that expects probabilities, or the other kind of truth.
     """
-    output, kinds = _forward(model, image, support, run or (lambda forward, one: forward(one)))
+    output, kinds = _forward(model, image, support, run)
     if targets:
         _check_numbers(tuple(output.shape), truth.shape, targets)
     else:
@@ -82,7 +84,7 @@ def _forward(
     model: keras.Model,
     image: np.ndarray,
     support: LargeModelSupport | None,
-    run: Callable[..., tf.Tensor],
+    run: Callable[..., tf.Tensor] | None,
 ) -> tuple[np.ndarray, frozenset[str]]:
     """Return the output, and the kinds of op that it is made of."""
 
@@ -91,18 +93,21 @@ def _forward(
 
     # A graph frees each output after its last reader. Keras's eager call holds the outputs of all
     # layers at once: more than a step with large-model support takes.
-    traced = tf.function(forward, autograph=False)
+    whole = traced(forward)
 
     def kinds() -> frozenset[str]:
-        graph = traced.get_concrete_function(tf.constant(image)).graph
+        graph = whole.get_concrete_function(tf.constant(image)).graph
         return is_made_of(graph.outputs[0])
 
+    def on_devices(forward: Callable[..., Any]) -> Callable[..., Any]:
+        return traced(forward if run is None else partial(run, forward))
+
     if support is None:
-        look = tf.function(lambda one: run(forward, one), autograph=False)
+        look = whole if run is None else on_devices(forward)
         return _output(look, model, image), kinds()
     planned = support.evaluating(forward, what="the look at the model")
     with support.on(model):
-        look = tf.function(lambda one: run(planned, one), autograph=False)
+        look = on_devices(planned)
         return _output(support.guarding(look, evaluates=True), model, image), kinds()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
+from tfunet.graph.traced import traced
 
 
 def broadcast(backend: Backend, topology: Topology, variables: Sequence[Any]) -> None:
@@ -38,7 +39,7 @@ def average_statistics(backend: Backend, topology: Topology, model: keras.Model)
     def own() -> list[tf.Tensor]:
         return [tf.identity(variable.value) for variable in statistics]
 
-    of_replicas = tf.function(lambda: backend.run(own), autograph=False)()
+    of_replicas = traced(lambda: backend.run(own))()
     for variable, values in zip(statistics, of_replicas, strict=True):
         total = backend.sum(values.numpy().astype(np.float64).sum(axis=0))
         variable.assign((total / topology.num_replicas).astype(variable.dtype))
@@ -67,7 +68,7 @@ class MetricState:
             flat = [tf.cast(tf.reshape(value, [-1]), tf.float64) for value in values]
             return tf.concat(flat, 0)
 
-        self._read = tf.function(lambda: backend.run(replica_state))
+        self._read = traced(lambda: backend.run(replica_state))
 
     def total(self, before: np.ndarray | None) -> np.ndarray:
         """Return the state summed over all replicas, plus each process's `before`."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfunet.backend import Backend
 from tfunet.data.pipeline import truth_of
 from tfunet.graph.gradient_sums import in_order_of_graph
+from tfunet.graph.traced import traced
 from tfunet.learning.averaging import Averaging
 from tfunet.parallel.network import SplitNetwork
 from tfunet.swap import LargeModelSupport
@@ -100,7 +101,7 @@ def make_step(
             )
         return logs
 
-    compiled = tf.function(passes, jit_compile=True) if xla else passes
+    compiled = traced(passes, jit_compile=True) if xla else passes
 
     def replica_step(batch: dict[str, tf.Tensor]) -> dict[str, Any]:
         prepared = prepare(batch)
@@ -108,10 +109,9 @@ def make_step(
         return {"sample": batch["sample"], "logs": logs}
 
     # The iterator advances inside the function: one call from Python a step.
-    @tf.autograph.experimental.do_not_convert
     def step(iterator: Any) -> dict[str, Any]:
         batch = timed("input", note, lambda _: next(iterator), device="CPU:0")
         with averaging.traced():
             return backend.run(replica_step, batch)
 
-    return tf.function(step, reduce_retracing=True)
+    return traced(step, reduce_retracing=True)

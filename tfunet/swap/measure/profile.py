@@ -65,7 +65,7 @@ def measure(
         if taken is not None:
             known.setdefault(key[0], taken)
     timed |= {key: known[key[0]] for key in kinds if key not in able and key[0] in known}
-    tiny, rate = op_times.tiny_seconds(), _bytes_per_second()
+    tiny, rate = _tiny_seconds(), _bytes_per_second()
     seconds, scratch = [], {}
     is_limited = free_bytes() is not None
     for index, (op, key) in enumerate(zip(ops, keys, strict=True)):
@@ -231,6 +231,11 @@ def _large_bytes() -> int:
     free = free_bytes()
     most = LINK_BYTES if free is None else min(LINK_BYTES, free // (4 * COPIES))
     return max(2 * TINY_BYTES, most)
+
+
+@functools.cache
+def _tiny_seconds() -> float:
+    return op_times.tiny_seconds()
 
 
 @functools.cache
