@@ -29,6 +29,8 @@ LATER: Mapping[str, Any] = {
     "micro_batches": 1,
     "schedule": "1f1b",
     "balance": "time",
+    "encoder_frozen_epochs": 0,
+    "track": (),
 }
 
 
