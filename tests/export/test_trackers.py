@@ -1,9 +1,12 @@
 """Trackers are told of runs, as their records have them; what they cannot do harms no run."""
 
+import contextlib
 import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -22,6 +25,12 @@ from tfunet.record import RunFolder
 from tfunet.training.trackers import Trackers
 
 SWEEP = ROOT / "logs/reference/sem"
+# MLflow's own server, without the program that starts several of it.
+SERVER = """
+import sys
+from mlflow.server import app
+app.run("127.0.0.1", int(sys.argv[1]))
+"""
 
 
 class Notes:
@@ -140,7 +149,7 @@ def until(condition, seconds=60):
 
 
 @pytest.mark.multiprocess
-def test_a_run_is_followed_to_its_end(sweep):
+def test_a_run_is_followed_to_its_end(sweep, monkeypatch):
     """By both trackers, each into its own folder."""
     _, (folder, _) = sweep
     whole = cut_epochs(folder, 1)
@@ -158,13 +167,64 @@ def test_a_run_is_followed_to_its_end(sweep):
 
     from mlflow import MlflowClient
 
-    run = MlflowClient((folder / "mlflow").as_uri()).get_run(
-        next(iter(json.loads(files[0].read_text()).values()))["run"]
-    )
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    (known,) = json.loads(files[0].read_text()).values()
+    run = MlflowClient((folder / "mlflow").as_uri()).get_run(known["run"])
     assert run.info.status == "FINISHED"
     assert run.data.metrics["epoch"] == count
     (written,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
     assert b"val_loss" in written.read_bytes()
+
+
+@pytest.mark.multiprocess
+def test_a_server_is_told_and_may_die(sweep, tmp_path, monkeypatch):
+    _, (folder, _) = sweep
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    store = {
+        "_MLFLOW_SERVER_FILE_STORE": (tmp_path / "store").as_uri(),
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": (tmp_path / "artifacts").as_uri(),
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+    }
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(port)],
+        env={**os.environ, **store},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: _answers(port))
+        whole = cut_epochs(folder, 2)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+        trackers, said = started(["mlflow"], folder)
+        until((folder / "tracked-mlflow.json").exists)
+
+        from mlflow import MlflowClient
+
+        client = MlflowClient(os.environ["MLFLOW_TRACKING_URI"])
+        experiment = client.get_experiment_by_name("study")
+        (run,) = client.search_runs([experiment.experiment_id])
+        assert run.info.run_name == folder.name
+        history = client.get_metric_history(run.info.run_id, "loss")
+        assert [one.value for one in history] == [
+            float(row["loss"]) for row in read_rows(folder / "epochs.csv")
+        ]
+    finally:
+        server.kill()
+        server.wait()
+    (folder / "epochs.csv").write_text(whole)
+    until(lambda: trackers.look() or said)
+    trackers.end()
+    (line,) = said
+    assert "127.0.0.1" in line
+    assert not (folder / "mlflow").exists()
+
+
+def _answers(port):
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    return False
 
 
 @pytest.mark.multiprocess
@@ -207,7 +267,7 @@ def test_a_tracker_that_cannot_go_on_is_said_once(sweep, monkeypatch):
 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_missing_tracker_is_named_with_its_remedy(name, sweep, monkeypatch, capsys):
-    monkeypatch.setitem(__import__("sys").modules, name, None)
+    monkeypatch.setitem(sys.modules, name, None)
     study, (folder, _) = sweep
     with pytest.raises(ValueError, match=rf"{name} is not installed.*'tfunet\[trackers\]'"):
         open_tracked(name, folder)
@@ -216,7 +276,7 @@ def test_a_missing_tracker_is_named_with_its_remedy(name, sweep, monkeypatch, ca
 
 
 def test_other_trackers_are_refused():
-    with pytest.raises(ValueError, match="Unknown tracker 'mflow'. Did you mean 'mlflow'"):
+    with pytest.raises(ValueError, match=r"Unknown tracker 'mflow'\. Did you mean 'mlflow'"):
         from_dict({"track": ["mflow"]})
     with pytest.raises(ValueError, match=r"callbacks = \[\{name = \"TensorBoard\""):
         from_dict({"track": ["tensorboard"]})

@@ -162,7 +162,10 @@ def test_each_level_takes_the_last_tensor_of_its_size(name, levels, skips):
         ({"image_shape": (32, 32, 32, 3)}, "two dimensions, and these have 3"),
         ({"image_shape": (48, 32, 3)}, r"multiple of 32 \(5 halvings, levels=5\), got 48"),
         ({"image_shape": (16, 16, 3), "levels": 4}, "at least 32 pixels along each axis, got 16"),
-        ({"levels": 6, "image_shape": (64, 64, 3)}, "halves an image 5 times at most, got levels=6"),
+        (
+            {"levels": 6, "image_shape": (64, 64, 3)},
+            "halves an image 5 times at most, got levels=6",
+        ),
         ({"image_shape": (None, 32, 3)}, "needs the size of each dimension"),
         ({"encoder_options": {"alfa": 1}}, "no option 'alfa'. Did you mean 'alpha'"),
         ({"encoder_options": {"alpha": "small"}}, "'MobileNetV2' cannot be built"),
@@ -191,7 +194,9 @@ def test_a_network_whose_sizes_are_no_halves_is_refused():
 
 
 def test_a_file_of_another_network_is_refused_with_what_differs(files, tmp_path):
-    with pytest.raises(ValueError, match=r"not among the 260 in the file, such as block_\d+_.*/kern"):
+    with pytest.raises(
+        ValueError, match=r"not among the 260 in the file, such as block_\d+_.*/kern"
+    ):
         build(encoder_weights=str(files / "new.weights.h5"), encoder_options={"alpha": 0.5})
     whole = (files / "new.weights.h5").read_bytes()
     for name, content in (("cut.weights.h5", whole[:5000]), ("text.h5", b"no weights at all")):

@@ -22,7 +22,7 @@ def follow(run: TrackedRun, to: Tracker) -> None:
     is_over = False
     while not is_over:
         ready, _, _ = select.select([sys.stdin], [], [], LOOK_SECONDS)
-        is_over = bool(ready) and not sys.stdin.buffer.read1(1)
+        is_over = bool(ready) and not os.read(sys.stdin.fileno(), 1)
         if is_over:
             signal.alarm(END_SECONDS)  # Ends this process.
         run.tell(to, is_over=is_over)

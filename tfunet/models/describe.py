@@ -61,7 +61,8 @@ def describe(
     """Describe a model that `make_model` makes, for images of one size.
 
     It is built twice, for 32 and 16 bits, without allocating its weights, and without what only
-    training adds. A .keras file keeps the precision that it was saved with. Raises ValueError if a size is None.
+    training adds. A .keras file keeps the precision that it was saved with. Raises ValueError if a
+    size is None.
     """
     check_shape(image_shape, num_classes)
     check_at_least("batch", batch, 1)
@@ -126,8 +127,8 @@ def _levels(model: keras.Model) -> tuple[Level, ...]:
 
 
 def _spatial(operation: Any) -> tuple[int, ...]:
-    """Spatial sizes of an operation's output; empty if it has none."""
-    shape = keras.tree.flatten(operation.output)[0].shape
+    """Spatial sizes of an operation's output, of an encoder's last; empty if it has none."""
+    shape = keras.tree.flatten(operation.output)[-1].shape
     return tuple(shape[1:-1])
 
 

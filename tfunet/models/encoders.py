@@ -54,7 +54,9 @@ def descend(
     options.check_choice("encoder_intensity", intensity, INTENSITIES)
     options.check_flag("encoder_synchronized", is_synchronized)
     if not isinstance(more, Mapping):
-        raise ValueError(f"encoder_options must be a table, such as {{ alpha = 0.35 }}, got {more!r}.")
+        raise ValueError(
+            f"encoder_options must be a table, such as {{ alpha = 0.35 }}, got {more!r}."
+        )
     _check_image(image, name, levels)
     channels = image.shape[-1]
     if weights is not None and channels not in (1, 3):
@@ -137,8 +139,8 @@ def _application(name: str, shape: tuple[int, ...], more: Mapping[str, Any]) -> 
         )
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"The encoder {name!r} cannot be built: {cause_line(error).rstrip('.')}. Check encoder_options, "
-            f"which are {dict(more)}."
+            f"The encoder {name!r} cannot be built: {cause_line(error).rstrip('.')}. Check "
+            f"encoder_options, which are {dict(more)}."
         ) from error
 
 

@@ -202,7 +202,9 @@ class Trainer:
         self.steps.forget_traces()
         if self.progress.step + 1 not in self.progress.traced_steps:
             self.progress.traced_steps.append(self.progress.step + 1)
-        until = f"learns from epoch {epoch + 1} on" if learns else f"is frozen to epoch {num_epochs}"
+        until = (
+            f"learns from epoch {epoch + 1} on" if learns else f"is frozen to epoch {num_epochs}"
+        )
         self.attempt.say(f"The encoder {until}.")
 
     def take(self, epoch: Epoch, step: int) -> None:
