@@ -24,6 +24,8 @@ def test_the_example_trains_and_its_network_predicts(name, tmp_path, monkeypatch
     monkeypatch.setenv("TFUNET_CACHE", str(tmp_path / "cache"))
     (text,) = [block for block in blocks(PAGE, "toml") if block.startswith(f"# {name}\n")]
     table = {**tomllib.loads(text), "data_options": {"num_cases": 5, "size": 64}}
+    if "encoder" in table["model_options"]:
+        table["model_options"]["levels"] = 3  # The whole encoder takes many seconds to trace.
     encoder = keras.applications.MobileNetV2(
         include_top=False, weights=None, alpha=0.35, input_shape=(64, 64, 3)
     )
