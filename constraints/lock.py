@@ -16,7 +16,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.tags import Tag
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from pip._internal.models.index import PyPI
 
 HERE = Path(__file__).parent
@@ -50,7 +50,10 @@ def locked(name: str, version: str, files: Iterable[Mapping[str, Any]], marker: 
     places: set[tuple[str, str]] = set()
     for file in files:
         if file["filename"].endswith(".whl"):
-            _, release, _, tags = parse_wheel_filename(file["filename"])
+            try:
+                _, release, _, tags = parse_wheel_filename(file["filename"])
+            except InvalidWheelFilename:  # Of an old release.
+                continue
             if str(release) == version and (taking := set().union(*map(_places, tags))):
                 places |= taking
                 hashes.add(file["hashes"]["sha256"])

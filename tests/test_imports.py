@@ -46,6 +46,8 @@ FACADE = "tfunet"
 WITHOUT_TENSORFLOW = (
     *("__init__", "arguments", "backend", "cli", "exit_codes", "record"),
     *("bench/**/*", "commands/*", "config/*", "files/*", "export/mlperf", "export/perfetto"),
+    *(f"export/{name}" for name in ("follow_run", "mlflow_run", "tracked_run", "trackers")),
+    "export/wandb_run",
     *("geometry/reach", "geometry/tiles", "geometry/windows"),
     *(
         "learning/__init__",

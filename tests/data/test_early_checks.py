@@ -28,6 +28,7 @@ def folder(tmp_path):
         ({"validation_groups": ["z"]}, "has no group 'z'"),
         ({"global_batch": 40}, "An epoch has 5 training samples"),
         ({"metrics": ["nsd@1mm"]}, "state no pixel size"),
+        ({"model_options": {"encoder_weights": "no.h5"}}, "'no.h5' is no file of weights"),
         ({"augmentation": {"rotation90": True}, "patch": [16, 32]}, "rotation90"),
         (
             {"tournament": {"trainers": 3, "round_steps": 1, "partition": True}},

@@ -71,3 +71,24 @@ def test_the_graph_names_its_parts():
     assert names[0] == "image"
     assert {"down0_context_dropout", "up3_localization1_convolution", "segmentation2"} <= {*names}
     assert isinstance(model.get_layer("down4_context_dropout"), keras.layers.SpatialDropout2D)
+
+
+def test_an_encoder_is_a_row_of_its_own():
+    described = describe(
+        "unet",
+        image_shape=(64, 32, 3),
+        num_classes=2,
+        options={
+            "encoder": "MobileNetV3Small",
+            # Neither the file nor what only training needs is looked at.
+            "encoder_weights": "nowhere.h5",
+            "deep_supervision": True,
+            "filters": 2,
+        },
+    )
+    (bottom,) = (level for level in described.levels if level.side == "bottom")
+    assert (bottom.spatial, bottom.channels) == ((2, 1), (576,))
+    assert bottom.num_parameters == 939_120
+    assert "'encoder', a network inside the model" in described.receptive_field_unknown
+    # The first convolution of the encoder alone: an input and an output of half the size.
+    assert described.activation_bytes_float32 > 4 * (64 * 32 * 3 + 32 * 16 * 16)

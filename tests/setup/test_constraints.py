@@ -196,6 +196,8 @@ def test_a_package_is_locked_to_the_wheels_that_machines_take(tags: list[str], w
     others += ["cp313-cp313t-" + X86]
     files = [*map(wheel, [*tags, *others]), wheel("py3-none-any", "2.0")]
     files.append({**wheel(""), "filename": "some_thing-1.0.tar.gz"})
+    # As an old release of pydantic has it: no version of Python.
+    files.append({**wheel(""), "filename": "some_thing-0.1-py36+-none-any.whl"})
     first, *hashes = lock().locked("some-thing", "1.0", files).split(" \\\n    ")
     assert sorted(hashes) == sorted(
         f"--hash=sha256:{wheel(one)['hashes']['sha256']}" for one in tags

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,10 @@ FORMATS = {
     "tensorboard": "losses, step times, scores and swap traffic, for tensorboard --logdir",
     "mlperf": "MLPerf log lines",
 }
+TRACKERS = {
+    "mlflow": "settings, losses and scores, for MLflow: a file store, or $MLFLOW_TRACKING_URI",
+    "wandb": "the same for Weights & Biases, offline unless $WANDB_MODE says otherwise",
+}
 NETWORKS = {
     "savedmodel": "the network of a run, for TensorFlow and TensorFlow Serving, without tfunet",
     "onnx": "the network of a run, for onnxruntime and others",
@@ -33,10 +38,11 @@ def add(commands: argparse._SubParsersAction) -> None:
         commands,
         "export",
         _export,
-        "write a network as a SavedModel or in ONNX, or runs for Perfetto, TensorBoard or MLPerf",
+        "write a network as a SavedModel or in ONNX, or runs for Perfetto, TensorBoard, MLPerf, "
+        "MLflow or Weights & Biases",
     )
     export.add_argument("folder", type=Path, help="folder of a run, or of a sweep")
-    formats = {**NETWORKS, **FORMATS}
+    formats = {**NETWORKS, **FORMATS, **TRACKERS}
     export.add_argument(
         "--to",
         choices=formats,
@@ -86,6 +92,8 @@ def _export(options: argparse.Namespace) -> int:
         )
     if not trials:
         raise ValueError(f"{options.folder} holds no run with a finished epoch.")
+    if options.to in TRACKERS:
+        return _tell(options, trials)
     out = options.out or options.folder / options.to
     code = exit_codes.OK
     for trial in trials:
@@ -96,6 +104,24 @@ def _export(options: argparse.Namespace) -> int:
             code = exit_codes.BAD_INPUT
     if options.to == "tensorboard":
         print(f"To look at them: tensorboard --logdir {out}")
+    return code
+
+
+def _tell(options: argparse.Namespace, trials: Iterable[TrialRecord]) -> int:
+    """Tell a tracker of the runs that have ended."""
+    from tfunet.export.trackers import export_run
+
+    code = exit_codes.OK
+    for trial in trials:
+        if trial.state == "running":
+            print(f"{trial.id} still runs, and is left out.")
+            continue
+        try:
+            place = export_run(options.to, trial.folder, out=options.out, default=options.folder)
+            print(lines_of(f"{trial.id}: {place}"))
+        except ValueError as error:  # The other runs are told all the same.
+            print(lines_of(f"error: {error}"), file=sys.stderr)
+            code = exit_codes.BAD_INPUT
     return code
 
 

@@ -58,6 +58,15 @@ class RunConfig(
             self._check_tournament()
         if self.stages > 1:
             self._check_stages()
+        # Of a model of a user's own, the option may mean something else.
+        if self.model_options.get("deep_supervision") and ":" not in self.model:
+            for key, value in (("split", math.prod(self.split)), ("stages", self.stages)):
+                if value > 1:
+                    raise ValueError(
+                        f"model_options.deep_supervision cannot be combined with {key} = "
+                        f"{json.dumps(getattr(self, key))}: losses of lower resolutions are not "
+                        "built for parts of a sample or of a network. Leave out one of them."
+                    )
         if self.patch is not None:
             check_split(self.split, self.patch)
         if self.swap is not None and self.xla:
@@ -94,6 +103,7 @@ class RunConfig(
             "elastic": self.elastic,
             "accumulation": self.accumulation > 1,
             "time_parts": self.time_parts,
+            "encoder_frozen_epochs": self.encoder_frozen_epochs > 0,
             "tournament": bool(self.tournament),
             "precision": self.precision == "mixed_float16",
         }

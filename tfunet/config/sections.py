@@ -17,6 +17,7 @@ BAD_SAMPLES = ("refuse", "skip")
 PIPELINES = ("tf", "device")
 RATE_SCHEDULES = ("cosine", "polynomial")
 SCHEDULES = ("gpipe", "1f1b", "v")
+TRACKERS = ("mlflow", "wandb")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 # Metadata of every key: whether an interrupted run may change it when it goes on. It may if the
@@ -359,6 +360,8 @@ class OptimizationKeys(Section):
             are computed on the training batches.
         callbacks: Keras callbacks. Each is a table with `name` ('package.module:Class' or a name
             in keras.callbacks) and keyword arguments for the callback.
+        encoder_frozen_epochs: Number of epochs, from the first on, in which the layer named
+            "encoder" keeps its weights and its statistics.
         epochs: Number of passes over the training cases.
         steps: Number of optimizer steps, instead of `epochs`.
     """
@@ -375,12 +378,14 @@ class OptimizationKeys(Section):
     learning_rate_schedule: str | None = fixed(None)
     metrics: tuple[str, ...] = fixed(())
     callbacks: tuple[dict[str, Any], ...] = fixed(())
+    encoder_frozen_epochs: int = fixed(0)
     epochs: int = fixed(5)
     steps: int | None = fixed(None)
 
     def _check(self) -> None:
         case_metrics(self.metrics)
         self._at_least(1, "epochs", "steps")
+        self._at_least(0, "encoder_frozen_epochs")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
         if self.warmup_epochs < 0:
@@ -470,13 +475,25 @@ class ObservationKeys(Section):
         trace: Record what each process does when, for `tfunet export`.
         profile: Profile a few steps with TensorFlow, and with Horovod if it is the backend.
             Reports do not compare the times of such a run. Turns `trace` on.
+        track: Trackers of experiments that follow the run: mlflow, wandb.
     """
 
     synthetic: bool = fixed(False)
     time_parts: bool = fixed(False)
     trace: bool = free(False)
     profile: bool = fixed(False)
+    track: tuple[str, ...] = free(())
 
     def _check(self) -> None:
         if self.profile:
             self._set("trace", True)
+        for name in self.track:
+            if name == "tensorboard":
+                raise ValueError(
+                    "track has no 'tensorboard'. During training, use callbacks = [{name = "
+                    '"TensorBoard", log_dir = "{folder}/tensorboard"}]; afterwards, `tfunet '
+                    "export RUN --to tensorboard`."
+                )
+            check_known("tracker", name, TRACKERS)
+        if len(set(self.track)) < len(self.track):
+            raise ValueError(f"track names a tracker twice: {', '.join(self.track)}.")

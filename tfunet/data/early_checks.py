@@ -1,4 +1,4 @@
-"""What can be said of a run's data before TensorFlow is imported, which takes many seconds."""
+"""What can be said of a run's files before TensorFlow is imported, which takes many seconds."""
 
 from tfunet.config.case_metrics import case_metrics
 from tfunet.config.run import RunConfig
@@ -8,17 +8,21 @@ from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.split import split_of
 from tfunet.data.task import open_task
 from tfunet.learning.case_metrics import check_library, tolerances
+from tfunet.models import MODELS
+from tfunet.models.files import check_weights
 from tfunet.population.shares import share_of
 
 
 def check_early(config: RunConfig) -> None:
-    """Raise ValueError, or DefectsError, for data that the run cannot be trained on.
+    """Raise ValueError, or DefectsError, for data and files that the run cannot be trained with.
 
     The names and headers of files are looked at, not their pixels. Code of users is not run: it may
     need TensorFlow.
     """
     metrics = case_metrics(config.metrics)
     check_library(metrics)
+    if config.model in MODELS and "encoder_weights" in config.model_options:
+        check_weights(config.model_options["encoder_weights"])
     if config.data not in DATASETS:
         return
     task = open_task(config)

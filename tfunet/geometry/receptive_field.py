@@ -129,6 +129,8 @@ def _needed(model: keras.Model, dimension: int) -> Rows:
     positions = np.arange(model.output.shape[1 + dimension])
     needed: dict[int, Rows] = {id(model.output): (positions, positions + 1)}
     for layer in reversed(model.operations):
+        if isinstance(layer, keras.Model):
+            raise UnknownReachError(f"{layer.name!r}, a network inside the model")
         outputs = [id(tensor) for tensor in keras.tree.flatten(layer.output)]
         known = [needed[tensor] for tensor in outputs if tensor in needed]
         if isinstance(layer, keras.layers.InputLayer) or not known:

@@ -35,6 +35,7 @@ EXTRAS = {
     "ensembles": ("optuna", "scipy"),
     "metrics": ("scipy",),
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),
+    "trackers": ("mlflow-skinny", "wandb"),
     "report": ("matplotlib", "jinja2"),
     "notebooks": ("nbclient", "ipykernel", "nbformat"),
 }

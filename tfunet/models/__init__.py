@@ -1,6 +1,8 @@
 """The table of models. Importing it imports no TensorFlow."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 MODELS = {
     "unet": "tfunet.models.unet:build",
@@ -19,6 +21,15 @@ MODELS = {
     "cosmoflow2020": "tfunet.models.cosmoflow:oyama2020",
 }
 
+# Options that only training needs: a trained network is without what they add.
+FOR_TRAINING = ("deep_supervision", "encoder_weights")
+
+
+def trained_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that build a network for the weights that it was trained to."""
+    left_out = FOR_TRAINING if name in MODELS else ()
+    return {key: value for key, value in options.items() if key not in left_out}
+
 
 @dataclass(frozen=True)
 class Card:
@@ -34,7 +45,7 @@ _SUMMIT = "Seal et al. 2020, Toward Large-Scale Image Segmentation on Summit"
 CARDS = {
     "unet": Card(
         "2D, 3D",
-        "U-Net with every option: filters, levels, normalization, up-sampling, residual",
+        "U-Net with every option: filters, levels, normalization, residual, pretrained encoders",
         "Ronneberger et al. 2015, arXiv:1505.04597; Cicek et al. 2016, arXiv:1606.06650",
     ),
     "isensee": Card(
@@ -59,12 +70,12 @@ CARDS = {
     "summit_7_2": Card("2D", "torchgpipe's U-Net, 7 poolings, 2 convolutions a level", _SUMMIT),
     "nnunet2d": Card(
         "2D",
-        "nnU-Net's 2D network without deep supervision",
+        "nnU-Net's 2D network; deep supervision is an option",
         "Isensee et al. 2021, arXiv:1904.08128",
     ),
     "nnunet3d": Card(
         "3D",
-        "nnU-Net's 3D network without deep supervision",
+        "nnU-Net's 3D network; deep supervision is an option",
         "Isensee et al. 2021, arXiv:1904.08128",
     ),
     "cosmoflow": Card(

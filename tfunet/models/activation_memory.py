@@ -1,6 +1,7 @@
 """Bytes of the layer outputs that TensorFlow keeps from the forward pass for the backward pass."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -44,13 +45,22 @@ def activation_bytes(model: keras.Model, *, batch: int) -> int:
     """
     kept = {
         (id(tensor), dtype, copy): tensor
-        for operation in model.operations
+        for operation in _operations(model)
         for tensor, dtype, copies in _kept(operation)
         for copy in range(copies)
     }
     for tensor in keras.tree.flatten(model.output):
         kept.setdefault((id(tensor), tensor.dtype, 0), tensor)
     return sum(_bytes(tensor, dtype, batch) for (_, dtype, _), tensor in kept.items())
+
+
+def _operations(model: keras.Model) -> Iterator[Any]:
+    """Yield the operations of a model, and of models inside it."""
+    for operation in model.operations:
+        if getattr(operation, "operations", None):
+            yield from _operations(operation)
+        else:
+            yield operation
 
 
 def _kept(operation: Any) -> Kept:

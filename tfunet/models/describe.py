@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from tfunet.geometry.receptive_field import UnknownReachError, receptive_field
-from tfunet.models import CARDS
+from tfunet.models import CARDS, trained_options
 from tfunet.models.activation_memory import activation_bytes
 from tfunet.models.make import make_model
 from tfunet.models.options import check_at_least, check_shape
@@ -60,14 +60,19 @@ def describe(
 ) -> Description:
     """Describe a model that `make_model` makes, for images of one size.
 
-    It is built twice, for 32 and 16 bits, without allocating its weights. A .keras file keeps the
-    precision that it was saved with. Raises ValueError if a size is None.
+    It is built twice, for 32 and 16 bits, without allocating its weights, and without what only
+    training adds. A .keras file keeps the precision that it was saved with. Raises ValueError if a
+    size is None.
     """
     check_shape(image_shape, num_classes)
     check_at_least("batch", batch, 1)
     shape = tuple(image_shape)
     build = partial(
-        make_model, name, image_shape=shape, num_classes=num_classes, options=options or {}
+        make_model,
+        name,
+        image_shape=shape,
+        num_classes=num_classes,
+        options=trained_options(name, options or {}),
     )
     model, model_16bit = (
         build_symbolic(build, precision=precision) for precision in ("float32", "mixed_bfloat16")
@@ -122,8 +127,8 @@ def _levels(model: keras.Model) -> tuple[Level, ...]:
 
 
 def _spatial(operation: Any) -> tuple[int, ...]:
-    """Spatial sizes of an operation's output; empty if it has none."""
-    shape = keras.tree.flatten(operation.output)[0].shape
+    """Spatial sizes of an operation's output, of an encoder's last; empty if it has none."""
+    shape = keras.tree.flatten(operation.output)[-1].shape
     return tuple(shape[1:-1])
 
 
@@ -145,7 +150,7 @@ def _level(side: str, spatial: tuple[int, ...], members: Sequence[Any]) -> Level
     return Level(
         side=side,
         spatial=spatial,
-        channels=tuple(layer.output.shape[-1] for layer in weighted),
+        channels=tuple(keras.tree.flatten(layer.output)[-1].shape[-1] for layer in weighted),
         num_parameters=sum(_count(layer.weights) for layer in layers),
     )
 

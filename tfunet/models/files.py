@@ -21,6 +21,17 @@ OTHERS = {
     ".pt": "is a model of PyTorch; tfunet trains models of Keras 3",
     ".pth": "is a model of PyTorch; tfunet trains models of Keras 3",
 }
+WEIGHTS = (".h5", ".hdf5", ".keras")
+
+
+def check_weights(path: object) -> None:
+    """Raise ValueError for what is no file with the weights of an encoder."""
+    if not isinstance(path, str) or not Path(path).is_file() or not path.endswith(WEIGHTS):
+        raise ValueError(
+            f"encoder_weights={path!r} is no file of weights ({', '.join(WEIGHTS)}). Where there "
+            "is a network, keras.applications.NAME(include_top=False).save_weights("
+            "'NAME.weights.h5') writes one."
+        )
 
 
 def is_file(name: str) -> bool:

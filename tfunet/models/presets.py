@@ -73,14 +73,14 @@ def summit_7_2(*, image_shape: Shape, num_classes: int, **options: Any) -> keras
 
 
 def nnunet2d(*, image_shape: Shape, num_classes: int, **options: Any) -> keras.Model:
-    """nnU-Net's plain 2D network for patches of 512 by 512, without deep supervision."""
+    """nnU-Net's plain 2D network for patches of 512 by 512; deep supervision is an option."""
     check_dimensions("nnunet2d", image_shape, 2)
     published = {"levels": 7, "max_filters": 512, "downsampling": "strided", "bias": True}
     return _build(unet.build, image_shape, num_classes, published, options)
 
 
 def nnunet3d(*, image_shape: Shape, num_classes: int, **options: Any) -> keras.Model:
-    """nnU-Net's plain 3D network for patches of 128 cubed, without deep supervision."""
+    """nnU-Net's plain 3D network for patches of 128 cubed; deep supervision is an option."""
     check_dimensions("nnunet3d", image_shape, 3)
     published = {"levels": 5, "max_filters": 320, "downsampling": "strided", "bias": True}
     return _build(unet.build, image_shape, num_classes, published, options)

@@ -1,14 +1,16 @@
 """U-Nets in two and three dimensions, after Ronneberger et al. 2015 and Cicek et al. 2016."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
-from tfunet.models import blocks, options
+from tfunet.models import blocks, encoders, options
+from tfunet.models.deep_supervision import LEAST_LEVELS, DeeplySupervised
 
 DOWNSAMPLINGS = ("max", "average", "strided")
+DEFAULT_LEVELS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ def build(
     image_shape: options.Shape,
     num_classes: int,
     filters: int | None = None,
-    levels: int = 4,
+    levels: int | None = None,
     convolutions: int | None = None,
     max_filters: int | None = None,
     normalization: str = "instance",
@@ -48,18 +50,36 @@ def build(
     encoder_filters: Sequence[Sequence[int]] | None = None,
     decoder_filters: Sequence[Sequence[int]] | None = None,
     upsampling_filters: Sequence[int] | None = None,
+    deep_supervision: bool = False,
+    encoder: str | None = None,
+    encoder_weights: str | None = None,
+    encoder_intensity: str = "zscore",
+    encoder_synchronized: bool = True,
+    encoder_options: Mapping[str, Any] | None = None,
 ) -> keras.Model:
     """A U-Net from images (batch, *spatial, channels) to float32 logits (batch, *spatial, classes).
 
-    `levels` poolings halve the image; level i has `convolutions` (2) of `filters` (32) * 2**i
+    `levels` (4) poolings halve the image; level i has `convolutions` (2) of `filters` (32) * 2**i
     filters each, at most `max_filters`. The three tables replace these numbers (see `Widths`).
     A residual level adds its input (through a convolution of size 1 where shapes differ) before
     its last activation. Up-sampling "nearest" and "linear" have no weights and keep the channels.
     `dropout` drops feature maps after each convolution, `bottom_dropout` single values at the
     bottom. If `bias` is None, only convolutions without a normalization have one.
+    `deep_supervision` trains by logits of lower resolutions, too. `encoder` names a network of
+    keras.applications that takes the place of the way down; see `encoders.descend`.
     Raises ValueError if an option is unknown or a size is not divisible by 2**levels.
     """
     options.check_shape(image_shape, num_classes)
+    if encoder is None:
+        encoders.refuse_without_encoder(
+            encoder_weights=encoder_weights,
+            encoder_options=encoder_options,
+            encoder_intensity=encoder_intensity != "zscore",
+            encoder_synchronized=encoder_synchronized is not True,
+        )
+        levels = DEFAULT_LEVELS if levels is None else levels
+    else:
+        levels = encoders.MOST_LEVELS if levels is None else levels
     options.check_at_least("levels", levels, 1)
     options.check_choice("downsampling", downsampling, DOWNSAMPLINGS)
     options.check_choice("upsampling", upsampling, blocks.UPSAMPLINGS)
@@ -68,11 +88,19 @@ def build(
         ("residual", residual),
         ("upsampling_bias", upsampling_bias),
         ("output_bias", output_bias),
+        ("deep_supervision", deep_supervision),
     ):
         options.check_flag(name, flag)
+    if deep_supervision and levels < LEAST_LEVELS:
+        raise ValueError(
+            f"deep_supervision needs levels of at least {LEAST_LEVELS}, got {levels}: the lowest "
+            "level of the way up has no loss, and beside the full resolution no other is left."
+        )
     spatial = image_shape[:-1]
     options.check_divisible(spatial, levels, option=f"levels={levels}")
-    options.check_instance_statistics(normalization, spatial, levels)
+    # The bottom of an encoder has normalizations of its own.
+    halvings = levels if encoder is None else levels - 1
+    options.check_instance_statistics(normalization, spatial, halvings)
     if upsampling_filters is not None and upsampling != "transposed":
         raise ValueError(
             f"upsampling_filters is for upsampling 'transposed' only, and upsampling is "
@@ -100,9 +128,24 @@ def build(
     blocks.check_groups(style, [count for row in widths.encoder + widths.decoder for count in row])
 
     inputs = keras.Input(tuple(image_shape), name="image")
-    tensor, skips = _descend(inputs, widths, style, downsampling, residual)
+    if encoder is None:
+        tensor, skips = _descend(inputs, widths, style, downsampling, residual)
+    else:
+        encoders.refuse_of_own_way_down(
+            encoder, encoder_filters=encoder_filters, downsampling=downsampling != "max"
+        )
+        tensor, skips = encoders.descend(
+            inputs,
+            encoder,
+            levels=levels,
+            weights=encoder_weights,
+            intensity=encoder_intensity,
+            is_synchronized=encoder_synchronized,
+            more=encoder_options or {},
+        )
     if bottom_dropout:
         tensor = keras.layers.Dropout(bottom_dropout, name="bottom_dropout")(tensor)
+    lower: list[Any] = []
     for level in reversed(range(levels)):
         name = f"up{level}_upsampling"
         if upsampling == "transposed":
@@ -110,10 +153,21 @@ def build(
             tensor = blocks.up_convolve(tensor, count, style, name, bias=upsampling_bias)
         else:
             tensor = blocks.upsample(tensor, upsampling, style.dimensions, name)
-        tensor = keras.layers.Concatenate(name=f"up{level}_concatenation")([skips[level], tensor])
+        if skips[level] is not None:
+            joined = keras.layers.Concatenate(name=f"up{level}_concatenation")
+            tensor = joined([skips[level], tensor])
         tensor = _level(tensor, widths.decoder[level], style, f"up{level}", residual)
+        if 0 < level < levels - 1:
+            lower.insert(0, tensor)
     logits = blocks.segment(tensor, num_classes, style.dimensions, "logits", bias=output_bias)
-    return keras.Model(inputs, logits, name="unet")
+    if not deep_supervision:
+        return keras.Model(inputs, logits, name="unet")
+    # After all other layers: these get the weights that they have without deep supervision.
+    lower_logits = [
+        blocks.segment(tensor, num_classes, style.dimensions, f"logits{level}", bias=output_bias)
+        for level, tensor in enumerate(lower, start=1)
+    ]
+    return DeeplySupervised(inputs, [logits, *lower_logits], name="unet")
 
 
 def plan_widths(

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfunet.graph import reader
 from tfunet.graph.step import root
+from tfunet.models import trained_options
 from tfunet.models.make import make_model
 from tfunet.models.options import check_shape
 from tfunet.models.symbolic import build_symbolic
@@ -40,13 +41,19 @@ class TracedNode:
 def symbolic_model(
     name: str, *, image_shape: Sequence[int], num_classes: int, options: Mapping[str, Any]
 ) -> keras.Model:
-    """Return a model that `make_model` makes, without values for its variables.
+    """Return a model that `make_model` makes, without values, and without what training adds.
 
     Raises ValueError for a shape that is none.
     """
     check_shape(image_shape, num_classes)
     shape = tuple(image_shape)
-    build = partial(make_model, name, image_shape=shape, num_classes=num_classes, options=options)
+    build = partial(
+        make_model,
+        name,
+        image_shape=shape,
+        num_classes=num_classes,
+        options=trained_options(name, options),
+    )
     return build_symbolic(build, precision="float32")
 
 

@@ -14,6 +14,7 @@ from tfunet.config.run import RunConfig
 from tfunet.files.typed import RecordError
 from tfunet.geometry.receptive_field import UnknownReachError, alignment, reach, statistics_layers
 from tfunet.graph.traced import traced
+from tfunet.models import trained_options
 from tfunet.models.make import make_model
 from tfunet.record import DATA, MODEL, RunFolder
 
@@ -92,7 +93,7 @@ class Network:
             self.config.model,
             image_shape=(*window, self.channels),
             num_classes=self.num_classes,
-            options=self.config.model_options,
+            options=trained_options(self.config.model, self.config.model_options),
         )
         if not self.config.model.endswith(".keras"):
             return model

@@ -189,12 +189,28 @@ class Trainer:
                 metrics_before=arrays.pop("metrics", None),
                 apart_before=progress.seconds_apart,
             )
+            self._freeze(index)
             self.network.model.reset_metrics()
             self.attempt.begin(f"callbacks before epoch {index + 1}")
             self._keras_callbacks.on_epoch_begin(index)
             yield epoch
         self.callbacks.end_profile()
         self._energy.close()
+
+    def _freeze(self, epoch: int) -> None:
+        """Freeze the encoder in its first epochs, and let it learn after them."""
+        encoder, num_epochs = self.network.encoder, self.attempt.config.encoder_frozen_epochs
+        learns = epoch >= num_epochs
+        if encoder is None or encoder.trainable == learns:
+            return
+        encoder.trainable = learns
+        self.steps.forget_traces()
+        if self.progress.step + 1 not in self.progress.traced_steps:
+            self.progress.traced_steps.append(self.progress.step + 1)
+        until = (
+            f"learns from epoch {epoch + 1} on" if learns else f"is frozen to epoch {num_epochs}"
+        )
+        self.attempt.say(f"The encoder {until}.")
 
     def take(self, epoch: Epoch, step: int) -> None:
         """Make an optimizer step, counted in the epoch from 0.
@@ -338,6 +354,8 @@ class Trainer:
 
     def end(self) -> None:
         """End training for the callbacks and the progress bar."""
+        if self.network.encoder is not None:
+            self.network.encoder.trainable = True  # In the file of the model.
         if self.rounds is not None:
             self.rounds.end()
         self._keras_callbacks.on_train_end()

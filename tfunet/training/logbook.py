@@ -12,6 +12,7 @@ from tfunet.process.terminal import Minutes, shows_progress
 from tfunet.training.evaluation import Scores
 from tfunet.training.progress import Progress, Resumed
 from tfunet.training.setup import Attempt, Network, RunData
+from tfunet.training.trackers import Trackers
 
 # Steps whose median says how long those take that are left.
 RECENT = 50
@@ -20,7 +21,7 @@ SHOWN = ("loss", "val_loss", "val_dice", "val_iou", "val_mae")
 
 @final
 class Logbook:
-    """Rows of steps.csv, epochs.csv and cases.csv, and a progress bar.
+    """Rows of steps.csv, epochs.csv and cases.csv, a progress bar, and trackers.
 
     A run that goes on drops the rows after its checkpoint. All processes have a logbook, but only
     the chief's does anything.
@@ -51,6 +52,8 @@ class Logbook:
         )
         self._saving_in_rows = progress.seconds.get("saving", 0.0)
         self._minutes = Minutes()
+        tracked = attempt.config.track if attempt.topology.is_chief else ()
+        self._trackers = Trackers(tracked, attempt.folder.path, attempt.say)
 
     def announce(self) -> None:
         """Say what comes first: nothing else is heard of it until it is done."""
@@ -124,6 +127,7 @@ class Logbook:
         shown = _shown(progress.logs, self._data.task.source.regions)
         numbers = f"{', '.join(shown)}, {training_seconds:.1f} s"
         self._attempt.say(f"epoch {epoch}: step {progress.step}, {numbers}")
+        self._trackers.look()
 
     def close_bar(self) -> None:
         """End the progress bar."""
@@ -134,6 +138,10 @@ class Logbook:
         for table in (self._steps, self._epochs):
             if table is not None:
                 table.close()
+
+    def end_tracking(self) -> None:
+        """Tell trackers that the run has ended: the last of all, since it may take seconds."""
+        self._trackers.end()
 
 
 def _shown(logs: Mapping[str, float], regions: Iterable[str]) -> list[str]:

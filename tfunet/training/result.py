@@ -30,6 +30,7 @@ def write_result(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         trainer.logbook.close()
         attempt.folder.write_result(result)
     attempt.stop()
+    trainer.logbook.end_tracking()
     return result
 
 

@@ -387,6 +387,7 @@ class Network:
             that its train_step trains. Those of this process.
         variables: All that a step changes: the model's variables, its optimizer's, and what else
             its train_step uses. Those of this process, in the order of a checkpoint.
+        encoder: The layer that keeps its weights in the first epochs; None if all layers learn.
     """
 
     model: keras.Model
@@ -401,6 +402,7 @@ class Network:
     weights: Sequence[Any]
     variables: Sequence[Any]
     stages: "StagedNetwork | None" = None
+    encoder: Any = None
 
     def own_part(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return what this device works on of a batch that it was fed; called on the device."""
@@ -486,6 +488,21 @@ def build(attempt: Attempt, data: RunData) -> Network:
         preflight=checked,
         weights=weights,
         variables=variables,
+        encoder=_encoder(config, model),
+    )
+
+
+def _encoder(config: RunConfig, model: keras.Model) -> Any:
+    """Return the layer that is frozen in the first epochs; ValueError if the model has none."""
+    if not config.encoder_frozen_epochs:
+        return None
+    for layer in model.layers:
+        if layer.name == "encoder":
+            return layer
+    raise ValueError(
+        f"encoder_frozen_epochs={config.encoder_frozen_epochs} needs a layer named 'encoder', and "
+        f"the model {config.model!r} has none. Give model_options.encoder, or name the layer of "
+        "your own model so."
     )
 
 

@@ -179,7 +179,8 @@ def _made(config: RunConfig, data: RunData) -> keras.Model:
         num_classes=task.source.num_outputs,
         options=config.model_options,
     )
-    return build_symbolic(build, precision=config.precision) if config.model in MODELS else build()
+    has_values = config.model not in MODELS or "encoder_weights" in config.model_options
+    return build() if has_values else build_symbolic(build, precision=config.precision)
 
 
 def _owned(

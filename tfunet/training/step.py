@@ -43,7 +43,7 @@ class Steps:
         config = attempt.config
         self.pipeline = data.training(first_step)
 
-        def made() -> Step:
+        def make() -> Step:
             step = make_step(
                 attempt.backend,
                 network.model,
@@ -59,8 +59,13 @@ class Steps:
                 step = support.guarding(step)
             return step if network.stages is None else network.stages.watching(step)
 
-        self.take, self.take_exchanging, self.take_alone = made(), made(), made()
+        self._make = make
+        self.forget_traces()
         self.batches = iter(attempt.backend.feed(self.pipeline))
+
+    def forget_traces(self) -> None:
+        """Have the steps traced anew: other variables are trained from now on."""
+        self.take, self.take_exchanging, self.take_alone = (self._make() for _ in range(3))
 
 
 def make_step(

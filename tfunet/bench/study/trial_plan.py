@@ -30,6 +30,8 @@ LATER: Mapping[str, Any] = {
     "schedule": "1f1b",
     "balance": "time",
     "recompute": False,
+    "encoder_frozen_epochs": 0,
+    "track": (),
 }
 
 
