@@ -27,6 +27,8 @@ def way_of(trial: TrialRecord) -> str:
         parts.append(f"split={'x'.join(map(str, config.split))}")
     if config.stages > 1:
         parts += [f"stages={config.stages}", f"schedule={config.schedule}"]
+    if config.tiling:
+        parts.append(f"tiling={'x'.join(map(str, config.tiling))}")
     return " ".join(parts)
 
 

@@ -29,6 +29,7 @@ LATER: Mapping[str, Any] = {
     "micro_batches": 1,
     "schedule": "1f1b",
     "balance": "time",
+    "tiling": (),
 }
 
 
