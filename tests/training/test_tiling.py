@@ -153,10 +153,18 @@ def test_gradients_losses_and_metrics_are_those_of_whole_samples(float64, build,
         gradients, logs = stepped(build, cut, rows)
         assert largest_difference(gradients, expected) <= 1e-12
         assert logs == pytest.approx(said, rel=1e-12)
-    # Of two replicas that share a sample, each has tiles of its own; gradients are averaged.
-    halves = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
-    changes, logs = zip(*(stepped(build, cut, half) for half in halves), strict=True)
-    mean = [np.mean(pair, axis=0) for pair in zip(*changes, strict=True)]
+
+
+def test_replicas_that_share_a_sample_average_to_its_gradient(float64):
+    shape = (36, 28)
+    images, masks = data_of(shape)
+    expected, said = whole_step(small_unet, shape, images, masks)
+    cut = grid(shape, (1, 3), reach(small_unet(shape)), (2, 2))
+    rows = fed(cut, images, masks)
+    # The second replica has the end of one sample and the begin of the other.
+    shares = [rows[at : at + 2] for at in (0, 2, 4)]
+    changes, logs = zip(*(stepped(small_unet, cut, share) for share in shares), strict=True)
+    mean = [np.mean(each, axis=0) for each in zip(*changes, strict=True)]
     assert largest_difference(mean, expected) <= 1e-12
     assert np.mean([one["loss"] for one in logs]) == pytest.approx(said["loss"], rel=1e-12)
 
