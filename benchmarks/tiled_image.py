@@ -19,7 +19,6 @@ HERE = Path(__file__).resolve().parent
 SIZE, QUICK_SIZE = 10_000, 1024
 STEPS = 2
 SECONDS = 900
-# Of TensorFlow alone, with a network of this kind: about 0.6 GiB.
 LIMIT_BYTES = 2 * 2**30
 TOLERANCE = 1e-6
 

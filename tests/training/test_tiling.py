@@ -17,6 +17,8 @@ from tfunet.geometry.receptive_field import alignment, reach
 from tfunet.learning.averaging import Averaging
 from tfunet.models import unet
 from tfunet.single_device import SingleDevice
+from tfunet.swap import LargeModelSupport
+from tfunet.train import run
 from tfunet.training.checks import uses_of_samples
 from tfunet.training.tiling import TileStep, check_metrics, check_model, look_at_network
 
@@ -288,6 +290,21 @@ def test_methods_and_metrics_that_would_see_tiles_are_refused():
     check_metrics([keras.metrics.SparseCategoricalAccuracy()])
     with pytest.raises(ValueError, match="'mine' is not Keras's"):
         check_metrics([type("Mine", (keras.metrics.Mean,), {})(name="mine")])
+
+
+def test_large_model_support_is_refused_before_the_first_step(tmp_path):
+    config = RunConfig(
+        data_options={"num_cases": 5, "size": 32},
+        model_options={"filters": 2, "levels": 1, "normalization": "none"},
+        loss="crossentropy",
+        tiling=(2, 1),
+        global_batch=1,
+        cache_dir=str(tmp_path / "cache"),
+    )
+    support = LargeModelSupport("1GiB")
+    with pytest.raises(ValueError, match="Large-model support is not built for tiles yet"):
+        run(config, SingleDevice(Launch()), tmp_path / "run", callbacks=[support])
+    assert not (tmp_path / "run/result.json").exists()
 
 
 def test_samples_that_were_not_used_whole_are_found():
