@@ -1,5 +1,7 @@
 """`tfunet models show`: plans of stages and tiles, and what cannot be planned."""
 
+import re
+
 import pytest
 
 from tfunet import exit_codes
@@ -59,9 +61,14 @@ def test_tiles_are_printed_with_the_best(capsys):
     assert "halo             23 x 23 pixels" in printed
     assert "alignment        4 x 4" in printed
     assert printed.count("best") == 1
+    best = next(line for line in printed.splitlines() if line.startswith("Best: "))
+    assert re.search(r"train with tiling = \[\d+, \d+\]\.$", best)
     assert "Not exact" not in printed
     assert show("unet", *SMALL, *words) == 0
     assert "Not exact: down0_0_normalization and" in capsys.readouterr().out
+    # Sizes that the network does not pool evenly.
+    assert show("unet", *SMALL, "--image", "199,100", "--memory", "4MiB") == 0
+    assert "and patch = [200, 100]." in capsys.readouterr().out
     assert show("unet", *SMALL, "--image", "200,100", "--memory", "1KiB") == 0
     assert "alone take" in capsys.readouterr().out
 

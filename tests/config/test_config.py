@@ -60,6 +60,24 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
         ({"stages": 2, "time_parts": True}, "combined with time_parts"),
         ({"stages": 2, "precision": "mixed_float16"}, "one number for all stages"),
         ({"stages": 2, "optimizer_options": {"use_ema": True}}, "optimizer_options.use_ema"),
+        ({"tiling": (2,)}, "tiling must have a number for each of the 2 or 3 axes"),
+        ({"tiling": (2, 0)}, "tiling must be positive numbers"),
+        ({"tiling": (2, 2, 1), "patch": (64, 64)}, "tiling = .* has 3 numbers, and a sample"),
+        ({"tiling": (2, 65), "patch": (64, 64)}, "tiling = .* has 64 rows there"),
+        ({"tiling": (2, 1), "split": (2, 1)}, "combined with split = .2, 1.: it is not built"),
+        ({"tiling": (2, 1), "stages": 2}, "combined with stages = 2: it is not built"),
+        ({"tiling": (2, 1), "swap": "auto"}, 'combined with swap = "auto"'),
+        ({"tiling": (2, 1), "xla": True}, "combined with xla = true: tiles have their own parts"),
+        ({"tiling": (2, 1), "accumulation": 2}, "each tile is a pass of its own already"),
+        ({"tiling": (2, 1), "time_parts": True}, "combined with time_parts"),
+        ({"tiling": (2, 1), "pipeline": "device"}, 'combined with pipeline = "device"'),
+        ({"tiling": (2, 1), "augmentation": {"rotation90": True}}, "augmentation.rotation90 needs"),
+        ({"tiling": (2, 1), "augmentation": {"noise": 0.1}}, "augmentation.noise needs whole"),
+        (
+            {"tiling": (3, 1), "global_batch": 1, "num_replicas": 2},
+            "makes 3 tiles of a step's global_batch=1 samples, which cannot be shared",
+        ),
+        ({"tiling": (2, 1), "global_batch": 2, "replica_batch": 2, "num_replicas": 2}, "is not"),
         ({"warmup_epochs": -1}, "not be negative"),
         ({"on_bad_sample": "ignore"}, "Known: refuse, skip"),
         ({"folds": 1}, "folds must be at least 2"),
@@ -72,6 +90,23 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
 def test_bad_value_is_refused_with_what_is_allowed(given, message):
     with pytest.raises(ValueError, match=message):
         RunConfig(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "replica_samples", "replica_tiles"),
+    [
+        ({}, 4, 4),
+        ({"global_batch": 2}, 2, 8),
+        ({"global_batch": 2, "num_replicas": 2}, 1, 4),
+        # Two replicas share each of these.
+        ({"global_batch": 1, "num_replicas": 2}, 1, 2),
+        ({"global_batch": 3, "num_replicas": 2}, 2, 6),
+    ],
+)
+def test_replicas_share_out_the_tiles_of_a_step(given, replica_samples, replica_tiles):
+    config = RunConfig(tiling=(2, 2) if given else (), **given)
+    assert (config.replica_samples, config.replica_tiles) == (replica_samples, replica_tiles)
+    assert from_json(config.to_json()) == config
 
 
 def test_no_support_can_be_named_in_a_grid():
@@ -109,6 +144,7 @@ def test_every_key_stands_in_one_section_and_says_what_it_is():
 def test_lists_of_keys_follow_from_the_sections():
     assert (
         *("stages", "schedule", "recompute", "backend", "backend_options", "split", "processes"),
+        "tiling",
     ) == keys.WAY
     assert (
         *("model_options", "data_options", "augmentation", "backend_options"),

@@ -25,6 +25,7 @@ PAGES = [
     "docs/pipeline.md",
     "docs/security.md",
     "docs/spatial-parallelism.md",
+    "docs/tiles.md",
     "docs/training.md",
 ]
 # Set-up and the whole suite: they are what runs this test.

@@ -121,6 +121,15 @@ class Augmentation:
                 "Choose a smaller range or a larger sigma."
             )
 
+    @property
+    def of_whole_samples(self) -> tuple[str, ...]:
+        """Names of its changes that need all of a sample to change some rows of it.
+
+        Flips need the rows that they mirror, and brightness only the rows themselves.
+        """
+        needy = (name for name in NAMES if name not in ("flips", "brightness"))
+        return tuple(name for name in needy if getattr(self, name) not in (None, False, ()))
+
     def check_patch(self, patch: Sequence[int]) -> None:
         """Raise ValueError for axes that samples of this spatial shape do not have."""
         rank = len(patch)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tfunet.config import memory, sections, tournament
+from tfunet.config.augmentation import read_augmentation
 from tfunet.files.typed import FieldError, check_known_fields
 from tfunet.geometry.parts import check_split
 
@@ -67,8 +68,11 @@ class RunConfig(
                         f"{json.dumps(getattr(self, key))}: losses of lower resolutions are not "
                         "built for parts of a sample or of a network. Leave out one of them."
                     )
+        if self.tiling:
+            self._check_tiling()
         if self.patch is not None:
             check_split(self.split, self.patch)
+            check_split(self.tiling, self.patch, "tiling")
         if self.swap is not None and self.xla:
             raise ValueError(
                 "swap and xla exclude each other: XLA compiles the step as a whole, so no tensor "
@@ -126,15 +130,48 @@ class RunConfig(
                     "optimizer has the variables of one stage only. Leave out one of them."
                 )
 
+    def _check_tiling(self) -> None:
+        """Raise ValueError for what a step on tiles cannot be combined with."""
+        unable = {
+            "split": math.prod(self.split) > 1,
+            "stages": self.stages > 1,
+            "swap": self.swap is not None,
+            "xla": self.xla,
+            "accumulation": self.accumulation > 1,
+            "time_parts": self.time_parts,
+            "pipeline": self.pipeline == "device",
+        }
+        instead = {
+            "xla": "tiles have their own parts in different places of their windows",
+            "accumulation": "each tile is a pass of its own already",
+            "time_parts": "more steps over whole samples would take too long",
+            "pipeline": "a tile is augmented where it is read",
+        }
+        for key, is_asked in unable.items():
+            if is_asked:
+                raise ValueError(
+                    f"tiling = {list(self.tiling)} cannot be combined with {key} = "
+                    f"{json.dumps(getattr(self, key))}: "
+                    f"{instead.get(key, 'it is not built for tiles yet')}. Leave out one of them."
+                )
+        needy = read_augmentation(self.augmentation).of_whole_samples
+        if needy:
+            raise ValueError(
+                f"tiling = {list(self.tiling)} reads samples tile by tile, and "
+                f"augmentation.{needy[0]} needs whole samples. Leave it out: with tiling, flips "
+                "and brightness are possible."
+            )
+
     def to_json(self) -> str:
         """Return the fully resolved configuration as JSON."""
         return json.dumps(self.values(), indent=1)
 
     def values(self) -> dict[str, Any]:
-        """Return all keys, without the tournament of a run that takes part in none."""
+        """Return all keys, without tournament and tiling of a run that has none."""
         values = asdict(self)
-        if not self.tournament:
-            del values["tournament"]
+        for key in ("tournament", "tiling"):
+            if not values[key]:
+                del values[key]
         return values
 
 

@@ -268,6 +268,9 @@ class PlacementKeys(StageKeys):
             scaling).
         accumulation: Number of equal passes into which a replica's batch is cut, to save memory.
             Their gradients are averaged.
+        tiling: Number of tiles along each axis of a sample, such as [8, 8]. A step then takes whole
+            samples tile by tile, each with the halo that the network needs. The tiles of a step
+            are shared out equally among the replicas.
     """
 
     backend: str = fixed("single", **IS_WAY)
@@ -279,24 +282,29 @@ class PlacementKeys(StageKeys):
     replica_batch: int | None = free(None)
     global_batch: int | None = fixed(None)
     accumulation: int = fixed(1)
+    tiling: tuple[int, ...] = fixed((), **IS_WAY)
 
     def _check(self) -> None:
         self._at_least(1, "num_replicas", "processes", "cores_per_replica")
-        if self.split and min(self.split) < 1:
-            raise ValueError(
-                f"split must be positive numbers, one for each axis of a sample, got "
-                f"{list(self.split)}. 1 leaves an axis whole."
-            )
-        if len(self.split) not in (0, 2, 3):
-            raise ValueError(
-                f"split must have a number for each of the 2 or 3 axes of a sample, got "
-                f"{list(self.split)}. 1 leaves an axis whole."
-            )
+        for key in ("split", "tiling"):
+            parts = getattr(self, key)
+            if parts and min(parts) < 1:
+                raise ValueError(
+                    f"{key} must be positive numbers, one for each axis of a sample, got "
+                    f"{list(parts)}. 1 leaves an axis whole."
+                )
+            if len(parts) not in (0, 2, 3):
+                raise ValueError(
+                    f"{key} must have a number for each of the 2 or 3 axes of a sample, got "
+                    f"{list(parts)}. 1 leaves an axis whole."
+                )
         self._at_least(1, "replica_batch", "global_batch", "accumulation")
         if self.replica_batch is None and self.global_batch is None:
             self._set("replica_batch", 4)
         if self.global_batch is None:
             self._set("global_batch", (self.replica_batch or 1) * self.num_replicas)
+        elif self.tiling:
+            self._check_tiles_of_step()
         elif self.global_batch % self.num_replicas:
             raise ValueError(
                 f"global_batch={self.global_batch} cannot be divided by num_replicas="
@@ -320,6 +328,25 @@ class PlacementKeys(StageKeys):
                 f"{self.micro_batches} of as many samples each. Choose a divisor of it."
             )
 
+    def _check_tiles_of_step(self) -> None:
+        if self.global_samples * self.num_tiles % self.num_replicas:
+            raise ValueError(
+                f"tiling = {list(self.tiling)} makes {self.global_samples * self.num_tiles} tiles "
+                f"of a step's global_batch={self.global_samples} samples, which cannot be shared "
+                f"out equally among num_replicas={self.num_replicas}. Choose another tiling, or a "
+                "global_batch that can be divided by num_replicas."
+            )
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of a sample."""
+        return math.prod(self.tiling)
+
+    @property
+    def replica_tiles(self) -> int:
+        """Tiles that each replica takes in an optimizer step."""
+        return self.global_samples * self.num_tiles // self.num_replicas
+
     @property
     def num_devices(self) -> int:
         """Devices of all replicas."""
@@ -327,8 +354,8 @@ class PlacementKeys(StageKeys):
 
     @property
     def replica_samples(self) -> int:
-        """Samples of each replica in an optimizer step."""
-        return self.global_samples // self.num_replicas
+        """Samples of each replica in an optimizer step; with tiling, some may be shared."""
+        return -(-self.global_samples // self.num_replicas)
 
     @property
     def global_samples(self) -> int:

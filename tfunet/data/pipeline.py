@@ -5,8 +5,8 @@ step, `crop` where they are cut, and `augmentation.augment` how they are changed
 """
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
 from typing import final
@@ -19,9 +19,10 @@ from tfunet.data.augmentation.augment import Draws, augment, draw_orientation
 from tfunet.data.augmentation.random_streams import epoch_order
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.crop import patch_start
-from tfunet.data.memory_map import mapped
+from tfunet.data.readers import patch_reader, place_reader, target_reader, window_reader
 from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch
-from tfunet.geometry.windows import plan_windows
+from tfunet.geometry.grid import Grid, tiles_of
+from tfunet.geometry.windows import Window, plan_windows
 from tfunet.parallel.feed import fed_groups, parts_of
 from tfunet.parallel.mesh import Mesh, part_bounds, part_rows
 
@@ -110,19 +111,20 @@ class TrainingPipeline:
         The mapped cache is not counted: the system takes its pages back when it needs them.
         """
         # In the making: a sample on each core, a batch, and the batch that is handed over.
-        samples = (PREFETCHED_BATCHES + 2) * self.replica_batch + _parallel_calls()
+        samples = (PREFETCHED_BATCHES + 2) * self.replica_batch + parallel_calls()
         return samples * prod(self.cases.patch) * (self.cases.channels * 4 + 1)
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
         mesh = Mesh(groups=self.num_replicas, split=self.split, stages=self.stages)
-        _check_replicas(replicas, mesh.num_devices)
+        check_replicas(replicas, mesh.num_devices)
         groups = fed_groups(mesh, replicas)
         rows = _whole(self.cases)
         if len(replicas) == 1 and self.changes_rows_alone:
             rows = part_rows(mesh, replicas.start, self.cases.patch)
-        read = self._sample_reader(self._changes(), rows)
-        dataset = self.samples(groups).map(read, num_parallel_calls=_parallel_calls())
+        extents, begin = [end - first for first, end in rows], [first for first, _ in rows]
+        read = partial(self.sample_reader(patch_reader(self.cases, extents), extents), begin=begin)
+        dataset = self.samples(groups).map(read, num_parallel_calls=parallel_calls())
         dataset = dataset.batch(self.replica_batch, drop_remainder=True)
         dataset = dataset.map(partial(self._passes, rows=rows))
         if not mesh.is_split or self.augmented_by == "device":
@@ -135,17 +137,16 @@ class TrainingPipeline:
         if self.synthetic:
             num_batches = (self.last_step - self.first_step) * len(replicas)
             dataset = dataset.take(len(replicas)).cache().repeat().take(num_batches)
-        return _finished(dataset)
+        return finished(dataset)
 
     @property
     def changes_rows_alone(self) -> bool:
         """Whether augmentation of some rows of a sample needs only these, or those they mirror."""
-        others = replace(self.augmentation, flips=True, brightness=None)
-        return self.augmented_by != "device" and others == Augmentation()
+        return self.augmented_by != "device" and not self.augmentation.of_whole_samples
 
     def samples(self, replicas: range) -> tf.data.Dataset:
         """Return (epoch, sample) of each sample for `replicas`, in order."""
-        _check_replicas(replicas, self.num_replicas)
+        check_replicas(replicas, self.num_replicas)
         fed = len(replicas) * self.replica_batch
         spans = epoch_spans(self.first_step, self.last_step, self.steps_per_epoch)
 
@@ -176,20 +177,27 @@ class TrainingPipeline:
 
         return plain if self.augmented_by == "device" else changed
 
-    def _sample_reader(
-        self, change: Callable[..., dict[str, tf.Tensor]], rows: Rows
+    def sample_reader(
+        self, read: Callable[..., tuple[tf.Tensor, tf.Tensor]], extents: Sequence[int]
     ) -> Callable[..., dict[str, tf.Tensor]]:
-        """Return the function (epoch, sample) -> these rows of its patch after `change`."""
-        read = _patch_reader(self.cases, rows)
-        begins = np.asarray([begin for begin, _ in rows])
-        mirrored = np.asarray(self.cases.patch) - np.asarray([end for _, end in rows])
-        place_of, targets_of = _place_reader(self.cases), _target_reader(self.cases)
+        """Return the function (epoch, sample, begin) -> rows of its patch after augmentation.
+
+        Args:
+            read: (case, start) to an image and a mask of `extents`.
+            extents: How many rows there are along each axis, from `begin` on. If these are not
+                all, `changes_rows_alone` must hold.
+        """
+        change = self._changes()
+        patch = np.asarray(self.cases.patch)
+        place_of, targets_of = place_reader(self.cases), target_reader(self.cases)
         train = np.asarray(self.train, np.int64)
         shapes = np.asarray(self.cases.shapes, np.int64)
         counts = np.asarray(self.cases.foreground_counts, np.int64)
 
         @tf.autograph.experimental.do_not_convert
-        def sample_of(epoch: tf.Tensor, sample: tf.Tensor) -> dict[str, tf.Tensor]:
+        def sample_of(
+            epoch: tf.Tensor, sample: tf.Tensor, begin: tf.Tensor | Sequence[int]
+        ) -> dict[str, tf.Tensor]:
             case = tf.gather(train, sample // self.patches_per_case)
             start = patch_start(
                 tf.gather(shapes, case),
@@ -201,12 +209,14 @@ class TrainingPipeline:
                 epoch=epoch,
                 sample=sample,
             )
-            if rows != _whole(self.cases):
+            if tuple(extents) != tuple(self.cases.patch):
                 # What a flip brings to these rows lies at the other end.
                 draws = Draws(seed=self.seed, epoch=epoch, sample=sample)
-                flipped = draw_orientation(self.augmentation, len(rows), draws)
-                moved = begins if flipped is None else tf.where(flipped.reverse, mirrored, begins)
-                start += tf.cast(moved, start.dtype)
+                flipped = draw_orientation(self.augmentation, len(patch), draws)
+                moved = tf.cast(begin, start.dtype)
+                if flipped is not None:
+                    moved = tf.where(flipped.reverse, patch - extents - moved, moved)
+                start += moved
             changed = change(*read(case, start), epoch=epoch, sample=sample)
             return {**changed, **targets_of(case), "sample": sample, "epoch": epoch}
 
@@ -266,6 +276,7 @@ class EvaluationPipeline:
         valid: (replica_batch,) float32; 1, or 0 for a filler with an empty core
         start: (replica_batch, rank) int32, with `tells_places`; the window's first voxel in its
             case
+        own_start, own_stop: (replica_batch, rank) int32, with a `grid`; see `TilePipeline`
     Every replica gets `num_steps` batches: different numbers of collective operations would hang.
 
     Args:
@@ -276,6 +287,7 @@ class EvaluationPipeline:
         replica_batch: Windows per replica and step.
         num_replicas: Replicas over all processes.
         split, stages: See `TrainingPipeline`. A part has a part of the window's core.
+        grid: Cuts each window into tiles, each of which is fed by itself.
     """
 
     cases: CachedCases
@@ -286,6 +298,7 @@ class EvaluationPipeline:
     stages: int = 1
     halo: int = 0
     tells_places: bool = False
+    grid: Grid | None = None
 
     def __post_init__(self) -> None:
         _check_cases(self.cases, self.validation)
@@ -294,14 +307,26 @@ class EvaluationPipeline:
 
     @cached_property
     def _windows(self) -> np.ndarray:
-        """One row a window: its case in `validation`, start in the cache, core start, core stop."""
+        """One row a window: its case in `validation`, start in the cache, core start, core stop.
+
+        Of a tile, its own part's start and stop follow.
+        """
         rows = []
         for position, case in enumerate(self.validation):
             origin = np.asarray(self.cases.origins[case])
             for window in plan_windows(self.cases.extents[case], self.cases.patch, self.halo):
-                start = window.start + origin
-                rows.append([position, *start, *window.core_start, *window.core_stop])
+                for part, own in self._parts(window):
+                    start = part.start + origin
+                    rows.append([position, *start, *part.core_start, *part.core_stop, *own])
         return np.asarray(rows, np.int64)
+
+    def _parts(self, window: Window) -> Iterator[tuple[Window, list[int]]]:
+        """Yield what is fed of a window: all of it, or each of its tiles with its own part."""
+        if self.grid is None:
+            yield window, []
+            return
+        for tile, start, stop in tiles_of(window, self.grid):
+            yield tile, [*start, *stop]
 
     @property
     def num_windows(self) -> int:
@@ -316,11 +341,11 @@ class EvaluationPipeline:
     def __call__(self, replicas: range) -> tf.data.Dataset:
         """Return the batches of `replicas`."""
         mesh = Mesh(groups=self.num_replicas, split=self.split, stages=self.stages)
-        _check_replicas(replicas, mesh.num_devices)
+        check_replicas(replicas, mesh.num_devices)
         groups = fed_groups(mesh, replicas)
         num_fed = self.num_steps * len(groups) * self.replica_batch
         dataset = tf.data.Dataset.range(num_fed).map(
-            self._window_reader(groups), num_parallel_calls=_parallel_calls()
+            self._window_reader(groups), num_parallel_calls=parallel_calls()
         )
         dataset = dataset.batch(self.replica_batch, drop_remainder=True)
         if mesh.is_split:
@@ -328,10 +353,13 @@ class EvaluationPipeline:
             dataset = parts_of(dataset, mesh, replicas, bounds)
         else:
             dataset = _each_repeated(dataset, len(replicas) // len(groups))
-        return _finished(dataset)
+        return finished(dataset)
 
     def _window_reader(self, replicas: range) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-        read, targets_of = _patch_reader(self.cases, _whole(self.cases)), _target_reader(self.cases)
+        read = patch_reader(self.cases, self.cases.patch)
+        if self.grid is not None:
+            read = window_reader(self.cases, self.grid.largest_window)
+        targets_of = target_reader(self.cases)
         validation = np.asarray(self.validation, np.int64)
         origins = np.asarray(self.cases.origins, np.int64)
         rank = len(self.cases.patch)
@@ -348,7 +376,7 @@ class EvaluationPipeline:
             row = tf.gather(self._windows, tf.minimum(index, self.num_windows - 1))
             case = tf.gather(validation, row[0])
             image, mask = read(case, row[1 : 1 + rank])
-            core = tf.cast(tf.where(valid, row[1 + rank :], 0), tf.int32)
+            core = tf.cast(tf.where(valid, row[1 + rank : 1 + 3 * rank], 0), tf.int32)
             window = {
                 "image": image,
                 "mask": mask,
@@ -361,6 +389,9 @@ class EvaluationPipeline:
             if self.tells_places:
                 start = row[1 : 1 + rank] - tf.gather(origins, tf.gather(validation, row[0]))
                 window["start"] = tf.cast(start, tf.int32)
+            if self.grid is not None:
+                own = tf.cast(row[1 + 3 * rank :], tf.int32)
+                window |= {"own_start": own[:rank], "own_stop": own[rank:]}
             return window
 
         return window_of
@@ -371,68 +402,11 @@ def truth_of(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
     return batch["target"] if "target" in batch else batch["mask"]
 
 
-def _target_reader(cases: CachedCases) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    """Return the function of a case to its numbers to predict; to nothing if cases have masks."""
-    if not cases.targets:
-        return lambda case: {}
-    table = np.asarray(cases.targets, np.float32)
-    return lambda case: {"target": tf.gather(table, case)}
-
-
-def _place_reader(
-    cases: CachedCases,
-) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Return the function (case, index of a label, number) -> place of that foreground voxel."""
-    if not cases.num_foreground:
-        return lambda case, label, number: tf.constant(0, tf.int64)
-    counts = np.asarray(cases.foreground_counts, np.int64)
-    firsts = np.cumsum(counts).reshape(counts.shape) - counts
-    places = mapped(cases.foreground_path, "<i8")
-
-    def place_of(case: tf.Tensor, label: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        first = tf.gather_nd(firsts, tf.stack([case, label]))
-        # For a case without the label the result is arbitrary; `crop` does not use it.
-        return tf.slice(places, [tf.minimum(first + number, cases.num_foreground - 1)], [1])[0]
-
-    return place_of
-
-
-def _patch_reader(
-    cases: CachedCases, rows: Rows
-) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Return the function (case, start) -> (image (*patch, channels), mask (*patch)).
-
-    If these are not all rows of a patch, it gives as many, from `start` on.
-    """
-    patch, channels = tuple(end - begin for begin, end in rows), cases.channels
-    shapes = np.asarray(cases.shapes, np.int64)
-    offsets = np.asarray(cases.offsets, np.int64)
-    images, masks = mapped(cases.image_path, "<f4"), mapped(cases.mask_path, "u1")
-
-    def read(case: tf.Tensor, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # First the needed range of the first axis, which is contiguous, then the patch in it.
-        across = tf.gather(shapes, case)[1:]
-        row = tf.reduce_prod(across)
-        first = tf.gather(offsets, case) + start[0] * row
-        size = patch[0] * row
-        image = tf.slice(images, [first * channels], [size * channels])
-        image = tf.reshape(image, tf.concat([patch[:1], across, [channels]], axis=0))
-        mask = tf.slice(masks, [first], [size])
-        mask = tf.reshape(mask, tf.concat([patch[:1], across], axis=0))
-        corner = tf.concat([[0], start[1:]], axis=0)
-        return (
-            tf.slice(image, tf.concat([corner, [0]], axis=0), [*patch, channels]),
-            tf.slice(mask, corner, patch),
-        )
-
-    return read
-
-
 def _whole(cases: CachedCases) -> Rows:
     return tuple((0, length) for length in cases.patch)
 
 
-def _parallel_calls() -> int:
+def parallel_calls() -> int:
     """Return how many samples are made at a time: one on each core of this process."""
     return len(os.sched_getaffinity(0))
 
@@ -444,7 +418,8 @@ def _each_repeated(dataset: tf.data.Dataset, times: int) -> tf.data.Dataset:
     return dataset.flat_map(lambda one: tf.data.Dataset.from_tensors(one).repeat(times))
 
 
-def _finished(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def finished(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Return a data set that makes its batches ahead, always in the same order."""
     options = tf.data.Options()
     options.deterministic = True
     # The tuning thread sleeps for up to a minute, and a dropped iterator waits for it (measured: 10
@@ -465,7 +440,8 @@ def _check_cases(cases: CachedCases, chosen: tuple[int, ...]) -> None:
         )
 
 
-def _check_replicas(replicas: range, num_replicas: int) -> None:
+def check_replicas(replicas: range, num_replicas: int) -> None:
+    """Raise ValueError for replicas that are not adjacent ones of so many."""
     if replicas.step != 1 or not 0 <= replicas.start < replicas.stop <= num_replicas:
         raise ValueError(
             f"A process feeds adjacent replicas among 0..{num_replicas - 1}, got {replicas}."

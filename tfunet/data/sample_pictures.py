@@ -97,7 +97,7 @@ def first_samples(
 ) -> list[Sample]:
     """Return the first samples of an epoch, before augmentation."""
     split = split_of(config, source)
-    patch = source.chosen_patch(config.patch)
+    patch = source.chosen_patch(config.patch, is_tiled=bool(config.tiling))
     when = tf.constant(epoch, tf.int64)
     total = len(split.train) * config.patches_per_case
     numbers = epoch_order(total, config.seed, when)[:num_samples]

@@ -162,9 +162,16 @@ class DataSource:
         """Channels of a model's output: one for each class, or for each target."""
         return len(self.targets) or self.num_classes
 
-    def chosen_patch(self, patch: tuple[int, ...] | None) -> tuple[int, ...]:
-        """Return the patch of the configuration, or this data set's own."""
+    def chosen_patch(
+        self, patch: tuple[int, ...] | None, *, is_tiled: bool = False
+    ) -> tuple[int, ...]:
+        """Return the patch of the configuration, or this data set's own.
+
+        Where samples are tiled, the latter is as large as the largest image.
+        """
         if patch is None:
+            if is_tiled and self.shapes:
+                return tuple(map(max, *self.shapes, self.shapes[0]))
             return self.patch
         if len(patch) != len(self.patch):
             raise ValueError(

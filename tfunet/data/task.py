@@ -53,8 +53,8 @@ def open_task(config: RunConfig) -> Task:
     """Open the data set of a configuration.
 
     Raises DefectsError for one with defects, unless the configuration skips them, and ValueError
-    for a patch with other dimensions than the images, for a split that does not fit the patch, and
-    for keys that need masks where the data set has none.
+    for a patch with other dimensions than the images, for a split or tiling that does not fit the
+    patch, and for keys that need masks where the data set has none.
     """
     source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
     if source.targets and config.foreground_share:
@@ -62,6 +62,12 @@ def open_task(config: RunConfig) -> Task:
             f"foreground_share={config.foreground_share} needs masks, and the data set "
             f"{source.name!r} has numbers to predict: {', '.join(source.targets)}. Leave it out."
         )
-    patch = source.chosen_patch(config.patch)
+    if source.targets and config.tiling:
+        raise ValueError(
+            f"tiling={list(config.tiling)} needs masks, and the data set {source.name!r} has "
+            f"numbers to predict: {', '.join(source.targets)}. Leave out tiling, or use split."
+        )
+    patch = source.chosen_patch(config.patch, is_tiled=bool(config.tiling))
     check_split(config.split, patch)
+    check_split(config.tiling, patch, "tiling")
     return Task(config=config, source=source, patch=patch)

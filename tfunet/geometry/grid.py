@@ -5,17 +5,34 @@
     second window                        |~~~=================~~~|
 
 Borders of tiles are multiples of the alignment, so that a network pools a window as it would pool
-the whole image.
+the whole image. For training, windows at a border are moved inward until all have one size:
+
+    first window          |====================~~~~~~|
+    last window                           |~~~~~~====================|
 """
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, product
 
+from tfunet.geometry.windows import Window
+
+# One number along each axis.
+Sizes = tuple[int, ...]
 # Along an axis, by the number of axes.
 MOST_TILES = {2: 64, 3: 16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A tile of a grid: its own pixels [start, stop), in the window that begins at `begin`."""
+
+    begin: Sizes
+    start: Sizes
+    stop: Sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +55,26 @@ class Grid:
     def largest_window(self) -> tuple[int, ...]:
         """Sizes of the largest window."""
         return tuple(max(end - begin for begin, _, _, end in axis) for axis in self.axes)
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of the image."""
+        return math.prod(self.tiles)
+
+    @cached_property
+    def even_tiles(self) -> tuple[Tile, ...]:
+        """The tiles, the last axis fastest, in windows that all have the size `largest_window`."""
+        axes = [
+            [(min(begin, axis[-1][3] - size), start, stop) for begin, start, stop, _ in axis]
+            for axis, size in zip(self.axes, self.largest_window, strict=True)
+        ]
+        tiles = (zip(*places, strict=True) for places in product(*axes))
+        return tuple(Tile(begin=begin, start=start, stop=stop) for begin, start, stop in tiles)
+
+    @property
+    def even_redundancy(self) -> float:
+        """Pixels of the windows of `even_tiles` for each pixel of the image."""
+        return math.prod(self.largest_window) * self.num_tiles / math.prod(self.image)
 
     @property
     def redundancy(self) -> float:
@@ -87,6 +124,28 @@ def _axis(size: int, count: int, margin: int, step: int) -> tuple[tuple[int, int
         (max(start - rounded, 0), start, stop, min(stop + rounded, steps * step))
         for start, stop in pairwise(borders)
     )
+
+
+def tiles_of(window: Window, cut: Grid) -> Iterator[tuple[Window, Sizes, Sizes]]:
+    """Yield the tiles of a window as large as a grid's image, as windows.
+
+    With each comes its own part, from start to stop in its own coordinates. The cores of all
+    are the core of the whole.
+    """
+    for tile in cut.even_tiles:
+        own = [
+            tuple(place - begin for place, begin in zip(places, tile.begin, strict=True))
+            for places in (tile.start, tile.stop)
+        ]
+        low = tuple(map(max, window.core_start, tile.start))
+        high = tuple(map(min, window.core_stop, tile.stop))
+        if any(first >= last for first, last in zip(low, high, strict=True)):
+            low = high = tile.begin
+        start, core_start, core_stop = (
+            tuple(place + sign * begin for place, begin in zip(places, tile.begin, strict=True))
+            for places, sign in ((window.start, 1), (low, -1), (high, -1))
+        )
+        yield Window(start=start, core_start=core_start, core_stop=core_stop), own[0], own[1]
 
 
 def best_grid(

@@ -19,6 +19,7 @@ from tfunet.process.terminal import columns
 
 # Along each axis; the table ends where tiles are finer than their halo.
 SHOWN = (1, 2, 4, 8, 16, 32, 64)
+FLOAT_BYTES = 4
 
 
 def tilings_text(
@@ -52,13 +53,16 @@ def tilings_text(
             f"The halo of {name} is not known: {error}. Without it no tiles are exact."
         ) from error
     whole = chain.stage(0, len(chain.layers))
+    # While a step takes its tiles, the sum of their gradients is kept.
+    sums = sum(math.prod(one.shape) * FLOAT_BYTES for one in model.trainable_variables)
+    weight_bytes = whole.weight_bytes + sums
     built_for = math.prod(model.input.shape[1:-1])
     bytes_per_pixel = (whole.kept_bytes + whole.working_bytes) / built_for
 
     def tile_bytes(candidate: Grid) -> float:
-        return whole.weight_bytes + bytes_per_pixel * math.prod(candidate.largest_window)
+        return weight_bytes + bytes_per_pixel * math.prod(candidate.largest_window)
 
-    most_pixels = (memory_bytes - whole.weight_bytes) / bytes_per_pixel
+    most_pixels = (memory_bytes - weight_bytes) / bytes_per_pixel
     best = best_grid(image, halo, steps, most_pixels)
     rows = _rows(_shown(image, halo, steps, best), best, tile_bytes, memory_bytes)
     lines = [
@@ -71,11 +75,10 @@ def tilings_text(
         "",
         *columns(rows),
         "",
-        "F: pixels of all windows for each pixel of the image. F inside: of a tile far from the "
-        "borders,",
-        "before alignment. Memory: weights, gradients, Adam, and one window's activations, "
-        "predicted.",
-        _best_line(best, whole.weight_bytes, memory_bytes),
+        "F: pixels of all windows for each pixel of the image. F inside: of a tile far from the",
+        "borders, before alignment. Memory: weights, gradients, their sum over tiles, Adam, and",
+        "one window's activations, predicted.",
+        _best_line(best, weight_bytes, memory_bytes),
         *_statistics_lines(model),
     ]
     return "\n".join(lines)
@@ -121,7 +124,12 @@ def _rows(
 
 def _best_line(best: Grid | None, weight_bytes: int, memory_bytes: int) -> str:
     if best is not None:
-        return f"Best: {_times(best.tiles)} tiles, the least redundancy of those that fit."
+        aligned = [axis[-1][3] for axis in best.axes]
+        patch = "" if aligned == list(best.image) else f" and patch = {aligned}"
+        return (
+            f"Best: {_times(best.tiles)} tiles, the least redundancy of those that fit: train with "
+            f"tiling = {list(best.tiles)}{patch}."
+        )
     if weight_bytes >= memory_bytes:
         return (
             f"None fits: weights, gradients and Adam alone take {weight_bytes / MIB:,.0f} MiB. Cut "

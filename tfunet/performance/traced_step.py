@@ -55,6 +55,11 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
             f"split = {list(config.split)}: a step on parts of samples is not predicted. Leave out "
             "split, or measure a run with it."
         )
+    if config.tiling:
+        raise ValueError(
+            f"tiling = {list(config.tiling)}: a step on tiles is not predicted here. `tfunet "
+            "models show NAME --image SIZES --memory AMOUNT` predicts the memory of a tile."
+        )
     keras.config.set_dtype_policy(config.precision)
     model = compiled_model(task, losses.make(config.loss, config.loss_options))
     samples = config.replica_samples // config.accumulation

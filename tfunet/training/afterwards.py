@@ -12,6 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
+from tfunet.data.pipeline import TrainingPipeline
+from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.files.atomic import WriteError
 from tfunet.machine.device import device_bytes, used_bytes
 from tfunet.swap.report.measured import Measured
@@ -46,11 +48,17 @@ def measure(trainer: Trainer) -> Measurements:
     elapsed_seconds = time.time() - attempt.started
     peaks = _peak_bytes(backend, topology)
     has_parts = config.time_parts and topology.num_replicas > 1 and not config.synthetic
-    turns = _turns(trainer, has_parts=has_parts)
+    pipeline = trainer.steps.pipeline
+    if isinstance(pipeline, TilePipeline):
+        # More steps over whole samples, tile by tile, would take longer than they tell.
+        return Measurements(
+            elapsed_seconds=elapsed_seconds, peaks=peaks, turns=(), parts={}, step=Measured()
+        )
+    turns = _turns(trainer, pipeline, has_parts=has_parts)
     step = Measured(why_not="there was no room for more steps")
     if attempt.support is not None and turns is not None:
         again = functools.partial(_timed, attempt, trainer.steps.take)
-        step = step_memory(again, backend, topology, trainer.steps.pipeline, network.variables)
+        step = step_memory(again, backend, topology, pipeline, network.variables)
         if step.why_not not in ("", NO_ACCOUNT):
             attempt.say(f"The memory of a step was not measured: {step.why_not}")
     parts: Mapping[str, Any] = {}
@@ -62,7 +70,9 @@ def measure(trainer: Trainer) -> Measurements:
     )
 
 
-def _turns(trainer: Trainer, *, has_parts: bool) -> Sequence[tuple[float, ...]] | None:
+def _turns(
+    trainer: Trainer, pipeline: TrainingPipeline, *, has_parts: bool
+) -> Sequence[tuple[float, ...]] | None:
     """Return `input_bound.paired_seconds`; () where it is not asked for, None without room."""
     attempt = trainer.attempt
     if attempt.config.synthetic:
@@ -86,7 +96,7 @@ def _turns(trainer: Trainer, *, has_parts: bool) -> Sequence[tuple[float, ...]] 
         turns = input_bound.paired_seconds(
             functools.partial(_timed, attempt, trainer.steps.take),
             attempt.backend,
-            trainer.steps.pipeline,
+            pipeline,
             trainer.network.variables,
             steps=trainer.progress.step,
             without=[*([exchanging] if is_split else []), alone] if has_parts else [],

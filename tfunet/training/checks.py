@@ -49,6 +49,21 @@ def weights_hash(backend: Backend, topology: Topology, fingerprints: np.ndarray)
     return hashes[0]
 
 
+def uses_of_samples(tile_uses: np.ndarray, num_tiles: int) -> np.ndarray:
+    """Return what `samples_hash` takes, from the same of the tiles of all samples.
+
+    Raises CheckFailedError where a step used some tiles of a sample and not the others.
+    """
+    by_sample = tile_uses.reshape(2, -1, num_tiles)
+    uneven = np.flatnonzero((by_sample != by_sample[..., :1]).any(axis=(0, 2)))
+    if uneven.size:
+        raise CheckFailedError(
+            f"Samples {uneven[:5].tolist()} were not used whole: their tiles were used in "
+            "different steps, or some of them not at all."
+        )
+    return by_sample[..., 0]
+
+
 def samples_hash(sample_uses: np.ndarray, *, steps: int, global_batch: int) -> str:
     """Return a hash of the samples that each step of an epoch used, over all replicas.
 

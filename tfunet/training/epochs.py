@@ -19,6 +19,7 @@ from tfunet.training.checks import (
     every_voxel_once,
     make_fingerprint,
     samples_hash,
+    uses_of_samples,
 )
 from tfunet.training.evaluation import Evaluation, Scores
 from tfunet.training.logbook import Logbook
@@ -39,7 +40,7 @@ class Epoch:
         steps: Its steps in this attempt, counted in the epoch from 0.
         last_step: Its last step, counted over the run from 1.
         sample_uses: (2, samples): how often each sample was used, and the sum of the steps in the
-            epoch (from 1) that used it; by this process.
+            epoch (from 1) that used it; by this process. With tiling, those of each tile.
         metrics_before: State of the metrics over its steps in earlier attempts; on the chief only.
         apart_before: Seconds that the run had spent on saving and on rounds before.
 
@@ -177,6 +178,7 @@ class Trainer:
     def epochs(self) -> Iterator[Epoch]:
         """Begin each epoch that is left, and yield it."""
         progress, num_steps = self.progress, self.data.steps_per_epoch
+        num_uses = self.data.num_samples * self.data.num_tiles
         arrays = self._resumed.epoch_arrays
         while self._goes_on():
             index, first = divmod(progress.step, num_steps)
@@ -185,7 +187,7 @@ class Trainer:
                 index=index,
                 steps=range(first, last_step - index * num_steps),
                 last_step=last_step,
-                sample_uses=arrays.pop("samples", np.zeros((2, self.data.num_samples))),
+                sample_uses=arrays.pop("samples", np.zeros((2, num_uses))),
                 metrics_before=arrays.pop("metrics", None),
                 apart_before=progress.seconds_apart,
             )
@@ -302,7 +304,7 @@ class Trainer:
         fingerprints = self._fingerprint().numpy()
         progress.weights_hash = self.network.held.weights_hash(fingerprints)
         if not attempt.config.synthetic:
-            uses = attempt.backend.sum(epoch.sample_uses)
+            uses = uses_of_samples(attempt.backend.sum(epoch.sample_uses), self.data.num_tiles)
             progress.samples_hash = samples_hash(
                 uses, steps=epoch.steps.stop, global_batch=attempt.config.global_samples
             )

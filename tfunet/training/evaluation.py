@@ -1,5 +1,6 @@
 """Scores each voxel of each validation case once, on any number of replicas."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -12,6 +13,7 @@ from tfunet.backend import Backend
 from tfunet.data.pipeline import EvaluationPipeline, truth_of
 from tfunet.graph.traced import traced
 from tfunet.learning.losses import per_sample
+from tfunet.learning.own_part import own_part, own_pixels
 from tfunet.learning.scoring import Scoring
 from tfunet.swap import LargeModelSupport
 from tfunet.training.whole_cases import CaseValues, WholeCases
@@ -84,12 +86,16 @@ class Evaluation:
         def replica_step(fed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             batch = prepare(fed)
             output = model(batch["image"], training=False)
-            losses = per_sample(loss, truth_of(batch), output)
+            truth = truth_of(batch)
+            losses = per_sample(loss, own_part(batch, truth), own_part(batch, output))
+            share = batch["valid"]
+            if pipeline.grid is not None:
+                share *= own_pixels(batch, "float32") / math.prod(pipeline.grid.image)
             results = {
                 "sums": scoring.sums(output, batch),
                 "case": batch["case"],
-                "loss": tf.reduce_sum(losses * batch["valid"]),
-                "windows": tf.reduce_sum(batch["valid"]),
+                "loss": tf.reduce_sum(losses * share),
+                "windows": tf.reduce_sum(share),
             }
             if labels is not None:
                 predicted = tf.cast(labels(output, batch), tf.uint8)

@@ -60,9 +60,13 @@ class Logbook:
         task, config = self._data.task, self._attempt.config
         shape = " x ".join(map(str, (*task.patch, task.source.channels)))
         where = f" on each of {config.num_replicas} replicas" if config.num_replicas > 1 else ""
+        what = f"{config.replica_samples} samples"
+        if self._data.tiles is not None:
+            shape = " x ".join(map(str, self._data.input_shape))
+            what = f"{config.replica_tiles} tiles"
         self._attempt.say(
-            f"Compiling the training step: {config.replica_samples} samples of {shape}{where}. The "
-            "first step takes longer than the others."
+            f"Compiling the training step: {what} of {shape}{where}. The first step takes longer "
+            "than the others."
         )
 
     def show_step(self, loss: float) -> None:

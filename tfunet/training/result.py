@@ -93,6 +93,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         "synthetic_pairs_seconds": pairs,
         **measured.parts,
         **({} if trainer.network.stages is None else {"pipeline": trainer.network.stages.record()}),
+        **({} if data.tiles is None else {"tiling": data.tiles.record()}),
         "training_seconds": sum(progress.step_seconds),
         "evaluation_seconds": progress.seconds["evaluation"],
         # Missing in a run that was killed after its only checkpoint.

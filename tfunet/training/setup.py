@@ -27,6 +27,7 @@ from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource
 from tfunet.data.split import Split, from_json, leave_out, left_out, split_of, to_table
 from tfunet.data.task import Task, open_task
+from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.files.printable import printable
 from tfunet.learning import losses, optimizers
 from tfunet.learning.averaging import Averaging, Switch
@@ -50,6 +51,7 @@ from tfunet.timing.spans import Spans
 from tfunet.timing.stamps import Note
 from tfunet.training import checkpoint, preflight, saving
 from tfunet.training.held import EveryVariable, Held
+from tfunet.training.tiling import Tiles, check_metrics, check_model, look_at_network
 from tfunet.training.train_step import look_at_step
 from tfunet.training.whole_cases import WholeCases
 
@@ -165,11 +167,24 @@ class RunData:
     whole_cases: WholeCases | None
     # The cases that decide the rounds of a tournament.
     deciding: tuple[int, ...] = ()
+    # None where samples are trained as a whole.
+    tiles: Tiles | None = None
 
     @property
     def num_samples(self) -> int:
         """Training samples of an epoch, the dropped ones included."""
         return len(self.split.train) * self.task.config.patches_per_case
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of a sample; 1 where samples are trained as a whole."""
+        return 1 if self.tiles is None else self.tiles.grid.num_tiles
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of what the network sees at once, with channels."""
+        spatial = self.task.patch if self.tiles is None else self.tiles.window
+        return (*spatial, self.task.source.channels)
 
     @property
     def validation_ids(self) -> tuple[str, ...]:
@@ -204,8 +219,18 @@ class RunData:
         whole = replace(self.evaluation, split=(), stages=1)
         return next(iter(whole(range(1)).take(1)))
 
-    def training(self, first_step: int) -> TrainingPipeline:
+    def training(self, first_step: int) -> TrainingPipeline | TilePipeline:
         """Return the training batches from a step of the run to its last one."""
+        config = self.task.config
+        if self.tiles is None:
+            return self._samples(first_step, config.replica_samples, config.num_replicas)
+        return TilePipeline(
+            samples=self._samples(first_step, config.global_samples, num_replicas=1),
+            grid=self.tiles.grid,
+            num_replicas=config.num_replicas,
+        )
+
+    def _samples(self, first_step: int, replica_batch: int, num_replicas: int) -> TrainingPipeline:
         config = self.task.config
         return TrainingPipeline(
             cases=self.cases,
@@ -213,8 +238,8 @@ class RunData:
             first_step=first_step,
             last_step=self.last_step,
             patches_per_case=config.patches_per_case,
-            replica_batch=config.replica_samples,
-            num_replicas=config.num_replicas,
+            replica_batch=replica_batch,
+            num_replicas=num_replicas,
             split=config.split,
             stages=config.stages,
             accumulation=config.accumulation,
@@ -231,6 +256,11 @@ def open_data(attempt: Attempt) -> RunData:
     config, topology, folder = attempt.config, attempt.topology, attempt.folder
     attempt.begin("opening the data")
     task = open_task(config)
+    tiles = look_at_network(task) if config.tiling else None
+    if tiles is not None:
+        for told in (tiles.summary(), tiles.warning()):
+            if told is not None:
+                attempt.say(told)
     augmentation = task.augmentation()
     cases = task.decode(alive=functools.partial(attempt.begin, "decoding"))
     attempt.begin("setting up the model")
@@ -245,7 +275,7 @@ def open_data(attempt: Attempt) -> RunData:
                 "name": source.name,
                 "channels": source.channels,
                 "num_classes": source.num_classes,
-                "patch": task.patch,
+                "patch": task.patch if tiles is None else tiles.window,
                 "preparation": source.preparation,
                 **({"targets": list(source.targets)} if source.targets else {}),
                 "label_names": list(source.label_names().values()),
@@ -267,14 +297,17 @@ def open_data(attempt: Attempt) -> RunData:
             cases=cases,
             validation=split.validation,
             halo=config.evaluation_halo,
-            replica_batch=config.replica_samples // config.accumulation,
+            # Tiles are too large to be worked on several at a time.
+            replica_batch=1 if tiles else config.replica_samples // config.accumulation,
             num_replicas=config.num_replicas,
             split=config.split,
             stages=config.stages,
             tells_places=not source.targets,
+            grid=None if tiles is None else tiles.grid,
         ),
         whole_cases=whole_cases,
         deciding=deciding,
+        tiles=tiles,
     )
 
 
@@ -430,7 +463,10 @@ def build(attempt: Attempt, data: RunData) -> Network:
             num_replicas=config.num_replicas,
             steps_per_epoch=data.steps_per_epoch,
             metrics=keras_metrics(config.metrics),
+            image_shape=data.input_shape,
         )
+    if data.tiles is not None:
+        check_model(model)
     groups, split = _split_network(attempt, data, model, loss)
     ignored = data.task.source.ignored
     if ignored is not None:
@@ -467,8 +503,11 @@ def build(attempt: Attempt, data: RunData) -> Network:
             f"The run keeps the model's weights, {file}: Keras cannot save the whole model, since "
             "one of its classes has no get_config."
         )
+    metrics = model._compile_metrics.metrics if model._compile_metrics else ()
     if split is not None:
-        split_metrics(model._compile_metrics.metrics if model._compile_metrics else (), split)
+        split_metrics(metrics, split)
+    if data.tiles is not None:
+        check_metrics(metrics)
     weights = [*model.variables, *used.trained]
     variables = [*model.variables, *model.optimizer.variables, *used.trained, *used.others]
     return Network(
@@ -566,12 +605,13 @@ def compiled_model(
     num_replicas: int = 1,
     steps_per_epoch: int = 1,
     metrics: Sequence[Any] = (),
+    image_shape: tuple[int, ...] | None = None,
 ) -> keras.Model:
-    """Return the model of a configuration, compiled and built."""
+    """Return the model of a configuration, compiled and built; by default for its patch."""
     config = task.config
     model = make_model(
         config.model,
-        image_shape=(*task.patch, task.source.channels),
+        image_shape=image_shape or (*task.patch, task.source.channels),
         num_classes=task.source.num_outputs,
         options=config.model_options,
     )

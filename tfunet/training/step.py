@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend
 from tfunet.data.pipeline import truth_of
+from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.graph.traced import traced
 from tfunet.learning.averaging import Averaging
@@ -16,6 +17,7 @@ from tfunet.parallel.network import SplitNetwork
 from tfunet.swap import LargeModelSupport
 from tfunet.timing.stamps import Note, timed
 from tfunet.training.setup import Attempt, Network, RunData
+from tfunet.training.tiling import TileStep
 
 Step = Callable[[Any], dict[str, Any]]
 
@@ -41,18 +43,27 @@ class Steps:
         first_step: int,
     ) -> None:
         config = attempt.config
-        self.pipeline = data.training(first_step)
+        self.pipeline = pipeline = data.training(first_step)
 
         def make() -> Step:
-            step = make_step(
-                attempt.backend,
-                network.model,
-                lambda batch: network.own_part(self.pipeline.augmented(batch)),
-                averaging=network.averaging,
-                xla=config.xla,
-                split=network.split,
-                note=attempt.note,
-            )
+            step: Step
+            if isinstance(pipeline, TilePipeline):
+                if supports:
+                    raise ValueError(
+                        "Large-model support is not built for tiles yet. Leave out its callback, "
+                        "or tiling."
+                    )
+                step = _tile_step(attempt, network, pipeline)
+            else:
+                step = make_step(
+                    attempt.backend,
+                    network.model,
+                    lambda batch: network.own_part(pipeline.augmented(batch)),
+                    averaging=network.averaging,
+                    xla=config.xla,
+                    split=network.split,
+                    note=attempt.note,
+                )
             if config.deterministic:
                 step = in_order_of_graph(step)
             for support in supports:
@@ -66,6 +77,20 @@ class Steps:
     def forget_traces(self) -> None:
         """Have the steps traced anew: other variables are trained from now on."""
         self.take, self.take_exchanging, self.take_alone = (self._make() for _ in range(3))
+
+
+def _tile_step(attempt: Attempt, network: Network, pipeline: TilePipeline) -> TileStep:
+    return TileStep(
+        attempt.backend,
+        network.model,
+        pipeline.grid,
+        num_local=len(attempt.topology.local_replicas),
+        passes=pipeline.replica_tiles,
+        averaging=network.averaging,
+        # A step may take longer than a process may be silent.
+        alive=lambda: attempt.begin("step"),
+        note=attempt.note,
+    )
 
 
 def make_step(

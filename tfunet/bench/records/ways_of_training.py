@@ -28,6 +28,8 @@ def way_of(trial: TrialRecord) -> str:
     if config.stages > 1:
         parts += [f"stages={config.stages}", f"schedule={config.schedule}"]
         parts += ["recompute"] if config.recompute else []
+    if config.tiling:
+        parts.append(f"tiling={'x'.join(map(str, config.tiling))}")
     return " ".join(parts)
 
 

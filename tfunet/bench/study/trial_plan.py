@@ -32,6 +32,7 @@ LATER: Mapping[str, Any] = {
     "recompute": False,
     "encoder_frozen_epochs": 0,
     "track": (),
+    "tiling": (),
 }
 
 

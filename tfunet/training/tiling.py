@@ -1,0 +1,320 @@
+"""A run that takes whole samples tile by tile: sample parallelism."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from tfunet.backend import Backend
+from tfunet.data.pipeline import truth_of
+from tfunet.data.task import Task
+from tfunet.geometry.grid import Grid, grid
+from tfunet.geometry.receptive_field import (
+    UnknownReachError,
+    alignment,
+    reach,
+    statistics_layers,
+)
+from tfunet.learning import losses
+from tfunet.learning.averaging import Averaging
+from tfunet.learning.own_part import check_adds_up, own_part, own_pixels
+from tfunet.models import MODELS
+from tfunet.models.files import is_file
+from tfunet.models.make import make_model
+from tfunet.models.symbolic import build_symbolic
+from tfunet.timing.stamps import Note, timed
+
+NOT_EXACT = (
+    "uses statistics of whole samples or batches, which no tile has: gradients on tiles were 13 to "
+    "25 % off where this was measured, at every halo. With split they are exact."
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """The tiles of a run.
+
+    Args:
+        grid: Cuts a sample.
+        statistics: Names of the layers for which no halo is exact.
+    """
+
+    grid: Grid
+    statistics: tuple[str, ...] = ()
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        """Spatial shape of the network's input."""
+        return self.grid.largest_window
+
+    def record(self) -> dict[str, Any]:
+        """Return what result.json says of the tiles."""
+        return {
+            "tiles": list(self.grid.tiles),
+            "window": list(self.window),
+            "halo": list(self.grid.halo),
+            "redundancy": self.grid.even_redundancy,
+            "inexact_layers": list(self.statistics),
+        }
+
+    def summary(self) -> str:
+        """Return in a line how samples are cut."""
+        cut, image, window, halo = (
+            " x ".join(map(str, sizes))
+            for sizes in (self.grid.tiles, self.grid.image, self.window, self.grid.halo)
+        )
+        return (
+            f"Tiles: {cut} of samples of {image}, in windows of {window} with a halo of {halo}; "
+            f"{self.grid.even_redundancy:.2f} pixels are computed for each pixel of a sample."
+        )
+
+    def warning(self) -> str | None:
+        """Return why gradients are not those of whole samples; None where they are."""
+        if not self.statistics:
+            return None
+        more = f" and {len(self.statistics) - 1} more" if len(self.statistics) > 1 else ""
+        return f"warning: {self.statistics[0]}{more} {NOT_EXACT}"
+
+
+def look_at_network(task: Task) -> Tiles:
+    """Return how the samples of a task are cut for its network, which is built without weights.
+
+    Raises ValueError for a tiling or a loss that cannot be exact, and for networks whose halo is
+    not known. It comes before the data are decoded, which can take long.
+    """
+    config, patch = task.config, task.patch
+    tiling = f"tiling = {list(config.tiling)}"
+    if is_file(config.model):
+        raise ValueError(
+            f"{tiling} needs a network of the size of a tile, and {config.model!r} is a saved "
+            "model of one size. Name the function that builds it instead: 'file.py:build'."
+        )
+    whole = _network_for(task, patch)
+    if not getattr(whole, "operations", None):
+        raise ValueError(
+            f"{tiling} needs a functional model, whose halo can be computed, and the model "
+            f"{config.model!r} is none. Use split."
+        )
+    try:
+        halo, steps = reach(whole), alignment(whole)
+    except UnknownReachError as error:
+        raise ValueError(
+            f"{tiling} needs the halo of the model {config.model!r}, which is not known: {error}. "
+            "Use split."
+        ) from error
+    check_multiple(config.tiling, patch, steps)
+    cut = grid(patch, config.tiling, halo, steps)
+    check_not_finer(cut)
+    window = _network_for(task, cut.largest_window)
+    shapes = [[tuple(one.shape) for one in model.variables] for model in (whole, window)]
+    if shapes[0] != shapes[1] or (reach(window), alignment(window)) != (halo, steps):
+        raise ValueError(
+            f"{tiling} needs a network that is the same for images of every size, and the model "
+            f"{config.model!r} has other variables or another halo for {cut.largest_window} than "
+            f"for {tuple(patch)}. Use split."
+        )
+    check_adds_up(
+        losses.make(config.loss, config.loss_options),
+        rank=len(patch),
+        num_classes=task.source.num_classes,
+        num_logits=window.output.shape[-1],
+    )
+    return Tiles(grid=cut, statistics=tuple(inexact_layers(window)))
+
+
+def _network_for(task: Task, spatial: Sequence[int]) -> keras.Model:
+    """Return the network of a task for images of this size, to look at."""
+    config = task.config
+    build = partial(
+        make_model,
+        config.model,
+        image_shape=(*spatial, task.source.channels),
+        num_classes=task.source.num_outputs,
+        options=config.model_options,
+    )
+    # A builder of the user's own may call its model, or load weights.
+    is_own = config.model not in MODELS
+    model = build_symbolic(build, precision=config.precision, has_values=is_own)
+    return model._functional if isinstance(model, keras.Sequential) else model
+
+
+def inexact_layers(model: keras.Model) -> list[str]:
+    """Return the names of the layers for which no halo gives the gradients of whole samples."""
+    return [
+        *statistics_layers(model),
+        *(
+            layer.name
+            for layer in model.operations
+            if isinstance(layer, keras.layers.BatchNormalization)
+        ),
+    ]
+
+
+def check_multiple(tiling: Sequence[int], patch: Sequence[int], steps: Sequence[int]) -> None:
+    """Raise ValueError for samples that the network does not pool evenly, or too many tiles."""
+    fitting = [-(-size // step) * step for size, step in zip(patch, steps, strict=True)]
+    if list(patch) != fitting:
+        raise ValueError(
+            f"tiling = {list(tiling)} needs samples whose sizes are multiples of {list(steps)}, by "
+            f"which the network pools, and they have {list(patch)}. Set patch = {fitting}."
+        )
+    most = [size // step for size, step in zip(patch, steps, strict=True)]
+    if any(count > bound for count, bound in zip(tiling, most, strict=True)):
+        raise ValueError(
+            f"tiling = {list(tiling)} makes too many tiles: their borders are multiples of "
+            f"{list(steps)} pixels, by which the network pools. Samples of {list(patch)} have at "
+            f"most {most} tiles."
+        )
+
+
+def check_not_finer(cut: Grid) -> None:
+    """Raise ValueError for tiles that are narrower than their halo."""
+    if not cut.is_finer_than_halo:
+        return
+    # Along an axis, a tile is at least as wide as the halo.
+    most = [
+        max(1, size // margin if margin else size)
+        for size, margin in zip(cut.image, cut.halo, strict=True)
+    ]
+    raise ValueError(
+        f"tiling = {list(cut.tiles)} cuts samples of {list(cut.image)} finer than the network's "
+        f"halo of {list(cut.halo)} pixels: every tile would read beyond its neighbours. Choose at "
+        f"most about {most}, larger samples, or a network with a smaller receptive field."
+    )
+
+
+def check_model(model: keras.Model) -> None:
+    """Raise ValueError for a model with methods of its own that would see tiles."""
+    for name in ("call", "train_step", "compute_loss", "compute_metrics"):
+        owner = next(kind for kind in type(model).__mro__ if name in vars(kind))
+        if name in vars(model) or owner.__module__.split(".")[0] != "keras":
+            raise ValueError(
+                f"The model has a {name} of its own, which would see a tile where it expects a "
+                "whole sample. Leave out tiling, or use Keras's."
+            )
+
+
+def check_metrics(metrics: Sequence[keras.metrics.Metric]) -> None:
+    """Raise ValueError for metrics of training batches that need not add up over tiles."""
+    for metric in metrics:
+        if not type(metric).__module__.startswith("keras."):
+            raise ValueError(
+                f"The metric {metric.name!r} is not Keras's, so that it is not known whether it "
+                "adds up over tiles. Leave it out with tiling: validation cases are scored whole."
+            )
+
+
+@final
+class TileStep:
+    """An optimizer step over the tiles of its samples, of which one is worked on at a time.
+
+    Args:
+        cut: The tiles of a sample.
+        num_local: Replicas of this process.
+        passes: Tiles of a replica in a step.
+        averaging: How the optimizer averages gradients over replicas.
+        alive: Called before each tile.
+        note: Told of each wait for a tile, as "input".
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        model: keras.Model,
+        cut: Grid,
+        *,
+        num_local: int,
+        passes: int,
+        averaging: Averaging,
+        alive: Callable[[], None] = lambda: None,
+        note: Note | None = None,
+    ) -> None:
+        self._backend, self._model, self._cut = backend, model, cut
+        self._num_local, self._passes = num_local, passes
+        self._averaging, self._alive, self._note = averaging, alive, note
+        # Whether the loss depends on each weight.
+        self._is_reached: list[bool] = []
+        self._add = tf.function(self._added, autograph=False, reduce_retracing=True)
+        self._update = tf.function(self._updated, autograph=False)
+
+    def __call__(self, batches: Any) -> dict[str, Any]:
+        """Make a step with the iterator of a feed.
+
+        Returns "sample" (local replicas, tiles): the numbers of the tiles; and "logs", as
+        `training.step.make_step`.
+        """
+        sums = [
+            tf.zeros(self._of_local(weight.shape), weight.dtype)
+            for weight in self._model.trainable_variables
+        ]
+        numbers: list[tf.Tensor] = []
+        logs: dict[str, tf.Tensor] = {}
+        for _ in range(self._passes):
+            self._alive()
+            result = self._add(batches, sums)
+            sums, logs = result["sums"], result["logs"]
+            numbers.append(result["tile"])
+        self._update(sums)
+        return {"sample": tf.concat(numbers, axis=1), "logs": logs}
+
+    def _of_local(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of what `Backend.run` takes for tensors of this shape."""
+        return (self._num_local, *shape) if self._num_local > 1 else tuple(shape)
+
+    def _added(self, batches: Any, sums: list[tf.Tensor]) -> dict[str, Any]:
+        """Add the gradients of the next tiles."""
+        batch = timed("input", self._note, lambda _: next(batches), device="CPU:0")
+        result = self._backend.run(self._replica_tile, batch, sums)
+        if self._num_local == 1:
+            result["sums"] = [one[0] for one in result["sums"]]
+        return result
+
+    def _replica_tile(self, batch: dict[str, tf.Tensor], sums: list[tf.Tensor]) -> dict[str, Any]:
+        model, image = self._model, batch["image"]
+        weights = model.trainable_variables
+        truth = own_part(batch, truth_of(batch))
+        # The mean over all tiles is then the mean over all pixels of the samples.
+        share = self._cut.num_tiles / math.prod(self._cut.image)
+        with tf.GradientTape() as tape:
+            output = own_part(batch, model(image, training=True))
+            value = model.compute_loss(
+                x=image,
+                y=truth,
+                y_pred=output,
+                sample_weight=own_pixels(batch, keras.config.floatx()) * share,
+                training=True,
+            )
+            scaled = model.optimizer.scale_loss(value)
+        gradients = tape.gradient(scaled, weights)
+        self._is_reached = [gradient is not None for gradient in gradients]
+        model._loss_tracker.update_state(value)
+        # Each pixel as a sample, so that large tiles count more than small ones.
+        pixels = tf.reshape(truth, [-1]), tf.reshape(output, [-1, output.shape[-1]])
+        return {
+            "sums": [
+                total if gradient is None else total + tf.convert_to_tensor(gradient)
+                for total, gradient in zip(sums, gradients, strict=True)
+            ],
+            "tile": batch["tile"],
+            "logs": model.compute_metrics(image, *pixels, None),
+        }
+
+    def _updated(self, sums: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Update the weights by the mean of all gradients."""
+
+        def replica_update(totals: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+            gradients = [
+                total / self._passes if is_reached else None
+                for total, is_reached in zip(totals, self._is_reached, strict=True)
+            ]
+            weights = self._model.trainable_variables
+            self._model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            return {}
+
+        with self._averaging.traced():
+            return self._backend.run(replica_update, sums)
