@@ -4,7 +4,8 @@ SHELL := bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env horovod demo packages test contract engines check-engines lint clean clean-env
+.PHONY: help env horovod demo packages test contract engines check-engines check-tournaments lint
+.PHONY: clean clean-env
 
 TF ?= 2.16.2
 # The Python that makes the environment; unset: the first that fits.
@@ -24,6 +25,7 @@ help:
 	echo "make test       every check: format, lint, types, tests"
 	echo "make contract   what every backend, and large-model support, owe on each TensorFlow"
 	echo "make engines    Maestro and Merlin, in an environment of their own; make check-engines runs them"
+	echo "make check-tournaments  trainers of every backend, killed ones, and those under SLURM"
 	echo "make lint       format, lint and types only"
 	echo "make env        only set up, in $(ENV)"
 	echo "make horovod    try again to build Horovod"
@@ -156,6 +158,14 @@ check-engines: engines
 	export PATH="$$PWD/$(ENGINES)/bin:$$PATH" PYTHONPATH="$$PWD"
 	$(BIN)/python benchmarks/engines.py --stand-in --samples 200
 	$(BIN)/python benchmarks/engines.py --samples 6
+
+# Tournaments with real processes, a quarter of an hour: of every backend, on two cores and on two
+# nodes of a SLURM, and with a trainer that is killed at each of 20 random moments.
+check-tournaments: packages env
+	export PATH="$$PWD/$(BIN):$$PATH" PYTHONPATH="$$PWD"
+	$(BIN)/python -m pytest tests/population/real_trainers.py tests/slurm/tournament_on_both.py \
+	    $(PYTEST_ARGS)
+	$(BIN)/python tests/population/kill_trainers.py --times 20
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
