@@ -78,9 +78,11 @@ class Sweep:
         try:
             return self.process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
             return None
+        finally:  # Also where this script is ended. Trainers die with their sweep.
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
 
     @property
     def output(self):
@@ -208,6 +210,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="of trainers and moments")
     options = parser.parse_args()
     dice, judged = random.Random(options.seed), []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         Sweep(root / "first", root / "cache").wait(600)  # Fills the cache of decoded cases.
@@ -221,8 +224,10 @@ def main():
         while len(judged) < options.times:
             trainer, after = dice.randrange(TRAINERS), seconds * dice.random()
             sweep = Sweep(root / "killed", root / "cache")
-            killed = kill_once(sweep, trainer, after, dice)
-            code = sweep.wait(limit + 60)
+            try:
+                killed = kill_once(sweep, trainer, after, dice)
+            finally:
+                code = sweep.wait(limit + 60 if sys.exc_info()[0] is None else 0)
             if killed is not None:
                 holds = judge(sweep, killed, expected, code, limit)
                 judged.append(holds)
