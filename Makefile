@@ -4,7 +4,8 @@ SHELL := bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env horovod demo packages test contract engines check-engines site lint clean clean-env
+.PHONY: help env horovod demo packages test contract engines check-engines check-tournaments site
+.PHONY: lint clean clean-env
 
 TF ?= 2.16.2
 # The Python that makes the environment; unset: the first that fits.
@@ -25,6 +26,7 @@ help:
 	echo "make contract   what every backend, and large-model support, owe on each TensorFlow"
 	echo "make engines    Maestro and Merlin, in an environment of their own; make check-engines runs them"
 	echo "make site       the docs as a site, in build/site; a broken link is an error"
+	echo "make check-tournaments  trainers of every backend, killed ones, and those under SLURM"
 	echo "make lint       format, lint and types only"
 	echo "make env        only set up, in $(ENV)"
 	echo "make horovod    try again to build Horovod"
@@ -177,6 +179,14 @@ site: env
 	# The first page, under the name that servers look for.
 	cp build/site/README.html build/site/index.html
 	echo "Site: build/site/index.html"
+
+# Tournaments with real processes, a quarter of an hour: of every backend, on two cores and on two
+# nodes of a SLURM, and with a trainer that is killed at each of 20 random moments.
+check-tournaments: packages env
+	export PATH="$$PWD/$(BIN):$$PATH" PYTHONPATH="$$PWD"
+	$(BIN)/python -m pytest tests/population/real_trainers.py tests/slurm/tournament_on_both.py \
+	    $(PYTEST_ARGS)
+	$(BIN)/python tests/population/kill_trainers.py --times 20
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

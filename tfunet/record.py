@@ -47,6 +47,8 @@ LOCK_SECONDS = 0.2
 SPAN_COLUMNS = ("step", "name", "begin_seconds", "seconds")
 # Folder beside those of the runs where the trainers of a tournament meet.
 MEETINGS = "tournaments"
+# Folder beside those of the runs with the records of failed attempts.
+EARLIER = "earlier"
 ROUND_COLUMNS = (
     *("round", "step", "trainer", "partner", "own_score", "partner_score", "model_of", "reason"),
     *("learning_rate", "training_seconds", "round_seconds", "waited_seconds"),
@@ -262,9 +264,12 @@ class RunFolder:
         """Open steps.csv, keeping the rows up to step `last` of an earlier attempt."""
         return Table(self.path / "steps.csv", STEP_COLUMNS, last=last)
 
-    def rounds_table(self, *, last: int = 0) -> Table:
-        """Open rounds.csv, keeping the rows up to round `last` of an earlier attempt."""
-        return Table(self.path / "rounds.csv", ROUND_COLUMNS, last=last)
+    def rounds_table(self, hyperparameters: Sequence[str] = (), *, last: int = 0) -> Table:
+        """Open rounds.csv, keeping the rows up to round `last` of an earlier attempt.
+
+        `hyperparameters` names those that change beside the learning rate: a column each.
+        """
+        return Table(self.path / "rounds.csv", (*ROUND_COLUMNS, *hyperparameters), last=last)
 
     def write_tournament(self, facts: Mapping[str, Any]) -> None:
         """Write tournament.json: which trainer of a population this is, and its cases."""

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 
 import pytest
 from paths import ROOT
 
 from tfunet.bench.records.run_tables import read_rounds
 from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.config.run import RunConfig
+from tfunet.config.tournament import HYPERPARAMETERS, read_tournament
 from tfunet.files.typed import read_json
 from tfunet.population.pairing import partner
 
@@ -34,6 +37,24 @@ def kill_a_trainer(folder):
             os.kill(int(re.match(r"process (\d+) on", holder)[1]), signal.SIGKILL)
             return
         time.sleep(0.05)
+
+
+def test_the_hyperparameters_of_the_page_are_those_that_can_change():
+    (block,) = re.findall(r"^```text\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    table = tomllib.loads(block)["tournament"]
+    config = RunConfig(
+        tournament={"trainers": 2, "round_steps": 1, **table},
+        optimizer_options={"weight_decay": 1e-4},
+        augmentation={"noise": 0.1},
+    )
+    assert list(read_tournament(config.tournament).mutate) == [
+        *("learning_rate", "optimizer_options.weight_decay", "augmentation.noise"),
+    ]
+    named = []
+    for cell in re.findall(r"^\| (`(?:learn|optim|augm).*?) \|", PAGE, re.MULTILINE):
+        first, *others = re.findall(r"`(.*?)`", cell)
+        named += [first, *(f"{first.partition('.')[0]}.{name}" for name in others)]
+    assert named == list(HYPERPARAMETERS)
 
 
 @pytest.mark.multiprocess

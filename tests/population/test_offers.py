@@ -1,6 +1,9 @@
 import json
 import os
 import socket
+import threading
+import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -35,7 +38,8 @@ def test_a_model_arrives_to_the_bit(trainers):
     publish(trainers[0], 3, VALUES, OFFER)
     assert trainers[1].state(3, 0) == "here"
     assert read(trainers[1], 3, 0) == OFFER
-    loaded = load(trainers[1], 3, 0, VALUES)
+    offer, loaded = load(trainers[1], 3, 0, VALUES)
+    assert offer == OFFER
     assert [value.tobytes() for value in loaded] == [value.tobytes() for value in VALUES]
     assert [value.dtype for value in loaded] == [value.dtype for value in VALUES]
 
@@ -48,10 +52,21 @@ def test_a_rounded_model_has_half_the_bytes_and_a_bounded_error(trainers):
     size = (trainers[0].folder / "round-00001/trainer-0.npz").stat().st_size
     publish(trainers[0], 2, [weights, VALUES[1]], OFFER)
     assert size < 0.6 * (trainers[0].folder / "round-00002/trainer-0.npz").stat().st_size
-    loaded, whole = load(trainers[1], 1, 0, [weights, VALUES[1]])
+    offer, (loaded, whole) = load(trainers[1], 1, 0, [weights, VALUES[1]])
+    assert offer.is_rounded
     assert np.array_equal(whole, VALUES[1])
     assert loaded.dtype == np.float32
     assert np.max(np.abs(loaded / weights - 1)) <= 2**-8
+
+
+def test_a_scalar_stays_one_where_models_are_rounded(trainers):
+    # The loss scale of mixed_float16; a transposed kernel.
+    values = [np.array(2.0**15, np.float32), np.arange(6, dtype=np.float32).reshape(2, 3).T]
+    rounded = Offer(score=None, hyperparameters={}, is_rounded=True)
+    publish(trainers[0], 1, values, rounded)
+    _, loaded = load(trainers[1], 1, 0, values)
+    assert [value.shape for value in loaded] == [(), (3, 2)]
+    assert all(np.array_equal(one, other) for one, other in zip(loaded, values, strict=True))
 
 
 def test_rounding_is_to_the_nearest_and_keeps_what_is_not_finite():
@@ -130,6 +145,34 @@ def test_partial_files_are_no_models(trainers):
     assert trainers[1].state(1, 0) == "gone"
 
 
+def test_a_model_is_seen_only_when_all_of_it_is_written(trainers):
+    """As Ray Tune's test of a trial that saves for seconds while others want its model."""
+    first, second = trainers
+    begun, seen = threading.Event(), []
+
+    class Slow:
+        def __array__(self, dtype=None, copy=None):
+            begun.set()
+            time.sleep(0.3)
+            return VALUES[0]
+
+    slow = [Slow(), VALUES[1]]
+    with run_of(first).locked(), run_of(second).locked():
+        writer = threading.Thread(target=publish, args=(first, 1, slow, OFFER))
+        writer.start()
+        assert begun.wait(10)
+        deadline = time.monotonic() + 10
+        while not seen or seen[-1] != "here":
+            assert time.monotonic() < deadline
+            seen.append(second.state(1, 0))
+            time.sleep(0.01)
+        _, loaded = load(second, 1, 0, VALUES)
+        writer.join()
+    assert set(seen) == {"awaited", "here"}
+    assert seen.count("awaited") > 5
+    assert loaded[0].tobytes() == VALUES[0].tobytes()
+
+
 def test_mates_share_a_place_and_take_turns_in_it(tmp_path, monkeypatch):
     assert [mates(trainer, 5, 2) for trainer in range(5)] == [[2, 4], [3], [0, 4], [1], [0, 2]]
     assert mates(1, 3, 3) == []
@@ -152,8 +195,10 @@ def test_an_address_leads_to_the_run_from_wherever_the_folder_is_seen(trainers):
 
 def test_a_long_tournament_keeps_few_models_and_opens_few_files(tmp_path):
     meetings = [Meeting(tmp_path, trainer) for trainer in range(4)]
-    num_open = len(os.listdir("/proc/self/fd"))
+    num_open, used = len(os.listdir("/proc/self/fd")), []
+    tracemalloc.start()
     for round in range(1, 11):
+        used.append(tracemalloc.get_traced_memory()[0])
         for meeting in meetings:
             publish(meeting, round, VALUES, OFFER)
         for meeting in meetings:
@@ -164,5 +209,7 @@ def test_a_long_tournament_keeps_few_models_and_opens_few_files(tmp_path):
                 past: [partner(meeting.trainer, 4, seed=0, round=past)] for past in meeting.rounds()
             }
             meeting.clear(readers)
+    tracemalloc.stop()
+    assert max(used[5:]) < used[4] + 2**16
     assert all(meeting.rounds() == [10] for meeting in meetings)
     assert len(os.listdir("/proc/self/fd")) == num_open

@@ -12,6 +12,7 @@ def rows(*givers):
             model_of=giver,
             reason="",
             learning_rate=0.1,
+            hyperparameters={},
             training_seconds=1.0,
             round_seconds=1.0,
             waited_seconds=0.0,

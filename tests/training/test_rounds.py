@@ -14,6 +14,7 @@ from tfunet.config.tournament import meeting_name
 from tfunet.exit_codes import StoppedError
 from tfunet.files.table import read_rows
 from tfunet.population.meeting import Meeting
+from tfunet.population.offers import from_bfloat16, to_bfloat16
 from tfunet.record import MEETINGS, RunFolder
 from tfunet.single_device import SingleDevice
 from tfunet.train import run
@@ -63,9 +64,9 @@ def config(seed, tmp_path, tournament=TOURNAMENT, **settings):
     )
 
 
-def train(config, folder, *, until=None):
+def train(config, folder, *, until=None, keep=None):
     """Run until a step, or to the end; return the model and the rows of the rounds."""
-    keep = Keep()
+    keep = keep or Keep()
     try:
         run(
             config,
@@ -167,9 +168,11 @@ def test_the_loser_goes_on_with_the_winners_model_and_its_own_steps(tmp_path):
 
 
 def test_ranks_pass_over_models_that_are_missing_damaged_or_without_a_score(tmp_path):
-    ranked = {**TOURNAMENT, "trainers": 5, "selection": "truncation", "keep": 2, "mutate": {}}
+    rule = {"factors": [0.25], "low": 1e-9, "high": 1.0}
+    ranked = {**TOURNAMENT, "trainers": 5, "selection": "truncation", "keep": 2}
+    ranked["mutate"] = {"learning_rate": rule}
     own = config(5, tmp_path, ranked)
-    # It has made more steps, at another rate: both stay with it, for nothing is mutated.
+    # It has made more steps: they stay with it.
     other = config(6, tmp_path, {**ranked, "round_steps": 3}, learning_rate=0.02)
     train(other, tmp_path / "other", until=3)
     place = meeting(own, tmp_path).folder / "round-00001"
@@ -190,12 +193,14 @@ def test_ranks_pass_over_models_that_are_missing_damaged_or_without_a_score(tmp_
     # The first of the ranks, 3, is given to the one in place 2: it is of another model.
     assert row["model_of"] == "0"
     assert row["reason"] == ("the model of trainer 3 cannot be used; missing or late: 4")
+    # Never the hyperparameters of one model with the weights of another.
+    assert float(row["learning_rate"]) == pytest.approx(0.01)
     shutil.rmtree(tmp_path / "own")
     offer(3, 1.5)
     model, (row,) = train(own, tmp_path / "own", until=2)
     assert (row["partner"], row["model_of"], row["partner_score"]) == ("2", "2", "2.0")
-    assert float(row["learning_rate"]) == pytest.approx(0.01)
-    assert float(model.optimizer.learning_rate) == pytest.approx(0.01)
+    assert float(row["learning_rate"]) == pytest.approx(0.005)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.005)
     assert int(model.optimizer.inner_optimizer.iterations) == 2
     taken = values(model)
     # An offer has the variables in the order of a checkpoint.
@@ -204,3 +209,145 @@ def test_ranks_pass_over_models_that_are_missing_damaged_or_without_a_score(tmp_
     total = sum(float(np.sum(arrays[name], dtype=np.float64)) for name in names)
     assert total == pytest.approx(sum(float(np.sum(value, dtype=np.float64)) for value in taken))
     assert RunFolder(tmp_path / "own").path.exists()
+
+
+def build_watching(*, image_shape, num_classes):
+    image = keras.Input(image_shape)
+    x = keras.layers.Conv2D(num_classes, 1)(Watching(name="watching")(image))
+    return keras.Model(image, x)
+
+
+class Watching(keras.layers.Layer):
+    """Has a weight that the loss does not depend on, and keeps the mean of the last batch."""
+
+    def build(self, shape):
+        self.idle = self.add_weight(name="idle", shape=(), initializer="random_uniform")
+        self.seen = self.add_weight(name="seen", shape=(), trainable=False)
+
+    def call(self, image, training=False):
+        if training:
+            self.seen.assign(keras.ops.mean(image))
+        return image + 0.0 * self.idle
+
+
+class Notes(Keep):
+    """Notes (mean of the batch, idle weight) after each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        watching = self.model.get_layer("watching")
+        self.rows.append((float(watching.seen.numpy()), float(watching.idle.numpy())))
+
+
+def test_the_next_step_uses_the_hyperparameters_that_were_taken_over(tmp_path):
+    names = {
+        "optimizer_options.weight_decay": 0.5,
+        "optimizer_options.momentum": 0.8,
+        "augmentation.brightness": 0.6,
+    }
+    rule = {"factors": [0.5], "low": 1e-6, "high": 0.9}
+    ranked = {
+        **TOURNAMENT,
+        "selection": "truncation",
+        "exchange": "weights_bfloat16",
+        "mutate": {
+            "optimizer_options": {"weight_decay": rule, "momentum": rule},
+            "augmentation.brightness": rule,
+        },
+    }
+    settings = {
+        "model": f"{__file__}:build_watching",
+        "precision": "float32",
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+    }
+
+    def one(seed, folder, scale=1.0, until=None, **tournament):
+        options = {name: scale * value for name, value in names.items()}
+        own = config(
+            seed,
+            tmp_path,
+            {**ranked, **tournament},
+            optimizer_options={
+                "weight_decay": options["optimizer_options.weight_decay"],
+                "momentum": options["optimizer_options.momentum"],
+            },
+            augmentation={"brightness": options["augmentation.brightness"]},
+            **settings,
+        )
+        notes = Notes()
+        _, rows = train(own, tmp_path / folder, until=until, keep=notes)
+        return own, notes, rows
+
+    first, winner, _ = one(0, "first", until=2)
+    path = meeting(first, tmp_path).offer_path(1, 0)
+    with np.load(path) as file:
+        arrays = dict(file)
+    facts = {**json.loads(arrays["facts"].tobytes()), "score": 2.0}
+    assert facts["hyperparameters"] == {"learning_rate": pytest.approx(0.1), **names}
+    np.savez(path, **{**arrays, "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)})
+
+    _, before, _ = one(1, "second", until=3)
+    _, after, rows = one(1, "second")
+    assert [row["model_of"] for row in rows] == ["0", "1"]
+    for name, value in names.items():
+        assert [float(row[name]) for row in rows] == [value / 2] * 2
+        option, _, entry = name.partition(".")
+        if option == "optimizer_options":
+            assert getattr(after.model.optimizer, entry) == value / 2
+    assert float(rows[0]["learning_rate"]) == pytest.approx(0.1)  # Not mutated: its own.
+    noted = [*before.rows, *after.rows]
+    assert len(noted) == 5
+    # The images of the later steps are those of a run with half the brightness from the start.
+    _, usual, _ = one(1, "usual/run", selection="none")
+    _, halved, _ = one(1, "halved/run", scale=0.5, selection="none")
+    means = [[row[0] for row in notes] for notes in (noted, usual.rows, halved.rows)]
+    assert means[0] == [*means[1][:2], *means[2][2:]]
+    assert means[1][2:] != means[2][2:]
+    # The idle weight follows the winner, and decays by half as much: step, model, step and so on.
+    expected = float(from_bfloat16(to_bfloat16(np.float32(winner.rows[1][1])))[()])
+    assert expected == pytest.approx(winner.rows[1][1], rel=2**-8)
+    for _, idle in noted[2:]:
+        expected *= 1 - 0.1 * 0.25
+        assert idle == pytest.approx(expected, rel=1e-5)
+    assert noted[1][1] != pytest.approx(winner.rows[1][1], rel=1e-3)
+
+
+def test_a_partner_that_never_wins_changes_neither_samples_nor_losses(tmp_path):
+    """As LBANN's test of its data readers: 31 and 13 samples, batches of 7, interval 3."""
+    paired = {**TOURNAMENT, "round_steps": 3, "mutate": {}}
+    settings = {"replica_batch": 7, "steps": None, "epochs": 3, "validation_share": 13 / 52}
+    settings["data_options"] = {"num_cases": 52, "size": 32}
+    other = config(0, tmp_path, paired, **settings)
+    train(other, tmp_path / "other", until=3)
+    place = meeting(other, tmp_path).folder
+    with np.load(place / "round-00001/trainer-0.npz") as file:
+        broken = {
+            name: np.full_like(value, np.nan) if value.dtype == np.float32 else value
+            for name, value in file.items()
+        }
+    for round in range(1, 4):
+        (place / f"round-{round:05d}").mkdir(exist_ok=True)
+        np.savez(place / f"round-{round:05d}/trainer-0.npz", **broken)
+    _, rows = train(config(1, tmp_path, paired, **settings), tmp_path / "own")
+    assert [row["partner_score"] for row in rows] == ["nan"] * 3
+    train(config(1, tmp_path, {**paired, "selection": "none"}, **settings), tmp_path / "none/run")
+    tables = [
+        {name: read_rows(path / f"{name}.csv") for name in ("epochs", "steps", "cases")}
+        for path in (tmp_path / "own", tmp_path / "none/run")
+    ]
+    split = json.loads((tmp_path / "own/split.json").read_text())
+    sides = json.loads((tmp_path / "own/tournament.json").read_text())
+    assert (len(sides["train"]), len(split["validation"])) == (31, 13)
+    for name, columns in {
+        "steps": ("step", "loss"),
+        "epochs": ("samples_hash", "dropped_samples", "weights_hash", "val_loss"),
+        "cases": ("epoch", "case", "true_positive"),
+    }.items():
+        own, alone = ([[row[one] for one in columns] for row in table[name]] for table in tables)
+        assert own == alone
+    assert len(tables[0]["steps"]) == 3 * (31 // 7)
+    assert len(tables[0]["cases"]) % 13 == 0

@@ -90,6 +90,14 @@ class RunConfig(
                 f"seed says which trainer of a tournament a run is, so it must be 0 or more, got "
                 f"{self.seed}."
             )
+        read = tournament.read_tournament(self.tournament)
+        others = [] if read is None else list(tournament.first_values(read, vars(self)))
+        if others and self.swap is not None:
+            raise ValueError(
+                f"mutate.{others[0]} and swap exclude each other: the step is made anew for "
+                "another value, and large-model support would have to plan it again. Leave out "
+                "one of them."
+            )
         has_schedule = self.warmup_epochs or self.decay_epochs or self.learning_rate_schedule
         if has_schedule and "learning_rate" in self.tournament.get("mutate", {}):
             raise ValueError(

@@ -10,13 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tfunet.config.augmentation import KINDS as AUGMENTATIONS
+from tfunet.config.augmentation import read_augmentation
 from tfunet.config.refs import check_known, near_match
 from tfunet.config.sections import FIXED, Section
 
 SELECTIONS = ("pairwise", "truncation", "none")
 EXCHANGES = ("weights", "weights_bfloat16")
-# What a step reads anew from a variable. Other settings are constants of the traced step.
-HYPERPARAMETERS = ("learning_rate",)
+# Options of optimizers that a step only multiplies by, with the least number that none may reach.
+OPTIMIZER_OPTIONS = {
+    "weight_decay": math.inf,
+    **dict.fromkeys(("momentum", "beta_1", "beta_2", "rho"), 1.0),
+}
+# Settings that can change between two steps and leave the network and its variables as they are.
+HYPERPARAMETERS = (
+    "learning_rate",
+    *(f"optimizer_options.{name}" for name in OPTIMIZER_OPTIONS),
+    *(f"augmentation.{name}" for name in AUGMENTATIONS),
+)
 MOST_TRAINERS = 1000
 
 
@@ -53,7 +64,8 @@ class Tournament:
         exchange: "weights": models and optimizer states, to the bit. "weights_bfloat16": rounded,
             with half the bytes.
         wait_seconds: A trainer that is later than this misses the round.
-        mutate: How hyperparameters change when they are taken over; others are kept.
+        mutate: How hyperparameters change when they are taken over, by their keys with dots;
+            others are kept.
     """
 
     trainers: int
@@ -156,16 +168,30 @@ def read_tournament(table: Mapping[str, Any]) -> Tournament | None:
     rules = table.get("mutate", {})
     if not isinstance(rules, Mapping):
         raise ValueError(f"mutate in [tournament] must be a table, got {rules!r}.")
-    mutate = {name: _mutation(name, rule) for name, rule in rules.items()}
+    mutate = {name: _mutation(name, rule) for name, rule in _dotted(rules).items()}
     return Tournament(**{**table, "mutate": mutate})
+
+
+def _dotted(rules: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rules by the keys of their settings. In TOML a key with a dot is a table."""
+    found: dict[str, Any] = {}
+    for key, value in rules.items():
+        if key in ("optimizer_options", "augmentation") and isinstance(value, Mapping):
+            found |= {f"{key}.{name}": rule for name, rule in value.items()}
+        else:
+            found[key] = value
+    return found
 
 
 def _mutation(name: str, rule: Any) -> Mutation:
     if name not in HYPERPARAMETERS:
+        # Most people leave out the table.
+        known = {known.rpartition(".")[2]: known for known in HYPERPARAMETERS}
+        entry = name.rpartition(".")[2]
+        near = f" Did you mean {known[entry]!r}?" if entry in known else near_match(entry, known)
         raise ValueError(
             f"mutate in [tournament] names {name!r}, which is no hyperparameter that can change "
-            f"during training.{near_match(name, HYPERPARAMETERS)} "
-            f"Known: {', '.join(HYPERPARAMETERS)}."
+            f"during training.{near} Known: {', '.join(HYPERPARAMETERS)}."
         )
     shape = f"{name} = {{factors = [0.8, 1.2], low = 1e-5, high = 1e-1}}"
     if not isinstance(rule, Mapping) or set(rule) != {"factors", "low", "high"}:
@@ -179,11 +205,64 @@ def _mutation(name: str, rule: Any) -> Mutation:
             f"mutate in [tournament] needs {shape} with positive numbers, and low at most high; "
             f"got {dict(rule)!r}."
         )
+    below = OPTIMIZER_OPTIONS.get(name.rpartition(".")[2], math.inf)
+    if rule["high"] >= below:
+        raise ValueError(
+            f"high of mutate.{name} in [tournament] must be below {below:g}, got {rule['high']!r}."
+        )
     return Mutation(
         factors=tuple(float(factor) for factor in factors),
         low=float(rule["low"]),
         high=float(rule["high"]),
     )
+
+
+def first_values(tournament: Tournament, settings: Mapping[str, Any]) -> dict[str, float]:
+    """Return the mutated hyperparameters with a dot in their key, as the settings give them.
+
+    Raises ValueError for one that is not given as a positive number, and for bounds that it cannot
+    have.
+    """
+    values = {}
+    for name, rule in tournament.mutate.items():
+        option, _, entry = name.partition(".")
+        if not entry:
+            continue
+        table = settings.get(option, {})
+        value = table.get(entry)
+        if isinstance(value, Mapping):  # An augmentation with a range, a probability, axes.
+            value = value.get("range")
+        if not _is_positive(value):
+            raise ValueError(
+                f"mutate in [tournament] changes {name}, so it needs a positive number to begin "
+                f"with, as {name} = 0.1; got {value!r}."
+            )
+        if option == "augmentation":
+            for bound in (rule.low, rule.high):
+                try:
+                    read_augmentation(with_values(table, option, {name: bound}))
+                except ValueError as error:
+                    raise ValueError(f"mutate.{name} in [tournament]: {error}") from error
+        values[name] = float(value)
+    return values
+
+
+def with_values(
+    table: Mapping[str, Any], option: str, values: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return a table of the configuration with the values that hyperparameters have now.
+
+    Args:
+        table: The value of the key `option`.
+        values: By their keys with dots; those of other tables are left out.
+    """
+    changed = dict(table)
+    for name, value in values.items():
+        key, _, entry = name.partition(".")
+        if key == option:
+            before = table.get(entry)
+            changed[entry] = {**before, "range": value} if isinstance(before, Mapping) else value
+    return changed
 
 
 def _is_positive(number: Any) -> bool:

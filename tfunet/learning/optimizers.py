@@ -1,5 +1,6 @@
 """Makes the optimizer that a configuration names."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -32,6 +33,25 @@ def make(config: RunConfig, num_replicas: int, steps_per_epoch: int) -> keras.Op
     if config.precision == "mixed_float16":
         return keras.optimizers.LossScaleOptimizer(optimizer)
     return optimizer
+
+
+def set_options(optimizer: keras.Optimizer, values: Mapping[str, float]) -> None:
+    """Give an optimizer other options, as `optimizer_options.momentum`; other keys are left out.
+
+    A step that is traced later uses them. Raises ValueError for one that it does not keep under
+    this name.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # That of mixed_float16.
+    for name, value in values.items():
+        option, _, entry = name.partition(".")
+        if option != "optimizer_options":
+            continue
+        if not isinstance(getattr(inner, entry, None), int | float):
+            raise ValueError(
+                f"mutate in [tournament] changes {name}, and a {type(inner).__name__} keeps no "
+                f"number {entry}. Leave it out of mutate."
+            )
+        setattr(inner, entry, value)
 
 
 def _class(name: str) -> Any:

@@ -50,11 +50,16 @@ def read(meeting: Meeting, round: int, trainer: int) -> Offer:
 
 def load(
     meeting: Meeting, round: int, trainer: int, like: Sequence[np.ndarray]
-) -> list[np.ndarray]:
-    """Return the model of a trainer, which has variables as `like`. Raises RecordError."""
-    path, offer = meeting.offer_path(round, trainer), read(meeting, round, trainer)
+) -> tuple[Offer, list[np.ndarray]]:
+    """Return what a trainer says of its model, and the model, which has variables as `like`.
+
+    Both are of one file: a trainer that was killed may offer the same round again. Raises
+    RecordError.
+    """
+    path = meeting.offer_path(round, trainer)
     try:
         with np.load(path, allow_pickle=False) as file:
+            offer = typed(json.loads(file["facts"].tobytes()), Offer)
             names = sorted(set(file.files) - {"facts"})
             values = [file[name] for name in names]
     except (OSError, *DAMAGED) as error:
@@ -67,7 +72,7 @@ def load(
     kinds = [(value.shape, value.dtype) for value in values]
     if kinds != [(own.shape, own.dtype) for own in like]:
         raise RecordError(path, "it is of another model or optimizer")
-    return values
+    return offer, values
 
 
 def _rounds(offer: Offer, value: np.ndarray) -> bool:
@@ -76,11 +81,13 @@ def _rounds(offer: Offer, value: np.ndarray) -> bool:
 
 def to_bfloat16(value: np.ndarray) -> np.ndarray:
     """Return the bits of the nearest bfloat16 of each float32; ties to even. NaN stays NaN."""
-    bits = np.ascontiguousarray(value, np.float32).view(np.uint32)
+    # Not numpy.ascontiguousarray, which gives a scalar, as the loss scale is, another shape.
+    bits = np.asarray(value, np.float32).view(np.uint32)
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-    return np.where(np.isnan(value), 0x7FC0, rounded).astype(np.uint16)
+    return np.asarray(np.where(np.isnan(value), 0x7FC0, rounded).astype(np.uint16))
 
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:
     """Return the float32 values of bfloat16 bits."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    wide = np.left_shift(bits.astype(np.uint32), np.uint32(16))
+    return np.asarray(wide, np.uint32).view(np.float32)

@@ -14,6 +14,7 @@ class Played:
         partner_score: Of its partner's model, on its own cases where these decide.
         model_of: The trainer whose model it went on with.
         learning_rate: That with which it went on.
+        hyperparameters: Others with which it went on, by the keys of their settings.
         training_seconds: Of all steps up to the round.
         round_seconds: Duration of the round, with `waited_seconds` for other trainers.
     """
@@ -26,6 +27,7 @@ class Played:
     model_of: int
     reason: str
     learning_rate: float
+    hyperparameters: Mapping[str, float]
     training_seconds: float
     round_seconds: float
     waited_seconds: float

@@ -9,8 +9,10 @@ from typing import Any, NoReturn, final
 import keras
 import numpy as np
 
-from tfunet.config.tournament import read_tournament
+from tfunet.config.augmentation import read_augmentation
+from tfunet.config.tournament import read_tournament, with_values
 from tfunet.exit_codes import CheckFailedError, StoppedError
+from tfunet.learning import optimizers
 from tfunet.machine.energy import RunEnergy
 from tfunet.training import checkpoint, state
 from tfunet.training.callbacks import Callbacks
@@ -94,7 +96,7 @@ class Trainer:
             is_shared=stages is not None and stages.shares_metrics,
         )
         self._fingerprint = make_fingerprint(attempt.backend, network.weights)
-        self.steps = Steps(attempt, data, network, callbacks.supports, self.progress.step)
+        self.steps = self._steps()
         self.logbook = Logbook(attempt, data, network, resumed)
         self._keras_callbacks = keras.callbacks.CallbackList(
             callbacks.all,
@@ -151,6 +153,28 @@ class Trainer:
 
         return Rounds(self.attempt, self.data, self.network, self.progress, tournament, score)
 
+    def _steps(self) -> Steps:
+        """Return the steps from here on, with the hyperparameters that the run has now."""
+        attempt, data, values = self.attempt, self.data, self.progress.hyperparameters
+        if values:
+            optimizers.set_options(self.network.model.optimizer, values)
+            table = with_values(attempt.config.augmentation, "augmentation", values)
+            data = replace(data, augmentation=read_augmentation(table))
+        supports = self.callbacks.supports
+        if values and supports:
+            raise ValueError(
+                f"mutate.{next(iter(values))} and large-model support exclude each other: the step "
+                "is made anew for another value, and would have to be planned again. Leave out "
+                "one of them."
+            )
+        return Steps(attempt, data, self.network, supports, self.progress.step)
+
+    def _trace_next(self) -> None:
+        """Note that the next step is traced, so that its time is told apart."""
+        traced = self.progress.traced_steps
+        if self.progress.step + 1 not in traced:
+            traced.append(self.progress.step + 1)
+
     def begin(self) -> None:
         """Begin training: callbacks, clocks and counters of energy."""
         attempt, progress, model = self.attempt, self.progress, self.network.model
@@ -162,7 +186,7 @@ class Trainer:
         progress.seconds["start"] = progress.seconds.get("start", 0.0) + seconds
         if self._goes_on():
             self.logbook.announce()
-            progress.traced_steps.append(progress.step + 1)
+            self._trace_next()
         self._energy = RunEnergy(
             attempt.backend,
             attempt.topology,
@@ -253,7 +277,11 @@ class Trainer:
         """
         if self.rounds is None or not self.rounds.is_due():
             return False
+        before = self.progress.hyperparameters
         self.rounds.play()
+        if self.progress.hyperparameters != before:
+            self.steps = self._steps()
+            self._trace_next()
         return True
 
     def checkpoint_is_due(self) -> bool:

@@ -29,6 +29,8 @@ class Progress:
     began: list[tuple[int, float]] = field(default_factory=list)
     energy: dict[str, float] | None = None  # None where it cannot be read.
     rounds: int = 0  # Those of a tournament that were played.
+    # Settings that a tournament has changed, by their keys with dots.
+    hyperparameters: dict[str, float] = field(default_factory=dict)
     stop_training: bool = False  # A callback has ended it; a killed run only lacks its result.
 
     @property

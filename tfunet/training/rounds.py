@@ -1,14 +1,14 @@
 """The rounds of a tournament, inside the training loop: models are offered, compared and taken."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import keras
 import numpy as np
 
 from tfunet.config.keys import MAY_CHANGE
-from tfunet.config.tournament import Tournament, meeting_name
+from tfunet.config.tournament import Tournament, first_values, meeting_name
 from tfunet.files.typed import RecordError
 from tfunet.population import offers, selection
 from tfunet.population.meeting import Meeting
@@ -59,12 +59,19 @@ class Rounds:
         folder = attempt.folder.path.parent / MEETINGS / name
         self._meeting = Meeting(folder, self._trainer)
         places = num_places() or tournament.trainers
+        # Where the run goes on, it has others already.
+        progress.hyperparameters = {
+            **first_values(tournament, vars(config)),
+            **progress.hyperparameters,
+        }
         self._mates = mates(self._trainer, tournament.trainers, places)
         self._turn = Turn(folder / f"place-{self._trainer % places}.lock")
         self._table = None
         if attempt.topology.is_chief:
             self._meeting.join(attempt.folder.path)
-            self._table = attempt.folder.rounds_table(last=progress.rounds)
+            self._table = attempt.folder.rounds_table(
+                tuple(progress.hyperparameters), last=progress.rounds
+            )
 
     def begin(self) -> None:
         """Wait for the own turn, where trainers share cores."""
@@ -105,7 +112,6 @@ class Rounds:
             row = self._meet(round, score, own, others, here)
         progress.rounds = round
         seconds = progress.spend("tournament", since)
-        rate = self._rate()
         if self._table is not None:
             self._table.append(
                 {
@@ -114,7 +120,7 @@ class Rounds:
                     "trainer": self._trainer,
                     "own_score": score,
                     **row,
-                    "learning_rate": rate,
+                    **self._hyperparameters(),
                     "training_seconds": sum(progress.step_seconds),
                     "round_seconds": seconds,
                     "waited_seconds": waited,
@@ -145,12 +151,13 @@ class Rounds:
         row["partner"] = other
         if not here:
             return {**row, "reason": f"trainer {other} is missing or late: it plays alone"}
-        if not self._take(round, other, own):
+        hyperparameters = self._take(round, other, own)
+        if hyperparameters is None:
             return {**row, "reason": f"the model of trainer {other} cannot be used"}
         theirs = self._score()
         takes, reason = selection.pairwise(score, theirs)
         if takes:
-            self._take_over(round, other)
+            self._change(round, hyperparameters)
             row["model_of"] = other
         else:
             self._assign(own)
@@ -180,9 +187,10 @@ class Rounds:
         if giver == self._trainer:
             return {**row, "reason": f"the own model stays{alone}"}
         row |= {"partner": giver, "partner_score": float(scores[giver])}
-        if not self._take(round, giver, own):
+        hyperparameters = self._take(round, giver, own)
+        if hyperparameters is None:
             return {**row, "reason": f"the model of trainer {giver} cannot be used{alone}"}
-        self._take_over(round, giver)
+        self._change(round, hyperparameters)
         return {**row, "model_of": giver, "reason": f"the own model is among the last{alone}"}
 
     def _others(self, round: int) -> list[int]:
@@ -232,48 +240,51 @@ class Rounds:
             if self._shared(has_turn)[0]:
                 return
 
-    def _take(self, round: int, other: int, own: Sequence[np.ndarray]) -> bool:
-        """Give all processes another trainer's model; return whether it could be used."""
+    def _take(
+        self, round: int, other: int, own: Sequence[np.ndarray]
+    ) -> Mapping[str, float] | None:
+        """Give all processes another trainer's model.
+
+        Returns the hyperparameters that it was trained with; None if it cannot be used.
+        """
         values: list[np.ndarray] = []
-        is_usable = np.zeros(1)
+        is_usable, theirs = np.zeros(1), self._hyperparameters()
         if self._attempt.topology.is_chief:
             try:
-                values = offers.load(self._meeting, round, other, own)
+                offer, values = offers.load(self._meeting, round, other, own)
+                theirs |= {name: offer.hyperparameters.get(name, theirs[name]) for name in theirs}
                 is_usable[0] = 1
             except RecordError as error:
                 self._attempt.say(str(error))
         if not self._shared(is_usable)[0]:
-            return False
+            return None
         if self._attempt.topology.is_chief:
             self._assign(values)
         state.broadcast(self._attempt.backend, self._attempt.topology, self._exchanged)
-        return True
+        shared = self._shared(np.array(list(theirs.values())))
+        return dict(zip(theirs, shared.tolist(), strict=True))
 
     def _assign(self, values: Sequence[np.ndarray]) -> None:
         for variable, value in zip(self._exchanged, values, strict=True):
             variable.assign(value)
 
-    def _take_over(self, round: int, other: int) -> None:
+    def _change(self, round: int, theirs: Mapping[str, float]) -> None:
         """Take the hyperparameters of a better model, changed, where the tournament says so."""
         rules = self._tournament.mutate
-        if not rules:
-            return
-        rate = np.zeros(1)
-        if self._attempt.topology.is_chief:
-            offer = self._read(round, other)
-            rate[0] = self._rate() if offer is None else offer.hyperparameters["learning_rate"]
-        theirs = {"learning_rate": float(self._shared(rate)[0])}
         changed = mutated(theirs, rules, seed=self._seed, round=round, trainer=self._trainer)
-        self._model.optimizer.learning_rate = changed["learning_rate"] * self._scale
+        rate = changed.pop("learning_rate", None)
+        if rate is not None:
+            self._model.optimizer.learning_rate = rate * self._scale
+        self._progress.hyperparameters = {**self._progress.hyperparameters, **changed}
 
-    def _rate(self) -> float:
+    def _hyperparameters(self) -> dict[str, float]:
         rate = keras.ops.convert_to_numpy(self._model.optimizer.learning_rate)
-        return float(rate) / self._scale
+        return {"learning_rate": float(rate) / self._scale, **self._progress.hyperparameters}
 
     def _offer(self, score: float) -> Offer:
         return Offer(
             score=score if np.isfinite(score) else None,
-            hyperparameters={"learning_rate": self._rate()},
+            hyperparameters=self._hyperparameters(),
             is_rounded=self._tournament.exchange == "weights_bfloat16",
         )
 

@@ -25,6 +25,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 folder, together, ends = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 attempt = len(list(folder.glob("attempt-*")))
+attempt += len(list(folder.parent.glob(f"earlier/{folder.name}-*")))
 cores = sorted(os.sched_getaffinity(0))
 note = {"cores": cores, "places": os.environ.get("TFUNET_PLACES"), "began": time.time()}
 (folder / f"attempt-{attempt}").write_text(json.dumps(note))
@@ -32,7 +33,9 @@ note = {"cores": cores, "places": os.environ.get("TFUNET_PLACES"), "began": time
 while len(list(folder.parent.glob("*/attempt-0"))) < together:
     time.sleep(0.01)
 end = ends[min(attempt, len(ends) - 1)]
-if end == "killed":
+if end == "killed early":
+    (folder / "checkpoint.npz").unlink()
+if end.startswith("killed"):
     os.kill(os.getpid(), signal.SIGKILL)
 if end == "waits":
     time.sleep(60)
@@ -42,6 +45,8 @@ if end == "bad input":
 result = {"schema_version": 1, "images_per_second": 12.5, "elapsed_seconds": 0.5}
 result |= {"num_replicas": 1, "dice": {"cell": 0.5}, "checks": {"samples": True}}
 (folder / "result.json").write_text(json.dumps(result))
+if end == "done and killed":
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -115,6 +120,17 @@ def test_one_that_dies_again_and_again_is_given_up_and_the_others_end(tmp_path):
     assert run(study(2), tmp_path, ends={1: ["killed"]}) == 3
     assert [len(one) for one in attempts(tmp_path)] == [1, 3]
     assert read_sweep(tmp_path).trials[1].reason == "killed by SIGKILL"
+
+
+def test_one_is_started_again_only_if_it_has_not_ended_and_anew_only_without_a_checkpoint(tmp_path):
+    lines = []
+    ends = {0: ["done and killed"], 1: ["killed early", "well"]}
+    assert run(study(2), tmp_path, ends=ends, lines=lines) == 0
+    assert [len(one) for one in attempts(tmp_path)] == [1, 1]
+    assert [line.partition("; ")[2] for line in lines if "died" in line] == [
+        "it begins anew (restart 1)."
+    ]
+    assert len(list((tmp_path / "earlier").iterdir())) == 1
 
 
 def test_a_signal_ends_all_trainers_and_status_shows_those_that_run(tmp_path):

@@ -1,5 +1,6 @@
 """The part of a report that is about tournaments, from made-up records."""
 
+import json
 import math
 import re
 
@@ -10,13 +11,17 @@ from tfunet.bench.analysis.populations import read_populations
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.population_tables import (
     comparison_rows,
+    cost_rows,
     population_rows,
     population_sentences,
 )
-from tfunet.bench.report.sweep_report import summary_table, write_report
-from tfunet.record import ROUND_COLUMNS, RunFolder
+from tfunet.bench.report.sweep_report import summary_json, summary_table, write_report
+from tfunet.record import EARLIER, ROUND_COLUMNS, RunFolder
 
-TOURNAMENT = {"trainers": 3, "round_steps": 20}
+NOISE = "augmentation.noise"
+RULE = {"factors": [0.5], "low": 0.01, "high": 1.0}
+TOURNAMENT = {"trainers": 3, "round_steps": 20, "mutate": {NOISE: RULE}}
+DIFFERENCE = "minus independent runs"
 # Of each trainer and round: own score, partner, its score, whose model, learning rate.
 PLAYED = {
     0: [(0.5, 1, 0.6, 1, 0.002), (0.7, None, None, 0, 0.002)],
@@ -25,11 +30,10 @@ PLAYED = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sweep")
+def write_tournaments(folder, repeats):
     study = make_study(
-        repeats=2,
+        repeats=repeats,
+        base={"replica_batch": 4, "augmentation": {"noise": 0.1}},
         grid={},
         skip=[],
         case=[
@@ -42,7 +46,7 @@ def folder(tmp_path_factory):
         if trial.config.tournament.get("selection", "none") == "none" and trial.cell:
             continue
         trainer = trial.config.seed % 3
-        with RunFolder(folder / trial.id).rounds_table() as table:
+        with RunFolder(folder / trial.id).rounds_table([NOISE]) as table:
             for round, (own, other, theirs, giver, rate) in enumerate(PLAYED[trainer], 1):
                 missed = "trainer 1 is missing or late: it plays alone"
                 row = {
@@ -55,13 +59,24 @@ def folder(tmp_path_factory):
                     "model_of": giver,
                     "reason": missed if other is not None and theirs is None else "why",
                     "learning_rate": rate,
+                    NOISE: 0.1 if giver == trainer else 0.05,
                     "training_seconds": 1.0,
                     "round_seconds": 3.0,
                     "waited_seconds": 1.0,
                 }
-                assert tuple(row) == ROUND_COLUMNS
+                assert set(row) == {*ROUND_COLUMNS, NOISE}
                 table.append(row)
+        if trial.config.seed == 4:
+            (folder / EARLIER / f"{trial.id}-1").mkdir(parents=True)
+            result = RunFolder(folder / trial.id).read_result()
+            began = {"began_unix_seconds": [[1, 5.0], [21, 9.0]]}
+            RunFolder(folder / trial.id).write_result({**result, **began})
     return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tournaments(tmp_path_factory.mktemp("sweep"), repeats=2)
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +123,10 @@ def test_device_hours_count_all_trainers_and_their_rounds_without_waiting(popula
 def test_cells_are_compared_with_independent_runs_population_by_population(populations):
     rows = comparison_rows(populations)
     assert [row["populations"] for row in rows] == ["2", "2", "2"]
-    assert rows[1]["minus independent runs"] == "-"
+    assert rows[1][DIFFERENCE] == "-"
     best = [population.best[1] for population in populations]
     mean = (best[0] - best[2] + best[1] - best[3]) / 2
-    assert rows[0]["minus independent runs"].startswith(f"{mean:+.3f}")
+    assert rows[0][DIFFERENCE].startswith(f"{mean:+.3f}")
     name = next(key for key in rows[0] if key.startswith("device-hours to Dice"))
     target = float(name.split()[-1])
     assert target <= min(best) < target + 0.01
@@ -120,11 +135,69 @@ def test_cells_are_compared_with_independent_runs_population_by_population(popul
     assert populations[0].hours(2.0) is None
 
 
+def test_costs_to_a_dice_are_compared_with_those_of_independent_runs(tmp_path):
+    found = read_populations(read_sweep(write_tournaments(tmp_path, repeats=3)))
+    rows = cost_rows(found)
+    assert [row["reached"] for row in rows] == ["3 of 3"] * 3
+    dice = float(next(iter(rows[0])).removeprefix("to Dice "))
+    assert dice == pytest.approx(min(one.best[1] for one in found), abs=0.01)
+    costs = [one.cost(dice) for one in found]
+    assert {cost.steps for cost in costs[:6]} <= {20, 40, 60}
+    for name, shown in (("seconds", "seconds"), ("device_hours", "device-hours")):
+        logs = [
+            math.log(getattr(mine, name) / getattr(theirs, name))
+            for mine, theirs in zip(costs[:3], costs[3:6], strict=True)
+        ]
+        ratio, interval = rows[0][f"{shown} / independent"].split(" ", 1)
+        assert float(ratio) == pytest.approx(math.exp(sum(logs) / 3), abs=0.006)
+        assert re.fullmatch(r"\([0-9.]+ to [0-9.]+\)", interval)
+    assert rows[1]["steps / independent"] == "-"
+    # One that nobody reached has no cost; one that some reached counts only those.
+    assert cost_rows(found, 2.0)[0]["reached"] == "0 of 3"
+    assert cost_rows(found, 2.0)[0]["seconds"] == "-"
+    assert re.search(r"to [+-]0\.\d+; adjusted p [0-9.]+\)$", comparison_rows(found)[0][DIFFERENCE])
+
+
+def test_programs_get_the_comparison_and_every_pedigree(folder):
+    facts = json.loads(json.dumps(summary_json(folder), allow_nan=False))["tournaments"]
+    assert [cell["runs"].split(",")[0] for cell in facts["cells"]] == [
+        *("3 trainers", "3 trainers", "mirrored x3"),
+    ]
+    tournament, independent, _ = facts["cells"]
+    assert len(tournament["costs"]) == 2
+    assert tournament["costs"][0]["device_hours"] > 0
+    assert tournament["seconds_ratio"] == pytest.approx(
+        math.prod(
+            mine["seconds"] / theirs["seconds"]
+            for mine, theirs in zip(tournament["costs"], independent["costs"], strict=True)
+        )
+        ** 0.5
+    )
+    assert (tournament["seconds_ratio_low"], independent["difference"]) == (None, None)
+    one = facts["populations"][0]
+    assert one["tournament"]["mutate"][NOISE]["factors"] == [0.5]
+    assert len(one["trials"]) == len(one["done"]) == 3
+    assert [facts["populations"][at]["restarts"] for at in (0, 1)] == [{}, {"1": [1, 21]}]
+    assert one["begun_by"] == {"0": 1, "1": 2, "2": 2}
+    rows = {(row["trainer"], row["round"]): row for row in one["pedigree"]}
+    assert len(rows) == 6
+    assert rows[0, 1]["model_of"] == 1
+    assert rows[0, 1]["hyperparameters"] == {NOISE: 0.05}
+    assert rows[1, 2]["own_score"] is None
+    assert [facts["populations"][at]["pedigree"] for at in (2, 4)] == [[], []]
+    assert facts["populations"][4]["tournament"] is None
+    assert facts["dice"] is not None
+    assert summary_json(folder, 0.9)["tournaments"]["dice"] == 0.9
+
+
 def test_missed_rounds_and_dependent_trainers_are_said(populations):
     sentences = population_sentences(populations)
     assert "not independent" in sentences[0]
     assert "trainer 2 missed others in 1 round (2)." in sentences[1]
-    assert len(sentences) == 3
+    # Trainer 1 of the second population was killed, first before and then after a checkpoint.
+    assert sentences[-1].endswith("2: trainer 1 was started again 2 times, at step 1, 21.")
+    assert [population.restarts for population in populations[:2]] == [{}, {1: (1, 21)}]
+    assert len(sentences) == 4
 
 
 def test_the_report_shows_the_pedigree_and_the_best_score(folder):
@@ -136,7 +209,7 @@ def test_the_report_shows_the_pedigree_and_the_best_score(folder):
     assert names[-3:] == ["population-scores", "pedigree-1", "pedigree-2"]
     svg = report.figures[-2].read_text()
     texts = re.findall(r">([^<>\n]+)</text>", svg)
-    assert {"trainer 0", "trainer 2", "0.500", "none", "0.004"} <= set(texts)
+    assert {"trainer 0", "trainer 2", "0.500", "none", "0.004", "noise 0.05"} <= set(texts)
     assert "Tournaments" in summary_table(folder)
 
 
@@ -144,3 +217,4 @@ def test_a_sweep_without_tournaments_has_no_such_part(tmp_path):
     write_sweep(tmp_path, make_study(repeats=1))
     assert read_populations(read_sweep(tmp_path)) == []
     assert "ournament" not in write_report(tmp_path).html.read_text()
+    assert "tournaments" not in summary_json(tmp_path)

@@ -69,6 +69,16 @@ STUDIES = ROOT / "studies"
         ({"tournament": 3}, r"\[tournament\] must be a table"),
         (
             {
+                "tournament": {
+                    "trainers": 2,
+                    "round_steps": 1,
+                    "mutate": {"augmentation.noise": {"factors": [2], "low": 0.1, "high": 1}},
+                }
+            },
+            "changes augmentation.noise, so it needs a positive number",
+        ),
+        (
+            {
                 "tournament": {"trainers": 2, "round_steps": 1},
                 "base": {"tournament": {"trainers": 3}},
             },

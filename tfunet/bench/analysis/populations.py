@@ -1,15 +1,25 @@
 """The populations of a sweep: who met whom, and what the best of each reached at which cost."""
 
+import contextlib
+import glob
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tfunet.bench.analysis.confidence_intervals import Estimate, adjusted_p_values, difference
+from tfunet.bench.analysis.confidence_intervals import (
+    Estimate,
+    adjusted_p_values,
+    difference,
+    ratio,
+)
 from tfunet.bench.records.run_tables import read_epochs, read_rounds
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.config.keys import describe
-from tfunet.config.tournament import Tournament, read_tournament
+from tfunet.config.tournament import Tournament, first_values, read_tournament
+from tfunet.files.typed import RecordError
 from tfunet.population.pedigree import Pedigree, Played
+from tfunet.record import EARLIER, RunFolder
 
 # Settings that a label has in words.
 IN_LABEL = (
@@ -21,12 +31,32 @@ Curve = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What it took until an evaluation first reached a Dice.
+
+    Args:
+        seconds: Of steps and rounds, without waiting; all trainers count as if they ran together.
+        steps: Of the trainer that reached it.
+        device_hours: Of all trainers.
+    """
+
+    seconds: float
+    steps: float
+    device_hours: float
+
+
+COSTS = ("seconds", "steps", "device_hours")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Population:
     """The trainers of one tournament; a run that meets no other is a population of one.
 
     Args:
         label: What tells its cell apart, for tables and legends.
         number: Of the population within its cell, from 1.
+        restarts: First step of each attempt of a trainer but its first, by trainer; 1 for one that
+            began anew.
     """
 
     label: str
@@ -34,6 +64,7 @@ class Population:
     tournament: Tournament | None
     trainers: tuple[TrialRecord, ...]
     pedigree: Pedigree
+    restarts: Mapping[int, tuple[int, ...]]
 
     @property
     def is_independent(self) -> bool:
@@ -58,19 +89,33 @@ class Population:
 
         All trainers count as if they ran at the same time.
         """
-        points = sorted(
-            point
-            for index, trial in enumerate(self.trainers)
-            for point in _points(trial, self.pedigree.get(index, ()))
-        )
+        points = self._points()
         best, curve = float("-inf"), []
-        for seconds, dice in points:
+        for seconds, dice, _ in points:
             if dice > best:
                 best = dice
                 curve.append((seconds, dice))
         if curve and points[-1][0] > curve[-1][0]:
             curve.append((points[-1][0], best))
         return tuple(curve)
+
+    def _points(self) -> list[tuple[float, float, float]]:
+        """Return (seconds, mean Dice, steps) of the evaluations of all trainers, in their order."""
+        return sorted(
+            point
+            for index, trial in enumerate(self.trainers)
+            for point in _points(trial, self.pedigree.get(index, ()))
+        )
+
+    @property
+    def first_values(self) -> dict[str, float]:
+        """The hyperparameters that all trainers begin with and may change, but the learning rate.
+
+        By the keys of their settings.
+        """
+        if self.tournament is None:
+            return {}
+        return first_values(self.tournament, vars(self.trainers[0].config))
 
     @property
     def num_devices(self) -> int:
@@ -82,16 +127,19 @@ class Population:
 
         None for a Dice that was not reached, and without evaluations.
         """
-        curve = self.curve()
-        if not curve:
-            return None
-        reached = curve[-1][0]
         if math.isfinite(dice):
-            times = [seconds for seconds, best in curve if best >= dice]
-            if not times:
-                return None
-            reached = times[0]
-        return reached * self.num_devices / 3600
+            cost = self.cost(dice)
+            return None if cost is None else cost.device_hours
+        curve = self.curve()
+        return curve[-1][0] * self.num_devices / 3600 if curve else None
+
+    def cost(self, dice: float) -> Cost | None:
+        """Return what it took to a Dice; None for one that was not reached."""
+        for seconds, reached, steps in self._points():
+            if reached >= dice:
+                hours = seconds * self.num_devices / 3600
+                return Cost(seconds=seconds, steps=steps, device_hours=hours)
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,16 +149,21 @@ class Comparison:
     Args:
         difference: Of the best Dice, minus that of independent runs; None without these.
         adjusted_p: Adjusted for all such differences of the sweep; None without an interval.
+        ratios: Of each of COSTS to a common Dice, over that of independent runs, by its name.
     """
 
     label: str
     populations: tuple[Population, ...]
     difference: Estimate | None
     adjusted_p: float | None
+    ratios: Mapping[str, Estimate | None]
 
 
-def compare(populations: Sequence[Population]) -> list[Comparison]:
-    """Compare the best Dice of each cell's populations with that of independent runs."""
+def compare(populations: Sequence[Population], dice: float | None = None) -> list[Comparison]:
+    """Compare each cell's populations with independent runs: the best Dice, and the cost of `dice`.
+
+    Of costs, only populations that reached it count.
+    """
     cells: dict[str, list[Population]] = {}
     for population in populations:
         cells.setdefault(population.label, []).append(population)
@@ -126,9 +179,35 @@ def compare(populations: Sequence[Population]) -> list[Comparison]:
     ]
     adjusted = adjusted_p_values(differences)
     return [
-        Comparison(label=label, populations=tuple(members), difference=estimate, adjusted_p=p)
+        Comparison(
+            label=label,
+            populations=tuple(members),
+            difference=estimate,
+            adjusted_p=p,
+            ratios={
+                name: _cost_ratio(name, dice, members, cells.get(independent or "", ()))
+                if label != independent
+                else None
+                for name in COSTS
+            },
+        )
         for (label, members), estimate, p in zip(cells.items(), differences, adjusted, strict=True)
     ]
+
+
+def _cost_ratio(
+    name: str,
+    dice: float | None,
+    members: Sequence[Population],
+    independent: Sequence[Population],
+) -> Estimate | None:
+    if dice is None:
+        return None
+    sides = [
+        {one.number: value for one in side if (value := getattr(one.cost(dice), name, 0)) > 0}
+        for side in (members, independent)
+    ]
+    return ratio(*sides) if all(sides) else None
 
 
 def common_dice(populations: Sequence[Population]) -> float | None:
@@ -159,17 +238,30 @@ def _population(trials: Sequence[TrialRecord], number: int) -> Population:
     config = trials[0].config
     tournament = read_tournament(config.tournament)
     pedigree: dict[int, tuple[Played, ...]] = {}
+    restarts: dict[int, tuple[int, ...]] = {}
     if tournament is not None and tournament.selection != "none":
         for trial in trials:
             trainer = tournament.trainer_of(trial.config.seed)
             pedigree[trainer] = tuple(read_rounds(trial.folder))
+            if first_steps := _restarts(trial):
+                restarts[trainer] = first_steps
     return Population(
         label=_label(trials[0], tournament),
         number=number,
         tournament=tournament,
         trainers=tuple(trials),
         pedigree=pedigree,
+        restarts=restarts,
     )
+
+
+def _restarts(trial: TrialRecord) -> tuple[int, ...]:
+    anew = list((trial.folder.parent / EARLIER).glob(f"{glob.escape(trial.id)}-[0-9]*"))
+    result: Mapping[str, Any] = {}
+    with contextlib.suppress(RecordError):
+        result = RunFolder(trial.folder).read_result() or {}
+    attempts = [step for step, _ in result.get("began_unix_seconds") or ()]
+    return (*([1] * len(anew)), *attempts[1:])
 
 
 def _label(trial: TrialRecord, tournament: Tournament | None) -> str:
@@ -187,8 +279,8 @@ def _label(trial: TrialRecord, tournament: Tournament | None) -> str:
     return ", ".join(part for part in (kind, way, describe(others)) if part)
 
 
-def _points(trial: TrialRecord, rounds: Sequence[Played]) -> list[tuple[float, float]]:
-    """Return (seconds, mean Dice) of the evaluations of a run."""
+def _points(trial: TrialRecord, rounds: Sequence[Played]) -> list[tuple[float, float, float]]:
+    """Return (seconds, mean Dice, steps) of the evaluations of a run."""
     if trial.result is None:
         return []
     table = read_epochs(trial.folder, list(trial.result.dice))
@@ -198,5 +290,5 @@ def _points(trial: TrialRecord, rounds: Sequence[Played]) -> list[tuple[float, f
         played = (row for row in rounds if row.step <= steps)
         exchange = sum(row.round_seconds - row.waited_seconds for row in played)
         if not math.isnan(dice):  # As in an epoch without evaluation.
-            points.append((seconds + exchange, dice))
+            points.append((seconds + exchange, dice, steps))
     return points

@@ -97,9 +97,11 @@ def run_population(
         cores = spots[_place(trial, tournament, spots)]
         code = run_trial(trial, cores, variables)
         for attempt in range(1, RESTARTS + 1):
-            if noted or not _has_died(code):
+            # A process may be killed after it has written its result.
+            if noted or not _has_died(code) or RunFolder(trial.folder).is_done():
                 break
-            say(f"{trial.id} died; it goes on from its checkpoint (restart {attempt}).")
+            how = "goes on from its checkpoint" if goes_on(trial) else "begins anew"
+            say(f"{trial.id} died; it {how} (restart {attempt}).")
             code = run_trial(trial, cores, variables)
         return code
 

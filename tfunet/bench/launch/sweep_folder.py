@@ -15,9 +15,8 @@ from tfunet.bench.study.toml_writer import study_toml
 from tfunet.bench.study.trial_plan import StudyPlan
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import write_atomic, writing
-from tfunet.record import MODEL, WEIGHTS, RunFolder, sign
+from tfunet.record import EARLIER, MODEL, WEIGHTS, RunFolder, sign
 
-EARLIER = "earlier"
 # Large files of a failed attempt; no new attempt may go on from them.
 LARGE = ("checkpoint.npz", MODEL, WEIGHTS)
 

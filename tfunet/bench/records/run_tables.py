@@ -6,12 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.files.typed import RecordError, amount, number, number_or_none, typed_rows, whole
+from tfunet.config.tournament import HYPERPARAMETERS
+from tfunet.files.typed import (
+    RecordError,
+    amount,
+    column_names,
+    number,
+    number_or_none,
+    typed_rows,
+    whole,
+)
 from tfunet.population.pedigree import Played
 
 Kinds = dict[str, Callable[[str], Any]]
 STEPS: Kinds = {"step": whole, "seconds": amount, "loss": number, "traced": whole}
 EPOCHS: Kinds = {"steps": whole, "training_seconds": amount}
+# Hyperparameters that have a column only where they change.
+OTHERS = tuple(name for name in HYPERPARAMETERS if name != "learning_rate")
 COUNTS = ("true_positive", "false_positive", "false_negative")
 CASES: Kinds = {"epoch": whole, "case": str, "region": str, **dict.fromkeys(COUNTS, amount)}
 
@@ -43,10 +54,19 @@ def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
 
 def read_rounds(folder: Path) -> list[Played]:
     """Return the rounds of a tournament that a trainer has played, up to the first wrong row."""
-    table = read_table(folder / "rounds.csv", ROUNDS)
-    return [
-        Played(**dict(zip(table, row, strict=True))) for row in zip(*table.values(), strict=True)
-    ]
+    kinds = _round_kinds(folder)
+    names = [name for name in OTHERS if name in kinds]
+    table = read_table(folder / "rounds.csv", kinds)
+    rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
+    return [Played(hyperparameters={name: row.pop(name) for name in names}, **row) for row in rows]
+
+
+def _round_kinds(folder: Path) -> Kinds:
+    """Return the kinds of the columns of rounds.csv, with those of further hyperparameters."""
+    columns: list[str] = []
+    with contextlib.suppress(RecordError):
+        columns = column_names(folder / "rounds.csv")
+    return {**ROUNDS, **{name: number for name in OTHERS if name in columns}}
 
 
 def _whole_or_none(text: str) -> int | None:
@@ -84,7 +104,12 @@ def read_table(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> dict[st
 def table_faults(folder: Path) -> list[str]:
     """Return what is wrong in the tables of a run: file, line and column of the first wrong row."""
     faults = []
-    tables = {"steps.csv": STEPS, "epochs.csv": EPOCHS, "cases.csv": CASES, "rounds.csv": ROUNDS}
+    tables = {
+        "steps.csv": STEPS,
+        "epochs.csv": EPOCHS,
+        "cases.csv": CASES,
+        "rounds.csv": _round_kinds(folder),
+    }
     for name, kinds in tables.items():
         try:
             for _ in typed_rows(folder / name, kinds):

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -41,8 +41,9 @@ def population_drawings(populations: Sequence[Population]) -> list[Drawing]:
                 f"Pedigree: {population.label}, population {population.number}",
                 "A row for each trainer, a dot for its model after each round, with the score of "
                 "its own model before. Colour: the trainer that began the model. Thick lines: a "
-                "model that was taken over. The learning rate stands below a dot where it changed. "
-                "Hollow: others were missing or late.",
+                "model that was taken over. The learning rate, and other hyperparameters with "
+                "their names, stand below a dot where they changed. Hollow: others were missing "
+                "or late.",
                 functools.partial(_pedigree, population),
             )
         )
@@ -98,6 +99,7 @@ def _pedigree(population: Population) -> Figure:
     for trainer, rows in sorted(pedigree.items()):
         _dot(axes, 0, trainer, colour(0, trainer), is_hollow=False)
         rate = population.trainers[0].config.learning_rate
+        others: Mapping[str, float] = population.first_values
         for row in rows:
             is_hollow = "missing or late" in row.reason
             _dot(axes, row.round, trainer, colour(row.round, trainer), is_hollow=is_hollow)
@@ -105,9 +107,15 @@ def _pedigree(population: Population) -> Figure:
                 score = "none" if math.isnan(row.own_score) else f"{row.own_score:.3f}"
                 _text(axes, row.round, trainer, score, 6)
                 # It is a float32 in the record.
-                if not math.isclose(row.learning_rate, rate, rel_tol=1e-6):
-                    _text(axes, row.round, trainer, f"{row.learning_rate:.2g}", -13)
-            rate = row.learning_rate
+                changed = [] if math.isclose(row.learning_rate, rate, rel_tol=1e-6) else [""]
+                changed += [
+                    name for name, value in row.hyperparameters.items() if value != others.get(name)
+                ]
+                for line, name in enumerate(changed):
+                    value = row.hyperparameters.get(name, row.learning_rate)
+                    text = f"{name.rpartition('.')[2]} {value:.2g}".strip()
+                    _text(axes, row.round, trainer, text, -13 - 8 * line)
+            rate, others = row.learning_rate, row.hyperparameters
     axes.set_yticks(sorted(pedigree), [f"trainer {trainer}" for trainer in sorted(pedigree)])
     axes.set_ylim(len(pedigree) - 0.4, -0.6)
     axes.grid(visible=False)

@@ -1,12 +1,45 @@
 """Tables and sentences on tournaments."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import spread
-from tfunet.bench.analysis.populations import Comparison, Population, common_dice, compare
-from tfunet.bench.report.number_text import NONE, p_text, significant, values_text
+from tfunet.bench.analysis.populations import (
+    COSTS,
+    Comparison,
+    Population,
+    common_dice,
+    compare,
+)
+from tfunet.bench.report.number_text import (
+    NONE,
+    estimate_text,
+    p_text,
+    significant,
+    values_text,
+)
 from tfunet.population.pedigree import ancestors
 from tfunet.process.terminal import counted
+
+
+def tournament_section(
+    populations: Sequence[Population], dice: float | None = None
+) -> dict[str, Any] | None:
+    """Return the tables and sentences on tournaments; None for a sweep without any.
+
+    `dice` is the one whose cost is told; by default the highest that all populations reached.
+    """
+    if not populations:
+        return None
+    tables = (
+        comparison_rows(populations, dice),
+        cost_rows(populations, dice),
+        population_rows(populations),
+    )
+    return {
+        "tables": [rows for rows in tables if rows],
+        "sentences": population_sentences(populations),
+    }
 
 
 def population_rows(populations: Sequence[Population]) -> list[dict[str, str]]:
@@ -27,9 +60,11 @@ def population_rows(populations: Sequence[Population]) -> list[dict[str, str]]:
     ]
 
 
-def comparison_rows(populations: Sequence[Population]) -> list[dict[str, str]]:
-    """Return a row for each cell: its best Dice, and what it took to a Dice that all reached."""
-    dice = common_dice(populations)
+def comparison_rows(
+    populations: Sequence[Population], dice: float | None = None
+) -> list[dict[str, str]]:
+    """Return a row for each cell: its best Dice, and device-hours to a Dice."""
+    dice = common_dice(populations) if dice is None else dice
     return [
         {
             "runs": comparison.label,
@@ -40,7 +75,7 @@ def comparison_rows(populations: Sequence[Population]) -> list[dict[str, str]]:
             "minus independent runs": _difference(comparison),
             **(
                 {
-                    f"device-hours to Dice {dice:.2f}": _hours(
+                    f"device-hours to Dice {dice:g}": _hours(
                         one.hours(dice) for one in comparison.populations
                     )
                 }
@@ -52,6 +87,27 @@ def comparison_rows(populations: Sequence[Population]) -> list[dict[str, str]]:
     ]
 
 
+def cost_rows(populations: Sequence[Population], dice: float | None = None) -> list[dict[str, str]]:
+    """Return a row for each cell: time, steps and device-hours to a Dice, over independent runs."""
+    dice = common_dice(populations) if dice is None else dice
+    if dice is None:
+        return []
+    rows = []
+    for comparison in compare(populations, dice):
+        costs = [cost for one in comparison.populations if (cost := one.cost(dice)) is not None]
+        row = {
+            f"to Dice {dice:g}": comparison.label,
+            "reached": f"{len(costs)} of {len(comparison.populations)}",
+        }
+        for name in COSTS:
+            values = [getattr(cost, name) for cost in costs]
+            shown = name.replace("_", "-")
+            row[shown] = significant(spread(values) if values else None)
+            row[f"{shown} / independent"] = estimate_text(comparison.ratios[name])
+        rows.append(row)
+    return rows
+
+
 def _difference(comparison: Comparison) -> str:
     estimate = comparison.difference
     if estimate is None:
@@ -59,8 +115,8 @@ def _difference(comparison: Comparison) -> str:
     if not estimate.has_interval or comparison.adjusted_p is None:
         return f"{estimate.value:+.3f}"
     return (
-        f"{estimate.value:+.3f} ({estimate.low:+.3f} to {estimate.high:+.3f}; "
-        f"adjusted p {p_text(comparison.adjusted_p)})"
+        f"{estimate.value:+.3f} ({estimate.low:+.3f} to {estimate.high:+.3f}"
+        f"{p_text(comparison.adjusted_p)})"
     )
 
 
@@ -75,6 +131,11 @@ def population_sentences(populations: Sequence[Population]) -> list[str]:
         )
     for population in populations:
         sentences += _missed(population)
+        sentences += [
+            f"{population.label}, population {population.number}: trainer {trainer} was started "
+            f"again {counted(len(steps), 'time')}, at step {', '.join(map(str, steps))}."
+            for trainer, steps in sorted(population.restarts.items())
+        ]
     return sentences
 
 

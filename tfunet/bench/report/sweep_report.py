@@ -29,11 +29,8 @@ from tfunet.bench.report.ensemble_section import (
 )
 from tfunet.bench.report.findings import doubts, findings
 from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
-from tfunet.bench.report.population_tables import (
-    comparison_rows,
-    population_rows,
-    population_sentences,
-)
+from tfunet.bench.report.population_facts import tournament_facts
+from tfunet.bench.report.population_tables import tournament_section
 from tfunet.bench.report.swapping_tables import (
     memory_rows,
     plan_rows,
@@ -101,7 +98,8 @@ def write_report(
     drawings = plots.draw_all(summary)
     if summary.ensemble is not None:
         drawings += [plots.drawn(*figure) for figure in ensemble_figures(summary.ensemble)]
-    drawings += draw_populations(read_populations(summary.sweep))
+    populations = read_populations(summary.sweep)
+    drawings += draw_populations(populations)
     for drawing in drawings:
         write_atomic(figures / f"{drawing.name}.svg", drawing.svg)
     sheets = case_sheets.draw_sheets(summary)
@@ -109,6 +107,7 @@ def write_report(
         write_atomic(figures / f"{sheet.name}.webp", sheet.webp)
     values = {
         **_values(summary, target, targets),
+        "tournaments": tournament_section(populations, target_dice),
         "drawings": drawings,
         "sheets": sheets,
         "max_families": plots.MAX_FAMILIES,
@@ -155,7 +154,7 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
         blocks.append("Large-model support")
         blocks += ["\n".join(plain_text(rows)) for rows in swapping["tables"]]
         blocks[-1] += "".join(f"\n- {sentence}" for sentence in swapping["sentences"])
-    if tournaments := _tournaments(summary):
+    if tournaments := tournament_section(read_populations(summary.sweep), target_dice):
         blocks.append("Tournaments")
         blocks += ["\n".join(plain_text(rows)) for rows in tournaments["tables"]]
         blocks[-1] += "".join(f"\n- {sentence}" for sentence in tournaments["sentences"])
@@ -175,6 +174,7 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
 def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[str, Any]:
     """Return the summary of a sweep with unrounded numbers, for JSON."""
     summary = _summary(folder)
+    populations = read_populations(summary.sweep)
     return {
         "schema_version": SUMMARY_VERSION,
         "study": summary.sweep.name,
@@ -191,6 +191,7 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
         "findings": findings(summary),
         "doubts": doubts(summary),
         **({"ensemble": _ensemble_facts(summary.ensemble)} if summary.ensemble else {}),
+        **({"tournaments": tournament_facts(populations, target_dice)} if populations else {}),
     }
 
 
@@ -243,17 +244,6 @@ def _swapping(summary: Summary) -> dict[str, Any] | None:
     return {"tables": tables, "sentences": verdicts(comparisons)}
 
 
-def _tournaments(summary: Summary) -> dict[str, Any] | None:
-    """Return the section on tournaments; None for a sweep without any."""
-    populations = read_populations(summary.sweep)
-    if not populations:
-        return None
-    return {
-        "tables": [comparison_rows(populations), population_rows(populations)],
-        "sentences": population_sentences(populations),
-    }
-
-
 Targets = Sequence[tuple[Family, DiceTarget]]
 
 
@@ -298,7 +288,6 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
             "sentences": ensemble_sentences(summary.ensemble),
             "tables": ensemble_tables(summary.ensemble),
         },
-        "tournaments": _tournaments(summary),
         "varying": {key: _values_text(summary, values) for key, values in summary.varying.items()},
         "fixed": {key: show(value) for key, value in summary.fixed.items()},
         "num_comparisons": summary.num_comparisons,

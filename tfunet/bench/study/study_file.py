@@ -18,7 +18,7 @@ from tfunet.config.keys import KEYS, OPTIONS, flat, nested
 from tfunet.config.memory import SWAP_KEYS
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
-from tfunet.config.tournament import read_tournament
+from tfunet.config.tournament import first_values, read_tournament
 from tfunet.config.trust import KEYS as PROGRAM_KEYS
 from tfunet.config.trust import check_own, programs
 from tfunet.data.description_file import described
@@ -319,11 +319,15 @@ def _checked_samples(study: Study, known: set[tuple[str, type]]) -> Samples | No
 def _check_tournaments(study: Study) -> None:
     """Raise ValueError for a wrong tournament, which would otherwise be a cell that is skipped."""
     grid = {key: values for key, values in study.grid.items() if key.startswith("tournament.")}
+    others = {**study.base, **{key: values[0] for key, values in study.grid.items()}}
+    others |= study.sample_rows[0]
     most = 1
     for case in study.cases or ({},):
         for values in itertools.product(*grid.values()):
-            settings = {**study.base, **case, **dict(zip(grid, values, strict=True))}
+            settings = {**others, **case, **dict(zip(grid, values, strict=True))}
             tournament = read_tournament(nested(settings).get("tournament", {}))
+            if tournament is not None:
+                first_values(tournament, nested(settings))
             most = max(most, tournament.trainers if tournament else 1)
     if study.repeats * study.num_cells * most > MOST_TRIALS:
         raise ValueError(
