@@ -150,7 +150,9 @@ def _check_table(table: Mapping[str, Any]) -> None:
 
 def _unknown_heading(key: str, value: Any) -> str:
     """Return what is wrong with a heading that holds keys of the run; "" if it is none."""
-    if not isinstance(value, Mapping) or near_match(key, KEYS):
+    if not isinstance(value, Mapping):
+        return ""
+    if near_match(key, KEYS) and not any(entry in KEYS for entry in value):
         return ""
     return (
         f"There is no heading [{key}]. Keys of the run stand above the first heading. Headings: "

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.config.case_metrics import CaseMetric, case_metrics
+from tfunet.config.case_metrics import PLAIN, CaseMetric, case_metrics
 from tfunet.data.check import raw_case
 from tfunet.data.description_file import described
 from tfunet.data.image_files import read_mask
@@ -79,7 +80,10 @@ def evaluate(
     wanted = case_metrics(network.config.metrics if metrics is None else metrics)
     unknown = set(metrics or ()) - {metric.name for metric in wanted}
     if unknown:
-        raise ValueError(f"{min(unknown)!r} is no metric of whole cases. See docs/training.md.")
+        raise ValueError(
+            f"{min(unknown)!r} is no metric of whole cases. Known: {', '.join(PLAIN)}, nsd@1mm. "
+            "See docs/training.md."
+        )
     check_library(wanted)
     source = _opened(data, network)
     _check(source, network)
@@ -93,6 +97,9 @@ def evaluate(
         )
     has_spacing = all(case.spacing is not None for case in cases)
     in_units = tolerances(wanted, source.unit, has_spacing=has_spacing)
+    if not has_spacing and any(metric.name not in ALWAYS for metric in wanted):
+        line = "Distances and volumes of metrics are in pixels: no pixel size is known."
+        print(line, file=sys.stderr)
     names = [source.case_ids[index] for index in chosen]
     predictions = _predicted(run, source, names, cases, network, out / "predictions", options)
     rows = []

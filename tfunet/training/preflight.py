@@ -191,19 +191,23 @@ def _check_logits(output: np.ndarray, kinds: frozenset[str]) -> None:
         )
 
 
+# Losses of Keras for one-hot masks, and those of tfunet for labels.
+OF_LABELS = {"CategoricalCrossentropy": "crossentropy", "Dice": "dice", "Tversky": "tversky"}
+
+
 def _check_loss(loss: keras.Loss, num_classes: int, channels: int) -> None:
     config: dict[str, Any] = loss.get_config()
-    if config.get("from_logits") is False:
+    # Of one for one-hot masks, its logits are not what has to be changed.
+    if config.get("from_logits") is False and type(loss).__name__ not in OF_LABELS:
         raise ValueError(
             f"The loss {loss.name!r} takes probabilities and the model gives logits. Set "
             "loss_options.from_logits = true."
         )
-    dense = type(loss).__name__ in ("CategoricalCrossentropy", "Dice", "Tversky")
-    if dense and type(loss).__module__.startswith("keras") and channels > 1:
+    ours = OF_LABELS.get(type(loss).__name__)
+    if ours and type(loss).__module__.startswith("keras") and channels > 1:
         raise ValueError(
             f"keras.losses.{type(loss).__name__} wants one-hot masks; the masks here are labels "
-            f"0..{num_classes - 1}. Use {type(loss).__name__.lower()!r} of tfunet, or "
-            "SparseCategoricalCrossentropy."
+            f"0..{num_classes - 1}. Set loss = {ours!r}, which takes labels."
         )
 
 
