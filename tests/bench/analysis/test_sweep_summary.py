@@ -4,6 +4,8 @@ import shutil
 import pytest
 from synthetic_sweep import EFFICIENCY, ENVIRONMENT, drawn, make_study, write_sweep, write_trial
 
+from tfunet.bench.analysis.confidence_intervals import spread
+from tfunet.bench.analysis.dice_target import DiceTarget, Reached
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.findings import doubts, findings
@@ -425,3 +427,20 @@ def test_samples_that_grow_with_their_devices_are_compared(tmp_path):
     (line,) = findings(summary)["Weak scaling in space"]
     assert "split=2x1 x1 on samples of 64 x 32 does 1.60 times the voxels a second of" in line
     assert "single x1 on 32 x 32, with 2 times its devices: efficiency 0.80" in line
+
+
+def test_who_reaches_a_score_first_is_told(tmp_path):
+    """Twice the images a second are no use to who needs four times the images."""
+    summary, _ = summary_of(tmp_path)
+    (family,) = summary.families
+
+    def reached(*seconds):
+        rest = dict.fromkeys(("samples", "device_hours"), spread([1.0]))
+        return Reached(num_reached=3, num_repeats=3, seconds=spread(seconds), **rest)
+
+    times = {"horovod x2": reached(16.0, 18.0, 20.0), "single x1": reached(8.0, 9.0, 12.0)}
+    target = DiceTarget(dice=0.68, reached=times)
+    (line,) = findings(summary, [(family, target)])["Time to a score"]
+    assert line.startswith("single x1 is the first at a Dice of 0.68, after 9 [8, 12] s of training")
+    assert "; horovod x2 18 [16, 20] s, 2.00 times as long." in line
+    assert "Time to a score" not in findings(summary, [(family, DiceTarget(dice=None, reached={}))])

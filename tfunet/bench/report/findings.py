@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL
+from tfunet.bench.analysis.dice_target import DiceTarget
 from tfunet.bench.analysis.lost_efficiency import mean_lost
 from tfunet.bench.analysis.scaling_laws import fit
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.analysis.volume_scaling import volume_scaling
 from tfunet.bench.records.sweep_record import TrialRecord
-from tfunet.bench.report.number_text import interval_text, p_text, verdict_text
+from tfunet.bench.report.number_text import interval_text, p_text, significant, verdict_text
 from tfunet.bench.study.machine_noise import NOISY
 from tfunet.config.keys import describe
 from tfunet.process.terminal import counted
@@ -17,10 +18,17 @@ from tfunet.process.terminal import counted
 # Steps that reach a smaller share of the speed on data in memory wait for their data.
 LEAST_SHARE = 0.9
 MAX_NAMES = 5
+# So many ways are named with their time to a score.
+MOST_IN_TIME = 4
+
+Targets = Sequence[tuple[Family, DiceTarget]]
 
 
-def findings(summary: Summary) -> dict[str, list[str]]:
-    """Return the findings of the sweep as sentences, by heading."""
+def findings(summary: Summary, targets: Targets = ()) -> dict[str, list[str]]:
+    """Return the findings of the sweep as sentences, by heading.
+
+    `targets` are the families with the Dice whose cost is told.
+    """
     parts = {
         "Speed": _comparisons,
         "Scaling": _speed_ups,
@@ -33,6 +41,10 @@ def findings(summary: Summary) -> dict[str, list[str]]:
             title = f"{heading} with {family.title}" if family.title else heading
             if lines := list(sentences(family)):
                 by_heading[title] = lines
+    for family, target in targets:
+        title = f"Time to a score with {family.title}" if family.title else "Time to a score"
+        if lines := list(_time_to_score(family, target)):
+            by_heading[title] = lines
     if lines := list(_volumes(summary)):
         by_heading["Weak scaling in space"] = lines
     return by_heading
@@ -92,6 +104,24 @@ def _law(family: Family, cells: Sequence[Cell]) -> Iterator[str]:
     yield (
         f"{cells[0].way} follows {law.law}'s law with a serial share of {law.share:.3f}{limit}; "
         f"its speed-ups are up to {law.miss:.1%} away from it."
+    )
+
+
+def _time_to_score(family: Family, target: DiceTarget) -> Iterator[str]:
+    """Yield who was there first: faster steps are no use to who needs more of them."""
+    seconds = {label: reached.seconds for label, reached in target.reached.items()}
+    ranked = sorted(seconds, key=lambda label: seconds[label].median)[:MOST_IN_TIME]
+    if len(ranked) < 2:
+        return
+    first, *others = ranked
+    rest = "; ".join(
+        f"{label} {significant(seconds[label])} s, "
+        f"{seconds[label].median / seconds[first].median:.2f} times as long"
+        for label in others
+    )
+    yield (
+        f"{first} is the first at a Dice of {target.dice:g}, after {significant(seconds[first])} s "
+        f"of training; {rest}. These are medians [lowest, highest]; chance is not told apart."
     )
 
 

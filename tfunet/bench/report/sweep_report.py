@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfunet.bench.analysis.dice_target import DiceTarget, read_dice_target
+from tfunet.bench.analysis.dice_target import read_dice_target
 from tfunet.bench.analysis.ensemble import Ensemble
 from tfunet.bench.analysis.populations import Population, read_populations
 from tfunet.bench.analysis.swapping import (
@@ -16,7 +16,7 @@ from tfunet.bench.analysis.swapping import (
     compare_budgets,
     swap_fault,
 )
-from tfunet.bench.analysis.sweep_summary import Family, Summary, summarise
+from tfunet.bench.analysis.sweep_summary import Summary, summarise
 from tfunet.bench.records.run_tables import table_faults
 from tfunet.bench.records.shown_cases import shown_fault
 from tfunet.bench.records.sweep_record import read_sweep
@@ -27,7 +27,7 @@ from tfunet.bench.report.ensemble_section import (
     ensemble_tables,
     values_text,
 )
-from tfunet.bench.report.findings import doubts, findings
+from tfunet.bench.report.findings import Targets, doubts, findings
 from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
 from tfunet.bench.report.population_facts import tournament_facts
 from tfunet.bench.report.population_tables import tournament_section
@@ -137,7 +137,8 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     """Return the summary of a sweep for a terminal: tables, findings, the answer and doubts."""
     summary = _summary(folder)
     blocks = []
-    for family, target in _read_targets(summary, target_dice):
+    targets = _read_targets(summary, target_dice)
+    for family, target in targets:
         blocks.append("\n".join([family_heading(family), *plain_text(summary_rows(family))]))
         blocks.append("\n".join(plain_text(cost_rows(family, target))))
         if measured := metric_rows(family):
@@ -158,7 +159,7 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
         blocks.append("Tournaments")
         blocks += ["\n".join(plain_text(rows)) for rows in tournaments["tables"]]
         blocks[-1] += "".join(f"\n- {sentence}" for sentence in tournaments["sentences"])
-    by_heading = findings(summary)
+    by_heading = findings(summary, targets)
     for heading, sentences in by_heading.items():
         if not heading.startswith("Scaling"):
             blocks.append("\n".join([heading, *(f"- {sentence}" for sentence in sentences)]))
@@ -175,20 +176,21 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
     """Return the summary of a sweep with unrounded numbers, for JSON."""
     summary = _summary(folder)
     populations = read_populations(summary.sweep)
+    targets = _read_targets(summary, target_dice)
     return {
         "schema_version": SUMMARY_VERSION,
         "study": summary.sweep.name,
         "trials": len(summary.sweep.trials),
         "trials_done": len(summary.sweep.trials) - len(summary.not_done),
         "answer": _answer(summary),
-        "cells": _cells(_read_targets(summary, target_dice)),
+        "cells": _cells(targets),
         "comparisons": [
             comparison_facts(family, comparison)
             for family in summary.families
             for comparison in family.comparisons
         ],
         "swapping": [budget_facts(comparison) for comparison in _compare_budgets(summary)[0]],
-        "findings": findings(summary),
+        "findings": findings(summary, targets),
         "doubts": doubts(summary),
         **({"ensemble": _ensemble_facts(summary.ensemble)} if summary.ensemble else {}),
         **({"tournaments": tournament_facts(populations, target_dice)} if populations else {}),
@@ -244,9 +246,6 @@ def _swapping(summary: Summary) -> dict[str, Any] | None:
     return {"tables": tables, "sentences": verdicts(comparisons)}
 
 
-Targets = Sequence[tuple[Family, DiceTarget]]
-
-
 def _read_targets(summary: Summary, dice: float | None) -> Targets:
     return [(family, read_dice_target(family.cells, dice)) for family in summary.families]
 
@@ -267,7 +266,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         "answer": _answer(summary),
         "explained": explained,
         "terms": terms_of(_columns(summary, targets)),
-        "findings": findings(summary),
+        "findings": findings(summary, targets),
         "doubts": doubts(summary),
         "families": [
             {
