@@ -441,6 +441,8 @@ def test_who_reaches_a_score_first_is_told(tmp_path):
     times = {"horovod x2": reached(16.0, 18.0, 20.0), "single x1": reached(8.0, 9.0, 12.0)}
     target = DiceTarget(dice=0.68, reached=times)
     (line,) = findings(summary, [(family, target)])["Time to a score"]
-    assert line.startswith("single x1 is the first at a Dice of 0.68, after 9 [8, 12] s of training")
+    assert line.startswith(
+        "single x1 is the first at a Dice of 0.68, after 9 [8, 12] s of training"
+    )
     assert "; horovod x2 18 [16, 20] s, 2.00 times as long." in line
     assert "Time to a score" not in findings(summary, [(family, DiceTarget(dice=None, reached={}))])

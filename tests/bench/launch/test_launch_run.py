@@ -334,7 +334,7 @@ def test_signal_to_the_supervisor_ends_everything(mark, number, code):
     reason = f"interrupted by {number.name}"
     first, second = errors.splitlines()
     assert first == f"tfunet: {reason}"
-    assert "The same command begins anew, because a checkpoint" in second
+    assert "The same command begins anew: a checkpoint" in second
     failure = RunFolder(Path("run")).read_failure()
     assert failure == {"reason": reason, "exit_code": code, "process": None}
     assert marked(mark) == []

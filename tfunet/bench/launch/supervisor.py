@@ -324,7 +324,9 @@ class Supervisor:
             then = (
                 "goes on from its last checkpoint"
                 if has_checkpoint
-                else ("begins anew, because a checkpoint is written at the end of an epoch")
+                else (
+                    "begins anew: a checkpoint is written after an epoch, or every checkpoint_steps"
+                )
             )
             self.screen.say(f"tfunet: The same command {then}, in {self.folder.path}")
         try:
