@@ -23,6 +23,7 @@ CONTENTS = {
         "choosing",
         "large-models",
         "spatial-parallelism",
+        "tiles",
         "pipeline",
         "slurm",
         "backends",
