@@ -342,7 +342,8 @@ def test_an_exchange_and_its_gradient_are_adjoint(rows, wanted):
         own = x[group.device]
         with tf.GradientTape() as tape:
             tape.watch(own)
-            made = group.rows(own, 0, rows, wanted)
+            borders = group.borders(own, 0, rows, wanted)
+            made = borders.joined(borders.tensor, borders.others)
         back = tape.gradient(made, own, output_gradients=y[group.device])
         return np.sum(made * y[group.device]), np.sum(own * back)
 

@@ -63,10 +63,10 @@ class SampleGroup:
         """Which part of the sample this device has, along each axis."""
         return self.mesh.place_of(self.device)
 
-    def rows(
+    def borders(
         self, tensor: tf.Tensor, axis: int, bounds: Bounds, wanted: Sequence[tuple[int, int]]
-    ) -> tf.Tensor:
-        """Return the rows of a tensor that this device wants, its own and those of others.
+    ) -> "Borders":
+        """Return the rows of a tensor that this device wants: its own, and those of others.
 
         Args:
             tensor: (batch, *spatial, channels), of which this device has its part along `axis`.
@@ -74,13 +74,6 @@ class SampleGroup:
             bounds: Of the parts along that axis.
             wanted: For each part the rows [begin, end) that its device wants, within the bounds.
         """
-        borders = self.borders(tensor, axis, bounds, wanted)
-        return borders.joined(borders.tensor, borders.others)
-
-    def borders(
-        self, tensor: tf.Tensor, axis: int, bounds: Bounds, wanted: Sequence[tuple[int, int]]
-    ) -> "Borders":
-        """Return what of the rows that this device wants others have; see `rows`."""
         plan = self._plan(tensor, axis, bounds, wanted)
         if not plan.is_asked:
             return plan.borders(tensor, ())

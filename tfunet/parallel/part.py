@@ -127,14 +127,6 @@ class Part:
             others=tuple(others),
         )
 
-    def own_rows(self, group: SampleGroup, axis: int) -> tuple[int, int]:
-        """Return the rows of the whole tensor that this device has along an axis."""
-        bounds = self.bounds[axis]
-        if bounds is None:
-            return 0, self.tensor.shape[1 + axis]
-        place = group.place[axis]
-        return bounds[place], bounds[place + 1]
-
     def with_rows(self, group: SampleGroup, wanted: Mapping[int, Sequence[tuple[int, int]]]) -> Any:
         """Return the tensor with other rows.
 
