@@ -9,8 +9,10 @@ import pytest
 from paths import ROOT
 
 from tfunet.bench.notebooks.growth import ended, read_growth
+from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.notebooks.resolution import read_resolutions
 from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.findings import findings
 from tfunet.bench.report.sweep_report import write_report
 from tfunet.swap.report.text import read_plans
 
@@ -146,6 +148,30 @@ def test_the_page_on_choosing_has_the_scores_of_the_records():
             name = data_set.data.removeprefix("msd_")
             collected.append((name, region, str(len(full)), *means, str(better)))
     assert rows == collected
+
+
+@pytest.mark.parametrize("study", ["split-hippocampus", "split-fractals"])
+def test_samples_in_parts_reach_the_scores_of_whole_ones(study):
+    sweep = read_sweep(REFERENCE / study)
+    ways = {}
+    for trial in sorted(sweep.trials, key=lambda trial: trial.repeat):
+        ways.setdefault(trial.config.split, []).append(trial.result)
+    whole, parts = ways[()], ways[2, 1, 1]
+    assert [one.samples_hash for one in whole] == [one.samples_hash for one in parts]
+    scores = [one.mean_dice for one in whole]
+    assert min(scores) <= fmean(one.mean_dice for one in parts) <= max(scores)
+    if study == "split-fractals":
+        assert all(one.mean_dice >= 0.95 for one in [*whole, *parts])
+
+
+@pytest.mark.parametrize(
+    ("study", "heading"),
+    [("split-hippocampus", "Speed"), ("split-weak", "Weak scaling in space")],
+)
+def test_the_page_on_parts_has_what_its_studies_found(study, heading):
+    page = (ROOT / "docs/spatial-parallelism.md").read_text()
+    (found,) = findings(summarise(read_sweep(REFERENCE / study)))[heading]
+    assert f"> {found}" in page
 
 
 def _but_swap(trial):
