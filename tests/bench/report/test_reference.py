@@ -8,8 +8,8 @@ import browser
 import pytest
 from paths import ROOT
 
-from tfunet.bench.notebooks.growth import ended, read_growth
 from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.notebooks.growth import ended, read_growth
 from tfunet.bench.notebooks.resolution import read_resolutions
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.findings import findings
