@@ -3,15 +3,17 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from synthetic_sweep import make_study, write_sweep
 
-from tfunet.bench.analysis.populations import read_populations
+from tfunet.bench.analysis.populations import compare, read_populations
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.population_tables import (
     comparison_rows,
     cost_rows,
+    population_answer,
     population_rows,
     population_sentences,
 )
@@ -156,6 +158,23 @@ def test_costs_to_a_dice_are_compared_with_those_of_independent_runs(tmp_path):
     assert cost_rows(found, 2.0)[0]["reached"] == "0 of 3"
     assert cost_rows(found, 2.0)[0]["seconds"] == "-"
     assert re.search(r"to [+-]0\.\d+; adjusted p [0-9.]+\)$", comparison_rows(found)[0][DIFFERENCE])
+
+
+def test_the_answer_is_how_runs_end_against_independent_ones(tmp_path):
+    folder = write_tournaments(tmp_path, repeats=3)
+    found = compare(read_populations(read_sweep(folder)))
+    label = found[0].label
+    assert label.endswith(f", {NOISE} times 0.5, 0.01 to 1")
+    assert found[0].adjusted_p > 0.05
+    start = "The best Dice, against independent runs: "
+    told = f"no difference can be told with {label}"
+    assert summary_json(folder)["answer"].startswith(f"{start}{told}")
+    for sign, word in ((1, "higher"), (-1, "lower")):
+        better = replace(found[0].difference, value=sign * 0.02)
+        one = replace(found[0], difference=better, adjusted_p=0.01)
+        assert population_answer([one]) == f"{start}it is {word} with {label} ({sign * 0.02:+.3f})."
+    # Two repeats have no interval.
+    assert population_answer([replace(found[0], adjusted_p=None)]) is None
 
 
 def test_programs_get_the_comparison_and_every_pedigree(folder):

@@ -15,7 +15,7 @@ from tfunet.bench.analysis.confidence_intervals import (
 )
 from tfunet.bench.records.run_tables import read_epochs, read_rounds
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
-from tfunet.config.keys import describe
+from tfunet.config.keys import describe, show
 from tfunet.config.tournament import Tournament, first_values, read_tournament
 from tfunet.files.typed import RecordError
 from tfunet.population.pedigree import Pedigree, Played
@@ -276,7 +276,12 @@ def _label(trial: TrialRecord, tournament: Tournament | None) -> str:
         for key, value in trial.settings.items()
         if value is not None and key not in IN_LABEL
     }
-    return ", ".join(part for part in (kind, way, describe(others)) if part)
+    mutated = [
+        f"{key} times {' or '.join(map(show, rule['factors']))}, "
+        f"{show(rule['low'])} to {show(rule['high'])}"
+        for key, rule in (others.pop("tournament.mutate", None) or {}).items()
+    ]
+    return ", ".join(part for part in (kind, way, describe(others), *mutated) if part)
 
 
 def _points(trial: TrialRecord, rounds: Sequence[Played]) -> list[tuple[float, float, float]]:

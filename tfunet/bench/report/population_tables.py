@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tfunet.bench.analysis.confidence_intervals import spread
+from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, spread
 from tfunet.bench.analysis.populations import (
     COSTS,
     Comparison,
@@ -137,6 +137,25 @@ def population_sentences(populations: Sequence[Population]) -> list[str]:
             for trainer, steps in sorted(population.restarts.items())
         ]
     return sentences
+
+
+def population_answer(comparisons: Sequence[Comparison]) -> str | None:
+    """Return which runs end better than independent ones; None where nothing was compared."""
+    higher: list[str] = []
+    lower: list[str] = []
+    equal: list[str] = []
+    for one in comparisons:
+        if one.difference is not None and one.adjusted_p is not None:
+            told = f"{one.label} ({one.difference.value:+.3f})"
+            if one.adjusted_p >= 1 - CONFIDENCE:
+                equal.append(one.label)
+            else:
+                (higher if one.difference.value > 0 else lower).append(told)
+    parts = {"it is higher": higher, "it is lower": lower, "no difference can be told": equal}
+    said = [
+        f"{verdict} with {'; with '.join(labels)}" for verdict, labels in parts.items() if labels
+    ]
+    return f"The best Dice, against independent runs: {'. '.join(said)}." if said else None
 
 
 def _missed(population: Population) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfunet.bench.analysis.dice_target import read_dice_target
 from tfunet.bench.analysis.ensemble import Ensemble
-from tfunet.bench.analysis.populations import Population, read_populations
+from tfunet.bench.analysis.populations import Population, compare, read_populations
 from tfunet.bench.analysis.swapping import (
     BudgetComparison,
     budget_facts,
@@ -30,7 +30,7 @@ from tfunet.bench.report.ensemble_section import (
 from tfunet.bench.report.findings import Targets, doubts, findings
 from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
 from tfunet.bench.report.population_facts import tournament_facts
-from tfunet.bench.report.population_tables import tournament_section
+from tfunet.bench.report.population_tables import population_answer, tournament_section
 from tfunet.bench.report.swapping_tables import (
     memory_rows,
     plan_rows,
@@ -333,7 +333,9 @@ def _columns(summary: Summary, targets: Targets) -> Iterator[str]:
 
 
 def _answer(summary: Summary) -> str:
-    return answer(summary) if summary.ensemble is None else ensemble_sentences(summary.ensemble)[0]
+    if summary.ensemble is not None:
+        return ensemble_sentences(summary.ensemble)[0]
+    return population_answer(compare(read_populations(summary.sweep))) or answer(summary)
 
 
 def _values_text(summary: Summary, values: Sequence[str]) -> str:
