@@ -36,7 +36,7 @@ def kill_a_trainer(folder):
             holder = (found[0].parent / ".lock").read_text()
             os.kill(int(re.match(r"process (\d+) on", holder)[1]), signal.SIGKILL)
             return
-        time.sleep(0.05)
+        time.sleep(0.01)  # It has some seconds to live.
 
 
 def test_the_hyperparameters_of_the_page_are_those_that_can_change():

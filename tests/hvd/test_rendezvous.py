@@ -66,7 +66,7 @@ def store():
         local_size=1,
         cross_size=1,
     )
-    server = Rendezvous("127.0.0.1", free_port(), [slot])
+    server = Rendezvous("127.0.0.1", 0, [slot])
     yield server.server_address[1]
     server.close()
 
