@@ -79,7 +79,7 @@ def test_commands_work_and_a_trainer_that_is_killed_goes_on(tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
         said[words[2]] = ended.stdout

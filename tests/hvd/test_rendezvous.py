@@ -127,7 +127,7 @@ def test_the_store_is_closed_once_all_are_connected():
         for index in range(2)
     ]
     try:
-        assert [process.communicate(timeout=120)[0].split() for process in started] == [
+        assert [process.communicate(timeout=300)[0].split() for process in started] == [
             ["closed", "2.0"]
         ] * 2
     finally:

@@ -36,7 +36,7 @@ from tfunet.training.stage_variables import (
     own_variables,
 )
 
-# Far more than a loaded machine takes; two that wait for each other for ever are found all the same.
+# Far more than a loaded machine takes. Two that wait for each other for ever are found later.
 SECONDS = 400
 
 
