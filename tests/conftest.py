@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -27,6 +28,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
         is_interrupt = _number == signal.SIGINT
         signal.signal(_number, signal.default_int_handler if is_interrupt else lambda *_: None)
 
+_states = {}  # Of generators of random numbers that are global in a module of tests.
 LATE = ("slow", "multiprocess", "slurm", "gpu")
 
 
@@ -58,10 +60,18 @@ def pytest_collection_finish():
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup():
-    """Draw the weights of each test from one seed: one draw rounds far worse than another."""
+def pytest_runtest_setup(item):
+    """Draw the same numbers in each test, whichever tests this process has run before.
+
+    One draw rounds far worse than another.
+    """
     if keras := sys.modules.get("keras"):
         keras.utils.set_random_seed(1)
+    for value in vars(item.module).values():
+        if isinstance(value, np.random.Generator):
+            # As it was when its module was imported.
+            state = _states.setdefault(id(value), value.bit_generator.state)
+            value.bit_generator.state = state
 
 
 @pytest.hookimpl(wrapper=True)

@@ -63,9 +63,9 @@ def ended_at_once(run, process):
     assert f"process {process}" in run.failure["reason"]
     assert "SIGKILL" in run.failure["reason"]
     assert not (run.folder / "result.json").exists()
-    # The step after the checkpoint is where it is killed.
+    # The step after the checkpoint is where it is killed. Unnoticed, it would be ended after 500 s.
     killed, ended = (run.folder / name for name in ("checkpoint.npz", "failure.json"))
-    assert ended.stat().st_mtime - killed.stat().st_mtime < 60
+    assert ended.stat().st_mtime - killed.stat().st_mtime < 200
 
 
 def bit_identical(run, uninterrupted):

@@ -3,10 +3,13 @@
 import re
 
 import checks
-import numpy as np
 import pytest
 import runs
 from runs import KILL_STEP, kill_at
+
+from tfunet.parallel.exchange import SPAN
+from tfunet.timing.recorded import read_spans
+from tfunet.training.input_bound import BLOCK_STEPS, PARTS_TURNS
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 BACKENDS = ["mirrored", "multiworker", "horovod"]
@@ -67,15 +70,40 @@ def test_weights_samples_losses_and_scores_are_those_of_one_device(resumed, sing
 
 
 def test_exchanges_are_timed(backend, resumed):
-    for process in resumed.folder.glob("spans-*.csv"):
-        spans = [row for row in resumed.rows(process.name) if row["name"] == "halo exchange"]
-        assert {int(row["step"]) for row in spans} >= {7, 8, 9, 10}
-        assert all(float(row["seconds"]) >= 0 for row in spans)
-    if backend == "multiworker":
-        names = ("alone_seconds", "exchanging_seconds")
-        alone, exchanging = (np.array(resumed.result[name]) for name in names)
-        assert alone.shape == exchanging.shape == (2, 3)
-        assert np.median(exchanging, 1).max() > np.median(alone, 1).max()
+    has_parts = timed(backend)["time_parts"]
+    for process, spans in read_spans(resumed.folder).items():
+        # Those since the run went on.
+        spans = spans[max(at for at, one in enumerate(spans) if one.name == "start") :]
+        exchanges = sorted(
+            (one for one in spans if one.name == SPAN), key=lambda one: one.begin_seconds
+        )
+        assert all(one.seconds >= 0 for one in exchanges)
+        steps = [one for one in spans if one.name in ("first step", "step")]
+        assert [one.step for one in steps] == [7, 8, 9, 10]
+        (each,) = {len(begun_in(step, exchanges)) for step in steps}
+        assert each > 0
+        (timing,) = (one for one in spans if one.name == "timing steps")
+        found = begun_in(timing, exchanges)
+        # Blocks of steps on real and on synthetic data take turns; with the parts of a step, those
+        # that exchange only come third, and those that exchange nothing fourth.
+        if not has_parts:
+            assert len(found) == each * 2 * BLOCK_STEPS
+            continue
+        of_turn = each * 3 * BLOCK_STEPS
+        assert len(found) == each + PARTS_TURNS * of_turn  # And the step that is traced.
+        alone, exchanging = (resumed.result[f"{what}_seconds"] for what in ("alone", "exchanging"))
+        assert len(alone[process]) == len(exchanging[process]) == PARTS_TURNS
+        for turn in range(1, PARTS_TURNS):
+            before, after = found[: each + turn * of_turn], found[each + turn * of_turn]
+            pause = after.begin_seconds - max(one.begin_seconds + one.seconds for one in before)
+            # Of the steps alone in between, half take their median or more.
+            assert pause > 2 * alone[process][turn - 1]
+
+
+def begun_in(span, others):
+    """Return those that begin within a span."""
+    end = span.begin_seconds + span.seconds
+    return [one for one in others if span.begin_seconds <= one.begin_seconds < end]
 
 
 # With one replica in each process, and with all in one.

@@ -50,7 +50,8 @@ def execute(notebook, folder, **variables):
         kernel_spec_manager=specs, connection_file=str(folder / "kernel.json")
     )
     place = {"metadata": {"path": str(NOTEBOOKS)}}
-    client = NotebookClient(notebook, km=manager, timeout=CELL_SECONDS, resources=place)
+    seconds = {"timeout": CELL_SECONDS, "startup_timeout": CELL_SECONDS}
+    client = NotebookClient(notebook, km=manager, resources=place, **seconds)
     try:
         client.execute(env={**environment(folder), **variables})
     finally:

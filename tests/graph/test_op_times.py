@@ -169,7 +169,7 @@ def test_peak_is_as_planned_with_scratch_and_without(onednn):
         [sys.executable, str(STEP), "24"],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=500,
         env=environment,
         check=False,
     )

@@ -66,7 +66,7 @@ def store():
         local_size=1,
         cross_size=1,
     )
-    server = Rendezvous("127.0.0.1", free_port(), [slot])
+    server = Rendezvous("127.0.0.1", 0, [slot])
     yield server.server_address[1]
     server.close()
 
@@ -127,7 +127,7 @@ def test_the_store_is_closed_once_all_are_connected():
         for index in range(2)
     ]
     try:
-        assert [process.communicate(timeout=120)[0].split() for process in started] == [
+        assert [process.communicate(timeout=300)[0].split() for process in started] == [
             ["closed", "2.0"]
         ] * 2
     finally:

@@ -28,7 +28,7 @@ def wheel(tmp_path_factory):
         [*pip, "--no-build-isolation", "--wheel-dir", str(folder), str(folder / "tree")],
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=500,
     )
     (path,) = folder.glob("*.whl")
     return path
@@ -49,14 +49,14 @@ def test_it_holds_every_file_of_the_packages(wheel):
 
 def test_its_command_starts_where_it_is_installed(wheel, tmp_path):
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*pip, "--target", str(tmp_path / "there"), str(wheel)], check=True, timeout=120)
+    subprocess.run([*pip, "--target", str(tmp_path / "there"), str(wheel)], check=True, timeout=500)
     ended = subprocess.run(
         [sys.executable, tmp_path / "there/bin/tfunet", "models"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "there")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert ended.returncode == 0, ended.stderr
     assert "nnunet3d" in ended.stdout

@@ -22,8 +22,8 @@ def main(behaviour: str, folder: Path) -> None:
             table.write(f"{epoch},{epoch},0.5,{score * epoch / 3},0.1,0.1,0.2\n")
             table.flush()
             if behaviour == "epochs":
-                # A bad one takes long enough to be seen.
-                time.sleep(1.5 if score < 0.5 else 0)
+                # A bad one takes long enough to be seen, on any machine: it is ended then.
+                time.sleep(20 if score < 0.5 else 0)
     with (folder.parent / "starts.txt").open("a") as starts:
         starts.write(f"{os.getpid()} {folder.name}\n")
     result = {

@@ -61,7 +61,7 @@ def passed_with_onednn(*which):
         [sys.executable, "-m", "pytest", *options, *which],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=500,
         env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1"},
         check=False,
     )

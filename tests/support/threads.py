@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from tfunet.parallel.group import SampleGroup
 
-SECONDS = 60
+# Far more than the slowest device takes to build its model on a loaded machine.
+SECONDS = 400
 
 
 class Threads:

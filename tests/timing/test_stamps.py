@@ -9,6 +9,8 @@ import tensorflow as tf
 from tfunet.timing.stamps import timed
 
 WAIT_SECONDS = 0.2
+# Sleeps are never shorter, but the clock of the day may be set meanwhile, a little at a time.
+SURE_SECONDS = 0.8 * WAIT_SECONDS
 
 
 def slow(values):
@@ -35,10 +37,10 @@ def test_a_part_is_timed_without_what_comes_before_and_after_it():
     ended = time.time()
     ((name, begin, end),) = noted
     assert name == "part"
-    # Sleeps are never shorter; how much longer they are, the machine decides.
-    assert begin >= since + WAIT_SECONDS
-    assert end - begin >= WAIT_SECONDS
-    assert end <= ended - WAIT_SECONDS
+    # How much longer sleeps are, the machine decides.
+    assert begin >= since + SURE_SECONDS
+    assert end - begin >= SURE_SECONDS
+    assert end <= ended - SURE_SECONDS
 
 
 def test_without_a_note_the_graph_is_as_it_was():

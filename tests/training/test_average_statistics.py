@@ -49,6 +49,6 @@ def test_statistics_of_replicas_in_one_process_are_averaged():
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     assert done.stdout.splitlines()[-1:] == ["[[7.0, 7.0], [2.5, 2.5]]"], done.stderr[-2000:]

@@ -19,6 +19,7 @@ from tfunet.training.input_bound import (
     NoRoomError,
     num_pairs,
     paired_seconds,
+    parts,
     share,
     share_line,
 )
@@ -41,6 +42,19 @@ def test_the_share_is_the_median_of_pairs():
 def test_what_is_noise_is_not_called_faster_than_the_bound():
     assert "are as fast as" in share_line([(1.0, 1.7)])
     assert "reach 0.50 of" in share_line([(2.0, 1.0)])
+
+
+def test_seconds_of_steps_without_something_have_their_names():
+    backend = SingleDevice(Launch())
+    topology = backend.start()
+    real, synthetic, exchanging, alone = 5.0, 4.0, 3.0, 2.0
+    variables = [keras.Variable(np.zeros((3, 2), np.float32))]
+    found = parts(backend, topology, [(real, synthetic, exchanging, alone)] * 3, variables)
+    assert (found["exchanging_seconds"], found["alone_seconds"]) == ([[3.0] * 3], [[2.0] * 3])
+    assert (len(found["average_seconds"]), found["gradient_bytes"]) == (10, 24)
+    found = parts(backend, topology, [(real, synthetic, alone)], variables)
+    assert found["alone_seconds"] == [[2.0]]
+    assert "exchanging_seconds" not in found
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,9 @@ from tfunet.training.stage_variables import (
     own_variables,
 )
 
+# Far more than a loaded machine takes. Two that wait for each other for ever are found later.
+SECONDS = 400
+
 
 def small():
     image = keras.Input((8, 8, 1))
@@ -118,13 +121,13 @@ class Together:
                 pool.submit(function, device, SimpleNamespace(sum=partial(self._sum, device)))
                 for device in range(len(self._given))
             ]
-            return [one.result(60) for one in running]
+            return [one.result(SECONDS) for one in running]
 
     def _sum(self, device, values):
         self._given[device] = values
-        self._barrier.wait(60)
+        self._barrier.wait(SECONDS)
         total = sum(self._given)
-        self._barrier.wait(60)
+        self._barrier.wait(SECONDS)
         return total
 
 

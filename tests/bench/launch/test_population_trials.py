@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -134,22 +133,22 @@ def test_one_is_started_again_only_if_it_has_not_ended_and_anew_only_without_a_c
 
 
 def test_a_signal_ends_all_trainers_and_status_shows_those_that_run(tmp_path):
-    seen = []
+    seen, is_over = [], threading.Event()
 
     def end():
-        while (
-            not all((path / "attempt-0").exists() for path in tmp_path.glob("single*"))
-            or not (tmp_path / "running.json").exists()
-        ):
-            time.sleep(0.02)
-        time.sleep(0.3)
+        while len(list(tmp_path.glob("single*/attempt-0"))) < 2:
+            if is_over.wait(0.02):
+                return
         seen.extend(row["state"] for row in status(tmp_path)["trials"])
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=end)
     thread.start()
-    code = run(study(2), tmp_path, together=2, ends={0: ["waits"], 1: ["waits"]})
-    thread.join()
+    try:
+        code = run(study(2), tmp_path, together=2, ends={0: ["waits"], 1: ["waits"]})
+    finally:
+        is_over.set()
+        thread.join()
     assert code == 143
     assert seen == ["running", "running"]
     assert [trial.state for trial in read_sweep(tmp_path).trials] == ["interrupted"] * 2
