@@ -42,6 +42,8 @@ ONE_SPLIT = {
     "summit_5_5": [(2, 1)],
     "summit_6_2": [(3, 1)],
     "summit_7_2": [(2, 1)],
+    "regularized": [(2, 2)],
+    "own calls": [(3, 1)],
 }
 # TensorFlow's CPU has no pooling in 3D in float64.
 POOLED_3D = ("cicek3d", "cosmoflow", "cosmoflow2020", "cosmoflow2018's layers")
