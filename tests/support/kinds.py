@@ -197,7 +197,7 @@ KINDS = {
     ),
     "unet 3D": lambda: unet(shape=(16, 16, 16, 1), normalization="instance"),
     "unet, encoder": lambda: unet(
-        (32, 32, 1), encoder="MobileNet", encoder_options={"alpha": 0.25}
+        (32, 32, 1), encoder="MobileNet", encoder_options={"alpha": 0.25}, levels=1, filters=2
     ),
     "isensee": isensee,
     "shared layers": shared,
