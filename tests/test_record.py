@@ -391,6 +391,34 @@ def test_unfinished_run_may_go_on_with_another_number_of_replicas(tmp_path):
         folder.write_config(two)
 
 
+STAGES = {"stages": 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        ({"split": (2, 1)}, {}, None),
+        ({}, {"split": (1, 2)}, None),
+        ({**STAGES, "balance": ("second",), "recompute": True}, {}, None),
+        ({}, {**STAGES, "schedule": "v"}, None),
+        # The batch would be cut into other parts.
+        ({**STAGES, "micro_batches": 2}, {}, r"micro_batches=1 \(there: 2\)"),
+        ({"tiling": (2, 1)}, {"tiling": (1, 2)}, r"tiling=\[1, 2\] \(there: \[2, 1\]\)"),
+        ({"tiling": (2, 1)}, {}, r"tiling=None \(there: \[2, 1\]\)"),
+    ],
+)
+def test_parts_that_change_no_result_may_change_when_a_run_goes_on(before, now, message, tmp_path):
+    folder = RunFolder(tmp_path)
+    before, now = (RunConfig(backend="horovod", **given) for given in (before, now))
+    folder.write_config(before)
+    if message is None:
+        folder.write_config(now)
+        assert folder.read_config() == now
+    else:
+        with pytest.raises(ValueError, match=message):
+            folder.write_config(now)
+
+
 def test_learning_rate_that_follows_the_replicas_ties_a_run_to_their_number(tmp_path):
     folder = RunFolder(tmp_path)
     scaled = {"global_batch": 12, "scale_learning_rate": True}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
+    from tfunet.config.run import RunConfig
     from tfunet.config.sections import PlacementKeys
 
 
@@ -238,3 +239,29 @@ def num_processes(keys: PlacementKeys) -> int:
             "Leave out processes, or choose another backend."
         )
     return 1
+
+
+# Keras callbacks that read all weights, or do so where this option is given.
+READ_ALL_WEIGHTS = {
+    "ModelCheckpoint": None,
+    "SwapEMAWeights": None,
+    "EarlyStopping": "restore_best_weights",
+    "TensorBoard": "histogram_freq",
+}
+
+
+def check_callbacks(config: RunConfig) -> None:
+    """Raise ValueError for a callback that reads all weights, where a process has one stage's."""
+    if config.stages == 1 or num_processes(config) == 1:
+        return
+    for table in config.callbacks:
+        name = table.get("name")
+        option = READ_ALL_WEIGHTS.get(str(name), "")
+        if option == "" or (option is not None and not table.get(option)):
+            continue
+        what = f"the callback {name}" + (f" with {option}" if option else "")
+        raise ValueError(
+            f"stages={config.stages} cannot be combined with {what}: it reads all weights, and "
+            f"each process of the backend {config.backend!r} has those of its stage. Leave it out: "
+            "the run keeps its last model and a checkpoint anyway."
+        )

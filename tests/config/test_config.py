@@ -74,6 +74,10 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
         ({"tiling": (2, 1), "augmentation": {"rotation90": True}}, "augmentation.rotation90 needs"),
         ({"tiling": (2, 1), "augmentation": {"noise": 0.1}}, "augmentation.noise needs whole"),
         (
+            {"tiling": (2, 1), "model_options": {"encoder": "MobileNet"}},
+            "model_options.encoder cannot be combined with tiling = .2, 1.: .* or use split",
+        ),
+        (
             {"tiling": (3, 1), "global_batch": 1, "num_replicas": 2},
             "makes 3 tiles of a step's global_batch=1 samples, which cannot be shared",
         ),

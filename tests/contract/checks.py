@@ -15,6 +15,18 @@ def same_weights(run, single, tolerance=1e-6):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
 
 
+def same_network(run, single, tolerance=1e-6):
+    """What predict, evaluate, export and best load of a run is the network of one device."""
+    from tfunet.predict.network import load_network  # Only this one needs TensorFlow.
+    from tfunet.record import RunFolder
+
+    networks = [load_network(RunFolder(one.folder)) for one in (run, single)]
+    assert len({(one.patch, one.channels, one.num_classes) for one in networks}) == 1
+    weights = [one.model(one.patch, "float32").get_weights() for one in networks]
+    for ours, theirs in zip(*weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
+
+
 def same_samples(run, single):
     """Step k holds the same samples; the epochs differ from each other."""
     hashes = [row["samples_hash"] for row in run.rows("epochs.csv")]

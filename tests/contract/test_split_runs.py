@@ -67,6 +67,7 @@ def test_weights_samples_losses_and_scores_are_those_of_one_device(resumed, sing
     checks.same_losses(resumed, single)
     checks.same_scores(resumed, single)
     checks.same_weights(resumed, single, TOLERANCE)
+    checks.same_network(resumed, single, TOLERANCE)
 
 
 def test_exchanges_are_timed(backend, resumed):

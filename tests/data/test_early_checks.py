@@ -30,6 +30,7 @@ def folder(tmp_path):
         ({"metrics": ["nsd@1mm"]}, "state no pixel size"),
         ({"model_options": {"encoder_weights": "no.h5"}}, "'no.h5' is no file of weights"),
         ({"augmentation": {"rotation90": True}, "patch": [16, 32]}, "rotation90"),
+        ({"tiling": [2, 1]}, "cannot be combined with loss = 'dice_crossentropy', which is not"),
         (
             {"tournament": {"trainers": 3, "round_steps": 1, "partition": True}},
             "at least 6 groups of training cases, and there are 5",

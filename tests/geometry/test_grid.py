@@ -81,6 +81,8 @@ def test_windows_of_one_size_keep_their_halo_and_cover_the_image_once(image, til
     cut = grid(image, tiles, halo, steps)
     used = np.zeros(image, int)
     assert len(cut.even_tiles) == cut.num_tiles
+    starts = [tile.start for tile in cut.even_tiles]
+    assert starts == sorted(starts)  # The last axis is the fastest.
     for tile in cut.even_tiles:
         used[tuple(map(slice, tile.start, tile.stop))] += 1
         for begin, start, stop, window, size, margin, step in zip(

@@ -1,8 +1,11 @@
 """Losses that add up over the parts of a sample, and those that do not."""
 
+import contextlib
+
 import keras
 import pytest
 
+from tfunet.data.early_checks import OF_WHOLE_SAMPLES
 from tfunet.learning import losses
 from tfunet.learning.own_part import check_adds_up
 
@@ -50,3 +53,12 @@ def test_means_over_pixels_add_up(loss, rank):
 def test_other_losses_are_refused(loss):
     with pytest.raises(ValueError, match=f"{loss.name}.*not the mean over its pixels.*or use spl"):
         check_adds_up(loss, rank=2, num_classes=2, num_logits=1 if loss.name == "dice" else 2)
+
+
+def test_losses_that_are_refused_are_known_before_tensorflow_is_imported():
+    adding_up = set()
+    for name in losses.LOSSES:
+        with contextlib.suppress(ValueError):
+            check_adds_up(losses.make(name, {}), rank=2, num_classes=2, num_logits=2)
+            adding_up.add(name)
+    assert set(losses.LOSSES) - adding_up == set(OF_WHOLE_SAMPLES)

@@ -143,7 +143,9 @@ def test_too_few_levels_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("split", [2, 1]), ("stages", 2)], ids=["split", "stages"]
+    ("key", "value"),
+    [("split", [2, 1]), ("stages", 2), ("tiling", [2, 1])],
+    ids=["split", "stages", "tiling"],
 )
 def test_parts_of_samples_and_networks_are_refused_by_name(key, value):
     settings = {"model_options": {"deep_supervision": True}, "backend": "multiworker", key: value}

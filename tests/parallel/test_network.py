@@ -4,11 +4,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import with_encoder
 from keras import layers
 from split_check import assert_exact, layered
 from threads import Threads
 
 from tfunet.learning import losses
+from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.models import isensee, presets, unet
 from tfunet.parallel.losses import split_loss
 from tfunet.parallel.mesh import Mesh, part_bounds
@@ -110,6 +112,18 @@ def test_backbones_of_keras_applications(name):
     assert_exact(model, (2, 1), batch=2, tolerance=1e-9, nudge=0.01)
 
 
+def test_unet_with_an_encoder():
+    encoder = {"encoder": "MobileNetV2", "encoder_options": {"alpha": 0.35}}
+    model = unet.build(image_shape=(64, 32, 1), num_classes=3, filters=2, levels=3, **encoder)
+    assert_exact(model, (2, 1), tolerance=1e-9, nudge=0.01)
+
+
+def test_an_encoder_that_is_frozen():
+    model = with_encoder.build(image_shape=(16, 8, 2), num_classes=3)
+    model.get_layer("encoder").trainable = False
+    assert_exact(model, (2, 2))
+
+
 class Plain(keras.Model):
     """A model of the user's own, whose call only uses layers."""
 
@@ -150,6 +164,15 @@ def test_a_model_of_the_users_own_class(training):
     np.testing.assert_allclose(made, expected, rtol=1e-12)
 
 
+def test_several_outputs_are_refused():
+    model = with_encoder.build(image_shape=(16, 8, 2), num_classes=2, supervised=True)
+    mesh, bounds = Mesh(split=(2, 1)), part_bounds((16, 8), (2, 1))
+    network = SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=lambda: None)
+    network.install()
+    with pytest.raises(ValueError, match="has 2 outputs in training, and split needs one"):
+        model(tf.zeros((1, 8, 8, 2)), training=True)
+
+
 class SquaredError(keras.Loss):
     """A loss of the user's own: one value for each voxel."""
 
@@ -166,18 +189,24 @@ class Largest(keras.Loss):
 
 
 @pytest.mark.parametrize(
-    ("loss", "gathers"),
+    ("loss", "gathers", "ignored"),
     [
         # The largest values and the centre lines are those of the whole sample.
-        *((losses.make(name, {}), "topk" in name or name == "cldice") for name in losses.LOSSES),
-        (losses.make("tversky", {"background": True}), False),
-        (keras.losses.SparseCategoricalCrossentropy(from_logits=True), False),
-        (SquaredError(), False),
-        (Largest(), True),
+        *(
+            (losses.make(name, {}), "topk" in name or name == "cldice", None)
+            for name in losses.LOSSES
+        ),
+        (losses.make("tversky", {"background": True}), False, None),
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True), False, None),
+        (SquaredError(), False, None),
+        (Largest(), True, None),
+        (losses.make("dice_crossentropy", {"class_weights": [1.0, 2.0, 5.0]}), False, 2),
+        (losses.make("topk_crossentropy", {}), True, 2),
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True), False, 2),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
-def test_losses_of_whole_samples(loss, gathers):
+def test_losses_of_whole_samples(loss, gathers, ignored):
     keras.config.set_floatx("float32")
     logits = tf.random.stateless_normal((2, 17, 8, 3), [1, 2])
     mask = tf.random.stateless_uniform((2, 17, 8), [3, 4], 0, 3, tf.int32)
@@ -189,7 +218,13 @@ def test_losses_of_whole_samples(loss, gathers):
             value = losses.per_sample(made, masks, given)
         return value, tape.gradient(value, given)
 
-    expected, slope = value_and_gradient(kind.from_config(loss.get_config()), logits, mask)
+    def ignoring(made):
+        if ignored is not None:
+            ignore_in_loss(made, ignored)
+        return made
+
+    whole = ignoring(kind.from_config(loss.get_config()))
+    expected, slope = value_and_gradient(whole, logits, mask)
     mesh, bounds = Mesh(split=(3, 2)), part_bounds((17, 8), (3, 2))
     model = layered((17, 8, 3), layers.Identity())
 
@@ -197,6 +232,7 @@ def test_losses_of_whole_samples(loss, gathers):
         network = SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=lambda: group)
         own = kind.from_config(loss.get_config())
         split_loss(own, network)
+        ignoring(own)
         part = cut(group, mask[..., None], bounds).tensor[..., 0]
         value, back = value_and_gradient(own, cut(group, logits, bounds).tensor, part)
         rows = cut(group, slope, bounds).tensor

@@ -42,6 +42,8 @@ ONE_SPLIT = {
     "summit_5_5": [(2, 1)],
     "summit_6_2": [(3, 1)],
     "summit_7_2": [(2, 1)],
+    "regularized": [(2, 2)],
+    "own calls": [(3, 1)],
 }
 # TensorFlow's CPU has no pooling in 3D in float64.
 POOLED_3D = ("cicek3d", "cosmoflow", "cosmoflow2020", "cosmoflow2018's layers")
@@ -105,6 +107,30 @@ class Subclassed(keras.Model):
         return self.last(self.drop(self.first(inputs), training=training))
 
 
+def regularized():
+    """Weights and outputs of layers cost something."""
+    image = keras.Input((12, 8, 2))
+    tensor = layers.Conv2D(2, 3, padding="same", activity_regularizer="l2")(image)
+    tensor = layers.ReLU(activity_regularizer="l1")(tensor)
+    last = layers.Conv2D(2, 3, padding="same", kernel_regularizer="l2")
+    return keras.Model(image, last(tensor))
+
+
+class Doubled(keras.Model):
+    """A functional model with a call of its own."""
+
+    def call(self, inputs, training=None, mask=None):
+        return 2 * super().call(inputs, training=training, mask=mask)
+
+
+def doubled():
+    """One such model, which has another one in it."""
+    image = keras.Input((12, 8, 2))
+    inner = Doubled(image, layers.Conv2D(4, 3, padding="same")(image))
+    tensor = layers.ReLU()(inner(image))
+    return Doubled(image, layers.Conv2D(2, 3, padding="same")(tensor))
+
+
 class Centred(layers.Layer):
     """A layer of the user's own, which runs on the whole tensor."""
 
@@ -129,6 +155,8 @@ NETWORKS = {
     "squeezed": (squeezed, PLANE),
     "subclassed": (Subclassed, PLANE),
     "own layer": (with_own_layer, PLANE),
+    "regularized": (regularized, PLANE),
+    "own calls": (doubled, PLANE),
 }
 
 

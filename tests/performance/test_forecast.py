@@ -164,6 +164,10 @@ def test_plan_and_picture_from_the_command_line(tmp_path, capsys):
         (["--device", "gh200", "--memory", "0.5"], "an amount such as 40GiB"),
         (["--device", "gh200", "--memory", "much"], "is not an amount of memory"),
         (["--device", "gh200", "--modell", "unet"], "'model'"),
+        (
+            ["--device", "gh200", "--backend", "horovod", "--stages", "2"],
+            "stages = 2: a step of a network in stages is not predicted here.",
+        ),
     ],
 )
 def test_wrong_options_of_plan_are_refused(arguments, message, tmp_path, capsys):

@@ -4,9 +4,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import with_encoder
 from keras import layers
 from threads import Threads
 
+from tfunet.learning.ignoring import ignore_in_loss
+from tfunet.learning.losses import CrossEntropy
 from tfunet.models import unet
 from tfunet.parallel.mesh import Mesh
 from tfunet.pipeline.network import read_network
@@ -62,7 +65,12 @@ def quiet():
     return keras.Model(image, layers.Conv2D(2, 1)(layers.Concatenate()([x, first, image])))
 
 
-NETWORKS = {one.__name__: one for one in (noisy, twice_dropped, small_unet, quiet)}
+def encoded():
+    """A network with one inside that normalizes its batches."""
+    return with_encoder.build(image_shape=(8, 8, 2), num_classes=2)
+
+
+NETWORKS = {one.__name__: one for one in (noisy, twice_dropped, small_unet, quiet, encoded)}
 # Between these its layer that is called twice is in one stage.
 CUTS = {"twice_dropped": [0, 4, 6]}
 
@@ -76,13 +84,21 @@ def loss(targets, output):
     return tf.reduce_mean(tf.square(output - targets))
 
 
+def crossentropy(*, class_weights=(), ignored=None):
+    """The cross-entropy of labels, which tell the larger one of two targets."""
+    made = CrossEntropy(class_weights)
+    if ignored is not None:
+        ignore_in_loss(made, ignored)
+    return lambda targets, output: made(tf.argmax(targets, -1), output)
+
+
 def batches(model):
     rng = np.random.RandomState(0)
     shapes = (BATCH, *model.input_shape[1:]), (BATCH, *model.output_shape[1:])
     return [[tf.constant(rng.normal(size=shape)) for shape in shapes] for _ in range(STEPS)]
 
 
-def on_one_device(name):
+def on_one_device(name, loss=loss):
     model = built(name)
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
     optimizer.build(model.trainable_variables)
@@ -96,7 +112,14 @@ def on_one_device(name):
 
 
 def in_stages(
-    name, mesh, schedule, micro_batches, change=lambda stage, came: came, *, recompute=False
+    name,
+    mesh,
+    schedule,
+    micro_batches,
+    change=lambda stage, came: came,
+    *,
+    recompute=False,
+    loss=loss,
 ):
     """Return the model of each pipeline, and losses and output of each device."""
     models = [built(name) for _ in range(mesh.groups)]
@@ -149,6 +172,7 @@ def difference(model, other):
         ("noisy", 2, "v", 4, False),
         ("twice_dropped", 2, "1f1b", 2, True),
         ("small_unet", 3, "1f1b", 4, True),
+        ("encoded", 3, "1f1b", 1, False),
     ],
 )
 def test_five_steps_are_those_of_one_device(name, stages, schedule, micro_batches, recompute):
@@ -164,6 +188,16 @@ def test_five_steps_are_those_of_one_device(name, stages, schedule, micro_batche
     for losses, predicted in results:
         np.testing.assert_allclose(losses, values, rtol=1e-12)
         np.testing.assert_allclose(predicted, output, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"class_weights": [3.0, 5.0]}, {"ignored": 1}], ids=str)
+def test_losses_of_micro_batches_are_those_of_the_batch(options):
+    expected, values, _ = on_one_device("quiet", crossentropy(**options))
+    mesh = Mesh(stages=2)
+    (model,), results = in_stages("quiet", mesh, "1f1b", 4, loss=crossentropy(**options))
+    assert difference(model, expected) <= 1e-6  # The losses of tfunet compute in float32.
+    for losses, _ in results:
+        np.testing.assert_allclose(losses, values, rtol=1e-6)
 
 
 def test_two_pipelines_side_by_side_are_one_device_with_both_batches():

@@ -229,6 +229,8 @@ time.sleep(600)
         ({"num_replicas": 2, "global_batch": 2}, (1, 2, None)),
         ({"num_replicas": 4, "processes": 2, "global_batch": 8}, (2, 4, 1)),
         ({"num_replicas": 4, "global_batch": 16, "accumulation": 4}, (2, 8, None)),
+        # Three can share out the twelve tiles of a sample.
+        ({"num_replicas": 4, "global_batch": 1, "tiling": (3, 4)}, (3, 1, None)),
         ({"num_replicas": 1, "global_batch": 2}, None),
     ],
 )

@@ -196,6 +196,9 @@ KINDS = {
         normalization="instance", residual=True, dropout=0.2
     ),
     "unet 3D": lambda: unet(shape=(16, 16, 16, 1), normalization="instance"),
+    "unet, encoder": lambda: unet(
+        (32, 32, 1), encoder="MobileNet", encoder_options={"alpha": 0.25}, levels=1, filters=2
+    ),
     "isensee": isensee,
     "shared layers": shared,
     "nested": nested,
@@ -212,7 +215,8 @@ KINDS = {
     **{name: partial(application, name) for name in APPLICATIONS},
 }
 # One application for all: enough where no last bit is looked at.
-FEW_KINDS = [kind for kind in KINDS if kind == "MobileNetV2" or kind not in APPLICATIONS]
+MANY_LAYERS = {*APPLICATIONS, "unet, encoder"} - {"MobileNetV2"}
+FEW_KINDS = [kind for kind in KINDS if kind not in MANY_LAYERS]
 SHAPES = {"subclassed": (16, 16, 1), "own train_step": (16, 16, 1)}
 
 

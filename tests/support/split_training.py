@@ -51,6 +51,7 @@ def differences(build, shape, splits, optimizer, steps):
             with tf.GradientTape() as tape:
                 made_output = network(own(image), training=True)
                 value = tf.reduce_mean(loss.call(own(truth) if is_image else truth, made_output))
+                value += sum(network.losses)
             weights = [variable.value for variable in network.trainable_variables]
             gradients = tape.gradient(value, weights, unconnected_gradients="zero")
             made.apply([average(gradient) for gradient in gradients])

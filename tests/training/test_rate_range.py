@@ -32,7 +32,8 @@ def test_the_command_trains_at_rising_rates_and_draws(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(
         'data = "cells"\ndata_options = { num_cases = 6, size = 32 }\nreplica_batch = 2\n'
-        'model_options = { filters = 4, levels = 2 }\nlearning_rate_schedule = "cosine"\n'
+        'model_options = { filters = 4, levels = 1 }\nlearning_rate_schedule = "cosine"\n'
+        'tiling = [2, 1]\nloss = "crossentropy"\n'
     )
     assert main(["rate", "small.toml", "--rates", "12", "--optimizer", "sgd"]) == exit_codes.OK
     said = capsys.readouterr().out
@@ -50,6 +51,11 @@ def test_a_huge_rate_ends_the_test(tmp_path, monkeypatch):
         model_options={"filters": 4, "levels": 2, "normalization": "none"},
         optimizer="sgd",
         replica_batch=2,
+        # It is trained on one device all the same.
+        backend="multiworker",
+        stages=2,
+        micro_batches=2,
+        recompute=True,
     )
     found = measure_rates(config, tmp_path / "run", lowest=1e-3, highest=1e9, steps=25)
     assert len(found.rates) < 25

@@ -18,7 +18,9 @@ from tfunet.parallel.mesh import Mesh
 from tfunet.pipeline.chain import Chain, ChainLayer
 from tfunet.pipeline.network import read_network
 from tfunet.pipeline.own_stage import OwnStage
+from tfunet.record import MODEL, RunFolder
 from tfunet.single_device import SingleDevice
+from tfunet.training import saving
 from tfunet.training.held import EveryVariable
 from tfunet.training.stage_cut import (
     best_balance,
@@ -178,7 +180,7 @@ def fingerprints(held):
     return tf.stack(rows).numpy()[None]
 
 
-def test_a_checkpoint_has_all_variables_and_their_hash_is_that_of_one_device():
+def test_a_checkpoint_has_all_variables_and_their_hash_is_that_of_one_device(tmp_path):
     whole = compiled()
     whole.optimizer.build(whole.trainable_variables)
     expected = [one.numpy() for one in (*whole.variables, *whole.optimizer.variables)]
@@ -209,8 +211,14 @@ def test_a_checkpoint_has_all_variables_and_their_hash_is_that_of_one_device():
     rows = [tf.fingerprint(tf.reshape(one.value, [1, -1]))[0] for one in whole.variables]
     assert first == second == everything.weights_hash(tf.stack(rows).numpy()[None])
     # The chief's model is whole in the end.
-    for value, one in zip(models[0].get_weights(), whole.get_weights(), strict=True):
-        np.testing.assert_array_equal(value, (one + 1).astype(one.dtype))
+    # So is its file, without the optimizer, of which it has a stage's part.
+    saving.save(models[0], RunFolder(tmp_path), MODEL, has_optimizer=False)
+    loaded = keras.saving.load_model(tmp_path / MODEL)
+    assert isinstance(loaded.optimizer, keras.optimizers.Adam)
+    assert models[0].optimizer is not None
+    for model in (models[0], loaded):
+        for value, one in zip(model.get_weights(), whole.get_weights(), strict=True):
+            np.testing.assert_array_equal(value, (one + 1).astype(one.dtype))
 
 
 def test_pipelines_share_statistics_and_are_found_where_their_weights_differ():

@@ -11,14 +11,18 @@ from keras import layers
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
 from tfunet.data.task import Task
-from tfunet.exit_codes import CheckFailedError
+from tfunet.exit_codes import CheckFailedError, StoppedError
+from tfunet.files.table import read_rows
 from tfunet.geometry.grid import grid
 from tfunet.geometry.receptive_field import alignment, reach
 from tfunet.learning.averaging import Averaging
+from tfunet.learning.ignoring import ignore_in_loss
+from tfunet.learning.losses import CrossEntropy
 from tfunet.models import unet
 from tfunet.single_device import SingleDevice
 from tfunet.swap import LargeModelSupport
 from tfunet.train import run
+from tfunet.training import checkpoint
 from tfunet.training.checks import uses_of_samples
 from tfunet.training.tiling import TileStep, check_metrics, check_model, look_at_network
 
@@ -51,13 +55,32 @@ def penalised(shape):
     return keras.Model(image, layers.Conv2D(CLASSES, 1)(layers.Concatenate()([x, image])))
 
 
-def compiled(build, shape):
+def crossentropy():
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def ignoring_a_label():
+    loss = crossentropy()
+    ignore_in_loss(loss, 2)
+    return loss
+
+
+def sgd():
+    return keras.optimizers.SGD(1.0)
+
+
+def scaled_loss():
+    return keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=2.0**10)
+
+
+def compiled(build, shape, *, loss=crossentropy, optimizer=sgd):
     keras.utils.set_random_seed(1)
     model = build(shape)
     model.compile(
-        optimizer=keras.optimizers.SGD(1.0),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=optimizer(),
+        loss=loss(),
         metrics=["sparse_categorical_accuracy"],
+        auto_scale_loss=False,
         jit_compile=False,
     )
     model.optimizer.build(model.trainable_variables)
@@ -98,9 +121,9 @@ def fed(cut, images, masks):
     return rows
 
 
-def stepped(build, cut, rows):
+def stepped(build, cut, rows, **how):
     """A step over tiles by one replica."""
-    model = compiled(build, cut.largest_window)
+    model = compiled(build, cut.largest_window, **how)
     batches = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     step = TileStep(
         SingleDevice(Launch()),
@@ -119,8 +142,8 @@ def data_of(shape):
     return rng.normal(size=(2, *shape, 1)), rng.randint(0, CLASSES, (2, *shape)).astype(np.uint8)
 
 
-def whole_step(build, shape, images, masks):
-    model = compiled(build, shape)
+def whole_step(build, shape, images, masks, **how):
+    model = compiled(build, shape, **how)
     step = tf.function(model.train_step, autograph=False)
     return change(model, lambda: {"logs": step((tf.constant(images), tf.constant(masks)))})
 
@@ -155,6 +178,26 @@ def test_gradients_losses_and_metrics_are_those_of_whole_samples(float64, build,
         gradients, logs = stepped(build, cut, rows)
         assert largest_difference(gradients, expected) <= 1e-12
         assert logs == pytest.approx(said, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("how", "tolerance"),
+    [
+        # That of mixed_float16, which divides the sum of all tiles by its scale.
+        ({"loss": ignoring_a_label, "optimizer": scaled_loss}, 1e-12),
+        # The losses of tfunet compute in float32.
+        ({"loss": lambda: CrossEntropy([1.0, 2.0, 5.0])}, 1e-6),
+    ],
+    ids=["ignored label, loss scale", "class weights"],
+)
+def test_so_are_those_of_other_losses_and_optimizers(float64, how, tolerance):
+    shape = (36, 28)
+    images, masks = data_of(shape)
+    expected, said = whole_step(small_unet, shape, images, masks, **how)
+    cut = grid(shape, (3, 1), reach(small_unet(shape)), (2, 2))
+    changes, logs = stepped(small_unet, cut, fed(cut, images, masks), **how)
+    assert largest_difference(changes, expected) <= tolerance
+    assert logs == pytest.approx(said, rel=tolerance)
 
 
 def test_replicas_that_share_a_sample_average_to_its_gradient(float64):
@@ -241,6 +284,11 @@ def placed(*, image_shape, num_classes):
     x = keras.layers.PReLU()(keras.layers.Conv2D(2, 3, padding="same")(image))
     return keras.Model(image, keras.layers.Conv2D(num_classes, 1)(x))
 
+def regularized(*, image_shape, num_classes):
+    image = keras.Input(image_shape)
+    x = keras.layers.ReLU(activity_regularizer="l2", name="cost")(image)
+    return keras.Model(image, keras.layers.Conv2D(num_classes, 1)(x))
+
 class Subclass(keras.Model):
     def __init__(self, num_classes):
         super().__init__()
@@ -270,6 +318,10 @@ def subclassed(*, image_shape, num_classes):
         ({"model": "net.keras"}, "'net.keras' does not exist"),
         ({"model": "net.py:permuted", "model_options": {}}, "'turn' of type Permute. Use split"),
         ({"model": "net.py:placed", "model_options": {}}, "other variables or another halo"),
+        (
+            {"model": "net.py:regularized", "model_options": {}},
+            "of the layer 'cost' gives .* split",
+        ),
         ({"model": "net.py:subclassed", "model_options": {}}, "needs a functional model"),
     ],
 )
@@ -305,6 +357,60 @@ def test_large_model_support_is_refused_before_the_first_step(tmp_path):
     with pytest.raises(ValueError, match="Large-model support is not built for tiles yet"):
         run(config, SingleDevice(Launch()), tmp_path / "run", callbacks=[support])
     assert not (tmp_path / "run/result.json").exists()
+
+
+def frozen_first(*, image_shape, num_classes):
+    image = keras.Input(image_shape)
+    x = layers.Conv2D(3, 3, padding="same", activation="tanh", name="encoder")(image)
+    return keras.Model(image, layers.Conv2D(num_classes, 3, padding="same")(x))
+
+
+def test_a_tournament_on_tiles_is_that_of_whole_samples(tmp_path):
+    """Also of folds, a layer that is frozen at first, and averaged weights."""
+    rule = {"factors": [0.5], "low": 1e-3, "high": 1.0}
+    settings = {
+        "model": f"{__file__}:frozen_first",
+        "data_options": {"num_cases": 10, "size": 32},
+        "folds": 5,
+        "augmentation": {"brightness": 0.5},
+        "loss": "crossentropy",
+        "optimizer": "sgd",
+        "optimizer_options": {"momentum": 0.9, "use_ema": True},
+        "learning_rate": 0.05,
+        "encoder_frozen_epochs": 1,
+        "global_batch": 2,
+        "steps": 4,
+        "deterministic": True,
+        "cache_dir": str(tmp_path / "cache"),
+        "tournament": {
+            "trainers": 2,
+            "round_steps": 2,
+            "wait_seconds": 0.05,
+            "mutate": {"augmentation.brightness": rule},
+        },
+    }
+    rounds, epochs, weights = [], [], []
+    # Of uneven sizes.
+    for name, tiling in (("tiles", (3, 2)), ("whole", ())):
+        first, second = (RunConfig(**settings, tiling=tiling, seed=seed) for seed in (0, 1))
+        folder = tmp_path / name
+        with pytest.raises(StoppedError):
+            run(first, SingleDevice(Launch()), folder / "0", stops_after=lambda step: step == 2)
+        run(second, SingleDevice(Launch()), folder / "1")
+        rounds += read_rows(folder / "1/rounds.csv")
+        epochs.append(read_rows(folder / "1/epochs.csv"))
+        with np.load(folder / "1" / checkpoint.NAME) as file:
+            weights.append([file[key] for key in file.files if key.startswith("variable_")])
+    ours, theirs = rounds
+    assert ours["reason"] == theirs["reason"] == "the partner's model is better"
+    assert ours["augmentation.brightness"] == theirs["augmentation.brightness"] == "0.25"
+    for score in ("own_score", "partner_score"):
+        assert float(ours[score]) == pytest.approx(float(theirs[score]), abs=1e-6)
+    for one, other in zip(*epochs, strict=True):
+        for name in ("loss", "val_loss", "dice_cell"):
+            assert float(one[name]) == pytest.approx(float(other[name]), abs=2e-6)
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
 def test_samples_that_were_not_used_whole_are_found():

@@ -30,7 +30,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     from tfunet.arguments import check_names, parse, run_parser
-    from tfunet.backend import num_processes
+    from tfunet.backend import check_callbacks, num_processes
     from tfunet.bench.launch.launch_run import launch
     from tfunet.bench.launch.processes_to_start import plan_processes
     from tfunet.data.early_checks import check_early
@@ -47,6 +47,7 @@ def _train(options: argparse.Namespace) -> int:
         given = ["--config", *given]
     config = parse(given)
     check_names(config)
+    check_callbacks(config)
     place = own_place()
     if place is None:
         plan_processes(

@@ -59,17 +59,10 @@ class RunConfig(
             self._check_tournament()
         if self.stages > 1:
             self._check_stages()
-        # Of a model of a user's own, the option may mean something else.
-        if self.model_options.get("deep_supervision") and ":" not in self.model:
-            for key, value in (("split", math.prod(self.split)), ("stages", self.stages)):
-                if value > 1:
-                    raise ValueError(
-                        f"model_options.deep_supervision cannot be combined with {key} = "
-                        f"{json.dumps(getattr(self, key))}: losses of lower resolutions are not "
-                        "built for parts of a sample or of a network. Leave out one of them."
-                    )
         if self.tiling:
             self._check_tiling()
+        if ":" not in self.model:  # Of a model of a user's own, options may mean something else.
+            self._check_model_options()
         if self.patch is not None:
             check_split(self.split, self.patch)
             check_split(self.tiling, self.patch, "tiling")
@@ -168,6 +161,24 @@ class RunConfig(
                 f"tiling = {list(self.tiling)} reads samples tile by tile, and "
                 f"augmentation.{needy[0]} needs whole samples. Leave it out: with tiling, flips "
                 "and brightness are possible."
+            )
+
+    def _check_model_options(self) -> None:
+        """Raise ValueError for options of tfunet's models that parts cannot be combined with."""
+        if self.model_options.get("deep_supervision"):
+            parts = {"split": math.prod(self.split) > 1, "stages": self.stages > 1}
+            for key, is_asked in {**parts, "tiling": bool(self.tiling)}.items():
+                if is_asked:
+                    raise ValueError(
+                        f"model_options.deep_supervision cannot be combined with {key} = "
+                        f"{json.dumps(getattr(self, key))}: losses of lower resolutions are not "
+                        "built for parts of a sample or of a network. Leave out one of them."
+                    )
+        if self.tiling and self.model_options.get("encoder"):
+            raise ValueError(
+                f"model_options.encoder cannot be combined with tiling = {list(self.tiling)}: the "
+                "halo of a network inside the model is not known. Leave out one of them, or use "
+                "split."
             )
 
     def to_json(self) -> str:

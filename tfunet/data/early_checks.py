@@ -12,13 +12,25 @@ from tfunet.models import MODELS
 from tfunet.models.files import check_weights
 from tfunet.population.shares import share_of
 
+# Losses of tfunet that are no mean over pixels: tiles cannot add them up.
+OF_WHOLE_SAMPLES = (
+    *("dice", "dice_crossentropy", "tversky", "topk_crossentropy", "dice_topk_crossentropy"),
+    "cldice",
+)
+
 
 def check_early(config: RunConfig) -> None:
-    """Raise ValueError, or DefectsError, for data and files that the run cannot be trained with.
+    """Raise ValueError, or DefectsError, for data, files and a loss that do not fit the run.
 
     The names and headers of files are looked at, not their pixels. Code of users is not run: it may
     need TensorFlow.
     """
+    if config.tiling and config.loss in OF_WHOLE_SAMPLES:
+        raise ValueError(
+            f"tiling = {list(config.tiling)} cannot be combined with loss = {config.loss!r}, which "
+            "is not the mean over a sample's pixels. Set loss = 'crossentropy' or 'focal', or use "
+            "split, which is exact for every loss."
+        )
     metrics = case_metrics(config.metrics)
     check_library(metrics)
     if config.model in MODELS and "encoder_weights" in config.model_options:

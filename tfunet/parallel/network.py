@@ -174,10 +174,9 @@ class SplitNetwork:
             options["training"] = training
         if not values:
             return op(*args, **options)
-        if isinstance(op, keras.Sequential):
-            op = op._functional
-        if isinstance(op, keras.models.Model) and hasattr(op, "_run_through_graph"):
-            return self.run(op, args[0], group, training)
+        inner = _own_graph(op) if isinstance(op, keras.Model) else None
+        if inner is not None:
+            return self.run(inner, args[0], group, training)
         try:
             if merges(op):
                 return self._merged(op, args, kwargs, group)
@@ -243,19 +242,39 @@ def _graph_of(
 ) -> keras.Model:
     """Return a model as a graph of layers.
 
-    Raises ValueError where that of a model of a class of its own cannot be read.
+    Raises ValueError where that of a model of a class of its own cannot be read, and for several
+    outputs.
     """
-    if isinstance(model, keras.Sequential):
-        return model._functional
-    if hasattr(model, "_run_through_graph"):
-        return model
+    graph = _own_graph(model) or _traced_graph(model, inputs, extents, training)
+    if len(graph.outputs) != 1:
+        raise ValueError(
+            f"The model {type(model).__name__} has {len(graph.outputs)} outputs in training, and "
+            "split needs one. Leave out split, or the other outputs (deep supervision)."
+        )
+    return graph
+
+
+def _own_graph(model: keras.Model) -> keras.Model | None:
+    """Return a model whose call is to run its graph of layers; None for a `call` of its own."""
+    owner = next(kind for kind in type(model).__mro__ if "call" in vars(kind))
+    if owner.__module__.split(".")[0] != "keras":
+        return None
+    graph = model._functional if isinstance(model, keras.Sequential) else model
+    return graph if hasattr(graph, "_run_through_graph") else None
+
+
+def _traced_graph(
+    model: keras.Model, inputs: Any, extents: tuple[int | None, ...], training: bool
+) -> keras.Model:
+    """Return the graph of what the `call` of a model's own class does."""
     shape = [
         rows if extent is None else extent
         for rows, extent in zip(inputs.shape[1:-1], extents, strict=True)
     ]
     image = keras.Input((*shape, inputs.shape[-1]), batch_size=inputs.shape[0])
+    options = {"training": training} if model._call_has_training_arg else {}
     try:
-        return keras.Model(image, type(model).call(model, image, training=training))
+        return keras.Model(image, type(model).call(model, image, **options))
     except Exception as error:
         raise ValueError(
             f"The layers of the model {type(model).__name__} cannot be read from its call, so "

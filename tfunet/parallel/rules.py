@@ -85,9 +85,12 @@ MERGING_OPS = frozenset(
 def rule_of(op: Any, rank: int) -> Rule | None:
     """Return the rule of a layer or operation with one input of `rank` axes, or None.
 
-    Layers of a user's own class have none, even if it inherits from a layer of Keras.
+    Layers of a user's own class have none, even if it inherits from a layer of Keras. Nor have
+    those whose loss is a sum over their output.
     """
     kind = type(op)
+    if getattr(op, "activity_regularizer", None) is not None:
+        return None
     if kind in WINDOWS_IN_3D and op.padding == "same":
         sizes = getattr(op, "pool_size", None) or op.kernel_size
         if any(stride - size > 1 for size, stride in zip(sizes, op.strides, strict=True)):
@@ -164,8 +167,6 @@ def _is_pointwise_function(function: Any) -> bool:
 
 def pointwise(group: SampleGroup, op: Any, part: Part, kwargs: dict[str, Any]) -> Part:
     """Run a layer on the part as it is."""
-    # The margin's rows are others', who regularize them.
-    part = part.without_margin() if getattr(op, "activity_regularizer", None) else part
     return part.mapped(lambda tensor: op(tensor, **kwargs))
 
 

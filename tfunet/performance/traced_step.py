@@ -48,8 +48,14 @@ class TracedStep:
 def traced_step(config: RunConfig, task: Task) -> TracedStep:
     """Return the step of a configuration on a task; only weights and slots are allocated.
 
-    Raises ValueError for a configuration that cannot be trained, or whose samples are split.
+    Raises ValueError for a configuration that cannot be trained, and for parts of a sample or of a
+    network.
     """
+    if config.stages > 1:
+        raise ValueError(
+            f"stages = {config.stages}: a step of a network in stages is not predicted here. "
+            "`tfunet models show NAME --stages N` predicts the time and memory of each stage."
+        )
     if config.num_devices > config.num_replicas:
         raise ValueError(
             f"split = {list(config.split)}: a step on parts of samples is not predicted. Leave out "

@@ -5,6 +5,7 @@ from typing import Any, final
 
 import keras
 
+from tfunet.backend import check_callbacks
 from tfunet.config.refs import call, near_match, resolve
 from tfunet.swap import LargeModelSupport
 from tfunet.timing.profiling import Profile
@@ -23,6 +24,7 @@ class Callbacks:
 
     def __init__(self, attempt: Attempt, given: Sequence[keras.callbacks.Callback]) -> None:
         topology, folder = attempt.topology, attempt.folder
+        check_callbacks(attempt.config)
         self.all = [*_configured(attempt), *given]
         if attempt.support is not None:
             self.all.append(attempt.support)

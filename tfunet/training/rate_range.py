@@ -135,6 +135,7 @@ def _alone(config: RunConfig, steps: int) -> RunConfig:
         micro_batches=1,
         schedule="1f1b",
         balance="time",
+        recompute=False,
         replica_batch=None,
         global_batch=config.global_samples,
         scale_learning_rate=False,

@@ -31,13 +31,22 @@ def file_of(model: keras.Model, folder: RunFolder) -> str:
     return MODEL
 
 
-def save(model: keras.Model, folder: RunFolder, name: str) -> None:
-    """Write the model, or its weights, into the run's folder."""
-    with folder.replacing(name) as path:
-        if name == MODEL:
-            model.save(path)
-        else:
-            model.save_weights(path)
+def save(model: keras.Model, folder: RunFolder, name: str, *, has_optimizer: bool = True) -> None:
+    """Write the model, or its weights, into the run's folder.
+
+    `has_optimizer` says whether the optimizer is whole; otherwise its state is left out.
+    """
+    optimizer = model.optimizer
+    if not has_optimizer:
+        model.optimizer = None
+    try:
+        with folder.replacing(name) as path:
+            if name == MODEL:
+                model.save(path)
+            else:
+                model.save_weights(path)
+    finally:
+        model.optimizer = optimizer
 
 
 def _prove(model: keras.Model, folder: RunFolder) -> None:

@@ -100,6 +100,12 @@ def look_at_network(task: Task) -> Tiles:
             f"{tiling} needs a functional model, whose halo can be computed, and the model "
             f"{config.model!r} is none. Use split."
         )
+    for layer in whole.operations:
+        if getattr(layer, "activity_regularizer", None) is not None:
+            raise ValueError(
+                f"{tiling} cannot add up what the activity regularizer of the layer "
+                f"{layer.name!r} gives for whole samples. Leave it out, or use split."
+            )
     try:
         halo, steps = reach(whole), alignment(whole)
     except UnknownReachError as error:

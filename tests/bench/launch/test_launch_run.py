@@ -557,9 +557,32 @@ time.sleep(600)
     lines = capfd.readouterr().err.splitlines()
     assert lines[:20] == [f"[1] line {line}" for line in range(30, 50)]
     assert lines[20:] == [
-        "tfunet: process 1 of 2 ended with exit code 2, see log-1.txt: line 49",
+        "tfunet: process 1 of 2 ended with exit code 2, see log-1.txt",
         "tfunet: All its output is in run/log-1.txt",
     ]
+    failure = RunFolder(Path("run")).read_failure()
+    assert failure["reason"].endswith("see log-1.txt: line 49")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_all_processes_found_wrong_is_said_once(mark, monkeypatch, capfd, first):
+    monkeypatch.setattr(supervisor_module, "SETTLE_SECONDS", MOST_SECONDS)
+    program = f"""
+while index != {first} and not os.path.exists("pid"):
+    time.sleep(0.01)
+while index != {first} and os.path.exists("/proc/" + open("pid").read()):
+    time.sleep(0.01)
+print("error: split = [9, 1] has too many parts", file=sys.stderr, flush=True)
+if index == {first}:
+    with open("new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename("new", "pid")
+sys.exit(2)
+"""
+    assert run(program).exit_code == 2
+    said = [line for line in capfd.readouterr().err.splitlines() if "too many parts" in line]
+    assert [line[4:] for line in said] == ["error: split = [9, 1] has too many parts"]
+    assert "too many parts" in RunFolder(Path("run")).read_failure()["reason"]
 
 
 def test_last_words_of_a_single_process_are_not_lost(mark):

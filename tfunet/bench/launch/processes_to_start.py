@@ -54,12 +54,12 @@ def fewer(config: RunConfig) -> RunConfig | None:
     count = num_processes(config)
     share = config.num_replicas // count
     for left in range(count - 1, 0, -1):
-        samples, rest = divmod(config.global_samples, left * share)
-        if not rest and samples % config.accumulation == 0:
+        # ValueError says that samples, tiles or passes cannot be shared out.
+        with contextlib.suppress(ValueError):
             return dataclasses.replace(
                 config,
                 num_replicas=left * share,
-                replica_batch=samples,
+                replica_batch=None,
                 processes=None if config.processes is None else left,
             )
     return None

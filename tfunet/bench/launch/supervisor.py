@@ -312,11 +312,19 @@ class Supervisor:
             self.unwritten = self.unwritten or error
 
     def _report(self, outcome: Outcome) -> None:
-        index = outcome.process
-        if index is not None and not self._is_shown(index):
-            for line in self.logs[index].tail:
-                self.screen.say(f"[{index}] {line}")
-        self.screen.say(f"tfunet: {outcome.reason}")
+        index, reason = outcome.process, outcome.reason
+        if index is not None:
+            on_purpose = outcome.exit_code in exit_codes.ON_PURPOSE
+            words = last_words(self.logs[index].tail)
+            shown = [log for at, log in enumerate(self.logs) if self._is_shown(at)]
+            # What is wrong with the input, every process may have found: it is said once.
+            is_said = on_purpose and words and any(words in log.tail for log in shown)
+            if not self._is_shown(index) and not is_said:
+                for line in self.logs[index].tail:
+                    self.screen.say(f"[{index}] {line}")
+            if on_purpose:
+                reason = reason.removesuffix(f": {words}")
+        self.screen.say(f"tfunet: {reason}")
         if index is not None:
             self.screen.say(f"tfunet: All its output is in {self.logs[index].path}")
         if outcome.exit_code in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
