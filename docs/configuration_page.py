@@ -23,8 +23,8 @@ from tfunet.data import DATASETS
 PAGE = Path(__file__).parent / "configuration.md"
 HEAD = """# Configuration reference
 
-`docs/configuration_page.py` writes this page from the code. `tfunet train --help` prints the same \
-for the keys of a run.
+`docs/configuration_page.py` writes this page from the code. `tfunet train --help-all` prints the \
+same for the keys of a run.
 
 Every key of a run can stand at the top of a TOML file, or be given on the command line as \
 `--key value`. Entries of tables have a dot there: `--model_options.filters 8`. Any key may be \

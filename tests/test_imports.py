@@ -55,6 +55,7 @@ WITHOUT_TENSORFLOW = (
         "learning/scores",
         "models/__init__",
         "models/files",
+        "models/option_names",
     ),
     "parallel/mesh",
     "population/*",

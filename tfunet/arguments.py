@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, Namespace
 
 from tfunet.backend import BACKENDS
-from tfunet.config.keys import KEYS, OPTIONS
+from tfunet.config.keys import KEYS, OPTIONS, keys_by_heading
 from tfunet.config.kinds import refuse_standard
 from tfunet.config.refs import expand, near_match, not_an_option
 from tfunet.config.run import RunConfig
+from tfunet.config.trust import KEYS as PROGRAM_KEYS
 from tfunet.config.trust import check_own, programs
 from tfunet.data import DATASETS
 from tfunet.data.description_file import described
@@ -56,6 +57,19 @@ def run_parser(prog: str = "tfunet train") -> ArgumentParser:
     return parser
 
 
+def help_of_keys() -> str:
+    """Return the help of a run with every key, by the headings of docs/configuration.md."""
+    parser = run_parser()
+    actions = {action.dest: action for action in parser._actions}
+    grouped = [actions[key] for keys in keys_by_heading().values() for key in keys]
+    for group in parser._action_groups:
+        group._group_actions = [action for action in group._group_actions if action not in grouped]
+    for heading, keys in keys_by_heading().items():
+        group = parser.add_argument_group(heading)
+        group._group_actions.extend(actions[key] for key in keys)
+    return parser.format_help()
+
+
 def to_config(namespace: Namespace) -> RunConfig:
     """Return the configuration that a parsed namespace stands for."""
     values = namespace.as_dict()
@@ -82,7 +96,7 @@ def parse(arguments: Sequence[str]) -> RunConfig:
     files = [Path(path) for flag, path in itertools.pairwise(arguments) if flag == "--config"]
     files += [Path(word[9:]) for word in arguments if word.startswith("--config=")]
     for file in files:
-        _check_toml(file)
+        read_table(file)
     for word in arguments:
         key, dot, _ = word.removeprefix("--").partition("=")[0].partition(".")
         if word.startswith("--") and dot and key in KEYS and key not in OPTIONS:
@@ -102,17 +116,30 @@ def _parser() -> ArgumentParser:
 
 
 def check_names(config: RunConfig) -> None:
-    """Raise ValueError for a model, data set or backend that does not exist. Imports none."""
+    """Raise ValueError for a model, data set, backend or file of a program that does not exist.
+
+    Imports none.
+    """
     if not is_file(config.model):
         expand("model", config.model, MODELS)
     expand("data set", config.data, DATASETS)
     expand("backend", config.backend, BACKENDS)
-    for ref in programs(vars(config)):
-        if ".py:" not in ref:
+    for ref in programs({key: getattr(config, key) for key in PROGRAM_KEYS}):
+        file, is_in_file, _ = ref.rpartition(".py:")
+        if not is_in_file:
             refuse_standard("program", ref, ref.partition(":")[0])
+        elif not Path(f"{file}.py").is_file():
+            raise ValueError(
+                f"The file {file}.py of the program {ref!r} does not exist. Give its path from the "
+                "folder in which tfunet is started."
+            )
 
 
-def _check_toml(path: Path) -> None:
+def read_table(path: Path) -> dict[str, Any]:
+    """Return the keys in the configuration file of a run.
+
+    Raises ValueError for a file that is none, and for unknown keys.
+    """
     if not path.is_file():
         raise ValueError(f"There is no configuration file {str(path)!r}.")
     try:
@@ -120,6 +147,7 @@ def _check_toml(path: Path) -> None:
     except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
     _check_table(table)
+    return table
 
 
 def _check_table(table: Mapping[str, Any]) -> None:

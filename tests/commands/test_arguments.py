@@ -1,12 +1,15 @@
 import ast
+import re
 import sys
 import tomllib
 
 import pytest
 from paths import ROOT
 
-from tfunet import arguments
+from tfunet import arguments, exit_codes
 from tfunet.bench.study.study_file import read_study
+from tfunet.cli import main
+from tfunet.config.keys import KEYS, keys_by_heading
 from tfunet.config.run import RunConfig
 from tfunet.data.source import open_source
 from tfunet.performance.devices import known_device
@@ -151,9 +154,25 @@ def test_other_encodings_are_named(tmp_path, encoding, words):
             read()
 
 
-def test_help_says_what_each_key_is():
-    text = arguments.run_parser().format_help()
+def test_help_says_what_each_key_is_under_the_headings_of_the_page():
+    text = arguments.help_of_keys()
+    page = (ROOT / "docs/configuration.md").read_text()
     assert "Number of passes over the training cases" in text
+    found = [text.index(f"\n{heading}:") for heading in keys_by_heading()]
+    assert found == sorted(found)
+    assert all(f"\n## {heading}\n" in page for heading in keys_by_heading())
+    for key in KEYS:
+        assert len(re.findall(rf"^  --{key} ", text, re.MULTILINE)) == 1, key
+
+
+def test_short_help_names_every_key_on_a_screen_or_two(capsys):
+    assert main(["train", "--help"]) == exit_codes.OK
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) < 70
+    assert max(map(len, text.splitlines())) <= 100
+    assert {*KEYS} <= set(re.findall(r"\w+", text))
+    assert main(["train", "--help-all"]) == exit_codes.OK
+    assert "Number of passes over the training cases" in capsys.readouterr().out
 
 
 def test_mapping_is_checked_like_a_file():

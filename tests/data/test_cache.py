@@ -194,15 +194,26 @@ def test_bad_cases_may_be_skipped_and_are_remembered(tmp_path):
     assert build_cache(source_of(), tmp_path, patch=PATCH).defects == {}
 
 
-def test_all_defects_are_found_in_one_go_and_twenty_are_listed(tmp_path):
+def test_all_defects_are_found_in_one_go_and_equal_ones_are_one_line(tmp_path):
     def read(index):
         raise ValueError(f"no pixels in file {index}.")
 
     with pytest.raises(ValueError, match="23 of 23 cases") as caught:
         build_cache(source_of(read, num_cases=23), tmp_path, patch=PATCH)
+    assert str(caught.value).splitlines()[1:] == [
+        "  case0: no pixels in file 0. (22 more like it: case1, case2, case3, ...)"
+    ]
+
+
+def test_twenty_causes_are_listed(tmp_path):
+    def read(index):
+        raise ValueError(f"is {'very ' * index}wrong.")
+
+    with pytest.raises(ValueError, match="23 of 23 cases") as caught:
+        build_cache(source_of(read, num_cases=23), tmp_path, patch=PATCH)
     lines = str(caught.value).splitlines()
-    assert lines[1] == "  case0: no pixels in file 0."
-    assert lines[20] == "  case19: no pixels in file 19."
+    assert lines[1] == "  case0: is wrong."
+    assert len(lines) == 22
     assert lines[21:] == ["  and 3 more"]
 
 

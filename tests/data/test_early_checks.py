@@ -29,6 +29,7 @@ def folder(tmp_path):
         ({"global_batch": 40}, "An epoch has 5 training samples"),
         ({"metrics": ["nsd@1mm"]}, "state no pixel size"),
         ({"model_options": {"encoder_weights": "no.h5"}}, "'no.h5' is no file of weights"),
+        ({"model_options": {"filtrs": 8}}, "no option 'filtrs'. Did you mean 'filters'"),
         ({"augmentation": {"rotation90": True}, "patch": [16, 32]}, "rotation90"),
         ({"tiling": [2, 1]}, "cannot be combined with loss = 'dice_crossentropy', which is not"),
         (

@@ -13,7 +13,7 @@ from PIL import Image
 from tfunet.cli import main
 from tfunet.data.lazy_image import LazyImage
 from tfunet.learning.scores import dice
-from tfunet.predict.overlay_picture import write_overlay
+from tfunet.predict.overlay_picture import write_errors, write_overlay
 
 
 def rows(path):
@@ -46,8 +46,12 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     assert int(table[0]["true_positive"]) == both
     # No true surface: no distance, and the mean says in how many cases there is one.
     assert table[1]["hd95"] == ("" if labels.any() else "0.0")
-    said = capsys.readouterr().out
+    said, complaints = capsys.readouterr()
     assert "region      cases  dice   iou    hd95" in said
+    assert "Distances and volumes of metrics are in pixels" in said
+    assert complaints == ""
+    names = {path.name for path in (tmp_path / "out/errors").iterdir()}
+    assert names == {"other0.png", "other1.png"}
     assert " (in 1)" in said or not labels.any()
     # Nothing is predicted again.
     assert main([*command, "--json"]) == 0
@@ -85,9 +89,9 @@ def test_cases_that_the_run_was_trained_on_are_left_out(local_run, folder, tmp_p
     assert f"{len(trained)} cases are left out" in capsys.readouterr().out
     table = rows(tmp_path / "out/scores.csv")
     assert {row["case"] for row in table}.isdisjoint(trained)
-    assert not list((tmp_path / "out/predictions").glob("*_overlay.png"))
+    assert not list((tmp_path / "out").rglob("*.png"))
     assert main([*command, "--training_cases"]) == 0
-    assert "warning: the network was trained on 2 of these cases" in capsys.readouterr().out
+    assert "warning: the network was trained on 2 of these cases" in capsys.readouterr().err
     assert len(rows(tmp_path / "out/scores.csv")) == 3
 
 
@@ -128,6 +132,25 @@ def test_what_is_no_data_set_is_refused(local_run, tmp_path, capsys):
     for data in ("missing.toml", str(tmp_path / "missing")):
         assert main(["evaluate", str(local_run), data, "--out", str(tmp_path / "out")]) == 2
         assert "is neither a folder nor a .toml file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shape", [(900, 700), (12, 20, 16)])
+def test_a_picture_shows_both_kinds_of_error_in_colours_of_their_own(shape, tmp_path):
+    mask, labels = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
+    mask[tuple(slice(size // 4, size // 2) for size in shape)] = 1
+    labels[tuple(slice(size // 3, size * 2 // 3) for size in shape)] = 1
+    path = tmp_path / "a_errors.png"
+    image = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    write_errors(path, image, mask, labels, {1: "1 cell"}, title="a")
+    with Image.open(path) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    # The legend is below.
+    height, width, _ = pixels.shape
+    drawn, right = pixels[: height * 4 // 5], 3 * width // 4
+    for colour in ((0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2)):
+        is_near = np.abs(drawn - np.array(colour)).sum(-1) < 120
+        assert is_near[:, right:].sum() > 100
+        assert not is_near[:, : width // 4].any()  # The image.
 
 
 @pytest.mark.parametrize("shape", [(1700, 40), (12, 20, 16)])

@@ -230,7 +230,7 @@ def test_images_that_were_resampled_come_back_at_their_own_size(train, folder, t
         (["RUN", "IMAGE", "IMAGE"], "Several predictions would be called scene.json"),
         (["RUN", "IMAGE", "--tiles", "round"], "Known: gaussian, halo"),
         (["RUN", "IMAGE", "--halo", "3"], "--halo is for --tiles halo"),
-        (["RUN", "IMAGE", "--format", "png"], "Known: tiff, nifti, zarr"),
+        (["RUN", "IMAGE", "--format", "bmp"], "Known: tiff, nifti, zarr, png"),
         (["RUN", "IMAGE", "--window", "32"], "has 1 sizes; this network takes 2"),
         (["RUN", "IMAGE", "--window", "0,32"], "must have positive sizes, got 0,32"),
         (["RUN", "IMAGE", "--window", "30,32"], "must be a multiple of 4"),

@@ -1,6 +1,7 @@
 """What is written is what was predicted, with the image's place and pixel size."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -8,9 +9,9 @@ import pytest
 import tifffile
 import zarr
 
-from tfunet.data.image_files import read_header
+from tfunet.data.image_files import read_header, read_mask
 from tfunet.predict.jobs import identity_of, plan_jobs
-from tfunet.predict.output import SUFFIXES, default_format, write
+from tfunet.predict.output import SUFFIXES, check_rank, default_format, write
 from tfunet.predict.raster import RawFile, raster_of
 
 SIZES = {2: (300, 270), 3: (5, 300, 270)}
@@ -29,7 +30,7 @@ def raw(tmp_path, rank, num_classes):
 
 @pytest.mark.parametrize("num_classes", [None, 3])
 @pytest.mark.parametrize("rank", [2, 3])
-@pytest.mark.parametrize("kind", SUFFIXES)
+@pytest.mark.parametrize("kind", [kind for kind in SUFFIXES if kind != "png"])
 def test_every_format_holds_the_values(kind, rank, num_classes, tmp_path):
     values, raster = raw(tmp_path, rank, num_classes)
     path = tmp_path / f"out{SUFFIXES[kind]}"
@@ -56,6 +57,42 @@ def test_every_format_holds_the_values(kind, rank, num_classes, tmp_path):
     np.testing.assert_array_equal(written, values)
     assert written.dtype == raster.dtype
     assert {path.name for path in tmp_path.iterdir()} == {"values.raw", path.name}
+
+
+def test_a_png_holds_the_labels_of_a_plane(tmp_path):
+    values, raster = raw(tmp_path, 2, None)
+    write("png", raster, tmp_path / "out.png", image=tmp_path / "image.jpg", spacing=None)
+    np.testing.assert_array_equal(read_mask(tmp_path / "out.png"), values)
+    assert {path.name for path in tmp_path.iterdir()} == {"values.raw", "out.png"}
+
+
+@pytest.mark.parametrize(
+    ("image", "kind", "names"),
+    [
+        ("a.png", None, ["a.png", "a_probabilities.tif"]),
+        ("a.JPG", None, ["a.png", "a_probabilities.tif"]),
+        ("a.webp", None, ["a.png", "a_probabilities.tif"]),
+        ("a.png", "tiff", ["a.tif", "a_probabilities.tif"]),
+        ("a.tif", "png", ["a.png", "a_probabilities.tif"]),
+        ("a.npy", None, ["a.tif", "a_probabilities.tif"]),
+        ("a.nii", None, ["a.nii.gz", "a_probabilities.nii.gz"]),
+    ],
+)
+def test_the_format_is_that_of_the_image_and_keeps_labels(image, kind, names, tmp_path):
+    (job,) = plan_jobs([image], tmp_path, kind, probabilities=True)
+    assert [path.name for path in job.outputs] == names
+
+
+def test_a_volume_is_no_png():
+    check_rank("png", Path("a.tif"), 2)
+    check_rank("tiff", Path("a.tif"), 3)
+    with pytest.raises(ValueError, match=r"a\.tif is a volume, and a PNG holds one plane"):
+        check_rank("png", Path("a.tif"), 3)
+
+
+def test_an_overlay_and_a_prediction_of_one_name_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"would be called a_overlay\.png"):
+        plan_jobs(["a.png", "a_overlay.png"], tmp_path, None, probabilities=False, overlay=True)
 
 
 def test_nifti_keeps_the_orientation_of_the_image(tmp_path):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tfunet.training.shown_cases import Plane, planes_through, shown_positions
+from tfunet.data.shown_planes import Plane, planes_through
+from tfunet.training.shown_cases import shown_positions
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="width of the context in voxels; by default as far as the network reaches",
     )
     parser.add_argument("--batch", type=int, default=1, help="number of tiles predicted at once")
-    parser.add_argument("--format", help="tiff, nifti or zarr; by default the image's format")
+    parser.add_argument(
+        "--format", help="tiff, nifti, zarr or png; by default the image's format, PNG for JPEG"
+    )
     parser.add_argument(
         "--probabilities", action="store_true", help="write the probability of each class too"
     )

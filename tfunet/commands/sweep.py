@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import LOGS, add_command, add_trust, share
 from tfunet.commands.report import print_report
 from tfunet.process.terminal import lines_of
+
+if TYPE_CHECKING:
+    from tfunet.bench.study.refusals import Refusal
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -96,24 +101,26 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    from tfunet.bench.launch.study_time import time_json, time_text
     from tfunet.bench.study.plan_text import plan_json, plan_table, search_json, search_text
+    from tfunet.bench.study.refusals import refusals, search_refusals
     from tfunet.bench.study.study_file import read_study
     from tfunet.bench.study.trial_plan import plan_trials
 
     study = read_study(options.study)
     if study.search is not None and options.precision is None:
-        text = search_json(study) if options.json else search_text(study)
-        print(json.dumps(text, indent=1) if options.json else text)
-        return exit_codes.OK
+        return _planned(options, search_json(study), search_text(study), search_refusals(study))
     planned = plan_trials(study)
-    if options.precision is None and (options.noise is not None or options.out is not None):
-        raise ValueError("--noise and --out need --precision. Give it too, such as --precision 2%.")
+    if options.precision is None and options.noise is not None:
+        raise ValueError("--noise needs --precision. Give it too, such as --precision 2%.")
+    folder = options.out or LOGS / planned.study.name
     table, text = plan_json(planned), plan_table(planned)
+    table["time"] = time_json(planned, folder)
+    text = f"{text}\n\n{time_text(planned, folder)}"
     if options.precision is not None:
         from tfunet.bench.analysis.repeats_needed import need_of
         from tfunet.bench.report.repeats_needed_text import need_json, need_text
 
-        folder = options.out or LOGS / planned.study.name
         try:
             need = need_of(planned, folder, options.precision, options.noise)
         except ValueError:
@@ -122,7 +129,20 @@ def _plan(options: argparse.Namespace) -> int:
             raise
         table["precision"] = need_json(need)
         text = f"{text}\n\n{need_text(need, planned)}"
+    return _planned(options, table, text, refusals(planned))
+
+
+def _planned(
+    options: argparse.Namespace, table: dict[str, Any], text: str, refused: Sequence[Refusal]
+) -> int:
+    """Print a plan; raise ValueError if trials of it would be refused."""
+    if refused:
+        table["refused"] = [
+            {"reason": refusal.reason, "trials": refusal.trials} for refusal in refused
+        ]
     print(json.dumps(table, indent=1) if options.json else text)
+    if refused:
+        raise ValueError("\n".join(map(str, refused)))
     return exit_codes.OK
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -14,7 +15,18 @@ from tfunet.process.launcher_variables import Place
 OPTIONS = """
   --out OUT             Folder of the record. The same command resumes a run that was interrupted.
   --trust               Run the programs (FILE.py:NAME) that a file names, even if it is not yours.
-  --verbose             Show the output of all processes."""
+  --verbose             Show the output of all processes.
+  --help-all            Show what each key means, and its default."""
+HELP = f"""usage: tfunet train [RUN.toml] [--KEY VALUE ...] [--out OUT]
+
+Train one model with one backend and write its record. All processes that mpirun or srun starts take
+part in one run.
+
+options:{OPTIONS}
+
+keys, in the file and on the command line (--model_options.filters 8 for an entry of a table). What
+each means: --help-all, or docs/configuration.md.
+"""
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -23,13 +35,14 @@ def add(commands: argparse._SubParsersAction) -> None:
     train = add_command(commands, "train", _train, about, has_help=False, takes_keys=True)
     train.set_defaults(starts_runs=True)
     train.add_argument("-h", "--help", action="store_true")
+    train.add_argument("--help-all", action="store_true")
     train.add_argument("--out", type=Path)
     train.add_argument("--verbose", action="store_true")
     add_trust(train)
 
 
 def _train(options: argparse.Namespace) -> int:
-    from tfunet.arguments import check_names, parse, run_parser
+    from tfunet.arguments import check_names, help_of_keys, parse
     from tfunet.backend import check_callbacks, num_processes
     from tfunet.bench.launch.launch_run import launch
     from tfunet.bench.launch.processes_to_start import plan_processes
@@ -38,9 +51,8 @@ def _train(options: argparse.Namespace) -> int:
     from tfunet.record import RunFolder
     from tfunet.worker import own_place, take_part
 
-    if options.help:
-        run_parser().print_help()
-        print(OPTIONS)
+    if options.help or options.help_all:
+        print(f"{help_of_keys()}{OPTIONS}" if options.help_all else _short_help())
         return exit_codes.OK
     given = options.rest
     if given and given[0].endswith(".toml"):  # Without --config, as with the other commands.
@@ -50,9 +62,7 @@ def _train(options: argparse.Namespace) -> int:
     check_callbacks(config)
     place = own_place()
     if place is None:
-        plan_processes(
-            config, usable_cores()
-        )  # Refuses what cannot be placed, before data is read.
+        plan_processes(config, usable_cores())  # Refuses what has no place, before data is read.
     check_early(config)
     if place is not None and place.count > 1:
         _check_launcher(place, num_processes(config), options.out)
@@ -71,6 +81,17 @@ def _train(options: argparse.Namespace) -> int:
         return exit_codes.PROCESS_DIED
     print(f"Record: {folder}")
     return exit_codes.OK
+
+
+def _short_help() -> str:
+    """Return the help that fits a screen or two: keys by heading, without their meaning."""
+    from tfunet.config.keys import keys_by_heading
+
+    lines = [HELP]
+    for heading, keys in keys_by_heading().items():
+        words = textwrap.wrap(", ".join(keys), 94, break_on_hyphens=False)
+        lines += [f"  {heading}:", *(f"      {line}" for line in words)]
+    return "\n".join(lines)
 
 
 def _check_launcher(place: Place, count: int, folder: Path | None) -> None:

@@ -15,6 +15,16 @@ MAY_CHANGE = tuple(key.name for key in fields(RunConfig) if key.metadata["may_ch
 WAY = tuple(key.name for key in fields(RunConfig) if key.metadata.get("is_way"))
 
 
+def keys_by_heading() -> dict[str, tuple[str, ...]]:
+    """Return the keys of a run under the headings of docs/configuration.md, in their order."""
+    headings = {}
+    for section in reversed(RunConfig.__mro__):
+        if own := vars(section).get("__annotations__"):
+            heading = (section.__doc__ or "").partition("\n")[0].rstrip(".")
+            headings[heading] = tuple(key for key in KEYS if key in own)
+    return headings
+
+
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with dotted keys put into their tables."""
     values: dict[str, Any] = {}

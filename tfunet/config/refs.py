@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,16 @@ def not_an_option(option: str) -> str:
         f" {option} is a key of the run. Put it above the first [heading]: in TOML, a key belongs "
         "to the heading before it."
     )
+
+
+def check_option(kind: str, name: str, option: str, allowed: Collection[str]) -> None:
+    """Raise ValueError, with the near match, for an option that is not among the allowed ones."""
+    if option not in allowed:
+        raise ValueError(
+            f"The {kind} {name!r} has no option {option!r}."
+            f"{not_an_option(option) or near_match(option, allowed)} "
+            f"Its options: {', '.join(allowed) or 'none'}."
+        )
 
 
 def check_known(kind: str, given: str, known: Iterable[str]) -> None:
@@ -173,11 +183,7 @@ def call(
         for option in options:
             if option not in named or option in fixed:
                 allowed = [key for key in named if key not in fixed and key != "self"]
-                raise ValueError(
-                    f"The {kind} {name!r} has no option {option!r}."
-                    f"{not_an_option(option) or near_match(option, allowed)} "
-                    f"Its options: {', '.join(allowed) or 'none'}."
-                )
+                check_option(kind, name, option, allowed)
     missing = [
         key
         for key, value in named.items()

@@ -16,12 +16,12 @@ import numpy as np
 from tfunet.data.cache_eviction import CONTENT, INDEX, Room
 from tfunet.data.cached_cases import CachedCases, cached_cases
 from tfunet.data.case_signs import CaseSigns, SignsReader
+from tfunet.data.defects import SHOWN_DEFECTS, Defect, defect_of, lines_by_cause
 from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.formats.claims import check_growth
 from tfunet.data.source import CaseParts, DataSource
 from tfunet.geometry.windows import padding_before
 
-SHOWN_DEFECTS = 20
 Rows = tuple[memoryview, memoryview]  # Of the image and of the mask.
 
 
@@ -39,6 +39,7 @@ def write_cases(
     counts: list[list[int]] = []
     all_signs: list[CaseSigns] = []
     defects: dict[int, str] = {}
+    listed: list[Defect] = []
     room = Room(home)
 
     def decode(index: int) -> tuple[tuple[int, ...], Iterable[Rows], _Seen]:
@@ -69,6 +70,7 @@ def write_cases(
                 write(rows)
             except _BadCaseError as error:
                 defects[index] = str(error)
+                listed.append(defect_of(error.cause, source.case_ids[index], source.root))
                 # Cut off what was written of it; a case without voxels takes its place.
                 for file, start in zip((images, masks), starts, strict=True):
                     file.seek(start)
@@ -86,8 +88,7 @@ def write_cases(
             if progress is not None:
                 progress(index + 1, total)
         if defects and not skip_bad:
-            listed = [f"{source.case_ids[index]}: {what}" for index, what in defects.items()]
-            raise ValueError(_listing(source.name, listed, total))
+            raise ValueError(_listing(source, listed))
     with _replacing(home / INDEX) as (index_file,):
         content: dict[str, Any] = {"data": source.name, "extents": extents, "foreground": counts}
         content["signs"] = [signs.to_json() for signs in all_signs]
@@ -106,6 +107,10 @@ class _Seen:
 class _BadCaseError(Exception):
     """A case cannot be used; the cache itself is fine."""
 
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
 
 @contextmanager
 def _blaming_the_case() -> Iterator[None]:
@@ -113,7 +118,7 @@ def _blaming_the_case() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        raise _BadCaseError(str(error)) from error
+        raise _BadCaseError(error) from error
 
 
 def _in_threads(function: Callable[[int], Any], count: int) -> Iterator[Future]:
@@ -205,13 +210,16 @@ def _padded(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray
     return padded
 
 
-def _listing(name: str, defects: list[str], total: int) -> str:
-    shown = "".join(f"\n  {defect}" for defect in defects[:SHOWN_DEFECTS])
-    more = len(defects) - SHOWN_DEFECTS
+def _listing(source: DataSource, defects: Sequence[Defect]) -> str:
+    """Return what is wrong with cases, a line for each cause."""
+    lines = lines_by_cause(defects)
+    more = len(lines) - SHOWN_DEFECTS
     rest = f"\n  and {more} more" if more > 0 else ""
     return (
-        f"{len(defects)} of {total} cases of the data set {name!r} cannot be used. Correct or "
-        f"remove their files:{shown}{rest}"
+        f"{len(defects)} of {len(source.case_ids)} cases of the data set {source.name!r} cannot be "
+        "used. Correct or remove their files:"
+        + "".join(f"\n  {line}" for line in lines[:SHOWN_DEFECTS])
+        + rest
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.data.defects import BadFileError, Defect, DefectsError, lines_by_cause
+from tfunet.data.defects import Defect, DefectsError, defect_of, lines_by_cause
 from tfunet.data.doubts import CaseLook, doubts, sizes_in_words
 from tfunet.data.preprocess import channel_statistics, pooled_statistics
 from tfunet.data.source import DataSource, RawCase
@@ -97,10 +97,8 @@ def check(
         case_id = source.case_ids[index]
         try:
             raw = raw_case(source, index)
-        except BadFileError as error:
-            defects.append(error.defect(case_id, source.root))
         except (ValueError, OSError) as error:
-            defects.append(Defect(file=case_id, what=str(error), case_id=case_id))
+            defects.append(defect_of(error, case_id, source.root))
         else:
             problems = case_defects(source, raw.image, raw.mask)
             defects += [Defect(file=raw.file, what=what, case_id=case_id) for what in problems]

@@ -47,6 +47,13 @@ class BadFileError(ValueError):
         return Defect(file=file.as_posix(), what=self.what, case_id=case_id)
 
 
+def defect_of(error: Exception, case_id: str, root: Path) -> Defect:
+    """Return an error that a case gave as a defect; `root` is the folder of the data set."""
+    if isinstance(error, BadFileError):
+        return error.defect(case_id, root)
+    return Defect(file=case_id, what=str(error), case_id=case_id)
+
+
 def by_cause(defects: Sequence[Defect]) -> list[list[Defect]]:
     """Return defects in groups that differ only in names of files and in numbers."""
     groups: dict[str, list[Defect]] = {}
@@ -70,8 +77,12 @@ def _cause(defect: Defect) -> str:
     # Short names may be words.
     for name in sorted((name for name in names if len(name) > 2), key=len, reverse=True):
         text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", "#", text)
+    text = text.replace(repr(defect.case_id), "#")
     text = re.sub(r"\S*(?:[/\\]|\.[A-Za-z])\S*", "#", text)  # Paths, and names with a suffix.
-    return re.sub(r"\d[\d.]*", "#", text)
+    text = re.sub(r"#[0-9a-f]{6}\b", "#", text)
+    text = re.sub(r"\d[\d.]*", "#", text)
+    # Masks may hold any number of wrong values, and colours.
+    return re.sub(r"#(?:, (?:#|\.\.\.))+(?: \(# in all\))?", "#", text)
 
 
 def _in_one_line(group: Sequence[Defect], most: int | None) -> str:

@@ -1,15 +1,19 @@
 """What can be said of a run's files before TensorFlow is imported, which takes many seconds."""
 
+from collections.abc import Callable
+
 from tfunet.config.case_metrics import case_metrics
 from tfunet.config.run import RunConfig
 from tfunet.config.tournament import read_tournament
 from tfunet.data import DATASETS
 from tfunet.data.sample_order import steps_per_epoch
+from tfunet.data.source import DataSource, open_source
 from tfunet.data.split import split_of
 from tfunet.data.task import open_task
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.models import MODELS
 from tfunet.models.files import check_weights
+from tfunet.models.option_names import check_option_names
 from tfunet.population.shares import share_of
 
 # Losses of tfunet that are no mean over pixels: tiles cannot add them up.
@@ -25,19 +29,34 @@ def check_early(config: RunConfig) -> None:
     The names and headers of files are looked at, not their pixels. Code of users is not run: it may
     need TensorFlow.
     """
+    check_model(config)
+    check_data(config)
+
+
+def check_model(config: RunConfig) -> None:
+    """Raise ValueError for a loss that does not fit, unknown options, and missing libraries."""
     if config.tiling and config.loss in OF_WHOLE_SAMPLES:
         raise ValueError(
             f"tiling = {list(config.tiling)} cannot be combined with loss = {config.loss!r}, which "
             "is not the mean over a sample's pixels. Set loss = 'crossentropy' or 'focal', or use "
             "split, which is exact for every loss."
         )
-    metrics = case_metrics(config.metrics)
-    check_library(metrics)
-    if config.model in MODELS and "encoder_weights" in config.model_options:
+    check_library(case_metrics(config.metrics))
+    if config.model not in MODELS:
+        return
+    check_option_names(config.model, config.model_options)
+    if "encoder_weights" in config.model_options:
         check_weights(config.model_options["encoder_weights"])
+
+
+def check_data(config: RunConfig, opened: Callable[..., DataSource] = open_source) -> None:
+    """Raise ValueError, or DefectsError, for data that the run cannot be trained with.
+
+    `opened` opens a data set, as `open_source` does.
+    """
     if config.data not in DATASETS:
         return
-    task = open_task(config)
+    task = open_task(config, opened)
     source = task.source
     task.augmentation()  # Raises for changes that do not fit the patch.
     train = split_of(config, source).train
@@ -48,4 +67,4 @@ def check_early(config: RunConfig) -> None:
         train = share.train
     steps_per_epoch(len(train) * config.patches_per_case, config.global_samples)
     has_spacing = bool(source.spacings) and None not in source.spacings
-    tolerances(metrics, source.unit, has_spacing=has_spacing)
+    tolerances(case_metrics(config.metrics), source.unit, has_spacing=has_spacing)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfunet.config.refs import near_match
 from tfunet.config.sections import SplitKeys
-from tfunet.data.defects import Defect
+from tfunet.data.defects import Defect, lines_by_cause
 from tfunet.data.source import DataSource
 
 SIDES = ("train", "validation")
@@ -75,9 +75,10 @@ def leave_out(split: Split, source: DataSource, bad: Mapping[int, str]) -> Split
     }
     for side, left in sides.items():
         if not left:
-            shown = [
-                f"{source.case_ids[index]}: {bad[index]}" for index in getattr(split, side)[:5]
-            ]
+            names = {index: source.case_ids[index] for index in getattr(split, side)}
+            shown = lines_by_cause(
+                [Defect(file=name, what=bad[index], case_id=name) for index, name in names.items()]
+            )[:5]
             raise ValueError(
                 f"No case of {source.name!r} is left for {side}: {'; '.join(shown)}. Correct some."
             )

@@ -49,14 +49,14 @@ class Task:
             )
 
 
-def open_task(config: RunConfig) -> Task:
-    """Open the data set of a configuration.
+def open_task(config: RunConfig, opened: Callable[..., DataSource] = open_source) -> Task:
+    """Open the data set of a configuration, with the function that opens a data set.
 
     Raises DefectsError for one with defects, unless the configuration skips them, and ValueError
     for a patch with other dimensions than the images, for a split or tiling that does not fit the
     patch, and for keys that need masks where the data set has none.
     """
-    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
+    source = opened(config.data, config.data_options, skip_bad=config.skips_bad)
     if source.targets and config.foreground_share:
         raise ValueError(
             f"foreground_share={config.foreground_share} needs masks, and the data set "

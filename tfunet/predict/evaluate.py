@@ -22,6 +22,7 @@ from tfunet.learning import scores
 from tfunet.learning.case_metrics import check_library, measure, tolerances
 from tfunet.predict.ensemble import Member
 from tfunet.predict.network import Network
+from tfunet.predict.overlay_picture import NO_DRAWING, drawing, write_errors
 from tfunet.predict.run import Options, followed, predict
 from tfunet.process.terminal import columns, lines_of
 from tfunet.record import RunFolder
@@ -98,14 +99,35 @@ def evaluate(
     has_spacing = all(case.spacing is not None for case in cases)
     in_units = tolerances(wanted, source.unit, has_spacing=has_spacing)
     if not has_spacing and any(metric.name not in ALWAYS for metric in wanted):
-        line = "Distances and volumes of metrics are in pixels: no pixel size is known."
-        print(line, file=sys.stderr)
+        print("Distances and volumes of metrics are in pixels: no pixel size is known.")
     names = [source.case_ids[index] for index in chosen]
-    predictions = _predicted(run, source, names, cases, network, out / "predictions", options)
+    pictures = out / "errors"
+    draws = options.overlay and drawing() is not None
+    if options.overlay and not draws:
+        print(NO_DRAWING)
+    if draws:
+        with writing(pictures):
+            pictures.mkdir(parents=True, exist_ok=True)
+    # Instead of labels alone, pictures show the errors, too.
+    plain = replace(options, overlay=False)
+    predictions = _predicted(run, source, names, cases, network, out / "predictions", plain)
     rows = []
     for index, name, prediction in zip(chosen, names, predictions, strict=True):
         raw = raw_case(source, index)
-        rows += _rows(name, raw, prediction, source, in_units, has_spacing=has_spacing)
+        labels = _labels(name, raw, prediction, source)
+        scored = _rows(name, raw, labels, source, in_units, has_spacing=has_spacing)
+        if draws:
+            dice = ", ".join(f"{row['region']} {row['dice']:.3f}" for row in scored)
+            mask = raw.mask if source.ignored is None else _without(raw.mask, source.ignored)
+            write_errors(
+                pictures / f"{name}.png",
+                raw.image[..., 0],
+                mask,
+                labels,
+                source.label_names(),
+                title=f"{name}, Dice {dice}",
+            )
+        rows += scored
     path = out / "scores.csv"
     extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
     header = (*COLUMNS, *extra)
@@ -166,7 +188,8 @@ def _chosen(
     if not seen:
         return everything
     if with_training_cases:
-        print(f"warning: the network was trained on {len(seen)} of these cases.")
+        line = f"warning: the network was trained on {len(seen)} of these cases."
+        print(line, file=sys.stderr)
         return everything
     print(f"{len(seen)} cases are left out: the network was trained on them (--training_cases).")
     rest = [index for index in everything if index not in set(seen)]
@@ -202,22 +225,29 @@ def _predicted(
     return [files[at] for at in range(len(cases))]
 
 
-def _rows(
-    name: str,
-    raw: RawCase,
-    prediction: Path,
-    source: DataSource,
-    metrics: Sequence[CaseMetric],
-    *,
-    has_spacing: bool,
-) -> list[dict[str, Any]]:
+def _without(mask: np.ndarray, ignored: int) -> np.ndarray:
+    return np.where(mask == ignored, 0, mask)
+
+
+def _labels(name: str, raw: RawCase, prediction: Path, source: DataSource) -> np.ndarray:
+    """Return the predicted labels, 0 where the mask says that pixels do not count."""
     labels = read_mask(prediction, beside=raw.mask.shape)
     if labels.shape != raw.mask.shape:
         raise ValueError(
             f"{prediction} has shape {labels.shape}, and the mask of {name} {raw.mask.shape}."
         )
-    if source.ignored is not None:
-        labels = np.where(raw.mask == source.ignored, 0, labels)
+    return labels if source.ignored is None else np.where(raw.mask == source.ignored, 0, labels)
+
+
+def _rows(
+    name: str,
+    raw: RawCase,
+    labels: np.ndarray,
+    source: DataSource,
+    metrics: Sequence[CaseMetric],
+    *,
+    has_spacing: bool,
+) -> list[dict[str, Any]]:
     rows = []
     for region, members in source.regions.items():
         predicted, truth = np.isin(labels, members), np.isin(raw.mask, members)

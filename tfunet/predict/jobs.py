@@ -8,7 +8,12 @@ from typing import Any
 from tfunet.data.formats.container import stem
 from tfunet.data.image_files import content_files
 from tfunet.files.typed import RecordError, read_json
-from tfunet.predict.output import SUFFIXES, check_format, default_format
+from tfunet.predict.output import (
+    SUFFIXES,
+    check_format,
+    default_format,
+    format_of_probabilities,
+)
 
 # Of an identity, where the option was given.
 OPTIONAL = ("ensemble", "mirrored_axes", "cleaning")
@@ -64,20 +69,24 @@ def plan_jobs(
         name = stem(files[0]) if names is None else names[number]
         chosen = kind or default_format(files[0])
         check_format(chosen)
-        suffix = SUFFIXES[chosen]
-        second = out / f"{name}_probabilities{suffix}" if probabilities else None
+        second = None
+        if probabilities:
+            other = format_of_probabilities(chosen)
+            check_format(other)
+            second = out / f"{name}_probabilities{SUFFIXES[other]}"
         jobs.append(
             Job(
                 name=name,
                 files=files,
                 format=chosen,
-                labels=out / f"{name}{suffix}",
+                labels=out / f"{name}{SUFFIXES[chosen]}",
                 probabilities=second,
                 overlay=out / f"{name}_overlay.png" if overlay else None,
                 facts=out / f"{name}.json",
             )
         )
-    names = [path.name for job in jobs for path in (*job.outputs, job.facts)]
+    overlays = [job.overlay.name for job in jobs if job.overlay is not None]
+    names = [*overlays, *(path.name for job in jobs for path in (*job.outputs, job.facts))]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(

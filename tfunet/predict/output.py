@@ -1,4 +1,4 @@
-"""Writes a prediction as TIFF, NIfTI or zarr, part by part. Imports no TensorFlow."""
+"""Writes a prediction as TIFF, NIfTI, zarr or PNG, part by part. Imports no TensorFlow."""
 
 import importlib
 import shutil
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfunet.data.formats import FORMATS
 from tfunet.data.formats.container import split_container
 from tfunet.files.atomic import replacing, writing
 from tfunet.predict.raster import Raster, written_to_array
@@ -16,8 +17,11 @@ from tfunet.predict.raster import Raster, written_to_array
 TILE = 256
 # GeoTIFF 1.1: where on Earth the pixels lie (scale, tie points, transformation, keys).
 GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
-LIBRARIES = {"tiff": "tifffile", "nifti": "nibabel", "zarr": "zarr"}
-SUFFIXES = {"tiff": ".tif", "nifti": ".nii.gz", "zarr": ".zarr"}
+LIBRARIES = {"tiff": "tifffile", "nifti": "nibabel", "zarr": "zarr", "png": "PIL"}
+SUFFIXES = {"tiff": ".tif", "nifti": ".nii.gz", "zarr": ".zarr", "png": ".png"}
+
+# PNG, JPEG and their like.
+PICTURES = tuple(suffix for suffix, module in FORMATS.items() if module.endswith(".pillow"))
 
 # OME writes symbols; OME-NGFF and NIfTI, which has no nanometres, write words.
 NGFF_UNITS = {"nm": "nanometer", "µm": "micrometer", "mm": "millimeter", "m": "meter"}
@@ -27,11 +31,21 @@ Spacing = tuple[float, ...] | None
 
 
 def default_format(image: Path) -> str:
-    """Return the format for the prediction of an image: NIfTI for NIfTI, zarr for zarr, or TIFF."""
+    """Return the format for the prediction of an image: that of the image, if it can be written.
+
+    A mask must keep its values: it is a PNG where the image is a JPEG. Else it is a TIFF.
+    """
     name = split_container(image)[0].name.lower()
     if name.endswith((".nii", ".nii.gz")):
         return "nifti"
+    if name.endswith(PICTURES):
+        return "png"
     return "zarr" if ".zarr" in name else "tiff"
+
+
+def format_of_probabilities(name: str) -> str:
+    """Return the format for probabilities beside labels in a format: a PNG cannot hold them."""
+    return "tiff" if name == "png" else name
 
 
 def check_format(name: str) -> None:
@@ -45,13 +59,22 @@ def check_format(name: str) -> None:
         ) from error
 
 
+def check_rank(name: str, image: Path, rank: int) -> None:
+    """Raise ValueError if a format cannot hold the labels of an image with so many axes."""
+    if name == "png" and rank > 2:
+        raise ValueError(
+            f"{image} is a volume, and a PNG holds one plane. Choose another --format: tiff, nifti "
+            "or zarr."
+        )
+
+
 def write(
     name: str, raster: Raster, path: Path, *, image: Path, spacing: Spacing, unit: str = ""
 ) -> None:
     """Write a prediction. Nothing is at `path` before it is complete.
 
     Args:
-        name: "tiff", "nifti" or "zarr".
+        name: "tiff", "nifti", "zarr", or for the labels of a plane "png".
         raster: The prediction.
         path: Where it goes; its suffix is the one of SUFFIXES.
         image: The image that was predicted; the prediction gets its place in the world.
@@ -199,8 +222,20 @@ def _write_zarr(raster: Raster, path: Path, image: Path, spacing: Spacing, unit:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _write_png(raster: Raster, path: Path, image: Path, spacing: Spacing, unit: str) -> None:
+    from PIL import Image
+
+    with replacing(path) as partial:
+        array = partial.with_name(f"{partial.name}.array")
+        try:
+            Image.fromarray(written_to_array(raster, array)).save(partial, format="png")
+        finally:
+            array.unlink(missing_ok=True)
+
+
 _WRITERS: dict[str, Callable[[Raster, Path, Path, Spacing, str], None]] = {
     "tiff": _write_tiff,
     "nifti": _write_nifti,
     "zarr": _write_zarr,
+    "png": _write_png,
 }

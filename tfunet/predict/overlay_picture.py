@@ -1,4 +1,4 @@
-"""Draws a prediction over its image, for a person to look at. Imports no TensorFlow."""
+"""Draws a prediction, and its errors, for a person to look at. Imports no TensorFlow."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -8,12 +8,17 @@ from types import ModuleType
 import numpy as np
 
 from tfunet.data.lazy_image import LazyImage, cuts
+from tfunet.data.shown_planes import ShownPlane, greys_of, planes_through
 from tfunet.files.atomic import replacing
 
 # Longer images are drawn with every second, third, ... pixel.
 MOST_PIXELS = 1600
 WIDTH = 9.0  # inches
 DOTS_PER_INCH = 180
+# Of a picture with the errors, which has four panels.
+MOST_ERROR_PIXELS = 720
+ERRORS_WIDTH = 16.0
+NO_DRAWING = "No pictures are drawn: they need matplotlib, pip install 'tfunet[report]'."
 
 
 def drawing() -> ModuleType | None:
@@ -53,6 +58,46 @@ def write_overlay(
         panels = [figures.Panel(*plane) for plane in _planes(image, labels)]
     view = WIDTH / len(panels)
     figure = figures.draw(panels, title=title, labels=names, in_pairs=False, view=view)
+    with replacing(path) as partial:
+        figure.savefig(partial, format="png", dpi=DOTS_PER_INCH)
+
+
+def write_errors(
+    path: Path,
+    image: np.ndarray,
+    mask: np.ndarray,
+    labels: np.ndarray,
+    names: Mapping[int, str],
+    *,
+    title: str,
+) -> None:
+    """Write a picture of an image, its mask, the predicted labels and where these two differ.
+
+    Args:
+        path: The picture, .png.
+        image: A channel (*spatial).
+        mask: Labels (*spatial).
+        labels: The predicted ones, as the mask.
+        names: A name for each label.
+        title: Of the picture.
+    """
+    from matplotlib import rc_context
+
+    from tfunet.data.error_figure import draw_cases
+
+    planes = planes_through(mask, MOST_ERROR_PIXELS)
+    greys = greys_of([plane.of(image) for plane in planes])
+    shown = [
+        ShownPlane(
+            title=plane.title(mask.shape),
+            image=grey,
+            mask=plane.of(mask),
+            labels=plane.of(labels),
+        )
+        for plane, grey in zip(planes, greys, strict=True)
+    ]
+    with rc_context({"text.parse_math": False}):  # A name may hold dollar signs.
+        figure = draw_cases({title: shown}, names, width=ERRORS_WIDTH)
     with replacing(path) as partial:
         figure.savefig(partial, format="png", dpi=DOTS_PER_INCH)
 

@@ -36,7 +36,7 @@ from tfunet.predict.ensemble import (
 from tfunet.predict.inputs import find_images
 from tfunet.predict.jobs import Job, identity_of, is_finished, plan_jobs
 from tfunet.predict.network import Facts, Forward, Network
-from tfunet.predict.overlay_picture import drawing, write_overlay
+from tfunet.predict.overlay_picture import NO_DRAWING, drawing, write_overlay
 from tfunet.predict.prepare import check_memory
 from tfunet.predict.raster import RawFile, raster_of
 from tfunet.process.terminal import lines_of
@@ -74,7 +74,7 @@ class Options:
             least eight times the halo in a plane, and four times in a volume.
         halo: Voxels of context to each side. By default as far as the network looks: exact.
         batch: Windows that the device takes at once.
-        format: tiff, nifti or zarr. By default that of the image, or TIFF.
+        format: tiff, nifti, zarr or png. By default that of the image, or TIFF.
         probabilities: Write the probabilities of each class, too.
         weights: A file of weights in the run's folder; by default those of its last epoch.
         overlay: Draw the labels over the image, too, where matplotlib is installed.
@@ -139,7 +139,7 @@ def predict(
     network, prepare = members[0].network, members[0].prepare
     has_overlay = options.overlay and drawing() is not None
     if options.overlay and not has_overlay:
-        print("No overlays are drawn: they need matplotlib, pip install 'tfunet[report]'.")
+        print(NO_DRAWING)
     jobs = plan_jobs(
         images if names is not None else find_images(images, prepare.num_files),
         out,
@@ -228,6 +228,7 @@ def _check_image(job: Job, image: LazyImage, network: Network) -> None:
             f"{job.files[0]}: a {len(image.shape)}D image with {image.channels} channels; the "
             f"network was trained on {len(network.patch)}D images with {network.channels}."
         )
+    output.check_rank(job.format, job.files[0], len(image.shape))
 
 
 def _window(
@@ -480,8 +481,9 @@ def _finish(job: Job, raws: tuple[RawFile, RawFile | None], num_classes: int) ->
     ):
         if raw is not None and path is not None:
             raster = raster_of(raw, header.shape, classes)
+            is_labels = classes is None
             output.write(
-                job.format,
+                job.format if is_labels else output.format_of_probabilities(job.format),
                 raster,
                 path,
                 image=job.files[0],

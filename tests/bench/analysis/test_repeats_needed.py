@@ -40,6 +40,14 @@ def test_an_estimate_from_few_records_asks_for_more_than_an_assumption():
     assert repeats_needed(few, 0.02, 3).repeats > 2 * repeats_needed(KNOWN, 0.02, 3).repeats
 
 
+def test_folds_count_as_repeats():
+    base = {"folds": 4}
+    study = make_study(grid={"fold": [0, 1, 2, 3]}, skip=[], repeats=1, base=base)
+    text = need_text(repeats_needed(KNOWN, 0.02, 1), plan_trials(study, 4))
+    words = "repeats = 1 of 4 folds, which count as repeats: set repeats = 4 (16 trials instead"
+    assert words in text
+
+
 def test_never_fewer_repeats_than_an_interval_needs():
     silent = Noise(deviation=0.0, freedom=None, source="known")
     assert repeats_needed(silent, 0.01, 1).repeats == 3

@@ -9,7 +9,7 @@ from tfunet.bench.analysis.dice_target import DiceTarget, Reached
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.findings import doubts, findings
-from tfunet.bench.report.tables import summary_rows
+from tfunet.bench.report.tables import family_heading, metric_interval_rows, summary_rows
 from tfunet.record import RunFolder
 
 NO_SKIP = {"skip": []}
@@ -69,6 +69,45 @@ def test_cells_are_compared_only_with_cells_of_the_same_settings(tmp_path):
     }
     for family in summary.families:
         assert len({cell.replica_batch for cell in family.cells}) == 1
+
+
+def test_folds_are_repeats_of_a_cell_and_are_compared_within_themselves(tmp_path):
+    summary, _ = summary_of(
+        tmp_path,
+        noise=0.0,
+        repeats=2,
+        base={"folds": 3, "cores_per_replica": 1},
+        grid={"backend": ["single", "horovod"], "num_replicas": [1, 2], "fold": [0, 1, 2]},
+        **NO_SKIP,
+    )
+    (family,) = summary.families
+    assert (family.num_folds, family.title) == (3, "")
+    cells = cells_of(family)
+    assert set(cells) == {"single x1", "horovod x1", "horovod x2"}
+    for cell in cells.values():
+        assert [trial.repeat for trial in cell.trials] == [1, 2, 3, 4, 5, 6]
+        assert [trial.config.fold for trial in cell.trials] == [0, 1, 2] * 2
+    # What a repeat and a fold share cancels.
+    speed_up = cells["horovod x2"].speed_up
+    assert (speed_up.repeats, speed_up.paired) == (6, True)
+    assert speed_up.high == pytest.approx(speed_up.low)
+    rows = metric_interval_rows(family)
+    assert [(row["metric"], row["backend"], row["replicas"]) for row in rows] == [
+        ("Dice", "single", "1"),
+        ("Dice", "horovod", "1"),
+        ("Dice", "horovod", "2"),
+    ]
+    dice = [trial.result.dice["cell"] for trial in cells["single x1"].trials]
+    assert rows[0]["mean (95 % interval)"].startswith(f"{sum(dice) / 6:.3f} (")
+    assert "3 folds, which count as repeats" in family_heading(family)
+    assert not [line for line in doubts(summary) if "too few for an interval" in line]
+
+
+def test_a_fold_alone_changes_nothing(tmp_path):
+    summary, _ = summary_of(tmp_path, base={"folds": 3, "fold": 2, "cores_per_replica": 1})
+    (family,) = summary.families
+    assert [trial.repeat for trial in family.cells[0].trials] == [1, 2, 3]
+    assert "fold" not in family_heading(family)
 
 
 def test_options_of_a_backend_make_another_way(tmp_path):

@@ -47,6 +47,17 @@ def test_a_slower_backend_is_found_and_ends_with_its_code(tmp_path):
     assert slower.ratio.low < 8 / 9 < slower.ratio.high
 
 
+def test_folds_of_a_cell_are_its_repeats(tmp_path):
+    for name, seed in (("a", 0), ("b", 50)):
+        study = make_study(
+            grid={"fold": [0, 1, 2]}, repeats=1, skip=[], base={"folds": 3, "seed": seed}
+        )
+        write_sweep(tmp_path / name, study)
+    (cell,) = compare_sweeps(tmp_path / "a", tmp_path / "b", 0.03).cells
+    assert "fold" not in cell.settings
+    assert cell.ratio.repeats == 3
+
+
 def test_a_change_within_the_tolerance_is_none(tmp_path):
     sweep(tmp_path / "a")
     sweep(tmp_path / "b", speed={"mirrored": 0.9, "horovod": 0.88}, seed=50)

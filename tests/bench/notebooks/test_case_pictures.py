@@ -16,7 +16,6 @@ from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.notebooks.case_pictures import (
     ShownCase,
     dice_of,
-    differences,
     draw_case,
     open_data,
     picture,
@@ -25,6 +24,7 @@ from tfunet.bench.notebooks.case_pictures import (
 from tfunet.bench.notebooks.case_tables import case_rows, find_run, worst_and_best
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.config.run import RunConfig
+from tfunet.data.error_figure import differences
 from tfunet.data.image_files import read_image
 from tfunet.record import CASE_COLUMNS, RunFolder
 

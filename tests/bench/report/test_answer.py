@@ -70,6 +70,28 @@ def test_what_is_not_known_is_not_said(tmp_path):
     assert alone.startswith("Nothing to choose")
 
 
+def test_folds_are_repeats_of_one_configuration(tmp_path):
+    grid = {"fold": [0, 1, 2, 3]}
+    base = {"base": {"folds": 4, "cores_per_replica": 1}}
+    one = said(tmp_path / "one", grid=grid, repeats=1, base=base)
+    assert re.match(
+        r"single x1 has a mean Dice of 0\.\d+ \(95 % interval 0\.\d+ to 0\.\d+\) over 4 folds\. "
+        r"Folds are repeats",
+        one,
+    )
+    part = said(tmp_path / "part", grid=grid, repeats=1, base=base, write=lambda t: t.config.fold)
+    assert "over 3 of 4 folds" in part
+    several = said(
+        tmp_path / "several",
+        grid={**GRID, **grid},
+        repeats=1,
+        base=base,
+        speed={"mirrored": 0.5, "horovod": 0.9},
+    )
+    assert several.startswith("horovod is the fastest at 2 replicas, mirrored is slower than it.")
+    assert "fold" not in several
+
+
 @pytest.mark.parametrize(
     ("column", "words"),
     [

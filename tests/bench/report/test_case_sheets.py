@@ -11,8 +11,9 @@ from synthetic_sweep import make_study, write_sweep
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report import case_sheets
-from tfunet.bench.report.case_sheets import differences, draw_sheets
+from tfunet.bench.report.case_sheets import draw_sheets
 from tfunet.bench.report.sweep_report import summary_table, write_report
+from tfunet.data.error_figure import differences
 from tfunet.files.arrays import write_arrays
 
 GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}

@@ -11,8 +11,9 @@ from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.ensemble_plots import MOST_DOTS, against_settings, parallel_coordinates
 from tfunet.bench.report.sweep_report import summary_json, summary_table, write_report
 
+RATES = {"low": 1e-4, "high": 1e-1, "log": True}
 SPACE = {
-    "learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
+    "learning_rate": RATES,
     "optimizer": ["adam", "sgd"],
     "model_options": {"filters": [4, 8]},
 }
@@ -99,6 +100,31 @@ def test_figures_of_thousands_of_trials_stay_small(sweep):
     assert len(axes.collections[0].get_offsets()) == MOST_DOTS
     lines = parallel_coordinates(many, most=300).axes[0].lines
     assert len(lines) == 300 + 4  # And an axis for each setting and the score.
+
+
+def test_a_sample_is_ranked_by_its_mean_over_folds(tmp_path):
+    study = make_study(
+        base={"folds": 2},
+        grid={"fold": [0, 1]},
+        skip=[],
+        repeats=1,
+        samples={"method": "random", "number": 3, "space": {"learning_rate": RATES}},
+    )
+    trials = write_sweep(tmp_path, study, write=lambda trial: False)
+    rates = sorted({trial.config.learning_rate for trial in trials})
+    # The first has the best single fold, the second the best mean; the third lacks a fold.
+    scores = {rates[0]: (0.9, 0.1), rates[1]: (0.6, 0.7), rates[2]: (0.95, None)}
+    for trial in trials:
+        score = scores[trial.config.learning_rate][trial.config.fold]
+        if score is not None:
+            write_trial(tmp_path, trial, dice={"cell": score})
+    ensemble = ensemble_of(read_sweep(tmp_path))
+    assert ensemble.columns == ("learning_rate",)
+    assert [(one.values["learning_rate"], one.score) for one in ensemble.scored] == [
+        (rates[1], pytest.approx(0.65)),
+        (rates[0], pytest.approx(0.5)),
+    ]
+    assert "2 of 3 trials have a score" in summary_table(tmp_path)
 
 
 def test_a_study_without_samples_has_no_ensemble(tmp_path):

@@ -85,7 +85,7 @@ def test_precision_is_part_of_the_plan_for_programs(place, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["sweep", "plan", "filters.toml", "--noise", "1%"], "need --precision. Give it too"),
+        (["sweep", "plan", "filters.toml", "--noise", "1%"], "needs --precision. Give it too"),
         (["sweep", "plan", "filters.toml", "--precision", "200%"], "between 0 % and 100 %"),
         (["compare", "logs/before", "logs/none"], "There is no folder 'logs/none'"),
         (["report", "published/none"], "There is no folder 'published/none'"),

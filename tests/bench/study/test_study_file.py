@@ -13,6 +13,87 @@ from tfunet.config.run import RunConfig
 STUDIES = ROOT / "studies"
 
 
+RUN = """
+data = "cells"
+patch = [32, 32]
+global_batch = 8
+epochs = 3
+validation_share = 0.3
+augmentation = { flips = true }
+
+[model_options]
+filters = 8
+levels = 2
+
+[data_options]
+root = "pictures"
+size = 64
+"""
+
+
+def test_a_study_is_based_on_the_configuration_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(RUN)
+    (tmp_path / "mine.toml").write_text(
+        '[base]\nfile = "run.toml"\npatch = [64, 64]\nmodel_options.levels = 3\n'
+        "[grid]\nreplica_batch = [2, 4]\nmodel_options.filters = [4, 16]\n"
+    )
+    study = read_study("mine.toml")
+    assert study.base == {
+        "data": "cells",
+        "patch": (64, 64),
+        "epochs": 3,
+        "validation_share": 0.3,
+        "augmentation.flips": True,
+        "model_options.levels": 3,
+        # As for `tfunet train`, relative to where it is started.
+        "data_options.root": "pictures",
+        "data_options.size": 64,
+    }
+    batches = {trial.config.global_batch for trial in plan_trials(study, 4).trials}
+    assert batches == {2, 4}
+    # What is kept of the study does not change with the file.
+    (tmp_path / "copy.toml").write_text(study.text or study_toml(study))
+    (tmp_path / "run.toml").unlink()
+    copy = read_study("copy.toml")
+    assert (copy.base, copy.grid) == (study.base, study.grid)
+
+
+@pytest.mark.parametrize(
+    ("own", "left_out"),
+    [
+        ({"grid": {"steps": [2, 4]}}, "epochs"),
+        ({"base": {"folds": 3}, "grid": {"fold": [0, 1]}}, "validation_share"),
+        ({"case": [{"augmentation": {"flips": False}}]}, "augmentation.flips"),
+        ({"samples": {"method": "grid", "space": {"epochs": [1, 2]}}}, "steps"),
+        ({"search": {"space": {"global_batch": [2, 4]}}}, "replica_batch"),
+    ],
+)
+def test_what_a_study_gives_replaces_what_the_file_says(own, left_out, tmp_path):
+    (tmp_path / "run.toml").write_text(RUN)
+    base = {**own.get("base", {}), "file": str(tmp_path / "run.toml")}
+    study = study_from_dict({**own, "base": base})
+    assert left_out not in study.base
+    assert not {*study.base} & {*study.varied, *study.space}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        (3, "", r"file in \[base\] must be the path of a run's configuration, got 3"),
+        ("run.toml", None, "There is no configuration file"),
+        ("run.toml", "epoch = 3", "Unknown key 'epoch'. Did you mean 'epochs'"),
+        ("run.toml", "elastic = true", "elastic cannot be set in a study"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(file, text, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        study_from_dict({"base": {"file": file}})
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

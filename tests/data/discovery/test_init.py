@@ -74,6 +74,17 @@ def test_two_folders(tmp_path):
     assert table["patch"] == [32, 48]
 
 
+def test_the_file_says_how_long_it_takes_and_how_to_make_a_try_short(tmp_path):
+    for name in "abcde":
+        save(tmp_path / "images" / f"{name}.png", grey())
+        save(tmp_path / "masks" / f"{name}.png", square(255))
+    text = describe_folder(str(tmp_path)).text([])
+    reason = text[: text.index("\nepochs = ")].rpartition("\n\n")[2]
+    above = " ".join(reason.replace("#", "").split())
+    assert "How long a step takes is known once it runs: `tfunet train` prints it" in above
+    assert "--steps 20, or make patch, global_batch or model_options.filters smaller." in above
+
+
 @pytest.mark.parametrize(
     ("image", "mask"),
     [

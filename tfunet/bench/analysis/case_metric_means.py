@@ -8,6 +8,7 @@ import numpy as np
 
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.records.run_tables import CASES, number_or_nan, read_table
+from tfunet.bench.records.ways_of_training import by_repeat as trials_by_repeat
 from tfunet.config.case_metrics import case_metrics
 from tfunet.config.run import RunConfig
 
@@ -58,7 +59,11 @@ def _values(run: Path, names: tuple[str, ...]) -> dict[tuple[str, str], list[flo
 
 
 def by_repeat(cell: Cell, name: str, region: str) -> dict[int, float]:
-    """Return the mean of a metric over cases of each repeat in which a case defines it."""
+    """Return the mean of a metric over cases of each repeat in which a case defines it; of "Dice"
+    as the run itself has it.
+    """
+    if name == "Dice":
+        return trials_by_repeat(cell.done, lambda result: result.dice.get(region))
     means = {}
     for trial in cell.done:
         if name in metric_names(trial.config):

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from tfunet.bench.analysis.folds import num_folds
 from tfunet.bench.records.objectives import OBJECTIVES
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.config.keys import flat, show
@@ -15,7 +16,10 @@ FEWEST_FOR_IMPORTANCE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """A trial of an ensemble with its settings, and its score."""
+    """A trial of an ensemble with its settings, and its score.
+
+    The trials of a cross-validation are one: the trial is the first of them, the score their mean.
+    """
 
     trial: TrialRecord
     values: Mapping[str, Any]
@@ -50,21 +54,35 @@ def ensemble_of(sweep: SweepRecord) -> Ensemble | None:
     objective = sweep.objective if sweep.objective in OBJECTIVES else _first_objective(sweep.trials)
     number, usual = OBJECTIVES[objective]
     direction = sweep.direction or usual
+    columns = sweep.samples
+    groups: list[tuple[TrialRecord, ...]] = [(trial,) for trial in sweep.readable]
+    if num_folds(sweep.readable) > 1:
+        columns = tuple(column for column in columns if column != "fold")
+        groups = _by_fold(sweep.readable)
     scored = []
-    for trial in sweep.readable:
-        score = number(trial.result) if trial.result is not None else None
-        if score is not None and math.isfinite(score):
-            settings = flat(vars(trial.config))
-            values = {column: settings.get(column) for column in sweep.samples}
-            scored.append(Scored(trial=trial, values=values, score=score))
+    for group in groups:
+        scores = [number(trial.result) for trial in group if trial.result is not None]
+        known = [score for score in scores if score is not None and math.isfinite(score)]
+        if len(known) == len(group):  # Some folds are easier than others.
+            settings = flat(vars(group[0].config))
+            values = {column: settings.get(column) for column in columns}
+            scored.append(Scored(trial=group[0], values=values, score=fmean(known)))
     sign = -1 if direction == "maximize" else 1
     return Ensemble(
-        columns=sweep.samples,
+        columns=columns,
         objective=objective,
         direction=direction,
         scored=tuple(sorted(scored, key=lambda one: sign * one.score)),
-        num_trials=len(sweep.trials),
+        num_trials=len(groups) + len(sweep.trials) - len(sweep.readable),
     )
+
+
+def _by_fold(trials: Sequence[TrialRecord]) -> list[tuple[TrialRecord, ...]]:
+    """Return the trials that differ only in the fold together."""
+    groups: dict[str, list[TrialRecord]] = {}
+    for trial in trials:
+        groups.setdefault(repr(replace(trial.config, fold=0)), []).append(trial)
+    return [tuple(group) for group in groups.values()]
 
 
 def _first_objective(trials: Sequence[TrialRecord]) -> str:

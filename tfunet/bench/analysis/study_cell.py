@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tfunet.bench.analysis import confidence_intervals as intervals
+from tfunet.bench.analysis.folds import num_folds
 from tfunet.bench.analysis.lost_efficiency import Lost, bus_bytes_per_second, lost
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.records.trial_result import Result
@@ -40,6 +41,11 @@ class Cell:
     def label(self) -> str:
         """Way and number of replicas: "horovod x2"."""
         return f"{self.way} x{self.num_replicas}"
+
+    @property
+    def num_folds(self) -> int:
+        """Folds that its runs held out; 1 without a cross-validation."""
+        return num_folds(self.trials)
 
     @property
     def num_devices(self) -> int:

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from tfunet.bench.analysis import confidence_intervals as intervals
+from tfunet.bench.analysis.folds import folds_as_repeats
 from tfunet.bench.analysis.study_cell import speed_ratio, speed_ratios
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
@@ -82,11 +83,11 @@ def compare_budgets(sweep: SweepRecord) -> tuple[BudgetComparison, ...]:
     """
     groups: dict[str, dict[str | None, list[TrialRecord]]] = {}
     faults: list[str] = []
-    for trial in sweep.trials:
+    for trial in folds_as_repeats(sweep.trials):
         if trial.result is not None and (fault := swap_fault(trial)):
             faults.append(fault)
         elif trial.result is not None:
-            settings = {**vars(trial.config), "seed": None, **dict.fromkeys(SWAP_KEYS)}
+            settings = {**vars(trial.config), "seed": 0, "fold": 0, **dict.fromkeys(SWAP_KEYS)}
             budgets = groups.setdefault(repr((trial.scaling, settings)), {})
             budgets.setdefault(budget_text(trial.config), []).append(trial)
     comparisons = [

@@ -13,6 +13,7 @@ from tfunet.bench.analysis.confidence_intervals import (
     speed_verdict,
 )
 from tfunet.bench.analysis.ensemble import Ensemble, ensemble_of
+from tfunet.bench.analysis.folds import folds_as_repeats, num_folds
 from tfunet.bench.analysis.study_cell import (
     Cell,
     dice_difference,
@@ -28,7 +29,7 @@ from tfunet.machine.cpu_memory import VARIABLES
 # These variables are facts of the machine if set by hand, but settings if `cpu_memory` set them.
 CAP_SWITCHES = tuple(f"switches.{name}" for name in VARIABLES)
 # Settings in which the cells of a family may differ.
-SCALED = ("num_replicas", "replica_batch", "global_batch", "seed")
+SCALED = ("num_replicas", "replica_batch", "global_batch", "seed", "fold")
 # With more ways than this, each is shown against the fastest only, not against each other.
 MAX_PAIRWISE = 3
 
@@ -71,6 +72,11 @@ class Family:
     def title(self) -> str:
         """The settings in one line; empty if there is only one family."""
         return describe(self.settings)
+
+    @property
+    def num_folds(self) -> int:
+        """Folds that its runs held out; 1 without a cross-validation."""
+        return num_folds([trial for cell in self.cells for trial in cell.trials])
 
     @property
     def ways(self) -> list[str]:
@@ -151,7 +157,11 @@ def summarise(sweep: SweepRecord) -> Summary:
 
 
 def families_of(trials: Sequence[TrialRecord]) -> list[Family]:
-    """Sort trials into families; a cell with one replica can be in several of them."""
+    """Sort trials into families; a cell with one replica can be in several of them.
+
+    Folds are repeats of a cell.
+    """
+    trials = folds_as_repeats(trials)
     groups: dict[tuple[str, str, int], list[TrialRecord]] = {}
     for trial in trials:
         if trial.config.num_replicas > 1:

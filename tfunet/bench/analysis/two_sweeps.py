@@ -14,6 +14,7 @@ from tfunet.bench.analysis.confidence_intervals import (
     speed_verdict,
     spread,
 )
+from tfunet.bench.analysis.folds import folds_as_repeats, num_folds
 from tfunet.bench.analysis.sweep_summary import shared_environment
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord, read_sweep
 from tfunet.bench.records.ways_of_training import speed_by_repeat
@@ -84,7 +85,7 @@ def compare_sweeps(first: str | Path, second: str | Path, tolerance: float = 0.0
         tolerance=tolerance,
         cells=tuple(
             CellChange(
-                settings=ours[key][0].settings,
+                settings=_settings(ours[key]),
                 speeds=(_median(ours[key]), _median(theirs[key])),
                 ratio=estimate,
                 adjusted_p=p_value,
@@ -99,9 +100,15 @@ def compare_sweeps(first: str | Path, second: str | Path, tolerance: float = 0.0
 
 def _cells(sweep: SweepRecord) -> dict[str, list[TrialRecord]]:
     cells: dict[str, list[TrialRecord]] = {}
-    for trial in sorted(sweep.readable, key=lambda trial: trial.cell):
-        cells.setdefault(repr(replace(trial.config, seed=0)), []).append(trial)
+    for trial in sorted(folds_as_repeats(sweep.readable), key=lambda trial: trial.cell):
+        cells.setdefault(repr(replace(trial.config, seed=0, fold=0)), []).append(trial)
     return cells
+
+
+def _settings(trials: Sequence[TrialRecord]) -> dict[str, Any]:
+    """Return the settings of a cell; folds are its repeats."""
+    left_out = ("fold",) if num_folds(trials) > 1 else ()
+    return {key: value for key, value in trials[0].settings.items() if key not in left_out}
 
 
 def _ratio(ours: Sequence[TrialRecord], theirs: Sequence[TrialRecord]) -> Estimate | None:
@@ -129,7 +136,7 @@ def _unmatched(
     theirs: Mapping[str, Sequence[TrialRecord]],
     folder: str | Path,
 ) -> Iterator[str]:
-    only = [describe(trials[0].settings) for key, trials in ours.items() if key not in theirs]
+    only = [describe(_settings(trials)) for key, trials in ours.items() if key not in theirs]
     if only:
         more = f" and {len(only) - 3} more" if len(only) > 3 else ""
         yield f"Only {folder} has: {'; '.join(only[:3])}{more}."

@@ -54,5 +54,5 @@ def _is_part_of(lower: Cell, upper: Cell) -> bool:
 
 def _rest(cell: Cell) -> dict[str, Any]:
     """Return the settings in which two cells that are compared may not differ."""
-    left_out = {*WAY, "patch", "seed"}
+    left_out = {*WAY, "patch", "seed", "fold"}
     return {k: v for k, v in vars(cell.trials[0].config).items() if k not in left_out}

@@ -28,7 +28,7 @@ from tfunet.bench.study.hopeless import HopelessRule
 from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.toml_writer import config_toml
-from tfunet.bench.study.trial_plan import plan_trials
+from tfunet.bench.study.trial_plan import Trial, plan_trials
 from tfunet.config.tournament import read_tournament
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.regular import open_regular
@@ -121,7 +121,7 @@ def run_sweep(
 
 
 def remaining_seconds(
-    waiting: Sequence[TrialRecord], seconds: Mapping[int, Sequence[float]]
+    waiting: Iterable[Trial | TrialRecord], seconds: Mapping[int, Sequence[float]]
 ) -> float | None:
     """Estimate the time of the trials `waiting` from the `seconds` of others, by cell; or None."""
     known = [value for values in seconds.values() for value in values]

@@ -8,15 +8,14 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from tfunet.bench.report.case_sheets import DIFFERENCES, differences
 from tfunet.bench.report.plot_style import WIDTH, make_panels
 from tfunet.bench.report.plots import Drawing, drawn
 from tfunet.data.check import raw_case
 from tfunet.data.description_file import described
+from tfunet.data.error_figure import DIFFERENCES, errors
 from tfunet.data.image_files import read_mask
 from tfunet.data.overlay_figure import colour_of, overlay
 from tfunet.data.source import DataSource, open_source
@@ -138,12 +137,8 @@ def draw_case(case: ShownCase, predicted: np.ndarray) -> Figure:
     # The SVG holds images as pixels: enough of them to look closely.
     figure.set_dpi(150)
     low, high = np.percentile(grey, (0.5, 99.5))
-    wrong = np.zeros((*mask.shape, 4), np.float32)
-    labels = differences(mask, predicted)
-    for label, (_, colour) in DIFFERENCES.items():
-        wrong[labels == label] = to_rgba(colour, 0.85)
     titles = (f"image{where}", "manual mask", "prediction", "where they differ")
-    layers = (None, overlay(mask), overlay(predicted), wrong)
+    layers = (None, overlay(mask), overlay(predicted), errors(mask, predicted))
     for axes, title, layer in zip(panels, titles, layers, strict=True):
         axes.imshow(grey, cmap="gray", vmin=low, vmax=high)
         if layer is not None:

@@ -5,19 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tfunet.data.shown_planes import ShownPlane
 from tfunet.files.arrays import read_arrays
 from tfunet.files.typed import FieldError, RecordError, typed
 from tfunet.record import SHOWN_CASES
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShownPlane:
-    """An image or a plane of a volume: grey values, mask and predicted labels (rows, columns)."""
-
-    title: str
-    image: np.ndarray
-    mask: np.ndarray
-    labels: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL
+from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL, mean
+from tfunet.bench.analysis.folds import num_folds
 from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
+from tfunet.bench.records.ways_of_training import by_repeat
 from tfunet.process.terminal import counted
 
 MORE = (
@@ -55,7 +57,7 @@ def answer(summary: Summary) -> str:
         if (ranking := _ranking(family)) is not None
     }
     if not rankings:
-        return (
+        return _cross_validation(summary) or (
             "Nothing to choose: no two backends have numbers for the same settings and number of "
             "replicas."
         )
@@ -75,6 +77,34 @@ def answer(summary: Summary) -> str:
             "again."
         )
     return " ".join(filter(None, (_speed(rankings), _scores(summary), _more(known))))
+
+
+def _cross_validation(summary: Summary) -> str:
+    """Return the mean Dice of each configuration over its folds; "" without folds."""
+    parts = []
+    for family in summary.families:
+        for cell in family.cells:
+            dice = by_repeat(cell.trials, lambda result: result.mean_dice)
+            if cell.num_folds < 2 or not dice:
+                continue
+            estimate, done = mean(dice), num_folds(cell.done)
+            interval = (
+                f" (95 % interval {estimate.low:.3f} to {estimate.high:.3f})"
+                if estimate.has_interval
+                else ""
+            )
+            some = "" if done == cell.num_folds else f"{done} of "
+            folds = f"{some}{cell.num_folds} folds"
+            name = f"{cell.label} with {family.title}" if family.title else cell.label
+            parts.append(f"{name} has a mean Dice of {estimate.value:.3f}{interval} over {folds}")
+    if not parts:
+        return ""
+    rest = len(parts) - MOST_FAMILIES
+    parts = [*parts[:MOST_FAMILIES], *([f"{rest} more are in the tables"] if rest > 0 else [])]
+    return (
+        f"{'; '.join(parts)}. Folds are repeats of one configuration; tfunet best compares "
+        "configurations on the cases that they held out."
+    )
 
 
 def _speed(rankings: dict[str, _Ranking]) -> str:

@@ -244,16 +244,19 @@ def _environment(summary: Summary) -> Iterator[str]:
 def _samples(summary: Summary) -> Iterator[str]:
     for family in summary.families:
         groups: dict[tuple[int, int], dict[str, list[str]]] = {}
+        folds: dict[int, int] = {}
         for cell in family.cells:
             for trial in cell.done:
+                folds[trial.repeat] = trial.config.fold
                 if trial.result is not None and trial.result.samples_hash:
                     hashes = groups.setdefault((cell.global_batch, trial.repeat), {})
                     hashes.setdefault(trial.result.samples_hash, []).append(cell.label)
         for (global_batch, repeat), hashes in groups.items():
             most, *rest = sorted(hashes.values(), key=len, reverse=True)
             if rest:
+                fold = f" (fold {folds[repeat]})" if family.num_folds > 1 else ""
                 yield (
-                    f"In repeat {repeat} with global_batch={global_batch}, "
+                    f"In repeat {repeat}{fold} with global_batch={global_batch}, "
                     f"{', '.join(label for labels in rest for label in labels)} did not train on "
                     f"the same samples in the same order as {most[0]}."
                 )

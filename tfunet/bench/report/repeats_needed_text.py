@@ -1,5 +1,6 @@
 """Shows how many repeats a precision needs: in sentences, and as JSON."""
 
+import math
 from typing import Any
 
 from tfunet.bench.analysis.repeats_needed import POWER, Need
@@ -25,12 +26,15 @@ def need_text(need: Need, planned: StudyPlan) -> str:
     """Return the repeats that a precision needs in sentences, with advice for the study."""
     have = planned.study.repeats
     cells = len({trial.cell for trial in planned.trials})
-    if have >= need.repeats:
-        advice = f"The study has repeats = {have}, which is enough."
+    folds = len({trial.config.fold for trial in planned.trials})
+    needed = math.ceil(need.repeats / folds)
+    each = "" if folds == 1 else f" of {folds} folds, which count as repeats"
+    if have >= needed:
+        advice = f"The study has repeats = {have}{each}, which is enough."
     else:
         advice = (
-            f"The study has repeats = {have}: set repeats = {need.repeats} "
-            f"({need.repeats * cells} trials instead of {len(planned.trials)}), and ask again when "
+            f"The study has repeats = {have}{each}: set repeats = {needed} "
+            f"({needed * cells} trials instead of {len(planned.trials)}), and ask again when "
             "they have run, because more records know the noise better."
         )
     return "\n".join(

@@ -72,11 +72,14 @@ def family_metrics(family: Family) -> list[str]:
 def metric_interval_rows(family: Family) -> list[dict[str, str]]:
     """Return a row for each cell, region and metric with intervals over the repeats; none if no
     cell has enough of them.
+
+    With folds, whose mean is what is asked for, Dice is among the metrics.
     """
+    has_folds = family.num_folds > 1
     baseline = next((cell for cell in family.cells if cell.is_baseline and cell.results), None)
     has_baseline = family.baseline is not None and baseline is not None
     rows, has_interval = [], False
-    for metric in family_metrics(family):
+    for metric in [*(["Dice"] if has_folds else []), *family_metrics(family)]:
         for region in dict.fromkeys(region for cell in family.cells for region in cell.regions):
             reference = by_repeat(baseline, metric, region) if baseline is not None else {}
             for cell in family.cells:
@@ -98,7 +101,7 @@ def metric_interval_rows(family: Family) -> list[dict[str, str]]:
                         else texts.precise_estimate_text(difference(values, reference), sign="+")
                     )
                 rows.append(row)
-    return rows if has_interval else []
+    return rows if has_interval or has_folds else []
 
 
 def _metric_text(means: list[CaseMean]) -> str:
@@ -297,6 +300,8 @@ def family_heading(family: Family) -> str:
     fixed = "replica_batch" if family.scaling == "weak" else "global_batch"
     baseline = f"one replica of {family.baseline}" if family.baseline else "each its own replica"
     terms = f"{family.scaling} scaling (fixed {fixed}); speed-up against {baseline}"
+    if family.num_folds > 1:
+        terms += f"; {family.num_folds} folds, which count as repeats"
     return f"{settings}: {terms}" if settings else terms.capitalize()
 
 

@@ -6,7 +6,7 @@ TERMS = {
     "backend": "The way of training: single device, tf.distribute (mirrored, multiworker) or "
     "Horovod, with its options.",
     "replicas": "Copies of the network that train side by side, each on samples of its own.",
-    "repeats": "Runs with the same settings and different seeds.",
+    "repeats": "Runs with the same settings and different seeds, or folds.",
     "images/s": "Images that all replicas together train on in a second, in steady steps.",
     "speed-up": "How many times as fast as the baseline, which is one replica. In parentheses the "
     "95 % interval.",

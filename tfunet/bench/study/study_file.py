@@ -9,6 +9,7 @@ from typing import Any
 
 from tfunet.arguments import from_dict
 from tfunet.backend import BACKENDS
+from tfunet.bench.study.base_file import file_of_base, settings_beside
 from tfunet.bench.study.hopeless import HopelessRule, read_rule
 from tfunet.bench.study.samples import Samples, read_samples, refuse_equal
 from tfunet.bench.study.search_settings import Search, read_search
@@ -135,13 +136,18 @@ def read_study(path: str | Path) -> Study:
     except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
     table.setdefault("name", Path(path).stem)
-    study = replace(study_from_dict(table), text=text)
+    study = study_from_dict(table)
     included = [
         Path(value)
         for settings in _tables_with_programs(study)
         for value in _texts(settings.get("data"))
         if value.endswith(".toml")
     ]
+    file = file_of_base(table.get("base"))
+    if file is None:
+        study = replace(study, text=text)  # Else a copy of it would change with the file.
+    else:
+        included.append(file)
     if study.samples is not None and "file" in study.samples.table:
         included.append(Path(study.samples.table["file"]))
     check_own(programs_of(study), [Path(path), *included])
@@ -196,12 +202,17 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         hopeless=read_rule(table.get("hopeless")),
         slurm=read_slurm(_typed("[slurm]", table.get("slurm", {}), dict)),
     )
+    file = file_of_base(table.get("base"))
+    if file is not None:
+        own = {*study.base, *study.varied, *study.space}
+        study = replace(study, base={**settings_beside(file, own), **study.base})
     return _checked(study)
 
 
 def _base(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of [base], with the block [tournament] among them."""
     base = flat(_typed("[base]", table.get("base", {}), dict))
+    base.pop("file", None)
     block = _typed("[tournament]", table.get("tournament", {}), dict)
     if block and any(key.startswith("tournament.") for key in base):
         raise ValueError("tournament is in [base] and in [tournament]. Give it in one of them.")
@@ -256,7 +267,7 @@ def _refuse_double_settings(study: Study) -> None:
             raise ValueError(
                 f"{key} is in [base] and in [search.space]. Give it in one of them only."
             )
-        if key in ("seed", "elastic"):
+        if key in ("seed", "elastic", "fold"):
             raise ValueError(f"Leave {key} out of [search.space]: it is no setting to search for.")
     if study.samples is None:
         return

@@ -13,6 +13,7 @@ import numpy as np
 from tfunet.config.run import RunConfig
 from tfunet.data.discovery import plan_rules
 from tfunet.data.discovery.fingerprint import Fingerprint
+from tfunet.data.discovery.first_training import TIME
 from tfunet.data.discovery.run_file import RunFile
 from tfunet.data.doubts import sizes_in_words
 from tfunet.data.source import DataSource
@@ -132,7 +133,9 @@ class Settings:
         keys["replica_batch"] = (batch, self._why_batch(batch, patch))
         keys["steps"] = (
             self.steps,
-            "As --steps says. nnU-Net takes 250,000: take as many as you have time for.",
+            "As --steps says. nnU-Net takes 250,000: take as many as you have time for. "
+            f"{TIME} For a try, give `tfunet train` --steps 20, or make patch, replica_batch or "
+            "filters smaller.",
         )
         keys["learning_rate"] = (
             LEARNING_RATE,

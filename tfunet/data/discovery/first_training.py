@@ -10,6 +10,10 @@ from tfunet.data.source import DataSource
 
 # Patches where less than this is foreground are often empty; the share is nnU-Net's.
 SPARSE, FOREGROUND_SHARE = 0.05, 0.33
+TIME = (
+    "How long a step takes is known once it runs: `tfunet train` prints it, and what is left, from "
+    "the first minute on. On a CPU a training can take hours."
+)
 
 
 def add_training(
@@ -64,7 +68,8 @@ def add_training(
     keys["epochs"] = (
         max(1, round(steps * batch / (max(num_train, 1) * per_case))),
         f"About {steps} steps: a first look. Take ten times as many for a result. The same folder "
-        "goes on with more.",
+        f"goes on with more. {TIME} For a try, give `tfunet train` --steps 20, or make patch, "
+        "global_batch or model_options.filters smaller.",
     )
     keys["augmentation"] = (
         {"flips": True},

@@ -1,0 +1,143 @@
+"""Which trials of a study would end before their first step, since their settings are wrong.
+
+Each distinct configuration is checked once, and each data set is opened once. Imports no
+TensorFlow.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast, final
+
+from tfunet.arguments import check_names
+from tfunet.bench.study.study_file import Study
+from tfunet.bench.study.trial_plan import StudyPlan
+from tfunet.config.keys import describe, nested
+from tfunet.config.run import RunConfig
+from tfunet.data.early_checks import check_data, check_model
+from tfunet.data.source import DataSource, open_source
+
+SHOWN_TRIALS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why `tfunet train` would refuse these trials of so many."""
+
+    reason: str
+    trials: tuple[str, ...]
+    num_trials: int
+
+    def __str__(self) -> str:
+        count = len(self.trials)
+        names = ", ".join(self.trials[:SHOWN_TRIALS])
+        names += ", ..." if count > SHOWN_TRIALS else ""
+        if count == self.num_trials:
+            who = "The trial" if count == 1 else f"Each of the {count} trials"
+        else:
+            who = f"{count} of {self.num_trials} trials ({names})"
+        return f"{who} would be refused. {self.reason}"
+
+
+def refusals(planned: StudyPlan) -> list[Refusal]:
+    """Return why trials of a plan would be refused, by reason."""
+    return _by_reason({trial.id: trial.config for trial in planned.trials})
+
+
+def search_refusals(study: Study) -> list[Refusal]:
+    """Return why the trials of a search would be refused.
+
+    They are known only as they run: looked at are the first and the last values of what is
+    searched. Where only one of the two is refused, other values may do.
+    """
+    configs = {}
+    for place in (0, -1):
+        values = {key: entry.ends()[place] for key, entry in study.space.items()}
+        try:
+            configs[describe(values)] = RunConfig(**nested({**study.base, **values}))
+        except ValueError:
+            return []
+    refused = _by_reason(configs)
+    is_every = sum(len(refusal.trials) for refusal in refused) == len(configs)
+    return refused if is_every else []
+
+
+def _by_reason(configs: Mapping[str, RunConfig]) -> list[Refusal]:
+    data = _DataSets()
+    checks = [_Check(check_names), _Check(check_model), _Check(partial(check_data, opened=data))]
+    trials: dict[str, list[str]] = {}
+    for name, config in configs.items():
+        reason = next(filter(None, (check.reason(config) for check in checks)), None)
+        if reason is not None:
+            trials.setdefault(reason, []).append(name)
+    return [
+        Refusal(reason=reason, trials=tuple(names), num_trials=len(configs))
+        for reason, names in trials.items()
+    ]
+
+
+@final
+@dataclass(frozen=True)
+class _Check:
+    """A check of a configuration, which is not made again for one that is equal in all that the
+    check looks at.
+    """
+
+    check: Callable[[RunConfig], None]
+    # Keys that were looked at: their values to the reason, or None.
+    _known: dict[tuple[str, ...], dict[str, str | None]] = field(default_factory=dict)
+
+    def reason(self, config: RunConfig) -> str | None:
+        """Return why the configuration is refused; None if it is not."""
+        for keys, reasons in self._known.items():
+            values = _values(config, keys)
+            if values in reasons:
+                return reasons[values]
+        looked = _Looked(config)
+        reason = None
+        try:
+            self.check(cast("RunConfig", looked))
+        except (ValueError, OSError) as error:
+            reason = str(error)
+        keys = tuple(looked.keys)
+        self._known.setdefault(keys, {})[_values(config, keys)] = reason
+        return reason
+
+
+def _values(config: RunConfig, keys: Iterable[str]) -> str:
+    return repr([getattr(config, key) for key in keys])
+
+
+@final
+class _Looked:
+    """A configuration that remembers what of it was looked at."""
+
+    __slots__ = ("_config", "keys")  # So that vars(), which would remember nothing, fails.
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self.keys: dict[str, None] = {}
+
+    def __getattr__(self, key: str) -> Any:
+        self.keys[key] = None
+        return getattr(self._config, key)
+
+
+@final
+@dataclass(frozen=True)
+class _DataSets:
+    """Opens data sets as `open_source` does, each once."""
+
+    _opened: dict[str, DataSource | Exception] = field(default_factory=dict)
+
+    def __call__(self, data: str, options: Mapping[str, Any], *, skip_bad: bool) -> DataSource:
+        key = repr((data, sorted(options.items()), skip_bad))
+        if key not in self._opened:
+            try:
+                self._opened[key] = open_source(data, options, skip_bad=skip_bad)
+            except (ValueError, OSError) as error:
+                self._opened[key] = error
+        opened = self._opened[key]
+        if isinstance(opened, Exception):
+            raise opened
+        return opened
