@@ -172,7 +172,7 @@ def test_the_answer_is_how_runs_end_against_independent_ones(tmp_path):
     for sign, word in ((1, "higher"), (-1, "lower")):
         better = replace(found[0].difference, value=sign * 0.02)
         one = replace(found[0], difference=better, adjusted_p=0.01)
-        assert population_answer([one]) == f"{start}it is {word} with {label} ({sign * 0.02:+.3f})."
+        assert population_answer([one]) == f"{start}{word} with {label} ({sign * 0.02:+.3f})."
     # Two repeats have no interval.
     assert population_answer([replace(found[0], adjusted_p=None)]) is None
 

@@ -8,6 +8,7 @@ import browser
 import pytest
 from paths import ROOT
 
+from tfunet.bench.analysis.populations import common_dice, compare, read_populations
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.notebooks.growth import ended, read_growth
 from tfunet.bench.notebooks.resolution import read_resolutions
@@ -172,6 +173,22 @@ def test_the_page_on_parts_has_what_its_studies_found(study, heading):
     page = (ROOT / "docs/spatial-parallelism.md").read_text()
     (found,) = findings(summarise(read_sweep(REFERENCE / study)))[heading]
     assert f"> {found}" in page
+
+
+@pytest.mark.parametrize("study", ["tournament-sem", "tournament-hippocampus"])
+def test_the_page_on_tournaments_has_what_its_studies_found(study):
+    page = (ROOT / "docs/tournaments.md").read_text()
+    populations = read_populations(read_sweep(REFERENCE / study))
+    dice = common_dice(populations)
+    assert f"Dice {dice}" in page
+    cells = compare(populations, dice)
+    assert {len(cell.populations) for cell in cells} == {5}
+    for cell in cells:
+        if cell.difference is not None:
+            low, high = cell.difference.low, cell.difference.high
+            assert f"| {cell.difference.value:+.3f} ({low:+.3f} to {high:+.3f})" in page
+            hours = cell.ratios["device_hours"]
+            assert f"| {hours.value:.2f} ({hours.low:.2f} to {hours.high:.2f}) |" in page
 
 
 def _but_swap(trial):

@@ -151,11 +151,9 @@ def population_answer(comparisons: Sequence[Comparison]) -> str | None:
                 equal.append(one.label)
             else:
                 (higher if one.difference.value > 0 else lower).append(told)
-    parts = {"it is higher": higher, "it is lower": lower, "no difference can be told": equal}
-    said = [
-        f"{verdict} with {'; with '.join(labels)}" for verdict, labels in parts.items() if labels
-    ]
-    return f"The best Dice, against independent runs: {'. '.join(said)}." if said else None
+    parts = {"higher": higher, "lower": lower, "no difference can be told": equal}
+    said = [f"{verdict} with {' | '.join(labels)}" for verdict, labels in parts.items() if labels]
+    return f"The best Dice, against independent runs: {'; '.join(said)}." if said else None
 
 
 def _missed(population: Population) -> Iterator[str]:
