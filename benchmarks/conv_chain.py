@@ -1,4 +1,4 @@
-"""A chain of convolutions that DistConv splits too; see spatial_peers.py."""
+"""A chain of convolutions that DistConv and ShardTensor split too; see spatial_peers.py."""
 
 from typing import Any
 

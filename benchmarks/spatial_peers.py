@@ -1,21 +1,24 @@
-"""What sharing a sample over two devices brings, against LBANN's DistConv for PyTorch.
+"""What sharing a sample over two devices brings, against two libraries for PyTorch.
 
-A chain of convolutions in 3D, because DistConv splits nothing else; a core for each device. Runs
-take turns: one device and two, on DistConv with gloo, and on tfunet with each of its backends.
+The peers are LBANN's DistConv and the ShardTensor of NVIDIA's PhysicsNeMo, on gloo. A chain of
+convolutions in 3D, because DistConv splits nothing else; a core for each device. Runs take turns:
+one device and two, on PyTorch with each peer and on tfunet with each of its backends.
 Compared are the steps of two devices, and efficiencies: half of the time of one device over that of
-two, of the same program.
-DistConv's losses on two devices must be those on one, and ours too, before any time counts.
+two, of the same library. Losses on two devices must be those on one before any time counts.
 
     python benchmarks/spatial_peers.py [--quick]
 
-It needs tfunet, torch and DistConv in one environment: as in requirements-pipeline.txt, then
+It needs tfunet, torch and a peer or both in one environment: as in requirements-pipeline.txt, then
 
     peers/bin/pip install --no-deps "distconv @ git+https://github.com/LBANN/DistConv@55ac373"
+    peers/bin/pip install nvidia-physicsnemo==2.2.2
 
 PyTorch's own DTensor cannot be compared. Version 2.13 has rules for a convolution of a tensor that
 is cut in space, but its result claims to be whole on each device, and holds half of the columns.
 """
 
+import importlib.metadata
+import itertools
 import json
 import os
 import socket
@@ -30,6 +33,8 @@ from spatial import BACKENDS, TOLERANCE, Runs, seconds
 
 HERE = Path(__file__).parent
 SIZE, ROUNDS, STEPS = 64, 5, 8
+# Peers, and the packages that have them.
+PEERS = {"distconv": "distconv", "shardtensor": "nvidia-physicsnemo"}
 
 
 def settings(steps):
@@ -49,13 +54,14 @@ def settings(steps):
     }
 
 
-def distconv(processes, cores, steps):
+def on_torch(peer, processes, cores, steps):
     """Return what the first process prints."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
+    worker = [sys.executable, HERE / "torch_split_worker.py", peer]
     started = [
         subprocess.Popen(
-            ["taskset", "--cpu-list", str(cores[rank]), sys.executable, HERE / "distconv_worker.py"]
+            ["taskset", "--cpu-list", str(cores[rank]), *worker]
             + [str(value) for value in (rank, processes, port, SIZE, steps)],
             stdout=subprocess.PIPE,
             text=True,
@@ -64,21 +70,24 @@ def distconv(processes, cores, steps):
     ]
     said = [process.communicate(timeout=900)[0] for process in started]
     if any(process.returncode for process in started):
-        raise SystemExit("DistConv ended with an error; see above.")
+        raise SystemExit(f"{peer} ended with an error; see above.")
     return json.loads(said[0])
 
 
-def compare(runs, num_rounds):
+def compare(runs, peers, num_rounds):
     """Return the seconds of a step of each way, in rounds."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     rounds = []
     for _ in range(num_rounds):
-        theirs = {count: distconv(count, cores, STEPS) for count in (1, 2)}
-        pairs = zip(theirs[1]["losses"], theirs[2]["losses"], strict=True)
-        if max(abs(one - two) for one, two in pairs) > TOLERANCE:
-            raise SystemExit("DistConv: losses differ; nothing is timed.")
+        whole = on_torch(peers[0], 1, cores, STEPS)
+        row = {"torch 1": whole["seconds"]}
+        for peer in peers:
+            parts = on_torch(peer, 2, cores, STEPS)
+            pairs = zip(whole["losses"], parts["losses"], strict=True)
+            if max(abs(one - two) for one, two in pairs) > TOLERANCE:
+                raise SystemExit(f"{peer}: losses differ; nothing is timed.")
+            row[peer] = parts["seconds"]
         one = runs.result(runs.start(settings(STEPS + WARM_UP), backend="single", core=cores[0]))
-        row = {"distconv 1": theirs[1]["seconds"], "distconv 2": theirs[2]["seconds"]}
         row["tfunet 1"] = seconds(one)
         for backend in BACKENDS:
             started = runs.start(settings(STEPS + WARM_UP), backend=backend, split=[2, 1, 1])
@@ -92,18 +101,22 @@ def compare(runs, num_rounds):
 
 def main():
     quick = measure.quick_option(__doc__)
+    installed = {package.name for package in importlib.metadata.distributions()}
+    peers = [peer for peer, package in PEERS.items() if package in installed]
+    if not peers:
+        raise SystemExit("No peer is installed: see the top of this file.")
     with tempfile.TemporaryDirectory() as folder:
-        rounds = compare(Runs(Path(folder)), 1 if quick else ROUNDS)
+        rounds = compare(Runs(Path(folder)), peers, 1 if quick else ROUNDS)
     efficiencies = {
-        "distconv": [row["distconv 1"] / row["distconv 2"] / 2 for row in rounds],
+        **{peer: [row["torch 1"] / row[peer] / 2 for row in rounds] for peer in peers},
         **{way: [row["tfunet 1"] / row[way] / 2 for row in rounds] for way in BACKENDS},
     }
     claims = []
-    for backend in BACKENDS:
-        both = zip(efficiencies[backend], efficiencies["distconv"], strict=True)
+    for backend, peer in itertools.product(BACKENDS, peers):
+        both = zip(efficiencies[backend], efficiencies[peer], strict=True)
         ratios = {
-            "efficiency, that of DistConv as 1": [ours / theirs for ours, theirs in both],
-            "speed, that of DistConv as 1": [row["distconv 2"] / row[backend] for row in rounds],
+            f"efficiency, that of {peer} as 1": [ours / theirs for ours, theirs in both],
+            f"speed, that of {peer} as 1": [row[peer] / row[backend] for row in rounds],
         }
         claims += [
             measure.verdict(
@@ -112,7 +125,7 @@ def main():
                 bound=1.0,
                 most=False,
                 samples={"seconds": rounds, "efficiencies": efficiencies},
-                peers=["tensorflow", "torch", "distconv"],
+                peers=["tensorflow", "torch", PEERS[peer]],
             )
             for name, values in ratios.items()
         ]
