@@ -1,7 +1,8 @@
 """How a run keeps its model: proved before the first step, since many steps are lost after."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -36,15 +37,18 @@ def save(model: keras.Model, folder: RunFolder, name: str, *, has_optimizer: boo
 
     `has_optimizer` says whether the optimizer is whole; otherwise its state is left out.
     """
-    optimizer = model.optimizer
-    if not has_optimizer:
-        model.optimizer = None
+    with folder.replacing(name) as path, nullcontext() if has_optimizer else _left_out(model):
+        if name == MODEL:
+            model.save(path)
+        else:
+            model.save_weights(path)
+
+
+@contextmanager
+def _left_out(model: keras.Model) -> Iterator[None]:
+    optimizer, model.optimizer = model.optimizer, None
     try:
-        with folder.replacing(name) as path:
-            if name == MODEL:
-                model.save(path)
-            else:
-                model.save_weights(path)
+        yield
     finally:
         model.optimizer = optimizer
 
