@@ -5,6 +5,7 @@
 Prints the losses and the median seconds of a step as JSON.
 """
 
+import importlib
 import json
 import os
 import statistics
@@ -38,13 +39,14 @@ def distconv(model, image, processes):
 def shardtensor(model, image, processes):
     """Return the same on PhysicsNeMo's ShardTensor."""
     from physicsnemo.distributed import DistributedManager
-    from physicsnemo.domain_parallel import ShardTensor, custom_ops, scatter_tensor  # noqa: F401
-    from physicsnemo.domain_parallel.shard_utils import conv_patches  # noqa: F401
+    from physicsnemo.domain_parallel import ShardTensor, scatter_tensor
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_module
 
-    # Its own start is for GPUs: it demands a device with a number, and without CUDA it leaves the
-    # rules of convolutions out, so that results are wrong. The imports above bring the rules.
+    # Its own start is for GPUs. Without CUDA it leaves out the rules of convolutions, and results
+    # are wrong: importing their modules brings them. It also demands a device with a number.
+    for rules in ("custom_ops", "shard_utils.conv_patches"):
+        importlib.import_module(f"physicsnemo.domain_parallel.{rules}")
     started, dist.init_process_group = dist.init_process_group, lambda *_, **__: None
     DistributedManager.initialize()
     dist.init_process_group = started
