@@ -130,16 +130,20 @@ packages:
 
 # Two workers: of the tests that start processes, each takes whole files (tests/conftest.py), after
 # the fast tests, so that a failure is seen early.
+# What fails is run once more: of 7,000 tests, many with processes, one may fail by chance. Its
+# first failure is printed at the end.
+AGAIN := --reruns 1
+
 test: packages lint
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
-	    $(PYTEST_ARGS)
+	    $(AGAIN) $(PYTEST_ARGS)
 
 # The bits of steps with large-model support hang on TensorFlow's own code.
 EXACTNESS := tests/swap/test_exactness.py tests/swap/rewrite tests/graph/test_gradient_sums.py
 
 contract: env
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup tests/contract \
-	    $(EXACTNESS) $(PYTEST_ARGS)
+	    $(EXACTNESS) $(AGAIN) $(PYTEST_ARGS)
 
 # Workflow engines. Apart, because they need other versions than TensorFlow.
 ENGINES := .venv/engines

@@ -88,6 +88,13 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Print why tests failed that passed when they were run again: they are faults, too."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"failed at first: {report.nodeid}", red=True)
+        terminalreporter.line(report.longreprtext)
+
+
 @pytest.fixture
 def same_arithmetic():
     """Variables with which a process that a test starts computes the same bits as this one."""
