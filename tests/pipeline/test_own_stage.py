@@ -223,3 +223,41 @@ def test_a_broken_exchange_is_found(change):
     expected, _, _ = on_one_device("quiet")
     (model,), _ = in_stages("quiet", Mesh(stages=2), "1f1b", 2, change)
     assert difference(model, expected) > 1e-6
+
+
+def ancestors(op):
+    seen, left = set(), [op]
+    while left:
+        for before in (*(one.op for one in left[-1].inputs), *left.pop().control_inputs):
+            if before not in seen:
+                seen.add(before)
+                left.append(before)
+    return seen
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_what_a_pass_made_is_sent_before_the_next_pass(schedule):
+    """Or the next stage waits: one thread takes what became ready last."""
+    model, exchanged = built("quiet"), []
+
+    def exchange(sent, received, dtype):
+        exchanged.append(tf.no_op(name="exchange"))
+        return {other: tf.zeros(shape, dtype) for other, shape in received.items()}
+
+    mesh = Mesh(stages=2)
+    network = read_network(model)
+    stage = OwnStage(
+        network,
+        [0, 1, len(network.nodes)],
+        mesh=mesh,
+        device=0,
+        exchange=exchange,
+        schedule=schedule,
+        micro_batches=BATCH,
+    )
+    step = tf.function(lambda *data: stage.train(*data, loss)[0])
+    graph = step.get_concrete_function(*batches(model)[0]).graph
+    passes = [op for op in graph.get_operations() if op.type == "Conv2D"]
+    assert len(passes) == BATCH
+    for number, op in enumerate(passes[1:]):
+        assert exchanged[number] in ancestors(op)

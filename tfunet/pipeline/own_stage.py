@@ -3,8 +3,10 @@
     arrived --> [after what this stage did before] --> pass --> sent in the round's exchange
 
 All devices of all pipelines trace the same exchanges in the same order. Each exchange begins after
-the one before it has ended on this device, and each pass after the one before it. With schedule "v"
-a device has two chunks of the network, and what goes from one to the other stays on it.
+the one before it has ended on this device. Each pass begins after the pass and the exchange before
+it: a device with one thread would otherwise make all passes that it can make before it sends any of
+their results, and the next stage would wait. With schedule "v" a device has two chunks of the
+network, and what goes from one to the other stays on it.
 """
 
 import contextlib
@@ -42,7 +44,8 @@ class OwnStage:
         exchange: `Backend.exchange`.
         schedule, micro_batches: Of a training step.
         recompute: Run forward passes of micro-batches that wait again, instead of keeping them.
-        in_order: Exchange one after the other: some libraries mix up several that are under way.
+        in_order: Exchange one after the other, and make no pass meanwhile: some libraries mix up
+            several exchanges that are under way. Not where an exchange is only an edge of the graph.
         alone: Makes the context in which a stage computes, without the other devices.
         note: Is told of each pass of training, as "forward" or "backward".
 
@@ -83,9 +86,8 @@ class OwnStage:
         orders = training_orders(schedule, mesh.stages, micro_batches, self._traffic.crossing)
         self._recomputed = waiting(orders) if recompute else {}
         self._rounds = rounds(orders, self._traffic, self.homes)
-        self.group = SampleGroup(
-            mesh=mesh, device=device, exchange=_InOrder(exchange) if in_order else exchange
-        )
+        self._in_order = _InOrder(exchange) if in_order else None
+        self.group = SampleGroup(mesh=mesh, device=device, exchange=self._in_order or exchange)
 
     @property
     def variables(self) -> list[Any]:
@@ -163,10 +165,11 @@ class OwnStage:
         return {image: images, **{message.tensor: value for message, value in arrived.items()}}
 
     def _timed(self, kind: str, work: Callable[[Any], Any], given: Any) -> Any:
-        """Return what a pass makes of `given`; it begins after the one before it has ended."""
+        """Return what a pass makes of `given`; it begins after what came before it has ended."""
         if tf.executing_eagerly():
             return work(given)
-        with tf.control_dependencies(self._after):
+        exchanged = self._in_order.last() if self._in_order is not None else []
+        with tf.control_dependencies([*self._after, *exchanged]):
             made = timed(kind, self._note or (lambda *_: None), work, given)
         self._after = tf.nest.flatten(made)
         return made
@@ -319,13 +322,17 @@ class _InOrder:
         self._graph: Any = None
         self._after: list[tf.Operation] = []
 
+    def last(self) -> list[tf.Operation]:
+        """Return the operations of the last exchange of this graph."""
+        return self._after if tf.compat.v1.get_default_graph() is self._graph else []
+
     def __call__(
         self, sent: Mapping[int, tf.Tensor], received: Mapping[int, Sequence[int]], dtype: tf.DType
     ) -> dict[int, tf.Tensor]:
         if tf.executing_eagerly():
             return self._exchange(sent, received, dtype)
         graph = tf.compat.v1.get_default_graph()
-        after = self._after if graph is self._graph else []
+        after = self.last()
         before = len(graph.get_operations())
         with tf.control_dependencies(after):
             came = self._exchange(sent, received, dtype)
