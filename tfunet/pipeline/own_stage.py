@@ -45,7 +45,7 @@ class OwnStage:
         schedule, micro_batches: Of a training step.
         recompute: Run forward passes of micro-batches that wait again, instead of keeping them.
         in_order: Exchange one after the other, and make no pass meanwhile: some libraries mix up
-            several exchanges that are under way. Not where an exchange is only an edge of the graph.
+            several that are under way. Not needed where an exchange is only an edge of the graph.
         alone: Makes the context in which a stage computes, without the other devices.
         note: Is told of each pass of training, as "forward" or "backward".
 
