@@ -1,6 +1,7 @@
 """`tfunet best` finds the best by held-out cases, and `tfunet predict` follows what it writes."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import keras
@@ -9,11 +10,13 @@ import pytest
 import tifffile
 
 from tfunet import exit_codes
-from tfunet.bench.best_configuration import find_best
+from tfunet.bench.analysis.cleaned_cases import mean_dice
+from tfunet.bench.best_configuration import Way, find_best
 from tfunet.cli import main
 from tfunet.files.typed import RecordError
 from tfunet.models.make import make_model
 from tfunet.predict.best_file import BEST, read_best
+from tfunet.predict.cleaning import Cleaning
 from tfunet.predict.run import Options, predict
 from tfunet.record import RunFolder
 
@@ -112,8 +115,6 @@ def test_predict_follows_the_file(study, folder, tmp_path):
 
 
 def test_a_configuration_without_all_cases_is_left_out(study, tmp_path):
-    import shutil
-
     part = tmp_path / "study"
     shutil.copytree(study, part)
     (part / "rate0.02-fold1" / "result.json").unlink()
@@ -127,6 +128,22 @@ def test_a_configuration_without_all_cases_is_left_out(study, tmp_path):
         (run / "result.json").unlink(missing_ok=True)
     with pytest.raises(ValueError, match="no finished run"):
         find_best(part)
+
+
+def test_runs_of_one_configuration_are_compared_with_each_of_them_alone(study, tmp_path):
+    apart, _ = find_best(study)
+    assert not apart.alone
+    shutil.copytree(study, tmp_path / "study")
+    for run in map(RunFolder, (tmp_path / "study").glob("rate0.02*")):
+        run.write_config(replace(run.read_config(), learning_rate=0.01, seed=2))
+    together, path = find_best(tmp_path / "study")
+    (alone,) = together.alone.values()
+    one, other = (mean_dice(apart.cases[Way(configurations=(at,), mirror=False)], Cleaning()) for at in (0, 1))
+    np.testing.assert_allclose(alone, (one + other) / 2)
+    # What both predict together is the mean of their probabilities, as of two configurations.
+    both = mean_dice(apart.cases[Way(configurations=(0, 1), mirror=False)], Cleaning())
+    np.testing.assert_array_equal(mean_dice(together.cases[together.best], Cleaning()), both)
+    assert json.loads(path.read_text())["ways"][-1]["way"] == "unet, each run alone"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """Finds out how to predict best, by the held-out cases of a study: `tfunet best`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
@@ -20,13 +20,11 @@ from tfunet.bench.analysis.confidence_intervals import Estimate
 from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
 from tfunet.config.keys import describe, flat
 from tfunet.config.run import RunConfig
+from tfunet.data.source import DataSource
 from tfunet.predict.best_file import Best, write_best
 from tfunet.predict.cleaning import Cleaning
 from tfunet.process.terminal import columns, lines_of
 from tfunet.record import RunFolder
-
-if TYPE_CHECKING:
-    pass
 
 # What differs between runs of one configuration.
 NOT_OF_CONFIGURATION = ("fold", "seed")
@@ -71,12 +69,15 @@ class Comparison:
     Args:
         names: Of the configurations.
         cases: Of each way, its predictions against the masks; in the same order of cases.
+        alone: Of each way in which several runs predict a case: the mean Dice of these runs, each
+            by itself, (cases, regions).
         notes: What the user must know.
     """
 
     names: tuple[str, ...]
     regions: tuple[str, ...]
     cases: Mapping[Way, Sequence[Case]]
+    alone: Mapping[Way, np.ndarray]
     notes: tuple[str, ...] = ()
     cleaning: Cleaning = field(init=False)
     trials: list[Trial] = field(init=False)
@@ -93,12 +94,9 @@ class Comparison:
     def _means(self, way: Way) -> np.ndarray:
         return mean_dice(self.cases[way], Cleaning()).mean(0)
 
-    def _ahead(self, way: Way) -> Estimate:
-        """Return how far the best way is ahead of another, over cases."""
-        nothing = Cleaning()
-        return paired(
-            mean_dice(self.cases[self.best], nothing), mean_dice(self.cases[way], nothing)
-        )
+    def _ahead(self, other: np.ndarray) -> Estimate:
+        """Return how far the best way is ahead, over cases, of another's Dice."""
+        return paired(mean_dice(self.cases[self.best], Cleaning()), other)
 
     def name_of(self, way: Way) -> str:
         """Return a way in words."""
@@ -108,9 +106,10 @@ class Comparison:
     def evidence(self) -> dict[str, Any]:
         """Return the scores of all ways, and what each removal was worth, as JSON types."""
         ways = []
-        for way in self.ways:
-            means = dict(zip(self.regions, self._means(way).tolist(), strict=True))
-            ways.append({"way": self.name_of(way), "dice": means})
+        for name, dice, ahead in self._rows():
+            means = dict(zip(self.regions, dice.mean(0).tolist(), strict=True))
+            interval = ahead and [ahead.value, ahead.low, ahead.high]
+            ways.append({"way": name, "dice": means, "best_is_ahead_by": interval})
         trials = [
             {**asdict(trial), "gain": [trial.gain.value, trial.gain.low, trial.gain.high]}
             for trial in self.trials
@@ -118,12 +117,20 @@ class Comparison:
         cases = len(self.cases[self.best])
         return {"way": self.name_of(self.best), "cases": cases, "ways": ways, "removals": trials}
 
+    def _rows(self) -> Iterator[tuple[str, np.ndarray, Estimate | None]]:
+        """Give each way and its runs alone: name, Dice, how far the best is ahead; best first."""
+        for way in self.ways:
+            dice = mean_dice(self.cases[way], Cleaning())
+            yield self.name_of(way), dice, None if way == self.best else self._ahead(dice)
+        for way, dice in self.alone.items():
+            yield f"{self.name_of(way)}, each run alone", dice, self._ahead(dice)
+
     def text(self) -> str:
         """Return the comparison for a terminal."""
         rows = [["way", *(f"Dice {region}" for region in self.regions), "best is ahead by"]]
-        for way in self.ways:
-            ahead = "-" if way == self.best else _interval(self._ahead(way))
-            rows.append([self.name_of(way), *(f"{mean:.3f}" for mean in self._means(way)), ahead])
+        for name, dice, ahead in self._rows():
+            by = "-" if ahead is None else _interval(ahead)
+            rows.append([name, *(f"{mean:.3f}" for mean in dice.mean(0)), by])
         lines = [*columns(rows), ""]
         kept = [trial for trial in self.trials if trial.is_kept]
         for trial in kept:
@@ -221,30 +228,42 @@ def _compare(
     source = networks[0, False].source
     ways = _ways([networks[at, False].first.network.patch for at in range(len(first))], mirror)
     cases: dict[Way, list[Case]] = {way: [] for way in ways}
+    alone: dict[Way, list[np.ndarray]] = {}
     # Cases with the same runs one after the other: a network is loaded once.
     held_out = sorted(configurations[0].cases, key=configurations[0].runs_without)
     for done, case in enumerate(held_out):
         print(lines_of(f"{done + 1} of {len(held_out)}: {case}"), flush=True)
-        probabilities = {}
+        means = {}
         for (number, flag), network in networks.items():
             runs = configurations[number].runs_without(case)
             image, mask = network.source.read(network.source.case_ids.index(case))
-            probabilities[number, flag] = network.probabilities(image, runs)
+            each = network.probabilities(image, runs)
+            means[number, flag] = np.mean(each, 0, dtype=np.float32)
+            if len(runs) > 1:
+                of_runs = [_compare_case([one], mask, source).dice(Cleaning()) for one in each]
+                way = Way(configurations=(number,), mirror=flag)
+                alone.setdefault(way, []).append(np.mean(of_runs, 0))
         for way in ways:
-            together = [probabilities[number, way.mirror] for number in way.configurations]
-            labels = np.mean(together, 0).argmax(-1).astype(np.uint8)
-            ignored = mask == source.ignored if source.ignored is not None else None
-            if ignored is not None:
-                labels[ignored] = 0
-            cases[way].append(
-                compare(labels, mask, tuple(source.regions.values()), source.num_classes)
-            )
+            together = [means[at, way.mirror] for at in way.configurations]
+            cases[way].append(_compare_case(together, mask, source))
     return Comparison(
         names=tuple(configuration.name for configuration in configurations),
         regions=tuple(source.regions),
         cases=cases,
+        # Elsewhere some cases have one run only, and the means would be over other cases.
+        alone={way: np.stack(dice) for way, dice in alone.items() if len(dice) == len(held_out)},
         notes=notes,
     )
+
+
+def _compare_case(
+    probabilities: Sequence[np.ndarray], mask: np.ndarray, source: DataSource
+) -> Case:
+    """Return the labels of the mean of probabilities against a mask."""
+    labels = np.mean(probabilities, 0, dtype=np.float32).argmax(-1).astype(np.uint8)
+    if source.ignored is not None:
+        labels[mask == source.ignored] = 0
+    return compare(labels, mask, tuple(source.regions.values()), source.num_classes)
 
 
 def _ways(patches: Sequence[tuple[int, ...]], mirror: bool) -> list[Way]:

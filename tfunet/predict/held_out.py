@@ -40,11 +40,11 @@ class HeldOut:
         RunFolder(self.first.run).check_programs(config, ["data"])
         return open_source(config.data, config.data_options, skip_bad=config.skips_bad)
 
-    def probabilities(self, image: np.ndarray, runs: Sequence[Path]) -> np.ndarray:
-        """Return the mean over runs of the probabilities (*spatial, classes) of an image."""
+    def probabilities(self, image: np.ndarray, runs: Sequence[Path]) -> list[np.ndarray]:
+        """Return the probabilities (*spatial, classes) of an image, by each run."""
         for run in self._forwards.keys() - set(runs):  # Not all networks at once.
             del self._forwards[run]
-        return np.mean([self._of_run(image, run) for run in runs], 0, dtype=np.float32)
+        return [self._of_run(image, run) for run in runs]
 
     def _of_run(self, image: np.ndarray, run: Path) -> np.ndarray:
         member = self._members[run]
