@@ -1,5 +1,6 @@
 """The sentence on top of a report says which backend to take, and no more than is known."""
 
+import json
 import re
 
 import pytest
@@ -68,6 +69,32 @@ def test_what_is_not_known_is_not_said(tmp_path):
     assert said(tmp_path / "none", write=lambda trial: False).startswith("No answer yet: no trial")
     alone = said(tmp_path / "alone", grid={"backend": ["single"], "num_replicas": [1]})
     assert alone.startswith("Nothing to choose")
+
+
+@pytest.mark.parametrize(
+    ("repeats", "gain", "words"),
+    [
+        (5, 0.1, r", and is ahead of all others beyond chance\.$"),
+        (5, 0.0, r"\. It cannot be told from single x1 with learning_rate="),
+        (2, 0.1, r"; whether by chance is known with 3 or more repeats\.$"),
+    ],
+)
+def test_settings_of_one_backend_are_ranked_by_their_dice(repeats, gain, words, tmp_path):
+    study = make_study(
+        grid={"learning_rate": [0.001, 0.002, 0.004]},
+        repeats=repeats,
+        base={"cores_per_replica": 1},
+    )
+    for trial in write_sweep(tmp_path, study):
+        if trial.config.learning_rate == 0.002:
+            path = tmp_path / trial.id / "result.json"
+            result = json.loads(path.read_text())
+            result["dice"] = {region: dice + gain for region, dice in result["dice"].items()}
+            path.write_text(json.dumps(result))
+    text = answer(summarise(read_sweep(tmp_path)))
+    assert re.search(words, text)
+    if gain:
+        assert "Of 3 ways to train, single x1 with learning_rate=0.002 has the highest " in text
 
 
 def test_folds_are_repeats_of_one_configuration(tmp_path):
