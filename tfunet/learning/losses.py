@@ -65,14 +65,18 @@ def make(name: str, options: dict[str, Any]) -> keras.Loss:
     return loss
 
 
+class MixedSamplesError(ValueError):
+    """A loss gives one number for several samples."""
+
+
 def per_sample(loss: keras.Loss, mask: Any, logits: Any) -> Any:
     """Return the loss of each sample of a batch, (batch,): the mean over the sample's voxels.
 
-    Raises ValueError for a loss that mixes the samples of a batch into one number.
+    Raises MixedSamplesError for a loss that mixes the samples of a batch into one number.
     """
     values = loss.call(ops.cast(mask, loss.dtype), ops.cast(logits, loss.dtype))
     if len(values.shape) == 0 or values.shape[0] != mask.shape[0]:
-        raise ValueError(
+        raise MixedSamplesError(
             f"The loss {loss.name!r} gives the shape {tuple(values.shape)} for {mask.shape[0]} "
             "samples. Its call must give a value for each sample (or voxel): a number for the "
             "whole batch would depend on how the batch is divided among devices."
