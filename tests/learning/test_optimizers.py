@@ -11,7 +11,7 @@ from tfunet.learning import optimizers
     [
         ("adam", {"beta1": 0.8}, "'adam' cannot be made with optimizer_options=.*beta1"),
         ("sgd", {"momentum": 2.0}, "'sgd' cannot be made with .*momentum"),
-        ("Adm", {}, "Unknown optimizer 'Adm'. Did you mean 'adam'"),
+        ("Adm", {}, "Unknown optimizer 'Adm'. Known: adadelta"),
     ],
 )
 def test_what_makes_no_optimizer_is_refused(name, options, message):

@@ -34,7 +34,7 @@ def _of_logits(name: str, num_logits: int | None) -> Any:
     if num_logits == 1 and name.lower().startswith("sparse"):
         raise ValueError(
             f"The metric {name!r} needs a logit for each class, and the model gives one. Name "
-            "'accuracy' or 'BinaryCrossentropy'."
+            "'accuracy' or 'AUC'."
         )
     try:
         found = keras.metrics.get(name)
