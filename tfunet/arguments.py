@@ -36,6 +36,10 @@ TYPE_WORDS = {
 }
 
 
+# Options of data sets that are texts. The parser takes "2024" for a number, in quotes too.
+TEXTS = ("root", "file", "name", "key", "group", "images", "masks")
+
+
 class _Parser(ArgumentParser):
     """Raises ValueError, in words that users know, where argparse would end the process."""
 
@@ -70,9 +74,12 @@ def help_of_keys() -> str:
     return parser.format_help()
 
 
-def to_config(namespace: Namespace) -> RunConfig:
-    """Return the configuration that a parsed namespace stands for."""
+def to_config(namespace: Namespace, texts: Mapping[str, str]) -> RunConfig:
+    """Return the configuration that a parsed namespace stands for; `texts` are those of TEXTS."""
     values = namespace.as_dict()
+    for key, text in texts.items():
+        if not isinstance(values["data_options"].get(key, ""), str | list | dict):
+            values["data_options"][key] = text
     # The record holds the whole description of the data, even if its file changes later.
     values["data"], values["data_options"] = described(values["data"], values["data_options"])
     return RunConfig(**{key: _tuples(values[key]) for key in KEYS if key in values})
@@ -84,7 +91,7 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     Raises ValueError for an unknown key (with the near match) and for a value of the wrong type.
     """
     _check_table(values)
-    return to_config(_parser().parse_object(dict(values)))
+    return to_config(_parser().parse_object(dict(values)), _texts(values))
 
 
 def parse(arguments: Sequence[str]) -> RunConfig:
@@ -95,19 +102,33 @@ def parse(arguments: Sequence[str]) -> RunConfig:
             raise ValueError(_unknown_key(key))
     files = [Path(path) for flag, path in itertools.pairwise(arguments) if flag == "--config"]
     files += [Path(word[9:]) for word in arguments if word.startswith("--config=")]
+    texts: dict[str, str] = {}
     for file in files:
-        read_table(file)
+        texts |= _texts(read_table(file))
     for word in arguments:
         key, dot, _ = word.removeprefix("--").partition("=")[0].partition(".")
         if word.startswith("--") and dot and key in KEYS and key not in OPTIONS:
             raise ValueError(_unknown_key(word.removeprefix("--").partition("=")[0]))
+    for word, value in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+        flag, is_whole, text = word.partition("=")
+        key = flag.removeprefix("--data_options.")
+        if key != flag and key in TEXTS:
+            texts[key] = text if is_whole else value
     namespace = _parser().parse_args(list(arguments))
-    config = to_config(namespace)
+    config = to_config(namespace, texts)
     description = [Path(namespace.data)] if namespace.data.endswith(".toml") else []
     # What is written on the command line is the user's own word.
     named = [ref for ref in programs(vars(config)) if not any(ref in word for word in arguments)]
     check_own(named, [*files, *description])
     return config
+
+
+def _texts(table: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts among the options of a data set, as they were written."""
+    options = table.get("data_options")
+    if not isinstance(options, Mapping):
+        return {}
+    return {key: options[key] for key in TEXTS if isinstance(options.get(key), str)}
 
 
 @functools.cache
@@ -158,12 +179,8 @@ def _check_table(table: Mapping[str, Any]) -> None:
         kind = _kind(key)
         if isinstance(value, str) and kind not in (str, str | None, tuple[str, ...] | str):
             raise ValueError(
-                f"{key} must be {_allowed(key)}, got the text {value!r}. Write it "
-                + (
-                    f'as a list: {key} = ["{value}"]'
-                    if kind == tuple[str, ...]
-                    else f"without quotes: {key} = {value}"
-                )
+                f"{key} must be {_allowed(key)}, got the text {value!r}."
+                + _instead(key, kind, value)
             )
         if isinstance(value, Mapping) and key not in OPTIONS:
             raise ValueError(f"{key} must be {_allowed(key)}, got a table.{_options_of(key)}")
@@ -174,6 +191,19 @@ def _check_table(table: Mapping[str, Any]) -> None:
                 raise ValueError(
                     f"The model {model!r} has no option {option!r}.{not_an_option(option)}"
                 )
+
+
+def _instead(key: str, kind: Any, text: str) -> str:
+    """Return how to write what was given as a text."""
+    if kind == tuple[str, ...]:
+        return f' Write it as a list: {key} = ["{text}"]'
+    if kind == tuple[dict[str, Any], ...]:
+        return f' Write it as a list of tables: {key} = [{{ name = "{text}" }}]'
+    try:
+        parse_toml(f"{key} = {text}")
+    except ValueError:
+        return ""
+    return f" Write it without quotes: {key} = {text}"
 
 
 def _unknown_heading(key: str, value: Any) -> str:

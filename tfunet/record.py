@@ -67,8 +67,13 @@ DATA = {
     "patch": list[Positive],
     "preparation": dict[str, Any] | None,
 }
-# Only of data sets without masks.
-TARGETS = {"targets": list[str] | None}
+# Targets are only of data sets without masks; earlier versions wrote less.
+MORE_DATA = {
+    "targets": list[str] | None,
+    "label_names": list[str] | None,
+    "training_files": list[str] | None,
+    "contents": str | None,
+}
 RESULT = {"began_unix_seconds": list[tuple[Count, Amount]] | None}
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
 ERROR_COLUMNS = ("epoch", "case", "target", "value", "predicted", "absolute_error")
@@ -258,7 +263,7 @@ class RunFolder:
 
     def read_data(self) -> dict[str, Any] | None:
         """Return data.json; None if it is missing. Raises RecordError."""
-        return self._read_json("data.json", {**DATA, **TARGETS, "label_names": list[str] | None})
+        return self._read_json("data.json", {**DATA, **MORE_DATA})
 
     def steps_table(self, *, last: int = 0) -> Table:
         """Open steps.csv, keeping the rows up to step `last` of an earlier attempt."""

@@ -181,3 +181,31 @@ def test_mapping_is_checked_like_a_file():
         arguments.from_dict({"epoch": 2})
     with pytest.raises(ValueError, match="learning_rate"):
         arguments.from_dict({"learning_rate": "fast"})
+
+
+@pytest.mark.parametrize("text", ["2024", "007", "true", "1e3", "null", "2024-01-01", "0x1F"])
+def test_what_names_files_stays_a_text(text, tmp_path):
+    """The parser would take a folder called 2024 for a number, in quotes too."""
+    options = {"root": text, "images": text, "masks": text, "name": text, "threshold": 3}
+    assert arguments.from_dict({"data": "folder", "data_options": options}).data_options == options
+    file = tmp_path / "run.toml"
+    file.write_text(f'data = "folder"\n[data_options]\nroot = "{text}"\nthreshold = 3\n')
+    config = arguments.parse(["--config", str(file), "--data_options.name", text])
+    assert config.data_options == {"root": text, "threshold": 3, "name": text}
+    assert arguments.parse([f"--data_options.root={text}"]).data_options == {"root": text}
+    config = arguments.parse(["--config", str(file), "--data_options.root", "other"])
+    assert config.data_options["root"] == "other"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('callbacks = "EarlyStopping"', r"""callbacks = \[\{ name = "EarlyStopping" \}\]"""),
+        ('xla = "true"', "Write it without quotes: xla = true"),
+        ('augmentation = { flips = "yes" }', "got 'yes'. Or write true or false"),
+    ],
+)
+def test_a_text_for_something_else_is_told_how_to_write_it(text, words, tmp_path):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        arguments.parse(["--config", str(tmp_path / "run.toml")])

@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import fields
 
 import pytest
@@ -168,3 +169,21 @@ def test_a_section_is_checked_alone():
     assert SplitKeys(folds=3, fold=2).skips_bad is False
     with pytest.raises(ValueError, match="between 0 and 2"):
         SplitKeys(folds=3, fold=3)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("learning_rate", value) for value in (0.0, -1e-3, math.inf, math.nan)),
+        *(("decay_factor", value) for value in (-0.1, math.inf, math.nan)),
+        *(("warmup_epochs", value) for value in (-1.0, math.inf, math.nan)),
+        *(("hang_seconds", value) for value in (-1.0, math.nan)),
+        *(("validation_share", value) for value in (0.0, 1.0, math.nan)),
+        *(("foreground_share", value) for value in (-0.1, 1.1, math.nan)),
+        *(("seed", value) for value in (-1, 2**32, 10**30)),
+        ("decay_epochs", (2, -1)),
+    ],
+)
+def test_a_number_that_no_run_can_have_is_refused(key, value):
+    with pytest.raises(ValueError, match=key):
+        RunConfig(**{key: value})

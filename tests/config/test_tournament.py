@@ -62,7 +62,6 @@ def test_a_tournament_needs_trainers_and_rounds():
     ("settings", "message"),
     [
         ({"elastic": True}, "elastic and tournament exclude each other"),
-        ({"seed": -1}, "seed says which trainer"),
         ({"decay_epochs": (1,)}, "a schedule sets the learning rate"),
     ],
 )

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from cached_cases import EXTENTS, PATCH, decode, refuse, source_of
 
-from tfunet.data.cache import build_cache, default_folder
+from tfunet.data.cache import build_cache, cache_folder, default_folder
 from tfunet.data.source import CaseParts
 
 
@@ -348,3 +348,15 @@ def test_an_index_with_a_wrong_value_is_decoded_anew(wrong, tmp_path):
     again = build_cache(source_of(), tmp_path, patch=PATCH, skip_bad=True)
     assert json.loads(index.read_text()) == right
     assert again.extents == EXTENTS
+
+
+def test_a_folder_may_be_named_by_a_variable_or_the_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    assert cache_folder("~/c") == tmp_path / "c"
+    assert cache_folder("$SCRATCH/c") == cache_folder("${SCRATCH}/c") == Path("/scratch/me/c")
+    assert cache_folder("c") == Path("c")
+    assert cache_folder(None) == default_folder()
+    monkeypatch.delenv("SCRATCH")
+    with pytest.raises(ValueError, match="environment variable that is not set"):
+        cache_folder("$SCRATCH/c")

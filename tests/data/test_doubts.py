@@ -64,6 +64,24 @@ def translucent(folder):
     Image.fromarray(pixels).save(folder / "b.png")
 
 
+def transparent_colour(folder):
+    image = Image.fromarray(RNG.integers(0, 256, (40, 48)).astype(np.uint8))
+    image.save(folder / "b.png", transparency=7)
+
+
+def transparent_entry(folder):
+    image = Image.fromarray(RNG.integers(0, 3, (40, 48)).astype(np.uint8), "P")
+    image.putpalette([0, 9, 0, 200, 10, 20, 30, 200, 40])
+    image.save(folder / "b.png", transparency=bytes([0, 255, 255]))
+
+
+def upper_case(folder):
+    for name in ("b.png", "b_m.png"):
+        (folder / name.replace("b", "g").replace("png", "PNG")).write_bytes(
+            (folder / name).read_bytes()
+        )
+
+
 def below_the_threshold(folder):
     Image.new("L", (48, 40), 100).save(folder / "b_m.png")
 
@@ -86,6 +104,10 @@ def below_the_threshold(folder):
         (copy, {}, ["b.png: has the same pixels as a.png, which then counts twice"]),
         (leak, {}, ["e.png: has the same pixels as a.png, and they are on both sides"]),
         (translucent, {}, ["b.png: its channel 2 is tagged alpha"]),
+        (transparent_colour, {}, ["b.png: its channel 2 is tagged alpha"]),
+        (transparent_entry, {"grey": True}, ["b.png: its channel 4 is tagged alpha"]),
+        (upper_case, {}, ["g.PNG: is left out: it matches '{case}.png' only if"]),
+        (lambda folder: None, {"threshold": -1}, 6 * ["threshold = -1 is below all of its"]),
         (below_the_threshold, {}, ["b_m.png: its values reach 100, and", "b.png: its mask is em"]),
         (lambda folder: None, {"intensity": [0, 3]}, 6 * ["of its values lie outside"]),
     ],
@@ -163,3 +185,32 @@ def test_a_class_in_any_case_can_be_trained(folder, tmp_path):
     none_in_validation(folder)
     source = opened(folder)
     check_classes(source, build_cache(source, tmp_path / "cache", patch=(32, 32)), SPLIT)
+
+
+@pytest.mark.parametrize(
+    ("names", "images", "words"),
+    [
+        ("patient1_a patient1_b patient2_a patient2_b", "{case}.png", ""),
+        ("patient1_a patient2_a patient1_b patient3_b", "{case}.png", "patient1_a (train) and pat"),
+        ("sub-01_x sub-02_x sub-01_y sub-03_x", "{case}.png", "sub-01_x (train) and sub-01_y (val"),
+        ("patient1_a patient2_a patient1_b patient3_b", "{group}_{case}.png", ""),
+        ("patient1 patient2 patient3 patient4", "{case}.png", ""),
+        ("cell1_a cell2_a cell1_b cell2_b", "{case}.png", ""),
+    ],
+)
+def test_a_patient_on_both_sides_is_said(tmp_path, names, images, words):
+    for name in names.split():
+        Image.fromarray(RNG.integers(0, 256, (8, 8)).astype(np.uint8)).save(
+            tmp_path / f"{name}.png"
+        )
+        Image.fromarray(np.eye(8, dtype=np.uint8)).save(tmp_path / f"{name}-m.png")
+    options = {"images": images, "masks": {"cell": images.replace(".png", "-m.png")}}
+    source = open_source("folder", {"root": str(tmp_path), "exclude": ["*-m.png"], **options})
+    order = [source.files.index(f"{name}.png") for name in names.split()]
+    sides = dict(zip(order, ("train", "train", "validation", "validation"), strict=True))
+    split = Split(
+        **{side: tuple(at for at in sides if sides[at] == side) for side in ("train", "validation")}
+    )
+    said = [str(one) for one in check(source, split).warnings]
+    assert len(said) == bool(words)
+    assert all(words in line for line in said)

@@ -179,6 +179,10 @@ def test_losses_survive_saving():
         assert again.get_config() == loss.get_config()
 
 
+def function_of_masks(y_true, y_pred, weight=1.0):
+    return weight * keras.ops.mean(y_pred, axis=(1, 2, 3))
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -186,6 +190,7 @@ def test_losses_survive_saving():
         ("dice", {"smoth": 1}, "Did you mean 'smooth'"),
         ("tversky", {"alpha": -1.0}, "must not be negative"),
         ("focal", {"gamma": -1.0}, "must not be negative"),
+        (f"{__file__}:function_of_masks", {}, "is a function of masks and logits. Name a class"),
     ],
 )
 def test_bad_loss_is_refused(name, options, message):

@@ -19,7 +19,7 @@ from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
 from tfunet.train import run
 from tfunet.training import saving
-from tfunet.training.setup import compiled_model
+from tfunet.training.compiled_model import compiled_model
 
 HEAD = "import keras\nimport tensorflow as tf\nfrom keras import layers as L\n"
 NET = """
@@ -191,6 +191,25 @@ def test_compile_of_its_own_says_what_is_called_with_what(own, message, tmp_path
     config = RunConfig(model=write(tmp_path, text), **SETTINGS)
     with pytest.raises(ValueError, match=message):
         compiled_model(open_task(config), make("dice", {}))
+
+
+@pytest.mark.parametrize("how", ["", "model.compile('sgd', 'mse', ['accuracy'])"])
+def test_what_a_model_was_compiled_with_is_not_replaced_without_a_word(how, tmp_path):
+    from tfunet.data.task import open_task
+    from tfunet.learning.losses import make
+
+    text = "def build(*, image_shape, num_classes):\n    i = keras.Input(image_shape)\n"
+    text += (
+        f"    model = keras.Model(i, L.Conv2D(num_classes, 1)(i))\n    {how}\n    return model\n"
+    )
+    config = RunConfig(**{**SETTINGS, "model": write(tmp_path, text), "optimizer": "adam"})
+    said = []
+    model = compiled_model(open_task(config), make("dice", {}), say=said.append)
+    assert isinstance(model.optimizer, keras.optimizers.Adam)
+    assert len(said) == bool(how)
+    assert all(
+        "came compiled, with SGD. The run does not use its optimizer" in line for line in said
+    )
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,27 @@ def test_cases_that_the_run_was_trained_on_are_left_out(local_run, folder, tmp_p
     assert len(rows(tmp_path / "out/scores.csv")) == 3
 
 
+def test_training_cases_are_known_by_their_files_however_they_are_described(
+    local_run, folder, tmp_path, capsys
+):
+    """A table lists them under other names, which no file can have."""
+    rest = [f"case{number}_{{}}.tif" for number in range(3)]
+    lines = [
+        f"../{name[:5]},{folder / name.format('image')},{folder / name.format('mask')}"
+        for name in rest
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["id,image,mask", *lines]))
+    (tmp_path / "t.toml").write_text('data = "csv"\nfile = "t.csv"\nkey = "id"\n')
+    out = tmp_path / "in/out"
+    command = ["evaluate", str(local_run), str(tmp_path / "t.toml"), "--no-overlay"]
+    assert main([*command, "--out", str(out)]) == 0
+    assert "2 cases are left out: the network was trained on them" in capsys.readouterr().out
+    (held_out,) = json.loads((local_run / "split.json").read_text())["validation"]
+    assert [row["case"] for row in rows(out / "scores.csv")] == [f"../{held_out}"]
+    assert (out / f"predictions/__{held_out}.tif").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"t.csv", "t.toml", "in"}
+
+
 @pytest.mark.parametrize(
     ("description", "message"),
     [
@@ -132,6 +153,17 @@ def test_what_is_no_data_set_is_refused(local_run, tmp_path, capsys):
     for data in ("missing.toml", str(tmp_path / "missing")):
         assert main(["evaluate", str(local_run), data, "--out", str(tmp_path / "out")]) == 2
         assert "is neither a folder nor a .toml file" in capsys.readouterr().err
+    (tmp_path / "bom.toml").write_text("\ufeffdata = 'csv'")
+    command = ["evaluate", str(local_run), str(tmp_path / "bom.toml"), "--out", str(tmp_path)]
+    assert main(command) == 2
+    assert (
+        "bom.toml is not a TOML file: it begins with a byte order mark" in capsys.readouterr().err
+    )
+    # A configuration may name a description.
+    (tmp_path / "run.toml").write_text(f"data = '{tmp_path / 'bom.toml'}'\nepochs = 3\n")
+    command = ["evaluate", str(local_run), str(tmp_path / "run.toml"), "--out", str(tmp_path)]
+    assert main(command) == 2
+    assert "bom.toml' cannot be read (it begins with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shape", [(900, 700), (12, 20, 16)])

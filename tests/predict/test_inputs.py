@@ -3,6 +3,7 @@
 import pytest
 
 from tfunet.predict.inputs import find_images
+from tfunet.predict.jobs import plan_jobs
 
 
 @pytest.fixture
@@ -12,6 +13,7 @@ def folder(tmp_path, monkeypatch):
         *("a.png", "b.png", ".hidden.png", "notes.txt", "sub/c.png"),
         *("t/p1_0000.nii.gz", "t/p1_0001.nii.gz", "t/p2_0000.nii.gz", "t/p2_0001.nii.gz"),
         *("series/1.dcm", "series/2.dcm", "store.zarr/zarr.json", "x[1].png"),
+        *(".cache/c.png", "1,2/c,d.png"),
     ):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -26,7 +28,8 @@ def folder(tmp_path, monkeypatch):
         (["."], 1, ["a.png", "b.png", "store.zarr", "x[1].png"]),
         (["*.png"], 1, ["a.png", "b.png", "x[1].png"]),
         (["?.png", "sub"], 1, ["a.png", "b.png", "sub/c.png"]),
-        (["*/{case}.png"], 1, ["sub/c.png"]),
+        (["*/{case}.png"], 1, ["1,2/c,d.png", "sub/c.png"]),  # Not those of hidden folders.
+        (["1,2/c,d.png", "1,2"], 1, ["1,2/c,d.png", "1,2/c,d.png"]),
         (["x[1].png"], 1, ["x[1].png"]),
         # One image each: slices of a volume, and a store.
         (["series", "store.zarr"], 1, ["series", "store.zarr"]),
@@ -66,3 +69,11 @@ def test_a_file_without_the_others_of_its_image_is_named(folder):
     (folder / "t/p2_0001.nii.gz").unlink()
     with pytest.raises(ValueError, match=r"p2_0000\.nii\.gz has no file"):
         find_images(["t/{case}_0000.nii.gz,t/{case}_0001.nii.gz"], 2)
+
+
+def test_a_comma_in_a_name_joins_nothing(folder):
+    (job,) = plan_jobs(["1,2/c,d.png"], folder / "out", None, probabilities=False)
+    assert list(map(str, job.files)) == ["1,2/c,d.png"]
+    assert job.labels.name == "c,d.png"
+    (job,) = plan_jobs(["a.png,b.png"], folder / "out", None, probabilities=False)
+    assert list(map(str, job.files)) == ["a.png", "b.png"]

@@ -206,6 +206,23 @@ def test_a_halo_that_is_too_small_is_warned_of(local_run, folder, tmp_path, caps
     assert "a halo of 4 is less than the" in capsys.readouterr().err
 
 
+def test_pages_that_the_run_took_for_channels_are_predicted_as_channels(
+    local_run, folder, tmp_path
+):
+    (expected,) = predict(local_run, [str(folder / "scene.tif")], tmp_path / "a", Options())
+    run = tmp_path / "run"
+    shutil.copytree(local_run, run)
+    data = json.loads((run / "data.json").read_text())
+    data["preparation"]["axes"] = "cyx"
+    (run / "data.json").write_text(json.dumps(data))
+    pages = np.moveaxis(tifffile.imread(folder / "scene.tif"), -1, 0)
+    tifffile.imwrite(tmp_path / "pages.tif", pages, photometric="minisblack")
+    np.save(tmp_path / "array.npy", pages)
+    for image in ("pages.tif", "array.npy"):
+        (path,) = predict(run, [str(tmp_path / image)], tmp_path / "b", Options())
+        np.testing.assert_array_equal(tifffile.imread(path), tifffile.imread(expected))
+
+
 def test_images_that_were_resampled_come_back_at_their_own_size(train, folder, tmp_path):
     run = train(pixel_size=1.0, target_pixel_size=[1.25, 0.8])
     image = [str(folder / "scene.tif")]

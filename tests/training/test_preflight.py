@@ -242,3 +242,80 @@ def test_outputs_of_layers_are_not_all_held_at_once():
     assert ended.returncode == 0, ended.stderr
     # In units of the output of one of its twelve layers.
     assert float(ended.stdout) < 6
+
+
+class OwnLoss(keras.Loss):
+    def __init__(self, compute):
+        super().__init__(name="own")
+        self.compute = compute
+
+    def call(self, y_true, y_pred):
+        return self.compute(y_true, y_pred)
+
+
+def overlap(true, predicted):
+    """Soft Dice of each sample, of arrays whose shapes should agree."""
+    axes = tuple(range(1, len((true * predicted).shape)))
+    return 1 - keras.ops.sum(true * keras.ops.sigmoid(predicted), axes)
+
+
+TRUTH = np.random.default_rng(1).integers(0, 2, MASK.shape)
+
+
+def look_at_loss(compute, channels=1):
+    model = net(conv(channels))
+    return preflight.inspect(model, OwnLoss(compute), image=IMAGE, truth=TRUTH, num_classes=2)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda true, predicted: overlap(true, predicted[..., 0]),
+        lambda true, predicted: overlap(true[..., None], predicted),
+        lambda true, predicted: keras.ops.square(true - predicted[..., 0]),
+        lambda true, predicted: keras.random.uniform((true.shape[0],)),
+    ],
+)
+def test_a_loss_of_each_sample_alone_passes(compute):
+    look_at_loss(compute)
+
+
+@pytest.mark.parametrize(
+    ("compute", "message"),
+    [
+        # One mask (1, 8, 8) times logits (1, 8, 8, 1) is (1, 8, 8, 8): no error, another loss.
+        (overlap, r"cannot be computed for y_true \(1, 8, 8\) and y_pred \(1, 8, 8, 1\)"),
+        (
+            lambda true, predicted: keras.ops.mean(true * predicted, (1, 2, 3)),
+            "cannot be computed for",
+        ),
+        (
+            lambda true, predicted: keras.ops.mean(predicted, (1, 2, 3)) / keras.ops.sum(true),
+            "gives a sample .* alone and .* in a batch of two",
+        ),
+        (
+            lambda true, predicted: keras.ops.square(predicted - keras.ops.mean(predicted, 0)),
+            "gives a sample 0 alone",
+        ),
+        (lambda true, predicted: keras.ops.matmul(true, predicted), "cannot be computed for"),
+        (lambda true, predicted: keras.ops.mean(predicted), r"gives the shape \(\) for 1 samples"),
+    ],
+)
+def test_a_loss_that_mixes_samples_is_refused(compute, message):
+    with pytest.raises(ValueError, match=message):
+        look_at_loss(compute)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "channels", "message"),
+    [
+        ("MeanSquaredError", {}, 1, "compares numbers, and the model gives logits"),
+        ("MeanAbsoluteError", {}, 2, "compares numbers"),
+        ("Huber", {}, 1, "compares numbers"),
+        ("SparseCategoricalCrossentropy", {"from_logits": True}, 1, "a logit for each of 2 class"),
+        ("BinaryCrossentropy", {"from_logits": True}, 2, "cannot be computed for y_true"),
+    ],
+)
+def test_a_loss_of_keras_that_does_not_fit_the_logits_is_refused(name, options, channels, message):
+    with pytest.raises(ValueError, match=message):
+        look(net(conv(channels)), name, 2, **options)

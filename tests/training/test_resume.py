@@ -28,6 +28,7 @@ SETTINGS = {
     "epochs": 2,
     "deterministic": True,
 }
+CSV_LOGGER = ({"name": "CSVLogger", "filename": "{folder}/keras.csv"},)
 # The power fails when the second checkpoint, after the last step, is half on the disk.
 POWER_CUT = """
 import json, os, sys
@@ -76,13 +77,14 @@ def test_run_killed_before_its_result_makes_no_further_step(callbacks, steps, tm
 
 
 def test_more_epochs_of_a_finished_run_are_those_of_a_longer_one(tmp_path):
-    longer = replace(config(tmp_path), epochs=3)
+    shorter = replace(config(tmp_path), callbacks=CSV_LOGGER)
+    longer = replace(shorter, epochs=3)
     whole = run(longer, SingleDevice(Launch()), tmp_path / "whole")
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    folder.begin(config(tmp_path))
-    first = run(config(tmp_path), SingleDevice(Launch()), folder.path)
-    for same in (config(tmp_path), replace(config(tmp_path), epochs=1)):
+    folder.begin(shorter)
+    first = run(shorter, SingleDevice(Launch()), folder.path)
+    for same in (shorter, replace(shorter, epochs=1)):
         with pytest.raises(ValueError, match="To train it further, give more epochs"):
             folder.begin(same)
     with pytest.raises(ValueError, match=r"other settings: .*learning_rate=0\.5"):
@@ -96,7 +98,7 @@ def test_more_epochs_of_a_finished_run_are_those_of_a_longer_one(tmp_path):
     more = run(longer, SingleDevice(Launch()), folder.path)
     assert more["weights_hash"] == whole["weights_hash"] != first["weights_hash"]
     assert more["epochs"] == 3
-    for name in ("steps.csv", "epochs.csv"):
+    for name in ("steps.csv", "epochs.csv", "keras.csv"):
         one, other = (read_rows(path / name) for path in (folder.path, tmp_path / "whole"))
         assert [row["loss"] for row in one] == [row["loss"] for row in other]
 

@@ -47,5 +47,5 @@ def test_masks_under_a_hole_change_neither_weights_nor_scores(tmp_path):
 
 
 def test_what_would_count_pixels_without_data_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"metrics=\('MeanIoU',\) would count them. Leave one"):
-        trained(tmp_path / "a", label=0, metrics=("MeanIoU",))
+    with pytest.raises(ValueError, match=r"metrics=\('accuracy',\) would count them. Leave one"):
+        trained(tmp_path / "a", label=0, metrics=("accuracy",))

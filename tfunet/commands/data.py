@@ -90,11 +90,11 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _cache(options: argparse.Namespace) -> int:
-    from tfunet.data.cache import default_folder
+    from tfunet.data.cache import cache_folder
     from tfunet.data.cache_eviction import clear, listing
 
     config = config_of(options)
-    folder = Path(config.cache_dir) if config.cache_dir else default_folder()
+    folder = cache_folder(config.cache_dir)
     if options.clear:
         removed, used = clear(folder)
         print(f"Removed {removed} data sets from {folder}; {used} are in use.")

@@ -78,11 +78,6 @@ class RunConfig(
                 "elastic and tournament exclude each other: a trainer that lost a process is "
                 "started again, and its partners go on. Leave out elastic."
             )
-        if self.seed < 0:
-            raise ValueError(
-                f"seed says which trainer of a tournament a run is, so it must be 0 or more, got "
-                f"{self.seed}."
-            )
         read = tournament.read_tournament(self.tournament)
         others = [] if read is None else list(tournament.first_values(read, vars(self)))
         if others and self.swap is not None:

@@ -20,6 +20,9 @@ SCHEDULES = ("gpipe", "1f1b", "v")
 TRACKERS = ("mlflow", "wandb")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
+# What NumPy takes.
+MOST_SEED = 2**32 - 1
+
 # Metadata of every key: whether an interrupted run may change it when it goes on. It may if the
 # key does not change what is computed.
 FIXED = {"may_change": False}
@@ -166,8 +169,8 @@ class InputKeys(Section):
             noise. By default flips along every axis.
         pipeline: Where training samples are augmented: "tf" on the CPU cores of the process,
             "device" inside the training step. Both give the same samples.
-        cache_dir: Folder for decoded cases. By default it is $TFUNET_CACHE, or ~/.cache/tfunet
-            if that is not set.
+        cache_dir: Folder for decoded cases; `~` and $VARIABLES are expanded. By default it is
+            $TFUNET_CACHE, or ~/.cache/tfunet if that is not set.
     """
 
     augmentation: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
@@ -413,10 +416,20 @@ class OptimizationKeys(Section):
         case_metrics(self.metrics)
         self._at_least(1, "epochs", "steps")
         self._at_least(0, "encoder_frozen_epochs")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
-        if self.warmup_epochs < 0:
-            raise ValueError(f"warmup_epochs must not be negative, got {self.warmup_epochs}.")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(
+                f"learning_rate must be positive and finite, got {self.learning_rate}."
+            )
+        for key in ("warmup_epochs", "decay_factor"):
+            if not 0 <= getattr(self, key) < math.inf:
+                raise ValueError(
+                    f"{key} must not be negative or infinite, got {getattr(self, key)}."
+                )
+        if min(self.decay_epochs, default=0) < 0:
+            raise ValueError(
+                f"decay_epochs must not be negative, got {list(self.decay_epochs)}. They are "
+                "counted from the first epoch on."
+            )
         if self.learning_rate_schedule == "none":
             self._set("learning_rate_schedule", None)
         if self.learning_rate_schedule is not None:
@@ -462,6 +475,8 @@ class ArithmeticKeys(Section):
 
     def _check(self) -> None:
         check_known("precision", self.precision, PRECISIONS)
+        if not 0 <= self.seed <= MOST_SEED:
+            raise ValueError(f"seed must lie between 0 and {MOST_SEED}, got {self.seed}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -486,7 +501,7 @@ class ReliabilityKeys(Section):
 
     def _check(self) -> None:
         self._at_least(1, "checkpoint_steps")
-        if self.hang_seconds < 0:
+        if not self.hang_seconds >= 0:
             raise ValueError(f"hang_seconds must not be negative, got {self.hang_seconds}.")
 
 

@@ -52,6 +52,19 @@ def default_folder() -> Path:
     return Path(os.environ.get(VARIABLE) or "~/.cache/tfunet").expanduser()
 
 
+def cache_folder(given: str | None) -> Path:
+    """Return `cache_dir` with `~` and environment variables expanded; by default `default_folder`.
+
+    Raises ValueError for a variable that is not set.
+    """
+    if not given:
+        return default_folder()
+    folder = Path(os.path.expandvars(given)).expanduser()
+    if "$" in str(folder) and not folder.is_dir():
+        raise ValueError(f"cache_dir={given!r} names an environment variable that is not set.")
+    return folder
+
+
 def build_cache(
     source: DataSource,
     folder: Path | None = None,

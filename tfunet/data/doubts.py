@@ -9,7 +9,7 @@ import numpy as np
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.defects import SHOWN_DEFECTS, Defect, lines_by_cause
 from tfunet.data.source import DataSource
-from tfunet.data.split import SIDES, Split
+from tfunet.data.split import GROUP, SIDES, Split
 
 # Pixel sizes that differ by a larger factor need target_pixel_size.
 SAME_SPACING = 1.1
@@ -46,7 +46,8 @@ def doubts(source: DataSource, cases: Sequence[CaseLook]) -> tuple[list[Defect],
 
     Defects are images on both sides of the split, and classes that no case has.
     """
-    leaks, warnings = _duplicates(cases)
+    leaks, copies = _duplicates(cases)
+    warnings = [*source.warnings, *copies, *_divided(source, cases)]
     for case in cases:
         warnings += case.notes
         if not source.targets and not any(case.has_label):
@@ -121,6 +122,25 @@ def _looks(source: DataSource, cached: CachedCases, split: Split) -> list[CaseLo
 def sizes_in_words(values: Iterable[float]) -> str:
     """Return sizes along axes, such as "0.5 x 1"."""
     return " x ".join(f"{value:g}" for value in values)
+
+
+def _divided(source: DataSource, cases: Sequence[CaseLook]) -> list[Defect]:
+    """Return a warning where names tell of patients, and the split divides the images of one."""
+    if source.groups != source.case_ids:
+        return []
+    first: dict[str, CaseLook] = {}
+    for case in cases:
+        match = GROUP.fullmatch(case.case_id)
+        other = case if match is None else first.setdefault(match[1], case)
+        if match is not None and other.side != case.side:
+            what = (
+                f"by their names, {other.case_id} ({other.side}) and {case.case_id} ({case.side}) "
+                f"may both be of {match[1]}: validation would score what training knows. Put "
+                "{group} where its name stands in the pattern of the images, or name a column of "
+                "groups"
+            )
+            return [Defect(file=source.name, what=what)]
+    return []
 
 
 def _duplicates(cases: Sequence[CaseLook]) -> tuple[list[Defect], list[Defect]]:

@@ -21,6 +21,9 @@ from tfunet.data.no_data import without_data
 # ITU-R BT.601, as Pillow's conversion to "L".
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
+# All whole numbers up to this are different in float32.
+EXACT = 2**24
+
 LONGEST_REASON = 600
 # Formats whose masks say where their pixels lie, and leave out empty planes.
 PLACED = ("tfunet.data.formats.dicom", "tfunet.data.formats.slices")
@@ -52,6 +55,7 @@ class Header:
         contradiction: Two statements about where the pixels lie that disagree, in words.
         nodata: Value of the pixels without data, where the file states one.
         is_colour: Whether the channels are red, green and blue.
+        remark: What may be a mistake, in words.
     """
 
     shape: tuple[int, ...]
@@ -65,6 +69,7 @@ class Header:
     contradiction: str = ""
     nodata: float | None = None
     is_colour: bool = False
+    remark: str = ""
 
 
 def read_header(
@@ -110,6 +115,7 @@ def read_header(
             contradiction=stored.contradiction,
             nodata=stored.nodata,
             is_colour="s" in stored.axes and stored.channels == 3,
+            remark=stored.remark,
         )
 
     return guarded(path, header)
@@ -168,6 +174,12 @@ def as_image(
                 "'drop' leaves it out without this warning"
             )
     missing, why = without_data(pixels, stored, hidden)
+    is_wide = pixels.dtype.kind in "iu" and pixels.dtype.itemsize > 2 and pixels.size
+    if is_wide and (pixels.max() > EXACT or pixels.min() < -EXACT):
+        note(
+            f"its whole numbers go beyond {EXACT}, up to which float32, in which they are read, "
+            "tells neighbours apart"
+        )
     pixels = pixels.astype(np.float32)
     if missing is not None:
         if fill is None:

@@ -42,6 +42,7 @@ class LazyImage:
             (*box) of a mask. Raises ValueError that names the file if it cannot be used.
         by_parts: Whether `read` reads no more of the file than it needs.
         spacing: Pixel size along `shape`, where the file states one.
+        unit: Of `spacing`; empty where the file does not say.
     """
 
     shape: tuple[int, ...]
@@ -49,6 +50,7 @@ class LazyImage:
     read: Callable[[Sequence[int], Sequence[int]], np.ndarray]
     by_parts: bool
     spacing: tuple[float, ...] | None = None
+    unit: str = ""
 
     def parts(self) -> Iterator[np.ndarray]:
         """Yield the image cut along its first axis into parts of about 64 MiB as float32."""
@@ -173,4 +175,5 @@ def _opened(
         read=read,
         by_parts=region is not None,
         spacing=None if header.contradiction else header.spacing,
+        unit=header.unit,
     )

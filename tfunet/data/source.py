@@ -86,6 +86,7 @@ class DataSource:
         shapes: Spatial shape of each case as training sees it, where known.
         root: Folder to which files in messages are relative.
         defects: What was wrong at opening; these cases are not among `case_ids`.
+        warnings: What may be a mistake, seen at opening.
         found: How many files there are, in words, for messages.
         preparation: How images were prepared, for `tfunet.predict.prepare`; None if the data set's
             own code did it.
@@ -111,6 +112,7 @@ class DataSource:
     shapes: tuple[tuple[int, ...], ...] = ()
     root: Path = Path()
     defects: tuple[Defect, ...] = ()
+    warnings: tuple[Defect, ...] = ()
     found: str = ""
     preparation: Mapping[str, Any] | None = None
     ignored: int | None = None
@@ -156,6 +158,10 @@ class DataSource:
                     f"The target {target!r} of the data set {self.name!r} must have a finite "
                     f"number for each of the {len(self.case_ids)} cases, got {len(values)} values."
                 )
+
+    def paths(self) -> tuple[str, ...]:
+        """Return the path of each case's file, the same however the data are described."""
+        return tuple(str((self.root / file).resolve()) for file in self.files)
 
     @property
     def num_outputs(self) -> int:

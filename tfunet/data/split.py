@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +14,12 @@ from tfunet.data.defects import Defect, lines_by_cause
 from tfunet.data.source import DataSource
 
 SIDES = ("train", "validation")
+# What comes before the name or number of what must not be on both sides of a split.
+GROUP = re.compile(
+    r"((?:patient|pat|subject|subj|sub|animal|mouse|rat|donor|slide|scan|volume|vol)[-_]?"
+    r"[A-Za-z]*\d+)([-_].+)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

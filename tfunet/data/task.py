@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import final
 
 from tfunet.config.augmentation import Augmentation, read_augmentation
+from tfunet.config.monitors import check_monitors
 from tfunet.config.run import RunConfig
-from tfunet.data.cache import build_cache, default_folder
+from tfunet.data.cache import build_cache, cache_folder
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.source import DataSource, open_source
 from tfunet.geometry.parts import check_split
@@ -37,11 +37,10 @@ class Task:
 
         `alive` is called now and then while this takes time.
         """
-        folder = Path(self.config.cache_dir) if self.config.cache_dir else default_folder()
         with decoding_bar() as show:
             return build_cache(
                 self.source,
-                folder,
+                cache_folder(self.config.cache_dir),
                 patch=self.patch,
                 progress=show,
                 alive=alive,
@@ -67,6 +66,12 @@ def open_task(config: RunConfig, opened: Callable[..., DataSource] = open_source
             f"tiling={list(config.tiling)} needs masks, and the data set {source.name!r} has "
             f"numbers to predict: {', '.join(source.targets)}. Leave out tiling, or use split."
         )
+    check_monitors(
+        config,
+        source.regions,
+        source.targets,
+        has_own_logs=config.model.endswith(".keras") or ":" in config.model,
+    )
     patch = source.chosen_patch(config.patch, is_tiled=bool(config.tiling))
     check_split(config.split, patch)
     check_split(config.tiling, patch, "tiling")

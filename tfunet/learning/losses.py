@@ -8,6 +8,7 @@ one channel of logits for foreground against background.
 """
 
 import functools
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -36,6 +37,8 @@ class WholeSample:
 
 WHOLE = WholeSample()
 
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 LOSSES = {
     "crossentropy": "tfunet.learning.losses:CrossEntropy",
     "dice": "tfunet.learning.losses:Dice",
@@ -59,20 +62,37 @@ def make(name: str, options: dict[str, Any]) -> keras.Loss:
                 "or write 'package.module:Class'."
             )
         return call("loss", kind, options)
-    loss = call("loss", resolve("loss", name, LOSSES, keras.Loss), options, ref=name)
+    kind = resolve("loss", name, LOSSES, keras.Loss)
+    if inspect.isfunction(kind) and _takes_masks(kind, options):
+        raise ValueError(
+            f"The loss {name!r} is a function of masks and logits. Name a class: class Own"
+            "(keras.Loss): def call(self, y_true, y_pred): return your_function(y_true, y_pred)."
+        )
+    loss = call("loss", kind, options, ref=name)
     if not isinstance(loss, keras.Loss):
         raise ValueError(f"The loss {name!r} is a {type(loss).__name__}; it must be a keras.Loss.")
     return loss
 
 
+def _takes_masks(function: Any, options: dict[str, Any]) -> bool:
+    """Whether a function needs two arguments more than its options."""
+    parameters = inspect.signature(function).parameters.values()
+    needed = [one for one in parameters if one.default is one.empty and one.kind in POSITIONAL]
+    return len([one for one in needed if one.name not in options]) >= 2
+
+
+class MixedSamplesError(ValueError):
+    """A loss gives one number for several samples."""
+
+
 def per_sample(loss: keras.Loss, mask: Any, logits: Any) -> Any:
     """Return the loss of each sample of a batch, (batch,): the mean over the sample's voxels.
 
-    Raises ValueError for a loss that mixes the samples of a batch into one number.
+    Raises MixedSamplesError for a loss that mixes the samples of a batch into one number.
     """
     values = loss.call(ops.cast(mask, loss.dtype), ops.cast(logits, loss.dtype))
     if len(values.shape) == 0 or values.shape[0] != mask.shape[0]:
-        raise ValueError(
+        raise MixedSamplesError(
             f"The loss {loss.name!r} gives the shape {tuple(values.shape)} for {mask.shape[0]} "
             "samples. Its call must give a value for each sample (or voxel): a number for the "
             "whole batch would depend on how the batch is divided among devices."

@@ -22,9 +22,17 @@ def make(config: RunConfig, num_replicas: int, steps_per_epoch: int) -> keras.Op
             "Set accumulation= instead of optimizer_options.gradient_accumulation_steps: it "
             "communicates once a step, under every backend."
         )
-    optimizer = call(
-        "optimizer", kind, config.optimizer_options, ref=config.optimizer, learning_rate=rate
-    )
+    options = config.optimizer_options
+    try:
+        optimizer = call("optimizer", kind, options, ref=config.optimizer, learning_rate=rate)
+    except (TypeError, ValueError) as error:
+        if not getattr(kind, "__module__", "").startswith("keras."):
+            raise
+        # Keras's take any keyword, and name those that they do not know themselves.
+        raise ValueError(
+            f"The optimizer {config.optimizer!r} cannot be made with optimizer_options={options}: "
+            f"{error}"
+        ) from error
     if not isinstance(optimizer, keras.Optimizer):
         raise ValueError(
             f"The optimizer {config.optimizer!r} is a {type(optimizer).__name__}; it must be a "

@@ -14,7 +14,7 @@ from tfunet.graph.step import Trace
 from tfunet.learning import losses
 from tfunet.swap.arena.device_memory import variable_bytes
 from tfunet.swap.plan.schedule import memory, schedule
-from tfunet.training.setup import compiled_model
+from tfunet.training.compiled_model import compiled_model
 
 
 @final

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,12 @@ import numpy as np
 from tfunet.config.case_metrics import PLAIN, CaseMetric, case_metrics
 from tfunet.data.check import raw_case
 from tfunet.data.description_file import described
+from tfunet.data.formats.units import converted
 from tfunet.data.image_files import read_mask
 from tfunet.data.source import DataSource, RawCase, open_source
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.table import csv_line
-from tfunet.files.typed import parse_toml
+from tfunet.files.typed import parse_toml, toml_text
 from tfunet.learning import scores
 from tfunet.learning.case_metrics import check_library, measure, tolerances
 from tfunet.predict.ensemble import Member
@@ -30,6 +32,8 @@ from tfunet.record import RunFolder
 COUNTS = ("true_positive", "false_positive", "false_negative")
 COLUMNS = ("case", "region", *COUNTS, "dice", "iou")
 ALWAYS = ("dice", "iou")
+# What the name of a file cannot hold, and a table may have in the name of a case.
+UNFIT = re.compile(r"^\.+|[/\\\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +105,7 @@ def evaluate(
     if not has_spacing and any(metric.name not in ALWAYS for metric in wanted):
         print("Distances and volumes of metrics are in pixels: no pixel size is known.")
     names = [source.case_ids[index] for index in chosen]
+    stems = [UNFIT.sub("_", name) for name in names]
     pictures = out / "errors"
     draws = options.overlay and drawing() is not None
     if options.overlay and not draws:
@@ -110,9 +115,9 @@ def evaluate(
             pictures.mkdir(parents=True, exist_ok=True)
     # Instead of labels alone, pictures show the errors, too.
     plain = replace(options, overlay=False)
-    predictions = _predicted(run, source, names, cases, network, out / "predictions", plain)
+    predictions = _predicted(run, source, stems, cases, network, out / "predictions", plain)
     rows = []
-    for index, name, prediction in zip(chosen, names, predictions, strict=True):
+    for index, name, stem, prediction in zip(chosen, names, stems, predictions, strict=True):
         raw = raw_case(source, index)
         labels = _labels(name, raw, prediction, source)
         scored = _rows(name, raw, labels, source, in_units, has_spacing=has_spacing)
@@ -120,7 +125,7 @@ def evaluate(
             dice = ", ".join(f"{row['region']} {row['dice']:.3f}" for row in scored)
             mask = raw.mask if source.ignored is None else _without(raw.mask, source.ignored)
             write_errors(
-                pictures / f"{name}.png",
+                pictures / f"{stem}.png",
                 raw.image[..., 0],
                 mask,
                 labels,
@@ -158,9 +163,13 @@ def _opened(data: str, network: Network) -> DataSource:
             f"{data!r} is neither a folder nor a .toml file. Name a configuration, a description "
             "of a data set, or a folder that is laid out as the run's own."
         )
-    table = parse_toml(path.read_text(encoding="utf-8"))
-    if "data_options" in table:
-        return open_source(*described(str(table.get("data", "folder")), table["data_options"]))
+    try:
+        table = parse_toml(toml_text(path))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a TOML file: {error}.") from error
+    kind = str(table.get("data", "folder"))
+    if "data_options" in table or kind.endswith(".toml"):
+        return open_source(*described(kind, table.get("data_options", {})))
     return open_source(data, {})
 
 
@@ -179,12 +188,8 @@ def _chosen(
 ) -> list[int]:
     """Return the cases to score: without those that the run was trained on, and a line on them."""
     everything = list(range(len(source.case_ids)))
-    trained: set[str] = set()
-    for member in members:
-        own = member.network.config.data_options.get("root")
-        if own is not None and Path(own).expanduser().resolve() == source.root.resolve():
-            trained |= set((RunFolder(member.run).read_split() or {}).get("train", ()))
-    seen = [index for index in everything if source.case_ids[index] in trained]
+    trained = set().union(*(_trained_on(member, source) for member in members))
+    seen = [index for index in everything if index in trained]
     if not seen:
         return everything
     if with_training_cases:
@@ -200,6 +205,19 @@ def _chosen(
     return rest
 
 
+def _trained_on(member: Member, source: DataSource) -> set[int]:
+    """Return the cases of a data set that a run was trained on, however they are described."""
+    folder = RunFolder(member.run)
+    files = set((folder.read_data() or {}).get("training_files") or ())
+    trained = {index for index, path in enumerate(source.paths()) if path in files}
+    # By their names too: the data may have moved with the run.
+    own = member.network.config.data_options.get("root")
+    if own is not None and Path(own).expanduser().resolve() == source.root.resolve():
+        names = set((folder.read_split() or {}).get("train", ()))
+        trained |= {index for index, name in enumerate(source.case_ids) if name in names}
+    return trained
+
+
 def _predicted(
     run: Path,
     source: DataSource,
@@ -210,10 +228,14 @@ def _predicted(
     options: Options,
 ) -> list[Path]:
     """Predict the cases, those with the same pixel size together."""
-    resamples = (network.preparation or {}).get("target_pixel_size") is not None
+    prepared = network.preparation or {}
     by_size: dict[tuple[float, ...] | None, list[int]] = {}
     for at, raw in enumerate(cases):
-        by_size.setdefault(raw.spacing if resamples else None, []).append(at)
+        size = None
+        if prepared.get("target_pixel_size") is not None and raw.spacing is not None:
+            unit = prepared.get("unit", "")
+            size = tuple(converted(one, source.unit, unit) for one in raw.spacing)
+        by_size.setdefault(size, []).append(at)
     files: dict[int, Path] = {}
     for size, members in by_size.items():
         images = [

@@ -8,6 +8,8 @@ from tfunet.data.formats import FORMATS
 from tfunet.data.formats.container import split_container
 
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
+# Of a file or folder whose name begins with a wildcard.
+NOT_HIDDEN = r"(?!\.)"
 _WILD = re.compile(r"\{\w+\}|\*|\?")
 
 
@@ -25,8 +27,13 @@ def find_images(given: Sequence[str], num_files: int = 1) -> list[str]:
     return [image for argument in given for image in _expanded(argument, num_files)]
 
 
+def parts_of(image: str) -> list[str]:
+    """Return the paths that commas join. A comma may be a part of a name, too."""
+    return [image] if split_container(image)[0].exists() else image.split(",")
+
+
 def _expanded(argument: str, num_files: int) -> list[str]:
-    parts = argument.split(",")
+    parts = parts_of(argument)
     if any(_is_pattern(part) for part in parts):
         return _matching(parts)
     if len(parts) == 1 and _is_folder_of_images(Path(argument)):
@@ -93,6 +100,8 @@ def _by_wildcards(pattern: str) -> dict[tuple[str, ...], str]:
     names: set[str] = set()
     for mark, piece in zip(wild, pieces[1:], strict=True):
         name = mark.strip("{}")
+        if not expression or expression.endswith("/"):
+            expression += NOT_HIDDEN
         if mark in "*?":
             expression += "([^/]*)" if mark == "*" else "([^/])"
         elif name in names:

@@ -8,6 +8,7 @@ from typing import Any
 from tfunet.data.formats.container import stem
 from tfunet.data.image_files import content_files
 from tfunet.files.typed import RecordError, read_json
+from tfunet.predict.inputs import parts_of
 from tfunet.predict.output import (
     SUFFIXES,
     check_format,
@@ -65,7 +66,7 @@ def plan_jobs(
     """
     jobs = []
     for number, image in enumerate(images):
-        files = tuple(Path(part) for part in image.split(","))
+        files = tuple(map(Path, parts_of(image)))
         name = stem(files[0]) if names is None else names[number]
         chosen = kind or default_format(files[0])
         check_format(chosen)

@@ -10,6 +10,7 @@ from typing import Any, NotRequired, TypedDict
 
 import psutil
 
+from tfunet.data.formats.units import converted
 from tfunet.data.lazy_image import LazyImage, joined, open_image, resized
 from tfunet.data.preprocess import (
     Intensity,
@@ -33,6 +34,7 @@ class RecordedPreparation(TypedDict):
     fill: NotRequired[float | None]
     pixel_size: NotRequired[Any]
     target_pixel_size: NotRequired[Any]
+    unit: NotRequired[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,7 @@ class Preparation:
         fill: What pixels without data became.
         pixel_size: Pixel size of every image, along its axes; None: the files state it.
         target_pixel_size: Pixel size that images were resampled to; None: they were not.
+        unit: Its unit; empty where the files do not say.
     """
 
     num_files: int = 1
@@ -58,6 +61,7 @@ class Preparation:
     fill: float | None = None
     pixel_size: Any = None
     target_pixel_size: Any = None
+    unit: str = ""
 
     def open(self, files: Sequence[Path]) -> LazyImage:
         """Open one image, resampled, with its intensities as they are; NaN where it has no data.
@@ -100,7 +104,7 @@ class Preparation:
                 f"{file}: this run resampled its images to pixels of {self.target_pixel_size}, "
                 "but the file states no pixel size, or two. Give it with --pixel_size."
             )
-        return image.spacing
+        return tuple(converted(size, image.unit, self.unit) for size in image.spacing)
 
     def statistics(self, image: LazyImage) -> Statistics | None:
         """Return the statistics of the image that `normalise` needs, in one pass over it."""

@@ -37,7 +37,7 @@ from tfunet.predict.inputs import find_images
 from tfunet.predict.jobs import Job, identity_of, is_finished, plan_jobs
 from tfunet.predict.network import Facts, Forward, Network
 from tfunet.predict.overlay_picture import NO_DRAWING, drawing, write_overlay
-from tfunet.predict.prepare import check_memory
+from tfunet.predict.prepare import Preparation, check_memory
 from tfunet.predict.raster import RawFile, raster_of
 from tfunet.process.terminal import lines_of
 from tfunet.record import LOCK, RunFolder
@@ -166,7 +166,7 @@ def predict(
         "tfunet": __version__,
         "run": str(run),
         "weights_sha256": _sha256(network.path),
-        "preparation": asdict(prepare),
+        "preparation": _without_unit(prepare),
         "tiles": options.tiles,
         "window": window,
         "halo": halo,
@@ -178,7 +178,7 @@ def predict(
             {
                 "run": str(member.run),
                 "weights_sha256": _sha256(member.network.path),
-                "preparation": asdict(member.prepare),
+                "preparation": _without_unit(member.prepare),
             }
             for member in members[1:]
         ]
@@ -200,6 +200,11 @@ def predict(
         line = f"{job.name}: {size} in {tiling.num_windows} windows of {windows}, {seconds}"
         print(lines_of(f"{line}, {job.labels}"), flush=True)
     return [job.labels for job in jobs]
+
+
+def _without_unit(prepare: Preparation) -> dict[str, Any]:
+    """Return how images are prepared, as earlier versions wrote it beside a prediction."""
+    return {key: value for key, value in asdict(prepare).items() if key != "unit"}
 
 
 def followed(run: Path, options: Options) -> tuple[tuple[Member, ...], Cleaning]:
@@ -345,7 +350,7 @@ def _run_job(
                 labels.append(_labels(band))
         if cleaning:
             labels = _cleaned(job, labels, cleaning)
-        _finish(job, (labels, probabilities), network.num_classes)
+        _finish(job, (labels, probabilities), network.num_classes, members[0].prepare.axes)
         if job.overlay is not None:
             write_overlay(job.overlay, image, labels.rows, network.label_names(), title=job.name)
         content = {**identity, "seconds": round(time.perf_counter() - started, 3)}
@@ -474,8 +479,10 @@ def _padded_window(image: LazyImage, tiling: Tiling, start: tuple[int, ...]) -> 
     return padded
 
 
-def _finish(job: Job, raws: tuple[RawFile, RawFile | None], num_classes: int) -> None:
-    header = read_header(job.files[0])
+def _finish(
+    job: Job, raws: tuple[RawFile, RawFile | None], num_classes: int, axes: str | None
+) -> None:
+    header = read_header(job.files[0], axes=axes)
     for raw, path, classes in zip(
         raws, (job.labels, job.probabilities), (None, num_classes), strict=True
     ):

@@ -6,9 +6,11 @@ from typing import Any, final
 import keras
 
 from tfunet.backend import check_callbacks
+from tfunet.config.monitors import with_mode
 from tfunet.config.refs import call, near_match, resolve
 from tfunet.swap import LargeModelSupport
 from tfunet.timing.profiling import Profile
+from tfunet.training import checkpoint
 from tfunet.training.setup import Attempt
 
 # They write files, so only the chief may have them.
@@ -38,6 +40,7 @@ class Callbacks:
             )
         for support in self.supports:
             support.note = support.note or attempt.note
+        self._fresh: dict[int, dict[str, Any]] = {}
         self._profile = None
         # Only the chief: in other processes TensorFlow 2.21 often aborts when a profile ends.
         if attempt.config.profile and attempt.note is not None and topology.is_chief:
@@ -46,14 +49,18 @@ class Callbacks:
             self.all.append(self._profile)
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """Return the plain numbers and texts that each callback holds, by its place."""
-        return {str(place): _plain(callback) for place, callback in enumerate(self.all)}
+        """Return the plain numbers and texts that changed in each callback, by its place."""
+        return {
+            str(place): changed(state_of(callback), self._fresh.get(place, {}))
+            for place, callback in enumerate(self.all)
+        }
 
     def restore(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Give the callbacks what `states` returned."""
+        """Give the callbacks, whose training has just begun, what `states` returned."""
+        self._fresh = {place: state_of(callback) for place, callback in enumerate(self.all)}
         for place, values in states.items():
             if int(place) < len(self.all):
-                vars(self.all[int(place)]).update(values)
+                restore_state(self.all[int(place)], values)
 
     def end_profile(self) -> None:
         """End the profile, if one is being taken."""
@@ -69,12 +76,14 @@ def _configured(attempt: Attempt) -> list[keras.callbacks.Callback]:
     stands for the run's folder.
     """
     callbacks = []
-    for table in attempt.config.callbacks:
+    for table in map(with_mode, attempt.config.callbacks):
         options = {key: value for key, value in table.items() if key not in ("name", "chief_only")}
         for key, value in options.items():
             if isinstance(value, str):
                 options[key] = value.replace("{folder}", str(attempt.folder.path))
         kind = _class(table)
+        if kind is keras.callbacks.CSVLogger:  # Of a run that goes on it would remove the rows.
+            options.setdefault("append", checkpoint.exists(attempt.folder))
         if attempt.topology.is_chief or not table.get("chief_only", kind.__name__ in WRITERS):
             callback = call("callback", kind, options, ref=table["name"])
             if not isinstance(callback, keras.callbacks.Callback):
@@ -86,7 +95,22 @@ def _configured(attempt: Attempt) -> list[keras.callbacks.Callback]:
     return callbacks
 
 
-def _plain(callback: keras.callbacks.Callback) -> dict[str, Any]:
+def restore_state(callback: keras.callbacks.Callback, state: Mapping[str, Any]) -> None:
+    """Give a callback what `state_of` returned of an earlier one."""
+    # Keras turns the sign of min_delta when it first needs it, and would turn it twice.
+    vars(callback).update({key: value for key, value in state.items() if key != "min_delta"})
+
+
+def changed(state: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what differs from a callback whose training has just begun.
+
+    The rest are settings. A run that goes on may have others: its folder may have moved.
+    """
+    return {key: value for key, value in state.items() if key not in fresh or fresh[key] != value}
+
+
+def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """Return the plain numbers and texts that a callback holds."""
     plain = {}
     for key, value in vars(callback).items():
         value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfunet.graph.output_kind import FREE, PROBABILITIES, is_made_of
 from tfunet.graph.traced import traced
-from tfunet.learning.losses import per_sample
+from tfunet.learning.losses import MixedSamplesError, per_sample
 from tfunet.models.keras_errors import cause_line
 from tfunet.swap import LargeModelSupport
 
@@ -70,7 +70,7 @@ def inspect(
     else:
         _check_logits(output, kinds)
         _check_loss(loss, num_classes, output.shape[-1])
-    per_sample(loss, tf.constant(truth), tf.constant(output))
+    _check_samples(loss, truth, output)
     weights = model.trainable_weights + model.non_trainable_weights
     return Preflight(
         parameters=model.count_params(),
@@ -191,6 +191,49 @@ def _check_logits(output: np.ndarray, kinds: frozenset[str]) -> None:
         )
 
 
+def _check_samples(loss: keras.Loss, truth: np.ndarray, output: np.ndarray) -> None:
+    """Raise ValueError for a loss that cannot be computed, or mixes the samples of a batch.
+
+    Shapes that do not fit may be broadcast: a mask (1, 64, 64) times logits (1, 64, 64, 1) has
+    the shape (1, 64, 64, 64). In a batch of two different samples this fails, or gives the first
+    another loss than it has alone.
+    """
+
+    def losses(number: int) -> np.ndarray:
+        masks, logits = ([array, np.flip(array, 1)][:number] for array in (truth, output))
+        values = per_sample(loss, tf.concat(masks, 0), tf.concat(logits, 0))
+        return keras.ops.convert_to_numpy(values)
+
+    if type(loss).__module__.startswith("tfunet."):
+        losses(1)
+        return
+    shapes = f"y_true {truth.shape} and y_pred {output.shape}, batch first"
+    try:
+        alone, pair = losses(1), losses(2)
+    except MixedSamplesError:
+        raise
+    except tf.errors.ResourceExhaustedError:
+        return  # Two samples may be too large for a device that a step on one fits.
+    except Exception as error:
+        raise ValueError(
+            f"The loss {loss.name!r} cannot be computed for {shapes}: "
+            f"{cause_line(error).rstrip('.')}. Check how it uses their shapes."
+        ) from error
+    is_random = not np.array_equal(alone, losses(1))
+    if not is_random and not np.allclose(pair[:1], alone, rtol=1e-3, atol=1e-6):
+        raise ValueError(
+            f"The loss {loss.name!r} gives a sample {float(alone[0]):g} alone and "
+            f"{float(pair[0]):g} in a batch of two. Each sample must have a loss of its own. For "
+            f"one sample its call gets {shapes}: a product of shapes that do not fit mixes them, "
+            "so remove the last axis of y_pred, or add one to y_true."
+        )
+
+
+# Losses of Keras after which a logit of 0 would not tell background from foreground.
+OF_NUMBERS = (
+    *("CosineSimilarity", "Huber", "KLDivergence", "LogCosh", "MeanAbsoluteError", "Poisson"),
+    *("MeanAbsolutePercentageError", "MeanSquaredError", "MeanSquaredLogarithmicError"),
+)
 # Losses of Keras for one-hot masks, and those of tfunet for labels.
 OF_LABELS = {"CategoricalCrossentropy": "crossentropy", "Dice": "dice", "Tversky": "tversky"}
 
@@ -203,8 +246,20 @@ def _check_loss(loss: keras.Loss, num_classes: int, channels: int) -> None:
             f"The loss {loss.name!r} takes probabilities and the model gives logits. Set "
             "loss_options.from_logits = true."
         )
+    if not type(loss).__module__.startswith("keras"):
+        return
+    if type(loss).__name__ in OF_NUMBERS:
+        raise ValueError(
+            f"keras.losses.{type(loss).__name__} compares numbers, and the model gives logits for "
+            "masks. Set loss = 'crossentropy' or 'dice_crossentropy'."
+        )
+    if type(loss).__name__ == "SparseCategoricalCrossentropy" and channels == 1:
+        raise ValueError(
+            f"keras.losses.{type(loss).__name__} needs a logit for each of {num_classes} classes, "
+            "and the model gives one. Set loss = 'crossentropy', which takes both."
+        )
     ours = OF_LABELS.get(type(loss).__name__)
-    if ours and type(loss).__module__.startswith("keras") and channels > 1:
+    if ours and channels > 1:
         raise ValueError(
             f"keras.losses.{type(loss).__name__} wants one-hot masks; the masks here are labels "
             f"0..{num_classes - 1}. Set loss = {ours!r}, which takes labels."

@@ -1,7 +1,6 @@
 """What a run has before its first step: devices and folder, then data, then the network."""
 
 import functools
-import inspect
 import json
 import math
 import os
@@ -29,14 +28,13 @@ from tfunet.data.split import Split, from_json, leave_out, left_out, split_of, t
 from tfunet.data.task import Task, open_task
 from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.files.printable import printable
-from tfunet.learning import losses, optimizers
+from tfunet.learning import losses
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.scoring import RegionScoring, Scoring, TargetScoring
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
-from tfunet.models.make import make_model
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.feed import own_part
 from tfunet.parallel.losses import split_loss, split_metrics
@@ -50,9 +48,11 @@ from tfunet.swap.arena.device_memory import join_regions
 from tfunet.timing.spans import Spans
 from tfunet.timing.stamps import Note
 from tfunet.training import checkpoint, preflight, saving
+from tfunet.training.compiled_model import compiled_model, make_metrics
 from tfunet.training.held import EveryVariable, Held
 from tfunet.training.tiling import Tiles, check_metrics, check_model, look_at_network
 from tfunet.training.train_step import look_at_step
+from tfunet.training.trained_on import contents, contents_changed, training_files
 from tfunet.training.whole_cases import WholeCases
 
 if TYPE_CHECKING:
@@ -270,6 +270,11 @@ def open_data(attempt: Attempt) -> RunData:
     for line in lines_of_doubt(source, cases, split):
         attempt.say(f"warning: {line}")
     if topology.is_chief:
+        if checkpoint.exists(folder) and contents_changed(folder, cases, split):
+            attempt.say(
+                "warning: images or masks are others than those that this run began with. Start a "
+                "new run, or restore their files."
+            )
         folder.write_data(
             {
                 "name": source.name,
@@ -279,6 +284,8 @@ def open_data(attempt: Attempt) -> RunData:
                 "preparation": source.preparation,
                 **({"targets": list(source.targets)} if source.targets else {}),
                 "label_names": list(source.label_names().values()),
+                "training_files": training_files(source, split),
+                "contents": contents(cases, split),
             }
         )
     whole_cases = _whole_cases(attempt, source, cases, split)
@@ -464,6 +471,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
             steps_per_epoch=data.steps_per_epoch,
             metrics=keras_metrics(config.metrics),
             image_shape=data.input_shape,
+            say=attempt.say,
         )
     if data.tiles is not None:
         check_model(model)
@@ -487,8 +495,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
     if split is not None:
         attempt.say(split.summary())
     with backend.scope():
-        # Makes the variables of compiled metrics, as `fit` does: replicas cannot make them.
-        model._symbolic_build(data_batch=(batch["image"], truth))
+        make_metrics(model, batch["image"], truth, config.metrics)
     used = look_at_step(
         model,
         backend,
@@ -596,58 +603,3 @@ def _split_network(
     split.install()
     split_loss(loss, split)
     return groups, split
-
-
-def compiled_model(
-    task: Task,
-    loss: keras.Loss,
-    *,
-    num_replicas: int = 1,
-    steps_per_epoch: int = 1,
-    metrics: Sequence[Any] = (),
-    image_shape: tuple[int, ...] | None = None,
-) -> keras.Model:
-    """Return the model of a configuration, compiled and built; by default for its patch."""
-    config = task.config
-    model = make_model(
-        config.model,
-        image_shape=image_shape or (*task.patch, task.source.channels),
-        num_classes=task.source.num_outputs,
-        options=config.model_options,
-    )
-    compile_model(
-        model, optimizers.make(config, num_replicas, steps_per_epoch), loss=loss, metrics=metrics
-    )
-    model.optimizer.build(model.trainable_variables)
-    return model
-
-
-def compile_model(
-    model: keras.Model, optimizer: keras.Optimizer, *, loss: keras.Loss, metrics: Sequence[Any]
-) -> None:
-    """Compile a model; ValueError where a `compile` of its own does not take what Keras's does."""
-    settings: dict[str, Any] = {
-        "optimizer": optimizer,
-        "loss": loss,
-        "metrics": list(metrics) or None,
-        "jit_compile": False,
-        "auto_scale_loss": False,
-    }
-    own = inspect.signature(model.compile)
-    advice = (
-        "Let it take these and pass them to super().compile(...), and make further optimizers and "
-        "losses in __init__."
-    )
-    try:
-        own.bind(**settings)
-    except TypeError as error:
-        raise ValueError(
-            f"The model's own compile{own} cannot be called ({error}). tfunet calls compile("
-            f"{', '.join(f'{key}=...' for key in settings)}). {advice}"
-        ) from error
-    model.compile(**settings)
-    for key in ("optimizer", "loss"):
-        if getattr(model, key, None) is not settings[key]:
-            raise ValueError(
-                f"The model's own compile{own} does not use the {key} that it is given. {advice}"
-            )

@@ -32,7 +32,8 @@ from tfunet.pipeline.own_stage import OwnStage
 from tfunet.pipeline.schedules import homes
 from tfunet.record import MODEL, WEIGHTS
 from tfunet.training import preflight, saving
-from tfunet.training.setup import Attempt, Network, RunData, check_can_ignore, compile_model
+from tfunet.training.compiled_model import batch_metrics, compile_model
+from tfunet.training.setup import Attempt, Network, RunData, check_can_ignore
 from tfunet.training.stage_cut import check_graph, check_own_methods, find_cut
 from tfunet.training.stage_variables import Elsewhere, Owned, num_slots, own_variables
 from tfunet.training.staged_network import LocalStage, StagedNetwork, alone, traced_device
@@ -55,7 +56,11 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     model = _made(config, data)
     check_own_methods(model)
     compile_model(
-        model, _optimizer(attempt, data), loss=loss, metrics=keras_metrics(config.metrics)
+        model,
+        _optimizer(attempt, data),
+        loss=loss,
+        metrics=batch_metrics(model, data.task.source, keras_metrics(config.metrics)),
+        say=attempt.say,
     )
     file = saving.file_of(model, attempt.folder) if topology.is_chief else MODEL
     if file == WEIGHTS:

@@ -292,6 +292,47 @@ def test_the_command_writes_once(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "other.toml").exists()
 
 
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ((), ""),
+        (("images/f.TIF", "masks/f.TIF"), "2 files fit none of the patterns, such as images/f.TIF"),
+        (("overlay.png",), "1 file fits none of the patterns, such as overlay.png"),
+    ],
+)
+def test_files_that_are_not_used_are_said(extra, words, tmp_path):
+    for name in "abcde":
+        save(tmp_path / "images" / f"{name}.png", grey())
+        save(tmp_path / "masks" / f"{name}.png", square(255))
+    for name in extra:
+        (tmp_path / name).touch()
+    run = describe_folder(str(tmp_path))
+    assert words in run.summary()
+    assert words in " ".join(run.text([]).replace("#", "").split())
+    assert ("Not used" in run.summary()) == bool(words)
+
+
+@pytest.mark.parametrize("classes", [("axon", "cell"), ("axon", "cell", "myelin", "nucleus")])
+def test_no_class_is_lost_where_names_have_no_numbers(classes, tmp_path):
+    """Every second file is of the same class."""
+    for name in "abcdefgh":
+        save(tmp_path / f"{name}_image.png", grey())
+        for at, one in enumerate(classes):
+            mask = np.zeros((32, 48), np.uint8)
+            mask[8 * at : 8 * at + 8] = 255
+            save(tmp_path / f"{name}_mask_{one}.png", mask)
+    assert set(begun(tmp_path)["data_options"]["masks"]) == set(classes)
+
+
+def test_a_mask_of_the_background_is_left_out(tmp_path):
+    for name in "abcde":
+        save(tmp_path / f"{name}_image.png", grey())
+        save(tmp_path / f"{name}_mask_cell.png", square(255))
+        save(tmp_path / f"{name}_mask_background.png", 255 - square(255))
+    options = begun(tmp_path)["data_options"]
+    assert options["masks"] == {"cell": "{case}_mask_cell.png"}
+
+
 def test_real_folders():
     """What `init` finds in the example data is what docs/data.md says of it."""
     if not SHARED.is_dir():

@@ -105,3 +105,26 @@ def test_voxels_that_begin_nowhere_are_refused(tmp_path, offset):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="cannot be read"):
         read_header(path)
+
+
+@pytest.mark.parametrize("offset", [0, 16])
+def test_voxels_cannot_begin_in_the_header(tmp_path, offset):
+    path = save(tmp_path / "a.nii")
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<f", content, 108, offset)
+    path.write_bytes(bytes(content))
+    for read in (read_header, read_image):
+        with pytest.raises(
+            ValueError, match=f"begin at byte {offset} .vox|offset {offset} too low"
+        ):
+            read(path)
+
+
+@pytest.mark.parametrize(("highest", "words"), [(2**24, ""), (2**24 + 1, "go beyond 16777216")])
+def test_whole_numbers_that_float32_cannot_tell_apart_are_said(tmp_path, highest, words):
+    said = []
+    np.save(tmp_path / "a.npy", np.array([[0, -5], [highest, 7]], np.int32))
+    image = read_image(tmp_path / "a.npy", note=said.append)
+    assert image.max() == np.float32(highest)
+    assert len(said) == bool(words)
+    assert all(words in line for line in said)

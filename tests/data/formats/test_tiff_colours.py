@@ -5,7 +5,9 @@ import pytest
 import tifffile
 from PIL import Image
 
+from tfunet.data.check import check
 from tfunet.data.image_files import read_header, read_image, read_mask
+from tfunet.data.layouts.folder import open_folder
 from tfunet.data.lazy_image import open_image, open_mask
 
 RNG = np.random.default_rng(0)
@@ -128,3 +130,17 @@ def test_jpeg_in_a_tiff_is_decoded_to_colours(tmp_path):
     colours = np.stack([smooth, smooth // 2, 255 - smooth], -1)
     tifffile.imwrite(tmp_path / "a.tif", colours, photometric="rgb", compression="jpeg")
     assert np.abs(read_image(tmp_path / "a.tif") - colours).max() < 12
+
+
+@pytest.mark.parametrize("options", [{"threshold": 0}, {}])
+def test_a_mask_of_bool_that_tifffile_wrote_inverted_is_said(tmp_path, options):
+    for name in "abc":
+        tifffile.imwrite(tmp_path / f"{name}.tif", GREY8)
+        inside = {"photometric": "minisblack"} if name == "c" else {}
+        tifffile.imwrite(tmp_path / f"{name}_m.tif", GREY8 > 200, **inside)
+    source = open_folder(
+        root=str(tmp_path), images="{case}.tif", masks={"cell": "{case}_m.tif"}, **options
+    )
+    warnings = [str(one) for one in check(source).warnings]
+    said = [line for line in warnings if "what was True or 1 counts as background" in line]
+    assert [line[:7] for line in said] == ["a_m.tif", "b_m.tif"]

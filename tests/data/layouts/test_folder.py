@@ -330,3 +330,31 @@ def test_opening_imports_no_tensorflow(folder):
         "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("hidden", "shown", "images"),
+    [
+        (".thumbnails", "images", "**/{case}.png"),
+        (".trash/x", "x/x", "**/x/{case}.png"),
+        (".old", "images", "{part}/{case}.png"),
+        (".old", "images", "*/{case}.png"),
+    ],
+)
+def test_what_is_in_a_hidden_folder_is_no_case(tmp_path, hidden, shown, images):
+    for name in ("aa", "bb"):
+        for folder in (hidden, shown):
+            save(tmp_path / folder / f"{name}.png", grey())
+        save(tmp_path / "masks" / f"{name}_mask.png", disc())
+    masks = {"cell": "masks/{case}_mask.png"}
+    source = open_folder(root=str(tmp_path), images=images, masks=masks)
+    assert source.files == (f"{shown}/aa.png", f"{shown}/bb.png")
+    # A pattern that names it is the user's own word.
+    source = open_folder(root=str(tmp_path), images=f"{hidden}/{{case}}.png", masks=masks)
+    assert source.files == (f"{hidden}/aa.png", f"{hidden}/bb.png")
+
+
+def test_a_mask_of_the_background_is_no_class(folder):
+    masks = {"background": "masks/{case}.png", "cell": "masks/{case}.png"}
+    with pytest.raises(ValueError, match="names a file for 'background', which needs none"):
+        open_folder(root=str(folder), images="images/{case}.png", masks=masks)

@@ -360,3 +360,36 @@ def test_a_folder_of_instances_becomes_classes_by_a_threshold(tmp_path):
     options = {"images": "{case}.png", "masks": {"cell": "{case}_ids.png"}, "threshold": 0}
     source = open_source("folder", {"root": str(tmp_path), **options})
     np.testing.assert_array_equal(source.read(0)[1], instances > 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "defects", "warnings"),
+    [
+        ("a.png,x.png,1\nb.png,y.png,2\n", {}, [], []),
+        (
+            "a.png,x.png,1\nb.png,x.png,2\n",
+            {},
+            [],
+            ["x.png: is the mask of 2 images: a.png, b.png"],
+        ),
+        (
+            "a.png,x.png,1\nb.png,y.png,\nc.png,z.png,\n",
+            {"group": "patient"},
+            [],
+            ["b.png: its group is empty", "c.png: its group is empty"],
+        ),
+        ("a.png,x.png,1\nx.png,x.png,2\n", {}, ["lists it as image and as mask"], []),
+    ],
+)
+def test_what_a_table_may_have_wrong_is_said(rows, options, defects, warnings, tmp_path):
+    for name in "abc":
+        Image.fromarray(labels()[0] * 60).save(tmp_path / f"{name}.png")
+    for name in "xyz":
+        Image.fromarray(labels(2)[0]).save(tmp_path / f"{name}.png")
+    (tmp_path / "t.csv").write_text(f"image,mask,patient\n{rows}")
+    table = {"file": str(tmp_path / "t.csv"), **options}
+    source = open_source("csv", table, skip_bad=True)
+    for found, words in ((source.defects, defects), (source.warnings, warnings)):
+        assert [word in str(one) for one, word in zip(found, words, strict=True)] == [True] * len(
+            words
+        )

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from tfunet.data.discovery.names import GROUP, shared_start
+from tfunet.data.discovery.names import shared_start
+from tfunet.data.split import GROUP
 
 
 @final

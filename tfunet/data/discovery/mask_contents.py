@@ -243,7 +243,7 @@ def _of_a_file_each(
     edge = _half(values, lossy) if lossy else 0
     counts = _overlaps(root, files, edge)
     unions = [name for name in masks if _is_union(name, counts)]
-    kept = [name for name in masks if name not in unions]
+    kept = [name for name in masks if name not in (*unions, BACKGROUND)]
     for at, first in enumerate(kept):
         for second in kept[at + 1 :]:
             if counts.dice(first, second) > SAME:
@@ -258,6 +258,8 @@ def _of_a_file_each(
     elif not all(values[name].is_binary for name in kept):
         threshold = _half(values, kept)
         reasons["threshold"] = "The masks have values in between: more than half is the class."
+    if BACKGROUND in masks:
+        reasons["masks"] += f" {BACKGROUND} is left out: it is where no class is."
     if unions:
         reasons["masks"] += f" {', '.join(unions)} is left out: it is the others together."
     # Of nested classes the inner one must come later.

@@ -19,12 +19,6 @@ CHANNEL = re.compile(
 )
 # Parts of a name that tell apart several masks of the same thing.
 RATER = re.compile(r"(?:rater|observer|expert|annotator|reader|manual|gt)?\d*", re.IGNORECASE)
-# What comes before the name or number of what must not be on both sides of a split.
-GROUP = re.compile(
-    r"((?:patient|pat|subject|subj|sub|animal|mouse|rat|donor|slide|scan|volume|vol)[-_]?"
-    r"[A-Za-z]*\d+)([-_].+)",
-    re.IGNORECASE,
-)
 SIDES = {
     **dict.fromkeys(("train", "training", "tr"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),

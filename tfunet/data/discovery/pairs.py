@@ -164,7 +164,9 @@ def _counted(images: Sequence[str], masks: Sequence[str]) -> dict[tuple[str, str
 
 
 def _spread(files: Sequence[str], number: int) -> list[str]:
-    return list(files[:: max(1, len(files) // number)])[:number]
+    """Return some files: those of the first cases with all of their classes, and some of others."""
+    others = files[:: max(1, len(files) // number)][:number]
+    return list(dict.fromkeys([*files[: 2 * number], *others]))
 
 
 def _nearest(mask: str, images: Sequence[str]) -> list[str]:

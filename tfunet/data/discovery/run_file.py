@@ -18,6 +18,7 @@ from tfunet.data.discovery.mask_contents import label_options
 from tfunet.data.discovery.names import SIDES
 from tfunet.data.discovery.pairs import find_pairs, list_files
 from tfunet.data.doubts import SAME_SPACING, sizes_in_words
+from tfunet.data.formats.container import split_container
 from tfunet.data.layouts.case_files import match_files
 from tfunet.data.layouts.case_table import read_table
 from tfunet.data.layouts.file_patterns import compiled, find
@@ -50,6 +51,7 @@ class RunFile:
         augmentation: Changes of samples to (value, reason), if they are not among the keys.
         model_options: Options of the model to (value, reason).
         options: Options of the data set to (value, reason).
+        unused: A sentence on files that it does not use; empty if it uses all.
     """
 
     source: DataSource
@@ -57,6 +59,7 @@ class RunFile:
     augmentation: dict[str, tuple[Any, str]] = field(default_factory=dict)
     model_options: dict[str, tuple[Any, str]] = field(default_factory=dict)
     options: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    unused: str = ""
 
     def text(self, head: Sequence[str]) -> str:
         """Return the file; `head` is its first comment."""
@@ -83,6 +86,8 @@ class RunFile:
             f"{source.name}: {cases} in {len(source.patch)}D with {source.channels} "
             f"channel{'s' if source.channels > 1 else ''}; classes: {classes}"
         ]
+        if self.unused:
+            lines.append(self.unused)
         if source.defects:
             number = len(source.defects)
             lines.append(
@@ -179,7 +184,9 @@ def _of_pairs(
     labels: str | None,
     progress: Callable[[Iterable[str]], Iterable[str]],
 ) -> tuple[RunFile, float]:
-    pairs = find_pairs(list_files(folder), images, masks)
+    files_there = list_files(folder)
+    pairs = find_pairs(files_there, images, masks)
+    unused = _unused(files_there, pairs)
     pairs, held_out, side_reason = _train_side(pairs)
     cases, _, found = match_files(folder, pairs.images, list(pairs.masks.values()))
     if not cases:
@@ -193,7 +200,7 @@ def _of_pairs(
     }
     reasons = {
         "root": "Relative to the folder in which tfunet is started.",
-        "images": _pairs_reason(pairs, found, len(cases)) + side_reason,
+        "images": _pairs_reason(pairs, found, len(cases)) + side_reason + f" {unused}".rstrip(),
         **contents.reasons,
     }
     used = contents.options["masks"]
@@ -213,13 +220,24 @@ def _of_pairs(
         options["grey"] = True
         reasons["grey"] = "Some images are in colour and others grey: all become grey."
         source = _opened("folder", options)
-    run = RunFile(source=source)
+    run = RunFile(source=source, unused=unused)
     run.keys["data"] = ("folder", "Images and masks are found by the patterns below.")
     if held_out:
         reason = "The folder itself, or its table, says what is for validation."
         run.keys["validation_groups"] = (held_out, reason)
     run.options = {key: (value, reasons.get(key, "")) for key, value in options.items()}
     return run, contents.foreground_share
+
+
+def _unused(files: Sequence[str], pairs: Pairs) -> str:
+    """Return a sentence on files that no pattern matches, such as pairs in another format."""
+    patterns = map(split_container, (*pairs.images, *pairs.masks.values()))
+    known = [compiled(outside.as_posix()) for outside, _ in patterns]
+    others = [file for file in files if not any(one.fullmatch(file) for one in known)]
+    if not others:
+        return ""
+    verb = "files fit" if len(others) > 1 else "file fits"
+    return f"Not used: {len(others)} {verb} none of the patterns, such as {others[0]}."
 
 
 def _train_side(pairs: Pairs) -> tuple[Pairs, list[str], str]:

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
     with _opened(path) as image:
         described = _grey_or_colour_png(path) or _described(image)
         orientation = _orientation(path, image)
-        pixels = np.asarray(image.convert("RGB") if image.mode in AS_COLOURS else image)
+        colours = "RGBA" if _has_clear_colours(image) else "RGB"
+        pixels = np.asarray(image.convert(colours) if image.mode in AS_COLOURS else image)
     pixels = pixels.reshape(*pixels.shape[:2], -1)[..., : described.shape[2]]
     return _upright(described, pixels, orientation)
 
@@ -60,7 +62,8 @@ def decoded_labels(path: Path) -> tuple[Stored, np.ndarray]:
         return decoded(path)
     with _opened(path) as image:
         if image.mode == "P":
-            one_channel = replace(_described(image), shape=(image.height, image.width, 1))
+            shape = (image.height, image.width, 1)
+            one_channel = replace(_described(image), shape=shape, alpha=False)
             orientation = _orientation(path, image)
             return _upright(one_channel, np.asarray(image)[..., np.newaxis], orientation)
     described, pixels = decoded(path)
@@ -131,14 +134,28 @@ def _grey_or_colour_png(path: Path) -> Stored | None:
     channels = {0: 1, 2: 3, 4: 2, 6: 4}.get(kind)
     if channels is None:
         return None
+    # One value may be transparent: the decoder adds alpha.
+    has_clear_value = kind in (0, 2) and bits >= 8 and _has_clear_value(path)
+    channels += has_clear_value
     check_claim((height, width, channels), max(1, bits // 8), path.stat().st_size)
     return Stored(
         shape=(height, width, channels),
         axes="yxs",
         dtype="bool" if bits == 1 else f"uint{bits}",
         spacing={},
-        alpha=kind in (4, 6),
+        alpha=kind in (4, 6) or has_clear_value,
     )
+
+
+def _has_clear_value(path: Path) -> bool:
+    """Return whether a PNG names a value whose pixels are transparent, as GDAL does for no data."""
+    names = takewhile(lambda name: name != b"IDAT", (name for name, _ in _png_chunks(path)))
+    return b"tRNS" in names
+
+
+def _has_clear_colours(image: Any) -> bool:
+    """Return whether some colours of a palette are transparent."""
+    return image.mode == "P" and "transparency" in image.info
 
 
 def _described(image: Any) -> Stored:
@@ -147,7 +164,8 @@ def _described(image: Any) -> Stored:
         axes="yxs",
         dtype="uint16" if image.mode.startswith("I;16") else DTYPES.get(image.mode, "uint8"),
         spacing={},
-        alpha=image.mode not in AS_COLOURS and image.getbands()[-1] in "Aa",
+        alpha=_has_clear_colours(image)
+        or (image.mode not in AS_COLOURS and image.getbands()[-1] in "Aa"),
     )
 
 
@@ -172,7 +190,9 @@ def _check_still(num_pictures: int) -> None:
 
 
 def _channels(image: Any) -> int:
-    return 3 if image.mode in AS_COLOURS else len(image.getbands())
+    if image.mode in AS_COLOURS:
+        return 4 if _has_clear_colours(image) else 3
+    return len(image.getbands())
 
 
 def _is_whole(path: Path) -> bool:

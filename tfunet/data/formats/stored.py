@@ -45,6 +45,7 @@ class Stored:
         contradiction: Two statements about where the pixels lie that disagree, in words.
         nodata: Value of the pixels without data, where the file states one. They may also be NaN.
         nodata_from: Which of the file's statements says that pixels have no data, in words.
+        remark: What may be a mistake, in words.
     """
 
     shape: tuple[int, ...]
@@ -58,6 +59,7 @@ class Stored:
     contradiction: str = ""
     nodata: float | None = None
     nodata_from: str = ""
+    remark: str = ""
 
     def named(self, axes: str | None) -> "Stored":
         """Return it with the axes that the user names, if they name any."""

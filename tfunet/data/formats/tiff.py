@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice, product
 from pathlib import Path
@@ -16,7 +17,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from tfunet.data.formats.claims import check_regular
 from tfunet.data.formats.orientation import TAG, upright_pixels
 from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored, check_type
-from tfunet.data.formats.tiff_colours import seen
+from tfunet.data.formats.tiff_colours import WHITE_IS_ZERO, seen
 from tfunet.data.formats.tiff_series import opened
 from tfunet.data.formats.units import in_one_unit
 
@@ -25,6 +26,11 @@ PAGES = "qirp"
 FAX = (2, 3, 4)  # CCITT.
 ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha.
 GDAL_NODATA = 42113
+INVERTED = (
+    "its header says that 0 is white (WhiteIsZero), so what was True or 1 counts as background, as "
+    "viewers show it. If it should count as the class, write it with photometric='minisblack', or "
+    "as uint8"
+)
 MASK, REDUCED = 4, 1  # TIFF 6.0, NewSubfileType.
 # GDAL's mask lies among the first pages; a stack may have thousands.
 FIRST_PAGES = 16
@@ -66,7 +72,10 @@ def region_labels(path: Path) -> Region | None:
 
 def _stored(path: Path, *, labels: bool) -> Stored:
     with opened(path) as (file, series):
-        return seen(file, series, labels=labels).describe(_as_stored(file, series))
+        described = seen(file, series, labels=labels).describe(_as_stored(file, series))
+        # tifffile writes so what Python calls True and False.
+        is_inverted = int(series.keyframe.photometric) == WHITE_IS_ZERO and file.is_shaped
+        return replace(described, remark=INVERTED) if labels and is_inverted else described
 
 
 def _decoded(path: Path, *, labels: bool) -> tuple[Stored, np.ndarray]:

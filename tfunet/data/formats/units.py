@@ -22,3 +22,11 @@ def in_one_unit(
         for letter, size in sizes.items()
         if known[letter] in METRES
     }, unit
+
+
+def converted(size: float, unit: str, wanted: str) -> float:
+    """Return a size in another unit; unchanged where one of the two is not known."""
+    if unit == wanted or not {unit, wanted} <= METRES.keys():
+        return size
+    # Pixels of 250 nm are of 0.25 µm, not of 0.24999...
+    return float(f"{size * METRES[unit] / METRES[wanted]:.12g}")

@@ -1,12 +1,13 @@
 """Finds the files of each case by patterns. Imports no TensorFlow."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfunet.data.defects import Defect
 from tfunet.data.formats.container import split_container, stem
-from tfunet.data.layouts.file_patterns import find, placeholders
+from tfunet.data.layouts.file_patterns import compiled, find, in_other_case, placeholders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,24 @@ def match_files(
     return cases, defects, f"{len(leading)} images and {mask_counts} masks"
 
 
+def images_in_other_case(root: Path, images: Sequence[str], others: Sequence[str]) -> list[Defect]:
+    """Return a warning for each file that is no image because its suffix is in upper case, say.
+
+    Those that match `others`, such as the masks' patterns, are none anyway.
+    """
+    no_images = [compiled(split_container(pattern)[0].as_posix(), re.I) for pattern in others]
+    return [
+        Defect(
+            file=file,
+            what=f"is left out: it matches {pattern!r} only if upper and lower case are the same. "
+            "Rename it and its mask",
+        )
+        for pattern in images
+        for file in in_other_case(root, pattern)
+        if not any(expression.fullmatch(file) for expression in no_images)
+    ]
+
+
 def listed_case(case_id: str, images: Sequence[str], masks: Sequence[str]) -> Case:
     """Return a case that a file lists, in a group of its own."""
     return Case(case_id=case_id, group=case_id, images=tuple(images), masks=tuple(masks), values={})
@@ -110,6 +129,29 @@ def case_id_of(file: str) -> str:
     path, _ = split_container(file)
     folders = [part for part in path.parent.parts if part not in (path.anchor, "..", "imagesTr")]
     return "_".join([*folders, stem(file)])
+
+
+def cases_without_group(cases: Sequence[Case]) -> list[Defect]:
+    """Return a warning for each case whose group is empty, as a cell of a table may be."""
+    what = "its group is empty; all such cases are one group in the split"
+    return [
+        Defect(file=case.images[0], what=what, case_id=case.case_id)
+        for case in cases
+        if not case.group
+    ]
+
+
+def masks_of_several(cases: Sequence[Case]) -> list[Defect]:
+    """Return a warning for each mask file that is listed for several images."""
+    listed: dict[str, list[str]] = {}
+    for case in cases:
+        for mask in case.masks:
+            listed.setdefault(mask, []).append(case.images[0])
+    return [
+        Defect(file=mask, what=f"is the mask of {len(images)} images: {', '.join(images[:3])}")
+        for mask, images in listed.items()
+        if len(set(images)) > 1
+    ]
 
 
 def drop_same_names(cases: list[Case]) -> list[Defect]:

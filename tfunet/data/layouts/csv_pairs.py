@@ -8,7 +8,12 @@ from unicodedata import normalize
 
 from tfunet.data.defects import Defect
 from tfunet.data.formats.container import split_container
-from tfunet.data.layouts.case_files import case_id_of, drop_same_names, listed_case
+from tfunet.data.layouts.case_files import (
+    case_id_of,
+    drop_same_names,
+    listed_case,
+    masks_of_several,
+)
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_source import Listing, open_files
 from tfunet.data.layouts.folder import find_root
@@ -62,12 +67,21 @@ def open_csv(
         missing = [file for file in files if not _exists(folder, file)]
         what = f"missing: {path.name} lists it, and there is no such file"
         defects += [Defect(file=file or name, what=what, case_id=case_id) for file in missing]
-        if not missing:
+        both = set(files[: len(columns)]) & set(files[len(columns) :])
+        what = f"{path.name} lists it as image and as mask"
+        defects += [Defect(file=file, what=what, case_id=case_id) for file in both if not missing]
+        if not missing and not both:
             case = listed_case(case_id, files[: len(columns)], files[len(columns) :])
             cases.append(replace(case, group=row[group] if group else case_id, values=row))
     defects += drop_same_names(cases)
     return open_files(
-        Listing(root=folder, cases=cases, defects=defects, found=f"{len(cases)} pairs"),
+        Listing(
+            root=folder,
+            cases=cases,
+            defects=defects,
+            found=f"{len(cases)} pairs",
+            warnings=masks_of_several(cases),
+        ),
         labels,
         PixelSizes(folder, pixel_size, target_pixel_size, columns, table),
         **{"name": path.stem, **options},

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from tfunet.data.defects import Defect
-from tfunet.data.layouts.case_files import case_id_of, drop_same_names, listed_case
+from tfunet.data.layouts.case_files import (
+    case_id_of,
+    drop_same_names,
+    listed_case,
+    masks_of_several,
+)
 from tfunet.data.layouts.file_patterns import find
 from tfunet.data.layouts.file_source import Listing, open_files
 from tfunet.data.layouts.folder import find_root, open_folder
@@ -72,7 +77,13 @@ def open_msd(
     defects += drop_same_names(cases)
     num_pairs = len(description["training"])
     return open_files(
-        Listing(root=folder, cases=cases, defects=defects, found=f"{num_pairs} pairs"),
+        Listing(
+            root=folder,
+            cases=cases,
+            defects=defects,
+            found=f"{num_pairs} pairs",
+            warnings=masks_of_several(cases),
+        ),
         label_mapping("", _without_background(classes), None, ignore_label),
         PixelSizes(folder, pixel_size, target_pixel_size, [], None),
         **options,

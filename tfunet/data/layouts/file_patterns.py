@@ -5,6 +5,9 @@ from pathlib import Path
 
 from tfunet.data.formats.container import split_container
 
+# Of a file or folder whose name begins with a wildcard; and any folders.
+NOT_HIDDEN = r"(?!\.)"
+FOLDERS = rf"(?:{NOT_HIDDEN}[^/]+/)*"
 _TOKEN = re.compile(r"\{([A-Za-z_]\w*)\}|(\*\*/)|(\*)|(\?)")
 
 
@@ -24,9 +27,10 @@ def find(root: Path, pattern: str) -> dict[str, dict[str, str]]:
 
     A placeholder stands for as few characters as possible within one name of the path, the same
     ones wherever it is repeated. `*` stands for any characters within a name, `?` for one, `**/`
-    for any folders. Hidden files (.name) never match. A pattern finds folders if it ends in `/`
-    or continues inside a zarr store. The part after the colon of 'name.h5:array' or
-    'name.zarr:array' is the same for all files. Keys are relative to `root`, with slashes.
+    for any folders. None of them stands for the point before a hidden name (.name). A pattern finds
+    folders if it ends in `/` or continues inside a zarr store. The part after the colon of
+    'name.h5:array' or 'name.zarr:array' is the same for all files. Keys are relative to `root`,
+    with slashes.
     """
     if Path(pattern).is_absolute():
         raise ValueError(f"The pattern {pattern!r} must be relative to root. Move its start there.")
@@ -43,9 +47,23 @@ def find(root: Path, pattern: str) -> dict[str, dict[str, str]]:
     return dict(sorted(files.items()))
 
 
-def compiled(pattern: str) -> re.Pattern[str]:
+def in_other_case(root: Path, pattern: str) -> list[str]:
+    """Return the files that match only if upper and lower case are the same, such as a.PNG."""
+    outside, inside = split_container(pattern)
+    if pattern.endswith("/") or inside or ".zarr" in outside.name.lower():
+        return []
+    exact, either = compiled(pattern), compiled(pattern, re.IGNORECASE)
+    folder, _, name = _glob(pattern).rpartition("/")
+    loose = re.sub(r"[A-Za-z]", lambda letter: f"[{letter[0].lower()}{letter[0].upper()}]", name)
+    found = root.glob(f"{folder}/{loose}" if folder else loose)
+    files = (path.relative_to(root).as_posix() for path in found)
+    others = [file for file in files if either.fullmatch(file) and not exact.fullmatch(file)]
+    return sorted(file for file in others if (root / file).is_file())
+
+
+def compiled(pattern: str, flags: int = 0) -> re.Pattern[str]:
     """Return the expression of a pattern, with a group for each placeholder."""
-    return re.compile(_regex(pattern))
+    return re.compile(_regex(pattern), flags)
 
 
 def _glob(pattern: str) -> str:
@@ -60,17 +78,20 @@ def _glob(pattern: str) -> str:
 
 
 def _regex(pattern: str) -> str:
-    parts = []
+    expression = ""
     seen: set[str] = set()
     for part in _split(pattern):
         if isinstance(part, str):
-            parts.append(re.escape(part))
-        elif part[1]:
-            parts.append(f"(?P={part[1]})" if part[1] in seen else f"(?P<{part[1]}>[^/]+?)")
+            expression += re.escape(part)
+            continue
+        if part[0] != "**/" and (not expression or expression.endswith(("/", FOLDERS))):
+            expression += NOT_HIDDEN
+        if part[1]:
+            expression += f"(?P={part[1]})" if part[1] in seen else f"(?P<{part[1]}>[^/]+?)"
             seen.add(part[1])
         else:
-            parts.append({"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}[part[0]])
-    return "".join(parts)
+            expression += {"**/": FOLDERS, "*": "[^/]*", "?": "[^/]"}[part[0]]
+    return expression
 
 
 def _split(pattern: str) -> list[str | re.Match[str]]:

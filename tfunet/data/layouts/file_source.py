@@ -13,12 +13,18 @@ import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect, DefectsError
 from tfunet.data.image_files import ALPHA, content_files, read_image
-from tfunet.data.layouts.case_files import Case
+from tfunet.data.layouts.case_files import Case, cases_without_group
 from tfunet.data.layouts.header_checks import CaseHeaders, axes_by_mask, read_headers
 from tfunet.data.layouts.intensity_checks import IntensityChecks
 from tfunet.data.layouts.label_mapping import LabelMapping, named_regions
 from tfunet.data.layouts.label_reader import LabelReader
 from tfunet.data.layouts.pixel_size import PixelSizes, Spacing
+from tfunet.data.layouts.unlike_headers import (
+    in_usual_unit,
+    turned_masks,
+    unlike_directions,
+    unlike_units,
+)
 from tfunet.data.lazy_image import LazyImage, cuts, joined, open_image, resized
 from tfunet.data.no_data import IGNORED
 from tfunet.data.preprocess import (
@@ -52,12 +58,14 @@ class Listing:
         cases: Cases whose files all exist.
         defects: What is wrong with the other cases.
         found: How many files there are, in words.
+        warnings: What may be a mistake.
     """
 
     root: Path
     cases: Sequence[Case]
     defects: Sequence[Defect]
     found: str
+    warnings: Sequence[Defect] = ()
 
 
 def open_files(
@@ -94,6 +102,11 @@ def open_files(
     headers, defects = read_headers(
         root, listing.cases, grey=grey, axes=axes, alpha=alpha, compare_sizes=sizes.from_headers
     )
+    warnings = [*listing.warnings, *cases_without_group(listing.cases)]
+    warnings += turned_masks(headers) if axes is None else []
+    if sizes.from_headers:
+        warnings += [*unlike_units(name, headers), *unlike_directions(name, headers)]
+        headers = in_usual_unit(headers)
     spacings, size_defects = sizes.of(
         [header.case for header in headers], [header.image for header in headers]
     )
@@ -122,6 +135,7 @@ def open_files(
         raise ValueError(
             f"fill and ignore_label need a free label; allowed: {IGNORED - 1} classes."
         )
+    unit = _unit(cases) if sizes.from_headers else ""
     settings = {
         "version": PREPROCESS_VERSION,
         "intensity": scale,
@@ -156,10 +170,11 @@ def open_files(
         spacings=tuple(
             case.spacings[1] if case.spacings else case.headers.image.spacing for case in cases
         ),
-        unit=_unit(cases) if sizes.from_headers else "",
+        unit=unit,
         shapes=tuple(case.shape for case in cases),
         root=root,
         defects=tuple(defects),
+        warnings=tuple(warnings),
         found=listing.found,
         preparation={
             "num_files": len(cases[0].files.images),
@@ -171,6 +186,7 @@ def open_files(
             # Pixel sizes from a file or a table are known for the training images only.
             "pixel_size": sizes.fixed,
             "target_pixel_size": sizes.target,
+            **({"unit": unit} if sizes.target is not None and unit else {}),
         },
         ignored=IGNORED if ignores else None,
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.data.layouts.case_files import match_files
+from tfunet.data.layouts.case_files import images_in_other_case, match_files
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_source import Listing, open_files
 from tfunet.data.layouts.label_mapping import label_mapping
@@ -85,7 +85,13 @@ def open_folder(
         cases, table_defects = rows.select(cases)
         defects += table_defects
     return open_files(
-        Listing(root=folder, cases=cases, defects=defects, found=found),
+        Listing(
+            root=folder,
+            cases=cases,
+            defects=defects,
+            found=found,
+            warnings=images_in_other_case(folder, patterns, [*labels.patterns, *exclude]),
+        ),
         labels,
         sizes,
         name=name,

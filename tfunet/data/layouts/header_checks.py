@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect
-from tfunet.data.formats.units import METRES
+from tfunet.data.formats.units import METRES, converted
 from tfunet.data.image_files import Header, has_no_axes, read_header
 from tfunet.data.layouts.case_files import Case
 
@@ -107,7 +107,7 @@ def misplaced(image: Header, other: Header) -> str:
         "Resample it onto its image, or correct its header (pixel_size= and target_pixel_size= "
         "override headers)"
     )
-    other = _in_unit(other, image.unit)
+    other = in_unit(other, image.unit)
     if image.affine is not None and other.affine is not None:
         ends = product(*((0, length - 1) for length in image.shape))
         corners = np.array([(*corner, 0, 0)[:3] for corner in ends], float)
@@ -124,14 +124,14 @@ def misplaced(image: Header, other: Header) -> str:
     return f"has pixels of {sizes[0]}, and its image of {sizes[1]}. {advice}"
 
 
-def _in_unit(header: Header, unit: str) -> Header:
+def in_unit(header: Header, unit: str) -> Header:
     """Return a header with its sizes in another unit, where both are known."""
     if header.unit == unit or not {header.unit, unit} <= METRES.keys():
         return header
     factor = METRES[header.unit] / METRES[unit]
     affine = None if header.affine is None else np.diag([factor] * 3 + [1.0]) @ header.affine
-    spacing = tuple(size * factor for size in header.spacing) if header.spacing else None
-    return replace(header, unit=unit, spacing=spacing, affine=affine)
+    sizes = tuple(converted(size, header.unit, unit) for size in header.spacing or ())
+    return replace(header, unit=unit, spacing=sizes or None, affine=affine)
 
 
 def _disagreements(case: Case, headers: Sequence[Header], compare_sizes: bool) -> list[Defect]:

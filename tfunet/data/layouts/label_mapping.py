@@ -92,6 +92,11 @@ def label_mapping(
             "classes= says which values a single mask file holds, but masks= names a file for each "
             "class. Leave classes out, or give one pattern as masks."
         )
+    if BACKGROUND in masks:
+        raise ValueError(
+            f"masks= names a file for {BACKGROUND!r}, which needs none: it is where no class is. "
+            "Leave it out, or give the class another name."
+        )
     if not masks:
         raise ValueError("masks= names no file. Give a pattern, or {CLASS = PATTERN, ...}.")
     if ignore_label == 0 or isinstance(ignore_label, str):

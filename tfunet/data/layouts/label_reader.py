@@ -1,5 +1,6 @@
 """Turns the values in a case's mask files into labels 0..num_classes-1. Imports no TensorFlow."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -95,11 +96,17 @@ class LabelReader:
 
     def finish(self) -> None:
         """Judge the masks by all of their parts, which have been read."""
+        for path, header in zip(self._paths, self._headers, strict=True):
+            if header.remark:
+                self._note(path, header.remark)
         threshold = self._mapping.threshold
         if threshold is None:
             return
         for path, values in zip(self._paths, self._ranges, strict=True):
-            if values.low < 0:
+            if threshold < min(values.least, 0):
+                what = f"threshold = {threshold:g} is below all of its values: all is the class"
+                self._note(path, what)
+            if values.low < 0 <= threshold:
                 what = f"its values go down to {values.low:g}, which counts as background"
                 self._note(path, what)
             if values.mark and 0 < values.next_highest <= values.mark / 2:
@@ -193,12 +200,14 @@ class _Range:
     def __init__(self) -> None:
         self.low = self.high = self.next_highest = 0.0
         self.mark = 0.0
+        self.least = math.inf
 
     def add(self, mask: np.ndarray) -> None:
         """Look at a part. The highest value of its type may be a mark of pixels to ignore."""
         if not mask.size:
             return
         low, high = mask.min(), mask.max()
+        self.least = min(self.least, float(low))
         self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
         if mask.dtype in (np.uint8, np.uint16) and high == np.iinfo(mask.dtype).max:
             self.mark = float(high)

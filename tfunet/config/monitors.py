@@ -1,0 +1,94 @@
+"""What callbacks of Keras may monitor: names of scores, and which way is better. No TensorFlow."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tfunet.config.case_metrics import PLAIN, TOLERANT, case_metrics, keras_metrics
+from tfunet.config.refs import near_match
+from tfunet.config.sections import OptimizationKeys
+
+# Callbacks of Keras with `monitor` and `mode`.
+MONITORS = ("EarlyStopping", "ModelCheckpoint", "ReduceLROnPlateau")
+LESS_IS_BETTER = ("loss", "mae", "hd", "hd95", "assd")
+# Signed: neither way is better.
+NEITHER = ("volume_difference",)
+MORE_IS_BETTER = tuple(name for name in PLAIN if name not in (*LESS_IS_BETTER, *NEITHER))
+
+
+def with_mode(callback: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a callback's table with the mode of what it monitors, where Keras cannot know it."""
+    mode = _mode_of(str(callback.get("monitor", "")))
+    if (
+        callback.get("name") not in MONITORS
+        or mode is None
+        or callback.get("mode", "auto") != "auto"
+    ):
+        return dict(callback)
+    return {**callback, "mode": mode}
+
+
+def check_monitors(
+    keys: OptimizationKeys, regions: Iterable[str], targets: Iterable[str], *, has_own_logs: bool
+) -> None:
+    """Raise ValueError for a callback that can do nothing, or sets what a schedule sets.
+
+    Keras warns after each epoch that it lacks what is monitored, or raises when the callback acts.
+
+    Args:
+        keys: With callbacks and metrics.
+        regions: Those that are scored.
+        targets: Numbers that are predicted.
+        has_own_logs: Whether code of the user's own may add scores.
+    """
+    has_schedule = keys.warmup_epochs or keys.decay_epochs or keys.learning_rate_schedule
+    if has_schedule and any(table.get("name") == "ReduceLROnPlateau" for table in keys.callbacks):
+        raise ValueError(
+            "The callback ReduceLROnPlateau excludes warmup_epochs, decay_epochs and "
+            "learning_rate_schedule: with them, each step has its learning rate. Leave out one of "
+            "the two."
+        )
+    known = _scores(keys.metrics, tuple(regions), tuple(targets))
+    adds_others = has_own_logs or any(":" in str(table.get("name")) for table in keys.callbacks)
+    for table in keys.callbacks:
+        monitor = table.get("monitor", "val_loss")
+        if table.get("name") not in MONITORS:
+            continue
+        if not isinstance(monitor, str):
+            raise ValueError(f"monitor of {table['name']} must be a text, got {monitor!r}.")
+        is_of_batches = not monitor.startswith("val_") and keras_metrics(keys.metrics)
+        if monitor not in known and not adds_others and not is_of_batches:
+            raise ValueError(
+                f"{table['name']} monitors {monitor!r}, which no epoch has."
+                f"{near_match(monitor, known)} Known: {', '.join(known)}."
+            )
+        is_signed = any(monitor.startswith(f"val_{name}") for name in NEITHER)
+        if is_signed and table.get("mode", "auto") == "auto":
+            raise ValueError(
+                f"{table['name']} monitors {monitor!r}, of which neither more nor less is better. "
+                'Give mode = "min" or mode = "max".'
+            )
+
+
+def _scores(
+    metrics: Iterable[str], regions: Sequence[str], targets: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the names of what Keras callbacks see after an epoch, but for metrics of Keras."""
+    kinds = ["mae"] if targets else ["dice", "iou"]
+    kinds += [metric.name for metric in case_metrics(metrics)]
+    parts = ("", *(f"_{name}" for name in targets or regions))
+    scores = dict.fromkeys(f"val_{kind}{part}" for kind in kinds for part in parts)
+    return ("loss", "learning_rate", "val_loss", *scores)
+
+
+def _mode_of(monitor: str) -> str | None:
+    """Return "min" or "max" for a score of validation cases; None where it is not known."""
+    score = monitor.removeprefix("val_")
+    if score == monitor:
+        return None
+
+    def is_one_of(kinds: Iterable[str]) -> bool:
+        return any(score == kind or score.startswith((f"{kind}_", f"{kind}@")) for kind in kinds)
+
+    if is_one_of(LESS_IS_BETTER):
+        return "min"
+    return "max" if is_one_of((*MORE_IS_BETTER, TOLERANT)) else None

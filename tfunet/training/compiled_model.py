@@ -1,0 +1,125 @@
+"""The model of a configuration, compiled and built, with metrics that take its output."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfunet.config.case_metrics import keras_metrics
+from tfunet.data.source import DataSource
+from tfunet.data.task import Task
+from tfunet.learning import optimizers
+from tfunet.learning.logit_metrics import of_logits
+from tfunet.models.keras_errors import cause_line
+from tfunet.models.make import make_model
+
+
+def unheard(line: str) -> None:
+    """Print no line."""
+
+
+def compiled_model(
+    task: Task,
+    loss: keras.Loss,
+    *,
+    num_replicas: int = 1,
+    steps_per_epoch: int = 1,
+    metrics: Sequence[str] = (),
+    image_shape: tuple[int, ...] | None = None,
+    say: Callable[[str], None] = unheard,
+) -> keras.Model:
+    """Return the model of a configuration, compiled and built; by default for its patch.
+
+    `metrics` are names of Keras metrics, and `say` is told what users should know.
+    """
+    config = task.config
+    model = make_model(
+        config.model,
+        image_shape=image_shape or (*task.patch, task.source.channels),
+        num_classes=task.source.num_outputs,
+        options=config.model_options,
+    )
+    compile_model(
+        model,
+        optimizers.make(config, num_replicas, steps_per_epoch),
+        loss=loss,
+        metrics=batch_metrics(model, task.source, metrics),
+        say=say,
+    )
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def batch_metrics(model: keras.Model, source: DataSource, names: Sequence[str]) -> list[Any]:
+    """Return the Keras metrics with these names, for the output of a model."""
+    if source.targets:
+        return list(names)
+    shape = getattr(model, "output_shape", None)
+    return of_logits(names, shape[-1] if isinstance(shape, tuple) else None)
+
+
+def compile_model(
+    model: keras.Model,
+    optimizer: keras.Optimizer,
+    *,
+    loss: keras.Loss,
+    metrics: Sequence[Any],
+    say: Callable[[str], None] = unheard,
+) -> None:
+    """Compile a model; ValueError where a `compile` of its own does not take what Keras's does.
+
+    `say` is told if the model came compiled.
+    """
+    if model.compiled:
+        say(
+            f"The model came compiled, with {type(model.optimizer).__name__}. The run does not use "
+            "its optimizer, loss and metrics, but those of its own keys: optimizer, learning_rate, "
+            "loss and metrics."
+        )
+    settings: dict[str, Any] = {
+        "optimizer": optimizer,
+        "loss": loss,
+        "metrics": list(metrics) or None,
+        "jit_compile": False,
+        "auto_scale_loss": False,
+    }
+    own = inspect.signature(model.compile)
+    advice = (
+        "Let it take these and pass them to super().compile(...), and make further optimizers and "
+        "losses in __init__."
+    )
+    try:
+        own.bind(**settings)
+    except TypeError as error:
+        raise ValueError(
+            f"The model's own compile{own} cannot be called ({error}). tfunet calls compile("
+            f"{', '.join(f'{key}=...' for key in settings)}). {advice}"
+        ) from error
+    model.compile(**settings)
+    for key in ("optimizer", "loss"):
+        if getattr(model, key, None) is not settings[key]:
+            raise ValueError(
+                f"The model's own compile{own} does not use the {key} that it is given. {advice}"
+            )
+
+
+def make_metrics(
+    model: keras.Model, images: tf.Tensor, truth: tf.Tensor, names: Sequence[str]
+) -> None:
+    """Make the variables of compiled metrics, as `fit` does: replicas cannot make them.
+
+    Raises ValueError for metrics that do not fit the model's output.
+    """
+    try:
+        model._symbolic_build(data_batch=(images, truth))
+    except Exception as error:
+        if not keras_metrics(names):
+            raise
+        raise ValueError(
+            f"metrics={list(names)}: those of Keras cannot be computed from masks of shape "
+            f"{tuple(truth.shape)} and the model's logits: {cause_line(error).rstrip('.')}. Many "
+            "of them take a model with one logit. Metrics of whole cases, such as 'dice' and "
+            "'hd95', fit every model."
+        ) from error
