@@ -35,6 +35,7 @@ from tfunet.files.regular import open_regular
 from tfunet.files.typed import RecordError, read_json
 from tfunet.machine.cores import usable_cores
 from tfunet.process.launcher_variables import check_alone
+from tfunet.process.stop_request import TRIAL_VARIABLE
 from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
 
@@ -241,7 +242,8 @@ def run_trial(
     folder.clear_failure()
     write_atomic(trial.folder / "config.toml", config_toml(trial.config))
     log = trial.folder / "log.txt"
-    code = execute(command(trial.folder), log, noted, cores=cores, variables=variables)
+    given = {**variables, TRIAL_VARIABLE: "1"}
+    code = execute(command(trial.folder), log, noted, cores=cores, variables=given)
     if folder.is_done():
         return code
     has_reason = (trial.folder / "failure.json").exists()
