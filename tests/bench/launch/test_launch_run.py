@@ -18,9 +18,10 @@ import pytest
 import tfunet
 from tfunet.backend import num_processes
 from tfunet.bench.launch import supervisor as supervisor_module
+from tfunet.bench.launch.blame import blame
 from tfunet.bench.launch.launch_run import launch
 from tfunet.bench.launch.processes_to_start import child_environment, free_ports, plan_processes
-from tfunet.bench.launch.supervisor import Outcome, blame
+from tfunet.bench.launch.supervisor import Outcome
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import WriteError
 from tfunet.process.stop_request import TRIAL_VARIABLE

@@ -26,6 +26,7 @@ from tfunet.bench.records.sweep_record import (
 )
 from tfunet.bench.study.hopeless import HopelessRule
 from tfunet.bench.study.machine_noise import measure_noise
+from tfunet.bench.study.refusals import refusals, refuse
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.toml_writer import config_toml
 from tfunet.bench.study.trial_plan import Trial, plan_trials
@@ -64,6 +65,7 @@ def run_sweep(
     command: Callable[[Path], Sequence[str]] = train_command,
     states: Collection[str] = NOT_DONE,
     num_cores: int | None = None,
+    refuses: bool = False,
     say: Callable[[str], None] = say_now,
     noise: Callable[[], Mapping[str, Any]] = measure_noise,
 ) -> int:
@@ -79,6 +81,7 @@ def run_sweep(
     Args:
         command: Returns the command that runs the trial in a folder and writes its record there.
         num_cores: Cores to plan for; by default all of this machine.
+        refuses: Raise ValueError before the first trial, if `tfunet train` would refuse trials.
         say: Receives a line for each trial.
         noise: Measures how steady the machine is; called before and after.
 
@@ -88,7 +91,7 @@ def run_sweep(
     if study.search is not None:
         from tfunet.bench.launch.search_sweep import run_search
 
-        return run_search(study, folder, command=command, say=say)
+        return run_search(study, folder, command=command, refuses=refuses, say=say)
     planned = plan_trials(study, num_cores)
     root = Path(folder)
     if queued := queued_trials(root):
@@ -101,11 +104,14 @@ def run_sweep(
         # A killed sweep leaves it behind; the lock says that no other sweep runs here.
         with writing(root / "running.json"):
             (root / "running.json").unlink(missing_ok=True)
-        write_plan(adopted(planned, root), root)
+        planned = adopted(planned, root)
+        write_plan(planned, root)
         sweep = read_sweep(root)
         due = [trial for trial in sweep.trials if trial.state in states]
         # If all due trials are given up, the machine need not be timed.
         todo = due if not all(give_up(trial, sweep.trials, study.hopeless) for trial in due) else []
+        if refuses:
+            refuse(refusals(planned, [trial.id for trial in todo]))
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}.")
         if todo:
             note_noise(root, "before", noise)

@@ -28,6 +28,7 @@ from tfunet.bench.launch.sweep_folder import set_aside
 from tfunet.bench.records.objectives import OBJECTIVES
 from tfunet.bench.records.sweep_record import planned_trial, read_plan, read_sweep
 from tfunet.bench.study.plan_text import PLAN_VERSION
+from tfunet.bench.study.refusals import refuse, search_refusals
 from tfunet.bench.study.search_settings import Search
 from tfunet.bench.study.space import Choice, Range
 from tfunet.bench.study.study_file import Study, programs_of
@@ -53,11 +54,17 @@ def run_search(
     folder: str | Path,
     *,
     command: Callable[[Path], Sequence[str]] = train_command,
+    refuses: bool = False,
     say: Callable[[str], None],
 ) -> int:
-    """Run trials of a search until it has as many as the study says, and return an exit code."""
+    """Run trials of a search until it has as many as the study says, and return an exit code.
+
+    With `refuses`, ValueError says before the first trial that each would be refused.
+    """
     if study.search is None:
         raise ValueError(f"Study {study.name!r} has no [search].")
+    if refuses:
+        refuse(search_refusals(study))
     root = Path(folder)
     hunt = _Hunt(study, study.search, root, _optuna())
     with signals_noted() as noted:
