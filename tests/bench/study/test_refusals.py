@@ -16,6 +16,7 @@ from tfunet.bench.study.study_file import study_from_dict
 from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.cli import main
 from tfunet.commands import sweep as sweep_command
+from tfunet.data import early_checks
 
 PATTERNS = {"images": "{case}.png", "masks": "{case}_mask.png"}
 CELLS = {"data": "cells", "data_options": {"num_cases": 10, "size": 32}, "global_batch": 2}
@@ -39,6 +40,8 @@ def refused(**table):
         ({"global_batch": 400}, "An epoch has"),
         ({"folds": 20}, "folds=20 needs as many groups"),
         ({"metrics": ["nsd@1mm"]}, "state no pixel size"),
+        ({"model_options": {"normalization": "instnace"}}, "Did you mean 'instance'"),
+        ({"patch": [24, 32]}, "Each spatial size must be a multiple of 16"),
         ({"augmentation": {"rotation90": True}, "patch": [16, 32]}, "rotation90"),
     ],
 )
@@ -66,7 +69,7 @@ def test_only_the_trials_that_are_hit_are_named_with_their_reasons():
 
 def test_each_data_set_is_opened_once_and_each_configuration_checked_once(monkeypatch):
     opened, checked = [], []
-    open_source, check_data = module.open_source, module.check_data
+    open_source, check_data = early_checks.open_source, module.check_data
 
     def counted(data, options, **more):
         opened.append(options)
@@ -76,7 +79,7 @@ def test_each_data_set_is_opened_once_and_each_configuration_checked_once(monkey
         checked.append(config.fold)
         return check_data(config, **more)
 
-    monkeypatch.setattr(module, "open_source", counted)
+    monkeypatch.setattr(early_checks, "open_source", counted)
     monkeypatch.setattr(module, "check_data", noted)
     grid = {"fold": [0, 1, 2], "model_options.filters": [4, 8], "learning_rate": [0.1, 0.01]}
     assert refused(repeats=5, base={**CELLS, "folds": 3}, grid=grid) == []
@@ -125,7 +128,7 @@ def test_the_command_prints_the_plan_and_ends_with_2(tmp_path, monkeypatch, caps
     ("changes", "rule"),
     [
         # One key tells the refused trials apart, a dotted one, and only several together.
-        ({"grid": {"patch": [[16, 16], [8, 8, 8]]}}, "when = {patch = [8, 8, 8]}"),
+        ({"grid": {"patch": [[32, 32], [8, 8, 8]]}}, "when = {patch = [8, 8, 8]}"),
         (
             {"case": [{}, {"model_options": {"filtrs": 8}}]},
             'when = {"model_options.filtrs" = 8}',
@@ -164,7 +167,7 @@ def test_a_sweep_starts_no_trial_if_trials_would_be_refused(tmp_path, monkeypatc
     )
     monkeypatch.setattr(sweep_command, "print_report", lambda *_: None)
     (tmp_path / "mine.toml").write_text(
-        '[base]\ndata = "cells"\n[grid]\npatch = [[16, 16], [8, 8, 8]]\n'
+        '[base]\ndata = "cells"\n[grid]\npatch = [[32, 32], [8, 8, 8]]\n'
     )
     assert main(["sweep", "run", "mine.toml"]) == exit_codes.BAD_INPUT
     said = capsys.readouterr().err
@@ -194,5 +197,5 @@ def test_trials_that_are_done_are_not_checked_again(tmp_path, monkeypatch):
         local_sweep.run_sweep, study, tmp_path, command=lambda folder: [*fake, str(folder)]
     )
     assert run(noise=dict) == exit_codes.OK
-    monkeypatch.setattr(module, "open_source", None)
+    monkeypatch.setattr(early_checks, "open_source", None)
     assert run(noise=dict, refuses=True) == exit_codes.OK

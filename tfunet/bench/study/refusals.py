@@ -15,8 +15,7 @@ from tfunet.bench.study.toml_writer import value_toml
 from tfunet.bench.study.trial_plan import StudyPlan, Trial
 from tfunet.config.keys import describe, nested
 from tfunet.config.run import RunConfig
-from tfunet.data.early_checks import check_data, check_model
-from tfunet.data.source import DataSource, open_source
+from tfunet.data.early_checks import DataSets, check_data, check_model, check_network
 
 SHOWN_TRIALS = 3
 
@@ -118,8 +117,11 @@ def search_refusals(study: Study) -> list[Refusal]:
 
 
 def _by_reason(configs: Mapping[str, RunConfig]) -> list[Refusal]:
-    data = _DataSets()
-    checks = [_Check(check_names), _Check(check_model), _Check(partial(check_data, opened=data))]
+    opened = DataSets()
+    checks = [
+        *(_Check(check_names), _Check(check_model), _Check(partial(check_data, opened=opened))),
+        _Check(partial(check_network, opened=opened)),
+    ]
     trials: dict[str, list[str]] = {}
     for name, config in configs.items():
         reason = next(filter(None, (check.reason(config) for check in checks)), None)
@@ -176,23 +178,3 @@ class _Looked:
     def __getattr__(self, key: str) -> Any:
         self.keys[key] = None
         return getattr(self._config, key)
-
-
-@final
-@dataclass(frozen=True)
-class _DataSets:
-    """Opens data sets as `open_source` does, each once."""
-
-    _opened: dict[str, DataSource | Exception] = field(default_factory=dict)
-
-    def __call__(self, data: str, options: Mapping[str, Any], *, skip_bad: bool) -> DataSource:
-        key = repr((data, sorted(options.items()), skip_bad))
-        if key not in self._opened:
-            try:
-                self._opened[key] = open_source(data, options, skip_bad=skip_bad)
-            except (ValueError, OSError) as error:
-                self._opened[key] = error
-        opened = self._opened[key]
-        if isinstance(opened, Exception):
-            raise opened
-        return opened
