@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from tfunet.data.defects import DefectsError
-from tfunet.data.discovery.first_training import add_training
+from tfunet.data.discovery.first_training import Machine, add_training
 from tfunet.data.discovery.found_pairs import Pairs
 from tfunet.data.discovery.mask_contents import label_options
 from tfunet.data.discovery.names import SIDES
@@ -99,13 +99,14 @@ def describe_folder(
     masks: Sequence[str] = (),
     labels: str | None = None,
     progress: Callable[[Iterable[str]], Iterable[str]] = iter,
+    machine: Machine | None = None,
 ) -> RunFile:
     """Return a configuration for a first look at the data of a folder.
 
-    The arguments and errors are those of `describe_data`.
+    `machine` is what it is to be trained on. The other arguments are those of `describe_data`.
     """
     run, share = describe_data(root, images=images, masks=masks, labels=labels, progress=progress)
-    add_training(run.keys, run.source, share)
+    add_training(run.keys, run.model_options, run.source, share, machine or Machine.here())
     run.options["intensity"] = (
         "zscore",
         "Each image gets mean 0 and standard deviation 1. Where values are absolute, as in CT, "
