@@ -10,12 +10,13 @@ from tfunet.models.make import make_model
 from tfunet.models.option_checks import check_options
 
 
-
 def early(model, *, image_shape, num_classes, **options):
     """Return what is said of options before Keras is imported."""
-    with pytest.raises(ValueError, match=".") as refusal:
+    try:
         check_options(model, options, image_shape=image_shape, num_classes=num_classes)
-    return str(refusal.value)
+    except ValueError as refusal:
+        return str(refusal)
+    return "nothing"
 
 
 UNET_REFUSALS = [

@@ -10,7 +10,6 @@ from tfunet.models import EXAMPLES, isensee, isensee_plan, unet, unet_plan
 from tfunet.models.option_checks import check_options
 
 
-
 @pytest.mark.parametrize("model", EXAMPLES)
 def test_published_settings_are_taken(model):
     image_shape, num_classes = EXAMPLES[model]

@@ -38,9 +38,7 @@ def draw_cases(
     parts = figure.subfigures(len(blocks), 1, squeeze=False, height_ratios=blocks).flat
     for part, (heading, planes), lines in zip(parts, cases.items(), heights, strict=True):
         # A heading may hold dollar signs, and is no formula.
-        part.suptitle(
-            heading, x=0.01, ha="left", fontsize=9.5, weight="bold", parse_math=False
-        )
+        part.suptitle(heading, x=0.01, ha="left", fontsize=9.5, weight="bold", parse_math=False)
         grid = part.subplots(
             len(lines), len(COLUMNS), squeeze=False, gridspec_kw={"height_ratios": lines}
         )

@@ -122,9 +122,7 @@ def assemble(
     return keras.Model(inputs, numbers, name="cosmoflow")
 
 
-def _stage(
-    tensor: Any, stage: Stage, style: Style, name: str, pooling: str, pool_size: int
-) -> Any:
+def _stage(tensor: Any, stage: Stage, style: Style, name: str, pooling: str, pool_size: int) -> Any:
     tensor = keras.layers.Conv3D(
         stage.filters,
         stage.size,

@@ -55,7 +55,9 @@ def check_encoder(
             f"{len(spatial)}. Leave out encoder={name!r}."
         )
     if None in spatial:
-        raise ValueError(f"encoder={name!r} needs the size of each dimension, got {tuple(spatial)}.")
+        raise ValueError(
+            f"encoder={name!r} needs the size of each dimension, got {tuple(spatial)}."
+        )
     if levels > MOST_LEVELS:
         raise ValueError(
             f"An encoder halves an image {MOST_LEVELS} times at most, got levels={levels}."

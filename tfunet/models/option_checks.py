@@ -1,6 +1,6 @@
 """Checks the options of our models before Keras is imported, as their builders do."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfunet.models import cosmoflow_plan, isensee_plan, unet_plan
@@ -9,7 +9,10 @@ from tfunet.models.options import Shape
 from tfunet.models.preset_settings import settings_of
 
 COSMOFLOW = ("cosmoflow", "cosmoflow2018", "cosmoflow2020")
-PLANS = {"unet": unet_plan.plan, "isensee": isensee_plan.plan}
+PLANS: Mapping[str, Callable[..., object]] = {
+    "unet": unet_plan.plan,
+    "isensee": isensee_plan.plan,
+}
 
 
 def check_options(
@@ -21,7 +24,7 @@ def check_options(
     """
     check_option_names(model, options)
     given = {**option_defaults(model), **options}
-    shape = {"image_shape": image_shape, "num_classes": num_classes}
+    shape: dict[str, Any] = {"image_shape": image_shape, "num_classes": num_classes}
     if model in COSMOFLOW:
         stages, settings = cosmoflow_plan.plan(model, image_shape, given)
         cosmoflow_plan.check(stages, **shape, **settings)

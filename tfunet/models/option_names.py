@@ -1,4 +1,4 @@
-"""The options of our models and their defaults, read from their source: importing it takes Keras."""
+"""The options of our models, with defaults, read from their source: importing it takes Keras."""
 
 import ast
 import functools
@@ -27,8 +27,10 @@ def option_names(model: str) -> tuple[str, ...]:
 
 
 def option_defaults(model: str) -> dict[str, Any]:
-    """Return the options that the builder of a model in MODELS names itself, with their defaults."""
-    return {name: value for name, value in _keywords(MODELS[model]).items() if name not in NOT_OPTIONS}
+    """Return the options that the builder of a model in MODELS names itself, with defaults."""
+    return {
+        name: value for name, value in _keywords(MODELS[model]).items() if name not in NOT_OPTIONS
+    }
 
 
 def check_option_names(model: str, options: Iterable[str]) -> None:

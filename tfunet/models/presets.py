@@ -71,9 +71,7 @@ def isensee_3dunetcnn(*, image_shape: Shape, num_classes: int, **options: Any) -
     return _build("isensee_3dunetcnn", image_shape, num_classes, options)
 
 
-def _build(
-    name: str, image_shape: Shape, num_classes: int, options: dict[str, Any]
-) -> keras.Model:
+def _build(name: str, image_shape: Shape, num_classes: int, options: dict[str, Any]) -> keras.Model:
     """Call the builder with the published settings, the user's options over them."""
     base, settings = settings_of(name, image_shape, options)
     builder = {"unet": unet.build, "isensee": isensee.build}[base]

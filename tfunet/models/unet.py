@@ -10,6 +10,7 @@ from tfunet.models.deep_supervision import DeeplySupervised
 from tfunet.models.style import Style
 from tfunet.models.unet_plan import Widths, plan
 
+
 def build(
     *,
     image_shape: options.Shape,

@@ -25,7 +25,9 @@ def step_flops(
     """
     *spatial, channels = image_shape
     given = {**option_defaults("unet"), "levels": DEFAULT_LEVELS, **options}
-    widths = plan_widths(**{name: given[name] for name in inspect.signature(plan_widths).parameters})
+    widths = plan_widths(
+        **{name: given[name] for name in inspect.signature(plan_widths).parameters}
+    )
     rank, total = len(spatial), 0
     for level, row in enumerate(widths.encoder):
         inputs = [channels if level == 0 else widths.encoder[level - 1][-1], *row[:-1]]

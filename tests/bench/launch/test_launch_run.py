@@ -472,7 +472,9 @@ def test_a_step_that_takes_long_is_waited_for_and_named(mark, monkeypatch):
     monkeypatch.setattr(supervisor_module, "WAIT_SECONDS", 0.01)
     noted = []
     beat = 'os.write(int(os.environ["TFUNET_PULSE"]), b\'[9, 6, "step 6"]\\n\')\n'
-    program = TRAINING.replace("while step > 5", f"if step == 6 and chief: {beat}    while step > 5")
+    program = TRAINING.replace(
+        "while step > 5", f"if step == 6 and chief: {beat}    while step > 5"
+    )
     config = RunConfig(backend="horovod", num_replicas=2)
     folder = RunFolder(Path("run"))
     folder.create()

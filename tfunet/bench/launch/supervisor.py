@@ -163,9 +163,9 @@ class Supervisor:
             return bool(self.failures or self.noted or self.unwritten) or self._hangs()
 
         self._pump_until(over, guard)
-        if self.noted and not (self.failures or self.unwritten or self.hanging):
-            if self.is_saved_at_end and self.stop.has_steps:
-                self._await_save(guard)
+        can_save = not (self.failures or self.unwritten or self.hanging) and self.stop.has_steps
+        if self.noted and self.is_saved_at_end and can_save:
+            self._await_save(guard)
         if self._is_saved():
             self._pump_until(lambda: len(self.noted) > 1, guard, self.grace_seconds)
         elif self.failures:

@@ -54,7 +54,9 @@ def value_toml(value: Any) -> str:
     """Return a value as it stands behind a key."""
     if isinstance(value, Mapping):
         entries = (
-            f"{_key(key)} = {value_toml(entry)}" for key, entry in value.items() if entry is not None
+            f"{_key(key)} = {value_toml(entry)}"
+            for key, entry in value.items()
+            if entry is not None
         )
         return "{" + ", ".join(entries) + "}"
     if isinstance(value, (list, tuple)):

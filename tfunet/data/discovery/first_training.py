@@ -42,6 +42,15 @@ class Machine:
         """Return about how long a step takes on the cores."""
         return STEP_SECONDS + flops / (CORE_FLOPS_PER_SECOND * self.num_cores)
 
+    def time(self, flops: float, steps: int) -> str:
+        """Return a sentence on how long a training takes, whose steps take so many `flops`."""
+        if self.has_gpu:
+            on = "On a GPU this takes a small part of the time that CPU cores take."
+        else:
+            duration = _duration(steps * self.seconds(flops))
+            on = f"On this machine's {counted(self.num_cores, 'CPU core')}, this takes about {duration}."
+        return f"{on} `tfunet train` says what is left, from the first minute on."
+
 
 def add_training(
     keys: dict[str, tuple[Any, str]],
@@ -112,9 +121,8 @@ def add_training(
     keys["epochs"] = (
         epochs,
         f"About {num_steps} steps: a first look. Take ten times as many for a result. The same "
-        f"folder goes on with more. {time} `tfunet train` says what is left, from the first minute "
-        "on. For a try, give it --steps 20, or make patch, global_batch or model_options.filters "
-        "smaller.",
+        f"folder goes on with more. {time} For a try, give it --steps 20, or make patch, "
+        "global_batch or model_options.filters smaller.",
     )
     keys["augmentation"] = (
         {"flips": True},
@@ -128,23 +136,19 @@ def _fitting_filters(
     """Return the filters of the first level with their reason, or None for the default; and a
     sentence on the time of a training.
     """
-    if machine.has_gpu:
-        return None, "On a GPU this takes minutes."
     flops = [
         step_flops(shape, num_classes=num_classes, batch=batch, filters=count) for count in FILTERS
     ]
     seconds = [steps * machine.seconds(of_step) for of_step in flops]
     at = next((at for at, time in enumerate(seconds) if time <= MOST_SECONDS), len(FILTERS) - 1)
-    where = f"{counted(machine.num_cores, 'CPU core')} like the ones that tfunet was tried on"
-    time = f"On {where}, and no GPU, this takes about {_duration(seconds[at])}."
-    if at == 0:
-        return None, time
+    if at == 0 or machine.has_gpu:
+        return None, machine.time(flops[0], steps)
     reason = (
         f"With the default of {FILTERS[0]} filters, {steps} steps would take about "
         f"{_duration(seconds[0])} here, on {counted(machine.num_cores, 'CPU core')} without a GPU; "
         f"with {FILTERS[at]}, about {_duration(seconds[at])}. Leave this out on a GPU."
     )
-    return (FILTERS[at], reason), time
+    return (FILTERS[at], reason), machine.time(flops[at], steps)
 
 
 def _duration(seconds: float) -> str:
