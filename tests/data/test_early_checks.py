@@ -32,9 +32,10 @@ def folder(tmp_path):
         ({"model_options": {"filtrs": 8}}, "no option 'filtrs'. Did you mean 'filters'"),
         ({"augmentation": {"rotation90": True}, "patch": [16, 32]}, "rotation90"),
         ({"model_options": {"normalization": "instnace"}}, "Did you mean 'instance'"),
-        ({"patch": [24, 32]}, "Each spatial size must be a multiple of 16 (4 halvings, levels=4)"),
+        ({"patch": [24, 32]}, r"must be a multiple of 16 \(4 halvings, levels=4\)"),
         ({"model": "nnunet2d"}, "levels=7"),
         ({"model": "cicek3d"}, "cicek3d is a 3D network"),
+        ({"model": "a.keras", "model_options": {"filters": 4}}, "--model_options '{}' on the"),
         ({"model_options": {"encoder": "MobileNetV2", "encoder_intensity": "byte"}}, "'bytes'"),
         ({"tiling": [2, 1]}, "cannot be combined with loss = 'dice_crossentropy', which is not"),
         (

@@ -14,7 +14,7 @@ from tfunet.data.split import split_of
 from tfunet.data.task import open_task
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.models import MODELS
-from tfunet.models.files import check_weights
+from tfunet.models.files import check_no_options, check_weights, is_file
 from tfunet.models.option_checks import check_options
 from tfunet.models.option_names import check_option_names
 from tfunet.population.shares import share_of
@@ -48,6 +48,8 @@ def check_model(config: RunConfig) -> None:
         )
     check_library(case_metrics(config.metrics))
     if config.model not in MODELS:
+        if is_file(config.model):
+            check_no_options(config.model, config.model_options)
         return
     check_option_names(config.model, config.model_options)
     if "encoder_weights" in config.model_options:

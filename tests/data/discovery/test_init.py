@@ -77,6 +77,19 @@ def test_two_folders(tmp_path):
     assert table["patch"] == [32, 48]
 
 
+def test_files_that_are_not_used_are_named(tmp_path):
+    for name in "abcde":
+        save(tmp_path / "raw" / f"{name}.png", grey())
+        save(tmp_path / "labels" / f"{name}.png", square(255))
+    assert "Not used" not in describe_folder(str(tmp_path)).summary()
+    for name in "xy":
+        save(tmp_path / "later/raw" / f"{name}.png", grey())
+    run = describe_folder(str(tmp_path))
+    said = "Not used: 2 files of other names, such as later/raw/x.png."
+    assert said in run.summary().splitlines()
+    assert said in " ".join(run.text([]).replace("#", "").split())
+
+
 def test_the_file_says_how_long_it_takes_and_how_to_make_a_try_short(tmp_path):
     for name in "abcde":
         save(tmp_path / "images" / f"{name}.png", grey())
@@ -94,9 +107,9 @@ def test_the_file_says_how_long_it_takes_and_how_to_make_a_try_short(tmp_path):
     ("machine", "filters", "words"),
     [
         ({"num_cores": 2, "has_gpu": True}, None, "On a GPU this takes a small part"),
-        ({"num_cores": 8, "has_gpu": False}, None, "this takes about 20 minutes."),
-        ({"num_cores": 2, "has_gpu": False}, 16, "this takes about 20 minutes."),
-        ({"num_cores": 1, "has_gpu": False}, 8, "this takes about 10 minutes."),
+        ({"num_cores": 8, "has_gpu": False}, None, "this takes about 21 minutes."),
+        ({"num_cores": 2, "has_gpu": False}, 16, "this takes about 21 minutes."),
+        ({"num_cores": 1, "has_gpu": False}, 8, "this takes about 11 minutes."),
     ],
 )
 def test_a_first_look_does_not_take_hours(machine, filters, words, tmp_path):

@@ -75,7 +75,7 @@ def launch(
                 f"tfunet: going on with num_replicas={left.num_replicas} of {config.num_replicas}"
             )
             config, plans = left, plan_processes(left, usable_cores())
-    if noted and outcome.exit_code not in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
+    if noted and outcome.exit_code == exit_codes.OK:
         # The signal came too late to end this run: it ends what the caller does next.
         signal.raise_signal(noted[0])
     return outcome

@@ -26,7 +26,6 @@ from tfunet.bench.records.sweep_record import (
 )
 from tfunet.bench.study.hopeless import HopelessRule
 from tfunet.bench.study.machine_noise import measure_noise
-from tfunet.bench.study.refusals import refusals, refuse
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.toml_writer import config_toml
 from tfunet.bench.study.trial_plan import Trial, plan_trials
@@ -111,6 +110,9 @@ def run_sweep(
         # If all due trials are given up, the machine need not be timed.
         todo = due if not all(give_up(trial, sweep.trials, study.hopeless) for trial in due) else []
         if refuses:
+            # Not above: data sets need NumPy, which only this takes.
+            from tfunet.bench.study.refusals import refusals, refuse
+
             refuse(refusals(planned, [trial.id for trial in todo]))
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}.")
         if todo:

@@ -28,7 +28,6 @@ from tfunet.bench.launch.sweep_folder import set_aside
 from tfunet.bench.records.objectives import OBJECTIVES
 from tfunet.bench.records.sweep_record import planned_trial, read_plan, read_sweep
 from tfunet.bench.study.plan_text import PLAN_VERSION
-from tfunet.bench.study.refusals import refuse, search_refusals
 from tfunet.bench.study.search_settings import Search
 from tfunet.bench.study.space import Choice, Range
 from tfunet.bench.study.study_file import Study, programs_of
@@ -64,6 +63,8 @@ def run_search(
     if study.search is None:
         raise ValueError(f"Study {study.name!r} has no [search].")
     if refuses:
+        from tfunet.bench.study.refusals import refuse, search_refusals
+
         refuse(search_refusals(study))
     root = Path(folder)
     hunt = _Hunt(study, study.search, root, _optuna())

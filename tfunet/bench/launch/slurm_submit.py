@@ -17,7 +17,6 @@ from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_
 from tfunet.bench.launch.sweep_status import current, overlay
 from tfunet.bench.records.sweep_record import FINISHED, TrialRecord, read_sweep
 from tfunet.bench.study.hopeless import why_hopeless
-from tfunet.bench.study.refusals import refusals, refuse
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.trial_plan import StudyPlan, plan_trials
 from tfunet.config.tournament import read_tournament
@@ -61,6 +60,8 @@ def submit_sweep(
             (trial.id, trial.config) for trial in due if not give_up(trial, known, study.hopeless)
         ]
         if refuses:
+            from tfunet.bench.study.refusals import refusals, refuse
+
             refuse(refusals(planned, [name for name, _ in todo]))
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to submit in {root}.")
         for trial in due:

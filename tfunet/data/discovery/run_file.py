@@ -23,6 +23,7 @@ from tfunet.data.layouts.case_table import read_table
 from tfunet.data.layouts.file_patterns import compiled, find
 from tfunet.data.source import DataSource, open_source
 from tfunet.files.typed import read_json
+from tfunet.process.terminal import counted
 
 # Keys under which a JSON file beside an image states its pixel size, and the order of its numbers.
 SIDECARS = {"PixelSize": "", "spacing": "array"}
@@ -50,6 +51,7 @@ class RunFile:
         augmentation: Changes of samples to (value, reason), if they are not among the keys.
         model_options: Options of the model to (value, reason).
         options: Options of the data set to (value, reason).
+        unused: Sentence on image files of the folder that are not used; may be empty.
     """
 
     source: DataSource
@@ -57,6 +59,7 @@ class RunFile:
     augmentation: dict[str, tuple[Any, str]] = field(default_factory=dict)
     model_options: dict[str, tuple[Any, str]] = field(default_factory=dict)
     options: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    unused: str = ""
 
     def text(self, head: Sequence[str]) -> str:
         """Return the file; `head` is its first comment."""
@@ -83,6 +86,7 @@ class RunFile:
             f"{source.name}: {cases} in {len(source.patch)}D with {source.channels} "
             f"channel{'s' if source.channels > 1 else ''}; classes: {classes}"
         ]
+        lines += [self.unused] if self.unused else []
         if source.defects:
             number = len(source.defects)
             lines.append(
@@ -180,8 +184,9 @@ def _of_pairs(
     labels: str | None,
     progress: Callable[[Iterable[str]], Iterable[str]],
 ) -> tuple[RunFile, float]:
-    pairs = find_pairs(list_files(folder), images, masks)
-    pairs, held_out, side_reason = _train_side(pairs)
+    listed = list_files(folder)
+    pairs, held_out, side_reason = _train_side(find_pairs(listed, images, masks))
+    unused = "" if side_reason else _unused(listed, pairs)
     cases, _, found = match_files(folder, pairs.images, list(pairs.masks.values()))
     if not cases:
         raise ValueError(f"{found}, and no image has its mask. Say --images and --masks.")
@@ -194,7 +199,7 @@ def _of_pairs(
     }
     reasons = {
         "root": "Relative to the folder in which tfunet is started.",
-        "images": _pairs_reason(pairs, found, len(cases)) + side_reason,
+        "images": f"{_pairs_reason(pairs, found, len(cases))}{side_reason or unused}",
         **contents.reasons,
     }
     used = contents.options["masks"]
@@ -214,7 +219,7 @@ def _of_pairs(
         options["grey"] = True
         reasons["grey"] = "Some images are in colour and others grey: all become grey."
         source = _opened("folder", options)
-    run = RunFile(source=source)
+    run = RunFile(source=source, unused=unused.strip())
     run.keys["data"] = ("folder", "Images and masks are found by the patterns below.")
     if held_out:
         reason = "The folder itself, or its table, says what is for validation."
@@ -248,6 +253,15 @@ def _train_side(pairs: Pairs) -> tuple[Pairs, list[str], str]:
     )
     remark = f" Only {train} is used; {left} stays for `tfunet evaluate`."
     return chosen, [], remark
+
+
+def _unused(files: Sequence[str], pairs: Pairs) -> str:
+    """Return a sentence on the files that match no pattern; an empty text if there are none."""
+    patterns = [compiled(pattern) for pattern in (*pairs.images, *pairs.masks.values())]
+    left = [file for file in files if not any(pattern.fullmatch(file) for pattern in patterns)]
+    if not left:
+        return ""
+    return f" Not used: {counted(len(left), 'file')} of other names, such as {left[0]}."
 
 
 def _pairs_reason(pairs: Pairs, found: str, num_cases: int) -> str:
