@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from PIL import Image
@@ -35,7 +36,6 @@ def folder(tmp_path):
         ({"patch": [24, 32]}, r"must be a multiple of 16 \(4 halvings, levels=4\)"),
         ({"model": "nnunet2d"}, "levels=7"),
         ({"model": "cicek3d"}, "cicek3d is a 3D network"),
-        ({"model": "a.keras", "model_options": {"filters": 4}}, "--model_options '{}' on the"),
         ({"model_options": {"encoder": "MobileNetV2", "encoder_intensity": "byte"}}, "'bytes'"),
         ({"tiling": [2, 1]}, "cannot be combined with loss = 'dice_crossentropy', which is not"),
         (
@@ -53,6 +53,16 @@ def test_what_cannot_be_trained_on(changes, message, folder):
     table = {"data": "folder", "global_batch": 4, **changes, "data_options": options}
     with pytest.raises(ValueError, match=message):
         check_early(from_dict(table))
+
+
+def test_a_model_of_a_file_has_no_options(tmp_path):
+    path = tmp_path / "net.keras"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("metadata.json", '{"keras_version": "3.15.1"}')
+    table = {"data": "nowhere.py:open", "model": str(path)}
+    check_early(from_dict(table))
+    with pytest.raises(ValueError, match="came with model_options .'filters'.. Leave them out"):
+        check_early(from_dict({**table, "model_options": {"filters": 4}}))
 
 
 def test_defects_are_said_once_and_without_tensorflow(folder):
