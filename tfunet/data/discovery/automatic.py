@@ -143,8 +143,8 @@ class Settings:
         keys["steps"] = (
             self.steps,
             "As --steps says. nnU-Net takes 250,000: take as many as you have time for. "
-            f"{Machine.here().time(flops, self.steps)} For a try, give `tfunet train` --steps 20, or make patch, replica_batch or "
-            "filters smaller.",
+            f"{Machine.here().time(flops, self.steps)} For a try, give it --steps 20, or make "
+            "patch, replica_batch or filters smaller.",
         )
         keys["learning_rate"] = (
             LEARNING_RATE,

@@ -47,8 +47,9 @@ class Machine:
         if self.has_gpu:
             on = "On a GPU this takes a small part of the time that CPU cores take."
         else:
+            cores = counted(self.num_cores, "CPU core")
             duration = _duration(steps * self.seconds(flops))
-            on = f"On this machine's {counted(self.num_cores, 'CPU core')}, this takes about {duration}."
+            on = f"On this machine's {cores}, this takes about {duration}."
         return f"{on} `tfunet train` says what is left, from the first minute on."
 
 
