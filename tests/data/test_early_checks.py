@@ -36,6 +36,7 @@ def folder(tmp_path):
         ({"patch": [24, 32]}, r"must be a multiple of 16 \(4 halvings, levels=4\)"),
         ({"model": "nnunet2d"}, "levels=7"),
         ({"model": "cicek3d"}, "cicek3d is a 3D network"),
+        ({"model_options": {"encoder": "MobilNetV2"}}, "Did you mean 'MobileNetV2'"),
         ({"model_options": {"encoder": "MobileNetV2", "encoder_intensity": "byte"}}, "'bytes'"),
         ({"tiling": [2, 1]}, "cannot be combined with loss = 'dice_crossentropy', which is not"),
         (

@@ -6,7 +6,15 @@ import sys
 
 import pytest
 
-from tfunet.models import EXAMPLES, isensee, isensee_plan, unet, unet_plan
+from tfunet.models import (
+    EXAMPLES,
+    encoder_rules,
+    encoders,
+    isensee,
+    isensee_plan,
+    unet,
+    unet_plan,
+)
 from tfunet.models.option_checks import check_options
 
 
@@ -51,3 +59,7 @@ def test_keras_is_not_imported():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.stdout.endswith("Allowed: none, batch, synchronized_batch, group, instance.\n[]\n")
+
+
+def test_encoders_are_known_without_keras():
+    assert list(encoder_rules.names()) == encoders.names()

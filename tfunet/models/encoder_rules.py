@@ -1,6 +1,10 @@
 """What an encoder may be for these images, as far as Keras need not say it. Imports no Keras."""
 
+import ast
+import functools
+import importlib.util
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tfunet.models import options
@@ -31,6 +35,21 @@ def refuse_of_own_way_down(encoder: str, **given: Any) -> None:
             )
 
 
+@functools.cache
+def names() -> tuple[str, ...]:
+    """Return the networks of keras.applications, read from its source; () where that is unknown."""
+    spec = importlib.util.find_spec("keras")
+    source = None if spec is None else Path(str(spec.origin)).parent / "applications/__init__.py"
+    if source is None or not source.is_file():
+        return ()
+    return tuple(
+        alias.asname or alias.name
+        for node in ast.parse(source.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("keras.src.applications.")
+        for alias in node.names
+    )
+
+
 def check_encoder(
     name: str,
     image_shape: options.Shape,
@@ -41,7 +60,9 @@ def check_encoder(
     is_synchronized: bool,
     more: Mapping[str, Any] | None,
 ) -> None:
-    """Raise ValueError for an encoder that does not fit the images; the name is looked up later."""
+    """Raise ValueError for an encoder that is not known, or does not fit the images."""
+    if known := names():
+        options.check_choice("encoder", name, known)
     options.check_choice("encoder_intensity", intensity, INTENSITIES)
     options.check_flag("encoder_synchronized", is_synchronized)
     if more is not None and not isinstance(more, Mapping):

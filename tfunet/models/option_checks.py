@@ -20,7 +20,7 @@ def check_options(
 ) -> None:
     """Raise ValueError for options that the builder of a model in MODELS would refuse.
 
-    Only the name of an encoder and the layers of the file with its weights need Keras.
+    Only the layers of an encoder, and of the file with its weights, need Keras.
     """
     check_option_names(model, options)
     given = {**option_defaults(model), **options}
