@@ -45,7 +45,8 @@ def names() -> tuple[str, ...]:
     return tuple(
         alias.asname or alias.name
         for node in ast.parse(source.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("keras.src.applications.")
+        if isinstance(node, ast.ImportFrom)
+        and str(node.module).startswith("keras.src.applications.")
         for alias in node.names
     )
 
