@@ -36,8 +36,8 @@ def run(
     Args:
         backend: Not yet started.
         callbacks: Keras callbacks beside those of the configuration.
-        stops_after: Called after each step, with the same answer in all processes; true ends the
-            run.
+        stops_after: Called after each step and each epoch, with the same answer in all processes;
+            true ends the run.
         begin: Is told what this process begins, and in which step, as `Pulse.begin`.
 
     Returns what result.json holds.
@@ -71,7 +71,7 @@ def run(
         scores = trainer.evaluate(epoch)
         trainer.record(epoch, scores)
         trainer.save()
-        if is_stopping and progress.step < data.last_step:
+        if stops_after(progress.step) and progress.step < data.last_step:
             trainer.leave()
 
     measurements = measure(trainer)

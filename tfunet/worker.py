@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,6 +28,7 @@ from tfunet.process.launcher_variables import Place, find_place
 from tfunet.process.meeting import SIGNALS, Meeting
 from tfunet.process.secret import forget, shared_secret
 from tfunet.process.start_up import short_start
+from tfunet.process.stop_request import stop_request
 from tfunet.process.terminal import lines_of
 from tfunet.process.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 from tfunet.record import RunFolder
@@ -86,10 +88,12 @@ def _work_as_recorded() -> None:
 def work(config: RunConfig, path: Path) -> None:
     """Train, alone or with the other processes of the run."""
     launch, meeting, pulse = launch_from(os.environ), None, pulse_to_supervisor()
+    stops_after = _asked_by_supervisor(launch)
     place = own_place()
     if place is not None:
         meeting = _meet(place, path)
         pulse = meeting.watch(config.hang_seconds)
+        stops_after = meeting.stops_after
         launch = Launch(
             process_index=place.index,
             process_count=place.count,
@@ -115,19 +119,25 @@ def work(config: RunConfig, path: Path) -> None:
     backend = call("backend", make, config.backend_options, ref=config.backend, launch=launch)
     check_backend(config.backend, backend)
     begin = pulse.begin if pulse is not None else nobody_asks
-    if meeting is None:
-        with noting(config.swap):
-            run(config, backend, path, begin=begin)
-        return
     try:
         with noting(config.swap):
-            run(config, backend, path, stops_after=meeting.stops_after, begin=begin)
+            run(config, backend, path, stops_after=stops_after, begin=begin)
     except exit_codes.StoppedError:
         # When a process ends with this exit code, SLURM kills the others. So only the chief ends
         # with it, after the others.
         if launch.process_index == 0:
-            meeting.await_end()
+            if meeting is not None:
+                meeting.await_end()
             raise
+
+
+def _asked_by_supervisor(launch: Launch) -> Callable[[int], bool]:
+    """Return what says after a step whether the supervisor asked the run to end there."""
+    request = stop_request(os.environ)
+    if request is None:
+        return lambda step: False
+    is_chief, is_alone = launch.process_index == 0, launch.process_count == 1
+    return partial(request.stops_after, is_chief=is_chief, is_alone=is_alone)
 
 
 def _meet(place: Place, folder: Path) -> Meeting:
@@ -160,11 +170,13 @@ def _end_with(work: Callable[[], None]) -> NoReturn:
     except BaseException as error:  # Also SystemExit: a run that leaves early has no result.
         code = exit_codes.of_error(error) or exit_codes.PROCESS_DIED
         is_explained = _is_ours(error) and isinstance(error, ConnectionError)
+        # The supervisor says it, and how to go on.
+        is_told = code == exit_codes.STOPPED and LAUNCH_VARIABLE in os.environ
         if not is_explained and (code == exit_codes.PROCESS_DIED or not _is_ours(error)):
             traceback.print_exc()
         if memory_line := out_of_memory(error):
             print(f"error: {memory_line}", file=sys.stderr)
-        elif is_explained or code != exit_codes.PROCESS_DIED:
+        elif is_explained or (code != exit_codes.PROCESS_DIED and not is_told):
             print(f"error: {lines_of(error)}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -269,12 +270,17 @@ def test_full_disk_ends_the_run_and_leaves_no_half_written_file(tmp_path):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_ended_run_leaves_no_process_no_port_and_no_half_written_file(number, code, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code", "backend"),
+    [(signal.SIGINT, 130, "multiworker"), (signal.SIGTERM, 143, "horovod")],
+)
+def test_ended_run_is_saved_and_leaves_no_process_no_port_and_no_half_written_file(
+    number, code, backend, tmp_path
+):
     run = tmp_path / "run"
     process = subprocess.Popen(
         [
-            *(*TRAIN, "--backend", "multiworker", "--num_replicas", "2"),
+            *(*TRAIN, "--backend", backend, "--num_replicas", "2"),
             *("--steps", "100000", "--out", str(run)),
         ],
         cwd=ROOT,
@@ -288,10 +294,14 @@ def test_ended_run_leaves_no_process_no_port_and_no_half_written_file(number, co
         children = wait_for_steps(run, process)
         launch = json.loads(children[0].environ()["TFUNET_LAUNCH"])
         process.send_signal(number)
-        process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == code
+    assert process.returncode == code, errors
+    saved = re.search(r"^tfunet: Saved after step (\d+)\. To go on from there: ", errors, re.M)
+    assert saved, errors
+    with np.load(run / "checkpoint.npz") as checkpoint:
+        assert json.loads(checkpoint["facts"].tobytes())["step"] == int(saved[1])
     assert not [child for child in children if child.is_running() and child.status() != "zombie"]
     ports = {int(address.rsplit(":", 1)[1]) for address in launch["addresses"]}
     listening = {

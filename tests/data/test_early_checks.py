@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from PIL import Image
@@ -31,6 +32,12 @@ def folder(tmp_path):
         ({"model_options": {"encoder_weights": "no.h5"}}, "'no.h5' is no file of weights"),
         ({"model_options": {"filtrs": 8}}, "no option 'filtrs'. Did you mean 'filters'"),
         ({"augmentation": {"rotation90": True}, "patch": [16, 32]}, "rotation90"),
+        ({"model_options": {"normalization": "instnace"}}, "Did you mean 'instance'"),
+        ({"patch": [24, 32]}, r"must be a multiple of 16 \(4 halvings, levels=4\)"),
+        ({"model": "nnunet2d"}, "levels=7"),
+        ({"model": "cicek3d"}, "cicek3d is a 3D network"),
+        ({"model_options": {"encoder": "MobilNetV2"}}, "Did you mean 'MobileNetV2'"),
+        ({"model_options": {"encoder": "MobileNetV2", "encoder_intensity": "byte"}}, "'bytes'"),
         ({"tiling": [2, 1]}, "cannot be combined with loss = 'dice_crossentropy', which is not"),
         (
             {"tournament": {"trainers": 3, "round_steps": 1, "partition": True}},
@@ -47,6 +54,16 @@ def test_what_cannot_be_trained_on(changes, message, folder):
     table = {"data": "folder", "global_batch": 4, **changes, "data_options": options}
     with pytest.raises(ValueError, match=message):
         check_early(from_dict(table))
+
+
+def test_a_model_of_a_file_has_no_options(tmp_path):
+    path = tmp_path / "net.keras"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("metadata.json", '{"keras_version": "3.15.1"}')
+    table = {"data": "nowhere.py:open", "model": str(path)}
+    check_early(from_dict(table))
+    with pytest.raises(ValueError, match=r"came with model_options \['filters'\]\. Leave"):
+        check_early(from_dict({**table, "model_options": {"filters": 4}}))
 
 
 def test_defects_are_said_once_and_without_tensorflow(folder):

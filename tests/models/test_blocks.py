@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from tfunet.models import unet
-from tfunet.models.blocks import Style, normalize, upsample
+from tfunet.models.blocks import normalize, upsample
+from tfunet.models.style import Style
 
 PLAIN = {
     "activation": "relu",

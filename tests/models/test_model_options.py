@@ -7,6 +7,17 @@ import pytest
 from tfunet.models import cosmoflow, isensee, presets, unet
 from tfunet.models.describe import describe
 from tfunet.models.make import make_model
+from tfunet.models.option_checks import check_options
+
+
+def early(model, *, image_shape, num_classes, **options):
+    """Return what is said of options before Keras is imported."""
+    try:
+        check_options(model, options, image_shape=image_shape, num_classes=num_classes)
+    except ValueError as refusal:
+        return str(refusal)
+    return "nothing"
+
 
 UNET_REFUSALS = [
     # Options, and parts of the message: what came, what is allowed, the near match.
@@ -33,6 +44,9 @@ UNET_REFUSALS = [
     ({"encoder_filters": [[8]] * 4}, ["encoder_filters must have 5 rows", "got 4"]),
     ({"decoder_filters": [[8]] * 3 + [[]]}, ["decoder_filters", "at least one convolution"]),
     ({"encoder_filters": [[8]] * 4 + [[0]]}, ["encoder_filters", "at least 1, got 0"]),
+    ({"encoder_filters": 8}, ["encoder_filters must be a list of lists", "got 8"]),
+    ({"decoder_filters": [8] * 4}, ["decoder_filters must be a list of lists", "got [8, 8"]),
+    ({"upsampling_filters": 8}, ["upsampling_filters must be a list of numbers, got 8"]),
     (
         {"encoder_filters": [[8]] * 5, "decoder_filters": [[8]] * 4, "filters": 8},
         ["filters", "give one or the other"],
@@ -49,10 +63,12 @@ UNET_REFUSALS = [
 
 @pytest.mark.parametrize(("options", "parts"), UNET_REFUSALS, ids=str)
 def test_unet_refuses_and_says_what_is_allowed(options, parts):
+    given = {"image_shape": (64, 64, 1), "num_classes": 2, **options}
     with pytest.raises(ValueError, match=re.escape(parts[0])) as refusal:
-        unet.build(**{"image_shape": (64, 64, 1), "num_classes": 2, **options})
+        unet.build(**given)
     for part in parts:
         assert part in str(refusal.value)
+    assert early("unet", **given) == str(refusal.value)
 
 
 COSMOFLOW_REFUSALS = [
@@ -69,10 +85,12 @@ COSMOFLOW_REFUSALS = [
 
 @pytest.mark.parametrize(("options", "parts"), COSMOFLOW_REFUSALS, ids=str)
 def test_cosmoflow_refuses_and_says_what_is_allowed(options, parts):
+    given = {"image_shape": (64, 64, 64, 1), "num_classes": 4, **options}
     with pytest.raises(ValueError, match=re.escape(parts[0])) as refusal:
-        cosmoflow.build(**{"image_shape": (64, 64, 64, 1), "num_classes": 4, **options})
+        cosmoflow.build(**given)
     for part in parts:
         assert part in str(refusal.value)
+    assert early("cosmoflow", **given) == str(refusal.value)
 
 
 def test_the_first_cosmoflow_refuses_small_volumes_and_unknown_options():
@@ -116,10 +134,12 @@ ISENSEE_REFUSALS = [
 
 @pytest.mark.parametrize(("options", "parts"), ISENSEE_REFUSALS, ids=str)
 def test_isensee_refuses_and_says_what_is_allowed(options, parts):
+    given = {"image_shape": (64, 64, 1), "num_classes": 2, **options}
     with pytest.raises(ValueError, match=re.escape(parts[0])) as refusal:
-        isensee.build(**{"image_shape": (64, 64, 1), "num_classes": 2, **options})
+        isensee.build(**given)
     for part in parts:
         assert part in str(refusal.value)
+    assert early("isensee", **given) == str(refusal.value)
 
 
 SMALLEST = [

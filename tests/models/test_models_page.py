@@ -7,9 +7,9 @@ import pytest
 from paths import ROOT
 
 from tfunet.models import MODELS, cosmoflow, isensee, unet
-from tfunet.models.blocks import ACTIVATIONS, NORMALIZATIONS, UPSAMPLINGS
 from tfunet.models.describe import describe
-from tfunet.models.unet import DOWNSAMPLINGS
+from tfunet.models.style import ACTIVATIONS, NORMALIZATIONS, UPSAMPLINGS
+from tfunet.models.unet_plan import DOWNSAMPLINGS
 
 PAGE = (ROOT / "docs" / "models.md").read_text()
 ROW = r"^\| `(\w+)` \| ([\d x]+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \| ([\d x]+|all) \|$"

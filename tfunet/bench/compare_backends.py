@@ -43,7 +43,7 @@ def compare(
         "base": {**settings, "model": _name(build), "data": _name(data)},
         "grid": {"backend": list(backends), "num_replicas": list(num_replicas)},
     }
-    code = run_sweep(study_from_dict(table), folder)
+    code = run_sweep(study_from_dict(table), folder, refuses=True)
     if code > 128:
         raise RuntimeError(f"The comparison in {folder} was interrupted. Call it again to go on.")
     print(lines_of(summary_table(Path(folder))))

@@ -52,6 +52,11 @@ def add(commands: argparse._SubParsersAction) -> None:
     run.add_argument(
         "--dry-run", action="store_true", help="with --slurm: only print the job scripts"
     )
+    run.add_argument(
+        "--go-on",
+        action="store_true",
+        help="also if trials would be refused; the others run, and these fail",
+    )
     export = add_command(
         actions, "export", _export, "write a study as a workflow file for Maestro and Merlin"
     )
@@ -156,13 +161,13 @@ def _run(options: argparse.Namespace) -> int:
     if not options.slurm:
         from tfunet.bench.launch.local_sweep import run_sweep
 
-        return _ended(folder, run_sweep(study, folder))
+        return _ended(folder, run_sweep(study, folder, refuses=not options.go_on))
     from tfunet.bench.launch.slurm_submit import dry_run, submit_sweep
 
     if options.dry_run:
         print(dry_run(study, folder))
         return exit_codes.OK
-    submit_sweep(study, folder)
+    submit_sweep(study, folder, refuses=not options.go_on)
     return _submitted(folder)
 
 

@@ -1,6 +1,8 @@
 """What can be said of a run's files before TensorFlow is imported, which takes many seconds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
 
 from tfunet.config.case_metrics import case_metrics
 from tfunet.config.run import RunConfig
@@ -12,7 +14,8 @@ from tfunet.data.split import split_of
 from tfunet.data.task import open_task
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.models import MODELS
-from tfunet.models.files import check_weights
+from tfunet.models.files import check_no_options, check_weights, is_file
+from tfunet.models.option_checks import check_options
 from tfunet.models.option_names import check_option_names
 from tfunet.population.shares import share_of
 
@@ -29,8 +32,10 @@ def check_early(config: RunConfig) -> None:
     The names and headers of files are looked at, not their pixels. Code of users is not run: it may
     need TensorFlow.
     """
+    opened = DataSets()
     check_model(config)
-    check_data(config)
+    check_data(config, opened)
+    check_network(config, opened)
 
 
 def check_model(config: RunConfig) -> None:
@@ -43,6 +48,8 @@ def check_model(config: RunConfig) -> None:
         )
     check_library(case_metrics(config.metrics))
     if config.model not in MODELS:
+        if is_file(config.model):
+            check_no_options(config.model, config.model_options)
         return
     check_option_names(config.model, config.model_options)
     if "encoder_weights" in config.model_options:
@@ -68,3 +75,43 @@ def check_data(config: RunConfig, opened: Callable[..., DataSource] = open_sourc
     steps_per_epoch(len(train) * config.patches_per_case, config.global_samples)
     has_spacing = bool(source.spacings) and None not in source.spacings
     tolerances(case_metrics(config.metrics), source.unit, has_spacing=has_spacing)
+
+
+def check_network(config: RunConfig, opened: Callable[..., DataSource] = open_source) -> None:
+    """Raise ValueError for options that a model of ours does not have, or not for these samples.
+
+    `opened` opens a data set, as `open_source` does.
+    """
+    if config.model not in MODELS or config.data not in DATASETS:
+        return
+    task = open_task(config, opened)
+    # The sizes of tiles follow from the network.
+    spatial = (None,) * len(task.patch) if config.tiling else task.patch
+    if config.tiling and "encoder" in config.model_options:
+        return
+    check_options(
+        config.model,
+        config.model_options,
+        image_shape=(*spatial, task.source.channels),
+        num_classes=task.source.num_outputs,
+    )
+
+
+@final
+@dataclass(frozen=True)
+class DataSets:
+    """Opens data sets as `open_source` does, each once."""
+
+    _opened: dict[str, DataSource | Exception] = field(default_factory=dict)
+
+    def __call__(self, data: str, options: Mapping[str, Any], *, skip_bad: bool) -> DataSource:
+        key = repr((data, sorted(options.items()), skip_bad))
+        if key not in self._opened:
+            try:
+                self._opened[key] = open_source(data, options, skip_bad=skip_bad)
+            except (ValueError, OSError) as error:
+                self._opened[key] = error
+        opened = self._opened[key]
+        if isinstance(opened, Exception):
+            raise opened
+        return opened

@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from tfunet.data.overlay_figure import colour_of, overlay
+from tfunet.data.overlay_figure import add_legend, colour_of, overlay
 from tfunet.data.shown_planes import ShownPlane
 
 COLUMNS = ("image", "manual mask", "prediction", "errors")
@@ -37,7 +37,8 @@ def draw_cases(
     figure = Figure(figsize=(width, sum(blocks) + LEGEND), layout="constrained")
     parts = figure.subfigures(len(blocks), 1, squeeze=False, height_ratios=blocks).flat
     for part, (heading, planes), lines in zip(parts, cases.items(), heights, strict=True):
-        part.suptitle(heading, x=0.01, ha="left", fontsize=9.5, weight="bold")
+        # A heading may hold dollar signs, and is no formula.
+        part.suptitle(heading, x=0.01, ha="left", fontsize=9.5, weight="bold", parse_math=False)
         grid = part.subplots(
             len(lines), len(COLUMNS), squeeze=False, gridspec_kw={"height_ratios": lines}
         )
@@ -49,7 +50,7 @@ def draw_cases(
     handles = [Patch(color=colour_of(label), label=name) for label, name in label_names.items()]
     kinds = list(DIFFERENCES.values())[: 2 if len(label_names) == 1 else 3]
     handles += [Patch(color=colour, label=name) for name, colour in kinds]
-    figure.legend(handles=handles, loc="outside lower left", ncols=4)
+    add_legend(figure, handles, loc="outside lower left", ncols=4)
     return figure
 
 

@@ -1,7 +1,7 @@
 """Draws images and volumes with their masks side by side. Needs matplotlib, not TensorFlow."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.colors import hsv_to_rgb, to_hex, to_rgb
@@ -66,20 +66,27 @@ def draw(
     legend = 0.2 * -(-len(labels) // entries)
     size = (width, (view + 0.2) * num_rows + 0.4 + legend)
     figure = Figure(figsize=size, dpi=100, layout="constrained")
-    figure.suptitle(title, fontsize=9)
+    # Names may hold dollar signs: no title is taken for a formula.
+    figure.suptitle(title, fontsize=9, parse_math=False)
     blocks = np.ravel(figure.subfigures(num_rows, per_row, squeeze=False))
     for number, (panel, block) in enumerate(zip(panels, blocks, strict=False)):
         original = panels[number - number % 2] if in_pairs else panels[0]
         low, high = np.percentile(original.image[..., 0], (0.5, 99.5))
-        block.suptitle(panel.title, fontsize=8)
+        block.suptitle(panel.title, fontsize=8, parse_math=False)
         views = zip(block.subplots(1, num_views, squeeze=False)[0], slices(panel), strict=True)
         for axes, (grey, mask) in views:
             axes.imshow(grey, cmap="gray", vmin=low, vmax=high, interpolation="nearest")
             axes.imshow(overlay(mask), interpolation="nearest")
             axes.set_axis_off()
     handles = [Patch(color=colour_of(label), label=name) for label, name in labels.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=entries, fontsize=8)
+    add_legend(figure, handles, loc="outside lower center", ncols=entries, fontsize=8)
     return figure
+
+
+def add_legend(figure: Figure, handles: Sequence[Patch], **options: Any) -> None:
+    """Add a legend with the names of classes as they are, which may hold dollar signs."""
+    for text in figure.legend(handles=handles, **options).get_texts():
+        text.set_parse_math(False)
 
 
 def slices(panel: Panel) -> list[tuple[np.ndarray, np.ndarray]]:

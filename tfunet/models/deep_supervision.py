@@ -4,9 +4,6 @@ from typing import Any, final
 
 import keras
 
-# Below it, only the lowest level of the way up is left, which nnU-Net leaves out.
-LEAST_LEVELS = 3
-
 
 @final
 class DeeplySupervised(keras.Model):

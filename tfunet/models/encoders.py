@@ -16,10 +16,6 @@ from tfunet.models import options
 from tfunet.models.files import check_weights
 from tfunet.models.keras_errors import cause_line
 
-# Most networks halve an image so often, and take none that is smaller.
-MOST_LEVELS = 5
-LEAST_SIZE = 32
-INTENSITIES = ("zscore", "unit", "bytes")
 # Of ImageNet's pixels (red, green, blue) from 0 to 255.
 MEAN = np.array([123.675, 116.28, 103.53])
 DEVIATION = np.array([58.395, 57.12, 57.375])
@@ -51,20 +47,7 @@ def descend(
     are not those of the network.
     """
     options.check_choice("encoder", name, names())
-    options.check_choice("encoder_intensity", intensity, INTENSITIES)
-    options.check_flag("encoder_synchronized", is_synchronized)
-    if not isinstance(more, Mapping):
-        raise ValueError(
-            f"encoder_options must be a table, such as {{ alpha = 0.35 }}, got {more!r}."
-        )
-    _check_image(image, name, levels)
-    channels = image.shape[-1]
-    if weights is not None and channels not in (1, 3):
-        raise ValueError(
-            f"The weights of {name} are for 3 channels, and the images have {channels}. Choose 3 "
-            "or 1 (which is repeated) in data_options, or leave out encoder_weights."
-        )
-    if channels == 1:
+    if image.shape[-1] == 1:
         image = keras.layers.Concatenate(name="encoder_colours")([image] * 3)
     image = _prepared(image, name, intensity)
     application = _application(name, tuple(image.shape[1:]), more)
@@ -84,46 +67,6 @@ def descend(
 def names() -> list[str]:
     """Return the networks of keras.applications."""
     return [name for name, value in vars(keras.applications).items() if inspect.isfunction(value)]
-
-
-def refuse_without_encoder(**given: Any) -> None:
-    """Raise ValueError for options of an encoder that are given without one."""
-    for name, value in given.items():
-        if value:
-            raise ValueError(
-                f"{name} has an effect only with an encoder. Give encoder, such as "
-                "'EfficientNetB0', or leave it out."
-            )
-
-
-def refuse_of_own_way_down(encoder: str, **given: Any) -> None:
-    """Raise ValueError for options of the way down that an encoder takes the place of."""
-    for name, value in given.items():
-        if value:
-            raise ValueError(
-                f"{name} is of the way down, whose place the encoder {encoder!r} takes. Leave out "
-                "one of them."
-            )
-
-
-def _check_image(image: Any, name: str, levels: int) -> None:
-    spatial = tuple(image.shape[1:-1])
-    if len(spatial) != 2:
-        raise ValueError(
-            f"The networks of keras.applications take images of two dimensions, and these have "
-            f"{len(spatial)}. Leave out encoder={name!r}."
-        )
-    if None in spatial:
-        raise ValueError(f"encoder={name!r} needs the size of each dimension, got {spatial}.")
-    if levels > MOST_LEVELS:
-        raise ValueError(
-            f"An encoder halves an image {MOST_LEVELS} times at most, got levels={levels}."
-        )
-    if min(spatial) < LEAST_SIZE:
-        raise ValueError(
-            f"encoder={name!r} takes images of at least {LEAST_SIZE} pixels along each axis, got "
-            f"{' x '.join(map(str, spatial))}. Give a larger patch."
-        )
 
 
 def _application(name: str, shape: tuple[int, ...], more: Mapping[str, Any]) -> keras.Model:

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tfunet.files.typed import DAMAGED
@@ -31,6 +32,15 @@ def check_weights(path: object) -> None:
             f"encoder_weights={path!r} is no file of weights ({', '.join(WEIGHTS)}). Where there "
             "is a network, keras.applications.NAME(include_top=False).save_weights("
             "'NAME.weights.h5') writes one."
+        )
+
+
+def check_no_options(name: str, options: Mapping[str, object]) -> None:
+    """Raise ValueError for options of a model that is in a file."""
+    if options:
+        raise ValueError(
+            f"A saved model has no options; {name} came with model_options {sorted(options)}. "
+            "Leave them out, also with --model_options '{}' on the command line."
         )
 
 

@@ -5,6 +5,8 @@ from typing import Any
 import keras
 
 from tfunet.models import blocks, options
+from tfunet.models.isensee_plan import plan
+from tfunet.models.style import Style
 
 
 def build(
@@ -35,33 +37,8 @@ def build(
     supervision. Dropout is that of the context modules.
     Raises ValueError where an option is unknown or a size is not divisible by 2**(depth - 1).
     """
-    options.check_shape(image_shape, num_classes)
-    options.check_at_least("filters", filters, 1)
-    options.check_at_least("depth", depth, 2)
-    options.check_at_least("segmentation_levels", segmentation_levels, 1)
-    options.check_rate("dropout", dropout)
-    options.check_flag("pre_activation", pre_activation)
-    options.check_flag("narrow_localization", narrow_localization)
-    if segmentation_levels > depth - 1:
-        raise ValueError(
-            f"segmentation_levels must be at most depth - 1 = {depth - 1}, the levels that have a "
-            f"localization module, got {segmentation_levels}."
-        )
-    spatial = image_shape[:-1]
-    options.check_divisible(spatial, depth - 1, option=f"depth={depth}")
-    options.check_instance_statistics(normalization, spatial, depth - 1)
-    style = blocks.Style(
-        dimensions=len(spatial),
-        normalization=normalization,
-        activation=activation,
-        bias=bias,
-        dropout=dropout,
-        affine=affine,
-        groups=groups,
-        negative_slope=negative_slope,
-    )
-    counts = [filters * 2**level for level in range(depth)]
-    blocks.check_groups(style, counts)
+    planned = plan(**locals())
+    style, counts = planned.style, planned.filters
 
     inputs = tensor = keras.Input(tuple(image_shape), name="image")
     context = _pre_activated_context if pre_activation else _post_activated_context
@@ -86,13 +63,13 @@ def build(
     return keras.Model(inputs, logits, name="isensee")
 
 
-def _without_dropout(style: blocks.Style) -> blocks.Style:
+def _without_dropout(style: Style) -> Style:
     """The style of everything outside the context modules."""
-    return blocks.Style(**{**vars(style), "dropout": 0.0})
+    return Style(**{**vars(style), "dropout": 0.0})
 
 
 def _pre_activated_context(
-    tensor: Any, filters: int, style: blocks.Style, name: str, *, stride: int
+    tensor: Any, filters: int, style: Style, name: str, *, stride: int
 ) -> Any:
     """Convolution, and a pre-activated residual block on it with dropout between its two."""
     tensor = blocks.convolve(tensor, filters, style, f"{name}_convolution", stride=stride)
@@ -109,7 +86,7 @@ def _pre_activated_context(
 
 
 def _post_activated_context(
-    tensor: Any, filters: int, style: blocks.Style, name: str, *, stride: int
+    tensor: Any, filters: int, style: Style, name: str, *, stride: int
 ) -> Any:
     """The same with normalization and activation after each convolution, as in 3DUnetCNN."""
     undropped = _without_dropout(style)

@@ -8,7 +8,7 @@ import keras
 
 from tfunet.config.refs import call, resolve
 from tfunet.models import MODELS
-from tfunet.models.files import is_file
+from tfunet.models.files import check_no_options, is_file
 from tfunet.models.keras_errors import cause_line
 
 
@@ -57,10 +57,7 @@ def _give_weights(model: keras.Model, name: str, image_shape: tuple[int, ...]) -
 
 
 def _load(path: Path, options: Mapping[str, Any]) -> keras.Model:
-    if options:
-        raise ValueError(
-            f"A saved model has no options; {path} came with model_options {sorted(options)}."
-        )
+    check_no_options(str(path), options)
     try:
         return keras.models.load_model(path, compile=False, safe_mode=True)
     except (ValueError, TypeError, KeyError, OSError) as error:

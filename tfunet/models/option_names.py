@@ -1,9 +1,10 @@
-"""The names of the options of our models, read from their source: importing it takes Keras."""
+"""The options of our models, with defaults, read from their source: importing it takes Keras."""
 
 import ast
 import functools
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tfunet.config.refs import check_option
 from tfunet.models import MODELS
@@ -25,6 +26,13 @@ def option_names(model: str) -> tuple[str, ...]:
     return tuple(name for name in names if name not in NOT_OPTIONS)
 
 
+def option_defaults(model: str) -> dict[str, Any]:
+    """Return the options that the builder of a model in MODELS names itself, with defaults."""
+    return {
+        name: value for name, value in _keywords(MODELS[model]).items() if name not in NOT_OPTIONS
+    }
+
+
 def check_option_names(model: str, options: Iterable[str]) -> None:
     """Raise ValueError for an option that a model in MODELS does not have."""
     known = option_names(model)
@@ -33,14 +41,17 @@ def check_option_names(model: str, options: Iterable[str]) -> None:
 
 
 @functools.cache
-def _keywords(place: str) -> tuple[str, ...]:
-    """Return the arguments that a function "package.module:function" takes by name only."""
+def _keywords(place: str) -> dict[str, Any]:
+    """Return the arguments that a function takes by name only, with their defaults or None.
+
+    The function is named as "package.module:function".
+    """
     module, _, function = place.partition(":")
     source = Path(__file__).with_name(f"{module.rpartition('.')[2]}.py")
     tree = ast.parse(source.read_text(encoding="utf-8"))
-    return tuple(
-        argument.arg
+    return {
+        argument.arg: None if default is None else ast.literal_eval(default)
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and node.name == function
-        for argument in node.args.kwonlyargs
-    )
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    }

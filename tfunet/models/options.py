@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from tfunet.config.refs import near_match
 
@@ -39,6 +39,18 @@ def check_slope(name: str, value: object) -> None:
     """Refuse a slope that is negative, infinite or no number."""
     if not _is_number(value) or not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a number of at least 0, got {value!r}.")
+
+
+def check_counts(name: str, value: object) -> None:
+    """Refuse anything but a list of whole numbers of at least 1."""
+    if not _is_list(value):
+        raise ValueError(f"{name} must be a list of numbers, got {value!r}.")
+    for count in value:
+        check_at_least(f"each entry of {name}", count, 1)
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
@@ -116,6 +128,8 @@ def check_table(name: str, table: Sequence[Sequence[int]] | None, num_rows: int,
     """Refuse a table of filters without `num_rows` rows (`row` says what a row is)."""
     if table is None:
         return
+    if not _is_list(table) or not all(map(_is_list, table)):
+        raise ValueError(f"{name} must be a list of lists of numbers, got {table!r}.")
     if len(table) != num_rows:
         raise ValueError(f"{name} must have {num_rows} rows, {row}; got {len(table)}: {table!r}.")
     for filters in table:

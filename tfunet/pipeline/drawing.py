@@ -87,7 +87,7 @@ def draw(step: Simulation, title: str, path: Path) -> None:
         axes.set_ylabel("device")
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-        axes.set_title(title, loc="left")
+        axes.set_title(title, loc="left", parse_math=False)  # It has the name of the model.
         with replacing(path) as partial:
             metadata = {"Date": None} if path.suffix == ".svg" else None
             figure.savefig(partial, dpi=120, metadata=metadata)

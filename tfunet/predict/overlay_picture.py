@@ -81,8 +81,6 @@ def write_errors(
         names: A name for each label.
         title: Of the picture.
     """
-    from matplotlib import rc_context
-
     from tfunet.data.error_figure import draw_cases
 
     planes = planes_through(mask, MOST_ERROR_PIXELS)
@@ -96,8 +94,7 @@ def write_errors(
         )
         for plane, grey in zip(planes, greys, strict=True)
     ]
-    with rc_context({"text.parse_math": False}):  # A name may hold dollar signs.
-        figure = draw_cases({title: shown}, names, width=ERRORS_WIDTH)
+    figure = draw_cases({title: shown}, names, width=ERRORS_WIDTH)
     with replacing(path) as partial:
         figure.savefig(partial, format="png", dpi=DOTS_PER_INCH)
 

@@ -159,3 +159,21 @@ def test_a_folder_without_a_sweep_is_named(tmp_path, capsys):
 )
 def test_curves_of_bars(values, bars):
     assert spark(values) == bars
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_comes_while_an_object_is_deleted_ends_it_too(under_way):
+    class Deleted:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    slept = []
+
+    def sleep(seconds):
+        assert not slept
+        slept.append(seconds)
+        Deleted()
+
+    with pytest.raises(SystemExit) as ended:
+        watch(under_way[0], console=Console(file=io.StringIO()), sleep=sleep)
+    assert ended.value.code == exit_codes.TERMINATED

@@ -110,7 +110,7 @@ def test_failed_trials_are_rows_with_their_reason_and_no_time(sweep, report):
     assert "correctness checks failed: weights" in next(row for row in rows if unlike in row)
     for path in (report.html, report.markdown, report.cells):
         assert "987654" not in path.read_text()
-    assert "killed by SIGKILL \\| <script>" in report.markdown.read_text()
+    assert "killed by SIGKILL \\| \\<script>" in report.markdown.read_text()
 
 
 def test_the_verdicts_stand_above_the_tables(report):
@@ -313,3 +313,20 @@ def test_a_wrong_cell_of_a_table_is_named_below_the_report(tmp_path):
     path.write_text(path.read_text().replace("\n3,", "\n3,x", 1))
     shown = summary_table(tmp_path)
     assert f"{first.id}: steps.csv cannot be used: line 4, seconds: could not convert" in shown
+
+
+def test_names_of_regions_stand_as_they_are(tmp_path):
+    names = ("a$b$c", "$x_1^2$", "50%", "<b>", "a & b")
+    grid = {"backend": ["single"], "num_replicas": [1]}
+    write_sweep(tmp_path, make_study(repeats=1, grid=grid), regions=names)
+    report = write_report(tmp_path)
+    page = report.html.read_text()
+    assert Page(page).open == []
+    figure = re.search(r'<figure id="scores">.*?</figure>', page, re.DOTALL)[0]
+    for name in names:
+        shown = html.escape(name)
+        assert f">Dice {shown}<" in page
+        assert f">Dice, {shown}</text>" in figure
+    text = report.markdown.read_text()
+    for name in (r"a\$b\$c", r"\$x_1^2\$", "50%", r"\<b>", "a & b"):
+        assert f"| Dice {name} |" in text

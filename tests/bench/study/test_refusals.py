@@ -1,15 +1,22 @@
 """What every trial would refuse is said by `sweep plan`, once for each reason."""
 
+import functools
 import json
+import sys
+import tomllib
 
 import pytest
+from paths import SUPPORT
 
 from tfunet import exit_codes
+from tfunet.bench.launch import local_sweep
 from tfunet.bench.study import refusals as module
 from tfunet.bench.study.refusals import refusals, search_refusals
 from tfunet.bench.study.study_file import study_from_dict
 from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.cli import main
+from tfunet.commands import sweep as sweep_command
+from tfunet.data import early_checks
 
 PATTERNS = {"images": "{case}.png", "masks": "{case}_mask.png"}
 CELLS = {"data": "cells", "data_options": {"num_cases": 10, "size": 32}, "global_batch": 2}
@@ -33,6 +40,8 @@ def refused(**table):
         ({"global_batch": 400}, "An epoch has"),
         ({"folds": 20}, "folds=20 needs as many groups"),
         ({"metrics": ["nsd@1mm"]}, "state no pixel size"),
+        ({"model_options": {"normalization": "instnace"}}, "Did you mean 'instance'"),
+        ({"patch": [24, 32]}, "Each spatial size must be a multiple of 16"),
         ({"augmentation": {"rotation90": True}, "patch": [16, 32]}, "rotation90"),
     ],
 )
@@ -60,7 +69,7 @@ def test_only_the_trials_that_are_hit_are_named_with_their_reasons():
 
 def test_each_data_set_is_opened_once_and_each_configuration_checked_once(monkeypatch):
     opened, checked = [], []
-    open_source, check_data = module.open_source, module.check_data
+    open_source, check_data = early_checks.open_source, module.check_data
 
     def counted(data, options, **more):
         opened.append(options)
@@ -70,7 +79,7 @@ def test_each_data_set_is_opened_once_and_each_configuration_checked_once(monkey
         checked.append(config.fold)
         return check_data(config, **more)
 
-    monkeypatch.setattr(module, "open_source", counted)
+    monkeypatch.setattr(early_checks, "open_source", counted)
     monkeypatch.setattr(module, "check_data", noted)
     grid = {"fold": [0, 1, 2], "model_options.filters": [4, 8], "learning_rate": [0.1, 0.01]}
     assert refused(repeats=5, base={**CELLS, "folds": 3}, grid=grid) == []
@@ -113,3 +122,80 @@ def test_the_command_prints_the_plan_and_ends_with_2(tmp_path, monkeypatch, caps
     (entry,) = json.loads(capsys.readouterr().out)["refused"]
     assert "filtrs" in entry["reason"]
     assert len(entry["trials"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        # One key tells the refused trials apart, a dotted one, and only several together.
+        ({"grid": {"patch": [[32, 32], [8, 8, 8]]}}, "when = {patch = [8, 8, 8]}"),
+        (
+            {"case": [{}, {"model_options": {"filtrs": 8}}]},
+            'when = {"model_options.filtrs" = 8}',
+        ),
+        (
+            {"grid": {"global_batch": [2, 80], "patches_per_case": [1, 40]}},
+            "when = {",
+        ),
+    ],
+)
+def test_the_rule_that_leaves_refused_trials_out_does_so(changes, rule):
+    base = {**CELLS, "steps": 2}
+    base = {key: value for key, value in base.items() if key not in changes.get("grid", {})}
+    (refusal,) = refused(base=base, repeats=2, **changes)
+    words = str(refusal)
+    assert rule in words
+    skip = tomllib.loads(words[words.index("[[skip]]") :])["skip"]
+    assert refused(base=base, repeats=2, skip=skip, **changes) == []
+    planned = plan_trials(study_from_dict({"base": base, "skip": skip, **changes}), num_cores=8)
+    assert len(planned.trials) == refusal.num_trials // 2 - len(refusal.trials) // 2
+
+
+def test_a_sweep_starts_no_trial_if_trials_would_be_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    started = []
+
+    def train(folder):
+        started.append(folder.name)
+        return [sys.executable, "-c", "raise SystemExit(2)"]
+
+    monkeypatch.setattr(local_sweep, "train_command", train)
+    monkeypatch.setattr(
+        local_sweep,
+        "run_sweep",
+        functools.partial(local_sweep.run_sweep, command=train, noise=dict),
+    )
+    monkeypatch.setattr(sweep_command, "print_report", lambda *_: None)
+    (tmp_path / "mine.toml").write_text(
+        '[base]\ndata = "cells"\n[grid]\npatch = [[32, 32], [8, 8, 8]]\n'
+    )
+    assert main(["sweep", "run", "mine.toml"]) == exit_codes.BAD_INPUT
+    said = capsys.readouterr().err
+    assert started == []
+    assert "error: 1 of 2 trials (" in said
+    assert "has 3 sizes" in said
+    assert said.endswith(
+        "No trial was started. To run the others all the same: --go-on. These then fail.\n"
+    )
+    assert main(["sweep", "run", "mine.toml", "--go-on"]) == exit_codes.BAD_INPUT
+    assert len(started) == 2
+    (tmp_path / "mine.toml").write_text('[base]\ndata = "cells"\npatch = [8, 8, 8]\n')
+    assert main(["sweep", "run", "mine.toml", "--out", "other"]) == exit_codes.BAD_INPUT
+    assert capsys.readouterr().err.endswith("No trial was started.\n")
+    search = "[search]\ntrials = 2\n[search.space]\nlearning_rate = [0.1, 0.01]\n"
+    (tmp_path / "hunt.toml").write_text(f'[base]\ndata = "cells"\npatch = [8, 8, 8]\n{search}')
+    assert main(["sweep", "run", "hunt.toml"]) == exit_codes.BAD_INPUT
+    assert "has 3 sizes" in capsys.readouterr().err
+    assert len(started) == 2
+
+
+def test_trials_that_are_done_are_not_checked_again(tmp_path, monkeypatch):
+    """A sweep that is complete needs its data no more."""
+    study = study_from_dict({"base": CELLS, "repeats": 2})
+    fake = [sys.executable, str(SUPPORT / "fake_trial.py"), "well"]
+    run = functools.partial(
+        local_sweep.run_sweep, study, tmp_path, command=lambda folder: [*fake, str(folder)]
+    )
+    assert run(noise=dict) == exit_codes.OK
+    monkeypatch.setattr(early_checks, "open_source", None)
+    assert run(noise=dict, refuses=True) == exit_codes.OK

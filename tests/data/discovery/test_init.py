@@ -14,8 +14,10 @@ from PIL import Image
 from tfunet.arguments import from_dict
 from tfunet.cli import main
 from tfunet.data.check import check
+from tfunet.data.discovery.first_training import Machine
 from tfunet.data.discovery.pairs import find_pairs, list_files
 from tfunet.data.discovery.run_file import describe_folder
+from tfunet.data.early_checks import check_early
 from tfunet.data.source import open_source
 from tfunet.data.split import split_of
 
@@ -53,6 +55,7 @@ def begun(folder, **given):
     source = open_source(config.data, config.data_options)
     report = check(source, split_of(config, source))
     assert report.defects == ()
+    check_early(config)
     samples = len(split_of(config, source).train) * config.patches_per_case
     assert samples >= config.global_batch
     # Each line has its reason.
@@ -74,15 +77,50 @@ def test_two_folders(tmp_path):
     assert table["patch"] == [32, 48]
 
 
+def test_files_that_are_not_used_are_named(tmp_path):
+    for name in "abcde":
+        save(tmp_path / "raw" / f"{name}.png", grey())
+        save(tmp_path / "labels" / f"{name}.png", square(255))
+    assert "Not used" not in describe_folder(str(tmp_path)).summary()
+    for name in "xy":
+        save(tmp_path / "later/raw" / f"{name}.png", grey())
+    run = describe_folder(str(tmp_path))
+    said = "Not used: 2 files of other names, such as later/raw/x.png."
+    assert said in run.summary().splitlines()
+    assert said in " ".join(run.text([]).replace("#", "").split())
+
+
 def test_the_file_says_how_long_it_takes_and_how_to_make_a_try_short(tmp_path):
     for name in "abcde":
         save(tmp_path / "images" / f"{name}.png", grey())
         save(tmp_path / "masks" / f"{name}.png", square(255))
-    text = describe_folder(str(tmp_path)).text([])
+    machine = Machine(num_cores=2, has_gpu=False)
+    text = describe_folder(str(tmp_path), machine=machine).text([])
     reason = text[: text.index("\nepochs = ")].rpartition("\n\n")[2]
     above = " ".join(reason.replace("#", "").split())
-    assert "How long a step takes is known once it runs: `tfunet train` prints it" in above
+    assert "On this machine's 2 CPU cores, this takes about 2 minutes. `tfunet train` says" in above
     assert "--steps 20, or make patch, global_batch or model_options.filters smaller." in above
+    assert "filters =" not in text
+
+
+@pytest.mark.parametrize(
+    ("machine", "filters", "words"),
+    [
+        ({"num_cores": 2, "has_gpu": True}, None, "On a GPU this takes a small part"),
+        ({"num_cores": 8, "has_gpu": False}, None, "this takes about 21 minutes."),
+        ({"num_cores": 2, "has_gpu": False}, 16, "this takes about 21 minutes."),
+        ({"num_cores": 1, "has_gpu": False}, 8, "this takes about 11 minutes."),
+    ],
+)
+def test_a_first_look_does_not_take_hours(machine, filters, words, tmp_path):
+    for name in "abcde":
+        save(tmp_path / "images" / f"{name}.png", RNG.integers(0, 256, (300, 280, 3), np.uint8))
+        save(tmp_path / "masks" / f"{name}.png", square(255, shape=(300, 280)))
+    text = describe_folder(str(tmp_path), machine=Machine(**machine)).text([])
+    assert tomllib.loads(text).get("model_options", {}).get("filters") == filters
+    said = " ".join(text.replace("#", "").split())
+    assert words in said
+    assert ("With the default of 32 filters, 500 steps would take about" in said) == bool(filters)
 
 
 @pytest.mark.parametrize(

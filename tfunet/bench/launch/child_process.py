@@ -76,10 +76,11 @@ def start(
     cores: Sequence[int],
     environment: Mapping[str, str],
     network: int | None = None,
+    passed: Sequence[int] = (),
 ) -> Process:
     """Start `command` on these cores, in the network that the process `network` holds.
 
-    It dies with this process.
+    It dies with this process, and gets the descriptors `passed`.
     """
     pulse, told = os.pipe()
     where = ",".join(map(str, cores)) + ("" if network is None else f"@{network}")
@@ -90,7 +91,7 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**environment, VARIABLE: str(told)},
-        pass_fds=(told,),
+        pass_fds=(told, *passed),
         start_new_session=True,
     )
     os.close(told)

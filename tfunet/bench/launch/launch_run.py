@@ -13,6 +13,7 @@ from tfunet.bench.launch.processes_to_start import fewer, plan_processes
 from tfunet.bench.launch.supervisor import Outcome, Supervisor
 from tfunet.config.run import RunConfig
 from tfunet.machine.cores import usable_cores
+from tfunet.process.stop_request import TRIAL_VARIABLE
 from tfunet.record import RunFolder
 
 GRACE_SECONDS = 2.0
@@ -36,8 +37,9 @@ def launch(
     Before any process is started, ValueError says that the run is impossible (too many replicas; a
     folder in use, finished, or of other settings) and
     WriteError that files cannot be written. Afterwards the Outcome tells. In the main thread,
-    SIGINT, SIGTERM and SIGHUP end the run, and a second signal, or `grace_seconds`, ends it at
-    once. In other threads, signals are left to the caller.
+    SIGINT, SIGTERM and SIGHUP end the run. If it has taken a step, and is no trial of a sweep, it
+    is saved after the step that it is in. A second signal ends it at once. Processes have
+    `grace_seconds` to end. In other threads, signals are left to the caller.
     """
     plans = plan_processes(config, usable_cores())
     if config.elastic and len(plans) == 1:
@@ -62,6 +64,7 @@ def launch(
                 grace_seconds=grace_seconds,
                 hang_seconds=config.hang_seconds,
                 network=network,
+                is_saved_at_end=TRIAL_VARIABLE not in os.environ,
             )
             outcome = run.run(plans, list(command or worker))
             left = fewer(config) if outcome.is_lost and config.elastic else None
@@ -72,7 +75,7 @@ def launch(
                 f"tfunet: going on with num_replicas={left.num_replicas} of {config.num_replicas}"
             )
             config, plans = left, plan_processes(left, usable_cores())
-    if noted and outcome.exit_code not in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
+    if noted and outcome.exit_code == exit_codes.OK:
         # The signal came too late to end this run: it ends what the caller does next.
         signal.raise_signal(noted[0])
     return outcome

@@ -35,6 +35,7 @@ from tfunet.files.regular import open_regular
 from tfunet.files.typed import RecordError, read_json
 from tfunet.machine.cores import usable_cores
 from tfunet.process.launcher_variables import check_alone
+from tfunet.process.stop_request import TRIAL_VARIABLE
 from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
 
@@ -63,6 +64,7 @@ def run_sweep(
     command: Callable[[Path], Sequence[str]] = train_command,
     states: Collection[str] = NOT_DONE,
     num_cores: int | None = None,
+    refuses: bool = False,
     say: Callable[[str], None] = say_now,
     noise: Callable[[], Mapping[str, Any]] = measure_noise,
 ) -> int:
@@ -78,6 +80,7 @@ def run_sweep(
     Args:
         command: Returns the command that runs the trial in a folder and writes its record there.
         num_cores: Cores to plan for; by default all of this machine.
+        refuses: Raise ValueError before the first trial, if `tfunet train` would refuse trials.
         say: Receives a line for each trial.
         noise: Measures how steady the machine is; called before and after.
 
@@ -87,7 +90,7 @@ def run_sweep(
     if study.search is not None:
         from tfunet.bench.launch.search_sweep import run_search
 
-        return run_search(study, folder, command=command, say=say)
+        return run_search(study, folder, command=command, refuses=refuses, say=say)
     planned = plan_trials(study, num_cores)
     root = Path(folder)
     if queued := queued_trials(root):
@@ -100,11 +103,17 @@ def run_sweep(
         # A killed sweep leaves it behind; the lock says that no other sweep runs here.
         with writing(root / "running.json"):
             (root / "running.json").unlink(missing_ok=True)
-        write_plan(adopted(planned, root), root)
+        planned = adopted(planned, root)
+        write_plan(planned, root)
         sweep = read_sweep(root)
         due = [trial for trial in sweep.trials if trial.state in states]
         # If all due trials are given up, the machine need not be timed.
         todo = due if not all(give_up(trial, sweep.trials, study.hopeless) for trial in due) else []
+        if refuses:
+            # Not above: data sets need NumPy, which only this takes.
+            from tfunet.bench.study.refusals import refusals, refuse
+
+            refuse(refusals(planned, [trial.id for trial in todo]))
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}.")
         if todo:
             note_noise(root, "before", noise)
@@ -241,7 +250,8 @@ def run_trial(
     folder.clear_failure()
     write_atomic(trial.folder / "config.toml", config_toml(trial.config))
     log = trial.folder / "log.txt"
-    code = execute(command(trial.folder), log, noted, cores=cores, variables=variables)
+    given = {**variables, TRIAL_VARIABLE: "1"}
+    code = execute(command(trial.folder), log, noted, cores=cores, variables=given)
     if folder.is_done():
         return code
     has_reason = (trial.folder / "failure.json").exists()

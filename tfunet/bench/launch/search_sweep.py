@@ -53,11 +53,19 @@ def run_search(
     folder: str | Path,
     *,
     command: Callable[[Path], Sequence[str]] = train_command,
+    refuses: bool = False,
     say: Callable[[str], None],
 ) -> int:
-    """Run trials of a search until it has as many as the study says, and return an exit code."""
+    """Run trials of a search until it has as many as the study says, and return an exit code.
+
+    With `refuses`, ValueError says before the first trial that each would be refused.
+    """
     if study.search is None:
         raise ValueError(f"Study {study.name!r} has no [search].")
+    if refuses:
+        from tfunet.bench.study.refusals import refuse, search_refusals
+
+        refuse(search_refusals(study))
     root = Path(folder)
     hunt = _Hunt(study, study.search, root, _optuna())
     with signals_noted() as noted:

@@ -37,26 +37,32 @@ def submit_sweep(
     folder: str | Path,
     *,
     states: Collection[str] = NOT_DONE,
+    refuses: bool = False,
     say: Callable[[str], None] = say_now,
 ) -> list[str]:
     """Submit the trials of `study` that are in one of `states`, and return SLURM's job numbers.
 
     Trials that are queued or run already are not submitted again. Raises ValueError, before
     anything is submitted, if a trial that was run is no longer in the study, and if SLURM refuses a
-    script or does not answer.
+    script or does not answer. With `refuses`, also if `tfunet train` would refuse trials.
     """
     check_alone(os.environ, "submit the whole sweep")
     planned = _planned(study)
     root = Path(folder)
     RunFolder(root).create()
     with RunFolder(root).locked():
-        write_plan(adopted(planned, root), root)
+        planned = adopted(planned, root)
+        write_plan(planned, root)
         sweep = overlay(read_sweep(root), queued_trials(root))
         due = [trial for trial in sweep.trials if _is_due(trial, states)]
         known = _known_by_then(sweep.trials, states)
         todo = [
             (trial.id, trial.config) for trial in due if not give_up(trial, known, study.hopeless)
         ]
+        if refuses:
+            from tfunet.bench.study.refusals import refusals, refuse
+
+            refuse(refusals(planned, [name for name, _ in todo]))
         say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to submit in {root}.")
         for trial in due:
             tournament = read_tournament(trial.config.tournament)

@@ -19,10 +19,13 @@ from dataclasses import dataclass
 from typing import final
 
 from tfunet import exit_codes
+from tfunet.bench.launch.blame import blame, describe_end, follows_another
 from tfunet.bench.launch.child_process import Guard, Process, start
 from tfunet.bench.launch.process_output import Log, Screen, Stream, last_words
 from tfunet.bench.launch.processes_to_start import ProcessPlan, child_environment, prefix
 from tfunet.files.atomic import WriteError
+from tfunet.process import stop_request
+from tfunet.process.stop_request import StopRequest
 from tfunet.process.watchdog import Beats, Watch
 from tfunet.record import RunFolder
 
@@ -36,6 +39,8 @@ TICK_SECONDS = 0.05
 KILLED_SECONDS = 10.0
 # Only a daemon still holds a pipe open after all processes have ended.
 DRAIN_SECONDS = 10.0
+# When it is said for the first time that a run is still not saved; then after twice the time.
+WAIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -53,41 +58,6 @@ class Outcome:
     is_lost: bool = False
 
 
-def blame(failures: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return the (index, return code) that made the others fail.
-
-    `failures` are in order of their end, but processes end almost together, so the order alone
-    does not tell. A process killed from outside follows no other; one that ended on purpose knew
-    why; one whose collective broke raises or aborts.
-    """
-
-    def rank(failure: tuple[int, int]) -> int:
-        code = failure[1]
-        if code < 0 and code != -signal.SIGABRT:
-            return 0
-        if code in exit_codes.ON_PURPOSE:
-            return 1
-        return 2 if code < 0 else 3
-
-    return min(failures, key=rank)
-
-
-def follows_another(failures: Sequence[tuple[int, int]]) -> bool:
-    """Whether these (index, return code) are typical of processes that lost a peer."""
-    _, code = blame(failures)
-    return code == -signal.SIGABRT or (code > 0 and code not in exit_codes.ON_PURPOSE)
-
-
-def describe_end(index: int, count: int, code: int, last_words: str) -> str:
-    """Return the reason for failure.json; `last_words` is the last line of an error."""
-    who, where = f"process {index} of {count}", f"see log-{index}.txt"
-    if code < 0:
-        names = {int(known): known.name for known in signal.Signals}
-        return f"{who} was killed by {names.get(-code, f'signal {-code}')}, {where}"
-    words = f": {last_words}" if last_words else ""
-    return f"{who} ended with exit code {code}, {where}{words}"
-
-
 @final
 class Supervisor:
     """The processes of one run, from the first start to the last end."""
@@ -101,6 +71,7 @@ class Supervisor:
         grace_seconds: float,
         hang_seconds: float,
         network: int | None = None,
+        is_saved_at_end: bool = True,
     ) -> None:
         self.folder = folder
         self.noted = noted
@@ -108,6 +79,8 @@ class Supervisor:
         self.grace_seconds = grace_seconds
         self.hang_seconds = hang_seconds
         self.network = network
+        self.is_saved_at_end = is_saved_at_end
+        self.stop = StopRequest.new()
         self.screen = Screen()
         self.selector = selectors.DefaultSelector()
         self.processes: list[Process] = []
@@ -130,6 +103,8 @@ class Supervisor:
             self._watch(guard)
             # Whatever fails from here on, fails because the others are ended.
             failures, noted = list(self.failures), list(self.noted)
+            if len(self.processes) == len(plans) and not (failures or self._alive()):
+                noted = []  # The signal came too late.
         except WriteError as error:
             self.unwritten, failures, noted = error, [], []
         finally:
@@ -138,6 +113,9 @@ class Supervisor:
         outcome = self._outcome(failures, noted)
         if outcome.exit_code != exit_codes.OK:
             self._report(outcome)
+        elif self.noted:
+            self.screen.say("tfunet: The run was at its end, and is complete.")
+        self.stop.close()
         return outcome
 
     def is_anyone_left(self) -> bool:
@@ -151,8 +129,13 @@ class Supervisor:
         index = plan.launch.process_index
         log = Log(self.folder.log_path(index), self.folder.open_log(index))
         self.logs.append(log)
-        environment = child_environment(plan, os.environ)
-        process = start(index, command, plan.cores, environment, self.network)
+        environment = {
+            **child_environment(plan, os.environ),
+            stop_request.VARIABLE: str(self.stop.descriptor),
+        }
+        process = start(
+            index, command, plan.cores, environment, self.network, [self.stop.descriptor]
+        )
         self.processes.append(process)
         guard.watch(self.processes)
         beats = process.pulse, Beats(index, self.watch)
@@ -171,18 +154,57 @@ class Supervisor:
         return self.verbose or index == 0
 
     def _watch(self, guard: Guard) -> None:
-        """Return when all have ended, one failed or hangs, a signal came, or a disk is full."""
+        """Return when all have ended, one failed or hangs, a signal came, or a disk is full.
+
+        After a signal, a run that has begun to train is saved first.
+        """
 
         def over() -> bool:
             return bool(self.failures or self.noted or self.unwritten) or self._hangs()
 
         self._pump_until(over, guard)
-        if self.failures:
+        can_save = not (self.failures or self.unwritten or self.hanging) and self.stop.has_steps
+        if self.noted and self.is_saved_at_end and can_save:
+            self._await_save(guard)
+        if self._is_saved():
+            self._pump_until(lambda: len(self.noted) > 1, guard, self.grace_seconds)
+        elif self.failures:
             self._pump_until(lambda: bool(self.noted), guard, SETTLE_SECONDS)
             if follows_another(self.failures):
                 self._find_stopped()
         if self.hanging:
             self._dump_stacks(guard)
+
+    def _await_save(self, guard: Guard) -> None:
+        """Let the run save and end; return when it has, cannot, or shall not be waited for."""
+        number = self.noted[0]
+        name, again = signal.Signals(number).name, "A second signal"
+        if number == signal.SIGINT:
+            name, again = "Ctrl-C", "A second Ctrl-C"
+        self.screen.say(
+            f"tfunet: {name}: the run is saved after this step, and ends; it is in "
+            f"{self.watch.doing(0)}. {again} ends it at once, without the steps since its last "
+            "checkpoint."
+        )
+        self.stop.ask()
+
+        def over() -> bool:
+            is_told = bool(self.failures or self.unwritten) or len(self.noted) > 1
+            return is_told or self._hangs()
+
+        since, wait = time.monotonic(), WAIT_SECONDS
+        self._pump_until(over, guard, wait)
+        while self._alive() and not over():
+            waited = time.monotonic() - since
+            self.screen.say(
+                f"tfunet: Waiting to save for {waited:.0f} s; the run is in {self.watch.doing(0)}."
+            )
+            wait *= 2
+            self._pump_until(over, guard, since + wait - time.monotonic())
+
+    def _is_saved(self) -> bool:
+        """Whether the chief has written a checkpoint and ended, as it was asked to."""
+        return (0, exit_codes.STOPPED) in self.failures
 
     def _dump_stacks(self, guard: Guard) -> None:
         alive = self._alive()
@@ -231,7 +253,9 @@ class Supervisor:
         self.hanging = Outcome(exit_codes.PROCESS_DIED, reason, index, is_lost=is_lost)
 
     def _outcome(self, failures: Sequence[tuple[int, int]], noted: Sequence[int]) -> Outcome:
-        if noted:
+        # What fails while the run is to be saved is told: it is not saved.
+        fails = self.stop.is_asked and failures and not self._is_saved()
+        if noted and not fails:
             ctrl_c = noted[0] == signal.SIGINT
             code = exit_codes.INTERRUPTED if ctrl_c else exit_codes.TERMINATED
             return Outcome(code, f"interrupted by {signal.Signals(noted[0]).name}")
@@ -328,15 +352,22 @@ class Supervisor:
         if index is not None:
             self.screen.say(f"tfunet: All its output is in {self.logs[index].path}")
         if outcome.exit_code in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
-            has_checkpoint = (self.folder.path / "checkpoint.npz").is_file()
-            then = (
-                "goes on from its last checkpoint"
-                if has_checkpoint
-                else (
-                    "begins anew: a checkpoint is written after an epoch, or every checkpoint_steps"
+            path = self.folder.path
+            has_checkpoint = (path / "checkpoint.npz").is_file()
+            if self._is_saved():
+                self.screen.say(
+                    f"tfunet: Saved after step {self.stop.last_step}. To go on from there: the "
+                    f"same command with --out {path}"
                 )
-            )
-            self.screen.say(f"tfunet: The same command {then}, in {self.folder.path}")
+            elif has_checkpoint:
+                self.screen.say(
+                    f"tfunet: To go on from the last checkpoint: the same command with --out {path}"
+                )
+            else:
+                self.screen.say(
+                    "tfunet: There is no checkpoint yet. The same command begins anew, also with "
+                    f"--out {path}"
+                )
         try:
             self.folder.write_failure(outcome.reason, outcome.exit_code, index)
         except WriteError as error:

@@ -33,11 +33,17 @@ def watch(
     """Show the sweep until no trial runs or waits; a line now and then without a terminal."""
     console = console or Console(highlight=False)
     progress = read_progress(folder)
-    with _ended_by_signals():
+    with _ended_by_signals() as told:
+
+        def pause(seconds: float) -> None:
+            if told:
+                sys.exit(exit_codes.TERMINATED)
+            sleep(seconds)
+
         if console.is_terminal and not console.is_dumb_terminal:
-            _draw(folder, progress, console, sleep)
+            _draw(folder, progress, console, pause)
         else:
-            _print_lines(folder, progress, console, sleep)
+            _print_lines(folder, progress, console, pause)
     return exit_codes.OK
 
 
@@ -173,10 +179,15 @@ def _number(value: float | None, digits: int) -> str:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """End by SystemExit on SIGTERM and SIGHUP, so that the terminal gets its cursor back."""
+def _ended_by_signals() -> Iterator[list[int]]:
+    """End by SystemExit on SIGTERM and SIGHUP, so that the terminal gets its cursor back.
+
+    Yields the signals that came: Python ignores what is raised while it deletes an object.
+    """
+    told: list[int] = []
 
     def leave(number: int, frame: object) -> NoReturn:
+        told.append(number)
         sys.exit(exit_codes.TERMINATED)
 
     before = {}
@@ -185,7 +196,7 @@ def _ended_by_signals() -> Iterator[None]:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 before[number] = signal.signal(number, leave)
     try:
-        yield
+        yield told
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

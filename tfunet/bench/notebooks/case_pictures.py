@@ -17,7 +17,7 @@ from tfunet.data.check import raw_case
 from tfunet.data.description_file import described
 from tfunet.data.error_figure import DIFFERENCES, errors
 from tfunet.data.image_files import read_mask
-from tfunet.data.overlay_figure import colour_of, overlay
+from tfunet.data.overlay_figure import add_legend, colour_of, overlay
 from tfunet.data.source import DataSource, open_source
 from tfunet.files.atomic import write_atomic
 from tfunet.learning import scores
@@ -147,5 +147,5 @@ def draw_case(case: ShownCase, predicted: np.ndarray) -> Figure:
         axes.set_axis_off()
     handles = [Patch(color=colour_of(label), label=name) for label, name in case.labels.items()]
     handles += [Patch(color=colour, label=name) for name, colour in DIFFERENCES.values()]
-    figure.legend(handles=handles, loc="outside lower left", ncols=5)
+    add_legend(figure, handles, loc="outside lower left", ncols=5)
     return figure

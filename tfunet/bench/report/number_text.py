@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from tfunet.files.printable import printable
 from tfunet.process.terminal import columns, counted
 
 NONE = "-"
+# The beginnings of a tag of HTML and of a formula in Markdown.
+TAG_OR_FORMULA = re.compile(r"<(?=[A-Za-z/!?])|\$")
 
 
 def significant(spread: Spread | None) -> str:
@@ -82,15 +85,21 @@ def markdown_text(rows: Sequence[Mapping[str, str]]) -> str:
         return ""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     cells = (
-        [printable(cell.replace("\n", " ")).replace("|", "\\|") for cell in line] for line in lines
+        [markdown_line(cell.replace("\n", " ")).replace("|", "\\|") for cell in line]
+        for line in lines
     )
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def markdown_list(heading: str, lines: Iterable[str]) -> str:
     """Return lines as a Markdown list under a heading in bold."""
-    listed = (f"- {printable(line)}" for line in lines)
-    return "\n".join([f"**{printable(heading)}**\n", *listed])
+    listed = (f"- {markdown_line(line)}" for line in lines)
+    return "\n".join([f"**{markdown_line(heading)}**\n", *listed])
+
+
+def markdown_line(text: object) -> str:
+    """Return a text of one line in which names are no tags of HTML and no formulas."""
+    return TAG_OR_FORMULA.sub(r"\\\g<0>", printable(str(text)))
 
 
 def three_digits(value: float) -> str:

@@ -28,7 +28,7 @@ from tfunet.bench.report.ensemble_section import (
     values_text,
 )
 from tfunet.bench.report.findings import Targets, doubts, findings
-from tfunet.bench.report.number_text import csv_text, markdown_text, plain_text
+from tfunet.bench.report.number_text import csv_text, markdown_line, markdown_text, plain_text
 from tfunet.bench.report.population_facts import tournament_facts
 from tfunet.bench.report.population_tables import population_answer, tournament_section
 from tfunet.bench.report.swapping_tables import (
@@ -54,7 +54,6 @@ from tfunet.bench.report.tables import (
 from tfunet.bench.report.terms import explained, terms_of
 from tfunet.config.keys import show
 from tfunet.files.atomic import write_atomic
-from tfunet.files.printable import printable
 from tfunet.record import RunFolder
 
 SUMMARY_VERSION = 1
@@ -383,7 +382,7 @@ def _needs() -> tuple[
         lstrip_blocks=True,
     )
     # HTML is escaped, and knows no lines; in Markdown a newline would begin a heading or a list.
-    environment.filters["line"] = lambda value: printable(str(value))
+    environment.filters["line"] = markdown_line
 
     def render(template: str, values: Mapping[str, Any]) -> str:
         return environment.get_template(template).render(**values)

@@ -4,29 +4,35 @@ Each distinct configuration is checked once, and each data set is opened once. I
 TensorFlow.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast, final
 
 from tfunet.arguments import check_names
 from tfunet.bench.study.study_file import Study
-from tfunet.bench.study.trial_plan import StudyPlan
+from tfunet.bench.study.toml_writer import value_toml
+from tfunet.bench.study.trial_plan import StudyPlan, Trial
 from tfunet.config.keys import describe, nested
 from tfunet.config.run import RunConfig
-from tfunet.data.early_checks import check_data, check_model
-from tfunet.data.source import DataSource, open_source
+from tfunet.data.early_checks import DataSets, check_data, check_model, check_network
 
 SHOWN_TRIALS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Why `tfunet train` would refuse these trials of so many."""
+    """Why `tfunet train` would refuse these trials of so many.
+
+    Args:
+        when: Settings that these trials have, and no others, as in [[skip]]; empty if there are
+            none.
+    """
 
     reason: str
     trials: tuple[str, ...]
     num_trials: int
+    when: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         count = len(self.trials)
@@ -36,12 +42,60 @@ class Refusal:
             who = "The trial" if count == 1 else f"Each of the {count} trials"
         else:
             who = f"{count} of {self.num_trials} trials ({names})"
-        return f"{who} would be refused. {self.reason}"
+        return f"{who} would be refused. {self.reason}{self._leaving_out()}"
+
+    def _leaving_out(self) -> str:
+        if len(self.trials) == self.num_trials:
+            return ""
+        if not self.when:
+            return "\nTo leave them out, describe them in a block [[skip]] of the study."
+        return (
+            "\nTo leave them out, add this at the end of the study:\n"
+            f"  [[skip]]\n  when = {value_toml(self.when)}\n"
+            f"  reason = {value_toml(self.reason.splitlines()[0].partition('. ')[0])}"
+        )
 
 
-def refusals(planned: StudyPlan) -> list[Refusal]:
-    """Return why trials of a plan would be refused, by reason."""
-    return _by_reason({trial.id: trial.config for trial in planned.trials})
+def refusals(planned: StudyPlan, trials: Collection[str] | None = None) -> list[Refusal]:
+    """Return why trials of a plan, or those of them that are named, would be refused, by reason."""
+    chosen = [trial for trial in planned.trials if trials is None or trial.id in trials]
+    refused = _by_reason({trial.id: trial.config for trial in chosen})
+    return [replace(refusal, when=_common(refusal.trials, planned.trials)) for refusal in refused]
+
+
+def refuse(refused: Sequence[Refusal]) -> None:
+    """Raise ValueError before the first trial, if trials would be refused."""
+    if not refused:
+        return
+    is_every = sum(len(refusal.trials) for refusal in refused) == refused[0].num_trials
+    go_on = "" if is_every else " To run the others all the same: --go-on. These then fail."
+    raise ValueError("\n".join([*map(str, refused), f"No trial was started.{go_on}"]))
+
+
+def _common(refused: Collection[str], trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return settings that the refused trials have, and no others: one, if one tells them apart."""
+    first = next(trial for trial in trials if trial.id in refused)
+
+    def is_shared(key: str, value: Any) -> bool:
+        having = {trial.id for trial in trials if trial.settings.get(key) == value}
+        return having.issuperset(refused) and len(having) < len(trials)
+
+    shared = {
+        key: value
+        for key, value in first.settings.items()
+        if value is not None and is_shared(key, value)
+    }
+
+    def tells_apart(when: Mapping[str, Any]) -> bool:
+        return bool(when) and all(
+            trial.id in refused or any(trial.settings.get(key) != when[key] for key in when)
+            for trial in trials
+        )
+
+    for when in (*({key: value} for key, value in shared.items()), shared):
+        if tells_apart(when):
+            return when
+    return {}
 
 
 def search_refusals(study: Study) -> list[Refusal]:
@@ -63,8 +117,11 @@ def search_refusals(study: Study) -> list[Refusal]:
 
 
 def _by_reason(configs: Mapping[str, RunConfig]) -> list[Refusal]:
-    data = _DataSets()
-    checks = [_Check(check_names), _Check(check_model), _Check(partial(check_data, opened=data))]
+    opened = DataSets()
+    checks = [
+        *(_Check(check_names), _Check(check_model), _Check(partial(check_data, opened=opened))),
+        _Check(partial(check_network, opened=opened)),
+    ]
     trials: dict[str, list[str]] = {}
     for name, config in configs.items():
         reason = next(filter(None, (check.reason(config) for check in checks)), None)
@@ -121,23 +178,3 @@ class _Looked:
     def __getattr__(self, key: str) -> Any:
         self.keys[key] = None
         return getattr(self._config, key)
-
-
-@final
-@dataclass(frozen=True)
-class _DataSets:
-    """Opens data sets as `open_source` does, each once."""
-
-    _opened: dict[str, DataSource | Exception] = field(default_factory=dict)
-
-    def __call__(self, data: str, options: Mapping[str, Any], *, skip_bad: bool) -> DataSource:
-        key = repr((data, sorted(options.items()), skip_bad))
-        if key not in self._opened:
-            try:
-                self._opened[key] = open_source(data, options, skip_bad=skip_bad)
-            except (ValueError, OSError) as error:
-                self._opened[key] = error
-        opened = self._opened[key]
-        if isinstance(opened, Exception):
-            raise opened
-        return opened

@@ -43,21 +43,24 @@ def study_toml(study: Study) -> str:
 
 def _line(key: str, value: Any) -> str:
     # TOML has no null. None is the default wherever it is allowed, so the key is left out.
-    return "" if value is None else f"{_key(key)} = {_value(value)}\n"
+    return "" if value is None else f"{_key(key)} = {value_toml(value)}\n"
 
 
 def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
 
 
-def _value(value: Any) -> str:
+def value_toml(value: Any) -> str:
+    """Return a value as it stands behind a key."""
     if isinstance(value, Mapping):
         entries = (
-            f"{_key(key)} = {_value(entry)}" for key, entry in value.items() if entry is not None
+            f"{_key(key)} = {value_toml(entry)}"
+            for key, entry in value.items()
+            if entry is not None
         )
         return "{" + ", ".join(entries) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(entry) for entry in value) + "]"
+        return "[" + ", ".join(value_toml(entry) for entry in value) + "]"
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, (bool, int)):

@@ -13,11 +13,12 @@ import numpy as np
 from tfunet.config.run import RunConfig
 from tfunet.data.discovery import plan_rules
 from tfunet.data.discovery.fingerprint import Fingerprint
-from tfunet.data.discovery.first_training import TIME
+from tfunet.data.discovery.first_training import Machine
 from tfunet.data.discovery.run_file import RunFile
 from tfunet.data.doubts import sizes_in_words
 from tfunet.data.source import DataSource
 from tfunet.files.typed import read_json
+from tfunet.models.unet_flops import step_flops
 
 # Their images come from files, so pixel size and intensities are options.
 FROM_FILES = ("folder", "msd", "nnunet", "csv")
@@ -131,11 +132,19 @@ class Settings:
                 "predicted worse (nnU-Net overlaps by half, which takes longer).",
             )
         keys["replica_batch"] = (batch, self._why_batch(batch, patch))
+        flops = step_flops(
+            (*patch, self.run.source.channels),
+            num_classes=self.run.source.num_outputs,
+            batch=batch,
+            filters=filters,
+            levels=levels,
+            max_filters=plan_rules.MOST_FILTERS[rank],
+        )
         keys["steps"] = (
             self.steps,
             "As --steps says. nnU-Net takes 250,000: take as many as you have time for. "
-            f"{TIME} For a try, give `tfunet train` --steps 20, or make patch, replica_batch or "
-            "filters smaller.",
+            f"{Machine.here().time(flops, self.steps)} For a try, give it --steps 20, or make "
+            "patch, replica_batch or filters smaller.",
         )
         keys["learning_rate"] = (
             LEARNING_RATE,

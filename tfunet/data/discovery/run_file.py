@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from tfunet.data.defects import DefectsError
-from tfunet.data.discovery.first_training import add_training
+from tfunet.data.discovery.first_training import Machine, add_training
 from tfunet.data.discovery.found_pairs import Pairs
 from tfunet.data.discovery.mask_contents import label_options
 from tfunet.data.discovery.names import SIDES
@@ -24,6 +24,7 @@ from tfunet.data.layouts.case_table import read_table
 from tfunet.data.layouts.file_patterns import compiled, find
 from tfunet.data.source import DataSource, open_source
 from tfunet.files.typed import read_json
+from tfunet.process.terminal import counted
 
 # Keys under which a JSON file beside an image states its pixel size, and the order of its numbers.
 SIDECARS = {"PixelSize": "", "spacing": "array"}
@@ -104,13 +105,14 @@ def describe_folder(
     masks: Sequence[str] = (),
     labels: str | None = None,
     progress: Callable[[Iterable[str]], Iterable[str]] = iter,
+    machine: Machine | None = None,
 ) -> RunFile:
     """Return a configuration for a first look at the data of a folder.
 
-    The arguments and errors are those of `describe_data`.
+    `machine` is what it is to be trained on. The other arguments are those of `describe_data`.
     """
     run, share = describe_data(root, images=images, masks=masks, labels=labels, progress=progress)
-    add_training(run.keys, run.source, share)
+    add_training(run.keys, run.model_options, run.source, share, machine or Machine.here())
     run.options["intensity"] = (
         "zscore",
         "Each image gets mean 0 and standard deviation 1. Where values are absolute, as in CT, "
@@ -236,8 +238,7 @@ def _unused(files: Sequence[str], pairs: Pairs) -> str:
     others = [file for file in files if not any(one.fullmatch(file) for one in known)]
     if not others:
         return ""
-    verb = "files fit" if len(others) > 1 else "file fits"
-    return f"Not used: {len(others)} {verb} none of the patterns, such as {others[0]}."
+    return f"Not used: {counted(len(others), 'file')} of other names, such as {others[0]}."
 
 
 def _train_side(pairs: Pairs) -> tuple[Pairs, list[str], str]:
