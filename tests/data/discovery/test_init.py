@@ -334,8 +334,8 @@ def test_the_command_writes_once(tmp_path, capsys, monkeypatch):
     ("extra", "words"),
     [
         ((), ""),
-        (("images/f.TIF", "masks/f.TIF"), "2 files fit none of the patterns, such as images/f.TIF"),
-        (("overlay.png",), "1 file fits none of the patterns, such as overlay.png"),
+        (("images/f.TIF", "masks/f.TIF"), "2 files of other names, such as images/f.TIF"),
+        (("overlay.png",), "1 file of other names, such as overlay.png"),
     ],
 )
 def test_files_that_are_not_used_are_said(extra, words, tmp_path):
