@@ -54,7 +54,6 @@ def tfunet(*arguments, folder, timeout=280, **environment):
 )
 def test_command_imports_no_tensorflow(arguments, tmp_path):
     sweep = tmp_path / "sweep"
-    tfunet("sweep", "plan", "studies/quickstart.toml", folder=tmp_path)
     sweep.mkdir()
     given = [str(sweep) if word == "SWEEP" else word for word in arguments]
     code = (
@@ -102,11 +101,12 @@ def test_command_imports_no_tensorflow(arguments, tmp_path):
         (["--backend", "horovod", "--stages", "2", "--balance", '["a", "b"]'], "names 2 layers"),
     ],
 )
-def test_bad_settings_end_before_anything_starts(arguments, message, tmp_path):
-    ended = tfunet("train", *arguments, "--out", tmp_path / "run", folder=tmp_path)
-    assert ended.returncode == 2
-    assert message in ended.stderr
-    assert "Traceback" not in ended.stderr
+def test_bad_settings_end_before_anything_starts(arguments, message, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("TFUNET_CACHE", str(tmp_path / "cache"))
+    assert main(["train", *arguments, "--out", str(tmp_path / "run")]) == exit_codes.BAD_INPUT
+    said = capfd.readouterr().err
+    assert message in said
+    assert "Traceback" not in said
     assert not (tmp_path / "run").exists()
 
 

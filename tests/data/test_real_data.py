@@ -166,6 +166,8 @@ def test_the_page_is_enough_to_check_and_train(tmp_path, number, name, make, hel
     root = ["--data_options.root", str(REAL / name)]
     if not REAL.is_dir():
         root = ["--data_options.root", str(make(tmp_path / "files")), *held_out]
+    elif "validation_share" in ON_PAGE[number]:
+        root += ["--validation_share", "0.02"]  # A few of hundreds of cases are scored.
     cache = ["--cache_dir", str(tmp_path / "cache")]
     small = ["--steps", "2", "--patches_per_case", "8", "--model_options.filters", "2"]
     for command in (

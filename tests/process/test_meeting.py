@@ -59,11 +59,9 @@ def test_two_runs_whose_ports_clash_do_not_mix():
 
 
 def test_another_run_at_the_same_port_is_refused(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    monkeypatch.setattr(
-        "tfunet.process.meeting.ports_of", lambda key, index: [] if index else [port]
-    )
+    # No port that the system gives to others meanwhile.
+    both = ports_of(f"{next(KEYS)}-{threading.get_native_id()}", 0)
+    monkeypatch.setattr("tfunet.process.meeting.ports_of", lambda key, index: [] if index else both)
     met = meet([places(2, "1-0-")[0], places(2, "2-0-")[1]], seconds={0: 4, 1: 4})
     assert met[0].startswith("process 1 of 2 on 127.0.0.1 did not come within 4 s; ")
     assert "did not show the secret of this run" in met[1]

@@ -2,15 +2,20 @@
 
 import dataclasses
 import itertools
+import math
 
 from tfunet.swap.arena.detours import movable
 from tfunet.swap.plan import split
 from tfunet.swap.plan.activations import from_outputs, reading_outputs
+from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import schedule
 from tfunet.swap.plan.timeline import moved, overlap
 from tfunet.swap.search.candidates import Candidates
 from tfunet.swap.search.strategy import Strategy
+
+# Of each op and of each copy of `AllThatMayGo`: its plan is the same on any machine.
+OP_SECONDS, COPY_SECONDS = 1e-4, 1e-3
 
 
 class AllThatMayGo(Strategy):
@@ -34,7 +39,13 @@ class AllThatMayGo(Strategy):
             if way == "swap" or candidates.cost(tensor, way, {}) is not None:
                 decisions[tensor] = way
         on_disk = costs.placed(trace, decisions).on_disk
-        slow_copies = dataclasses.replace(costs, copies_overlap=True, copy_seconds=1e-3)
+        slow_copies = Costs(
+            op_seconds=[OP_SECONDS] * len(trace.ops),
+            out_bytes_per_second=math.inf,
+            in_bytes_per_second=math.inf,
+            copy_seconds=COPY_SECONDS,
+            copies_overlap=True,
+        )
         moves = overlap(trace, schedule(trace, decisions), slow_copies, budget_bytes=2**40)
         actions = moved(schedule(trace, decisions), moves)
         detours = [] if trace.is_forward else some_detours(trace, actions)
@@ -74,6 +85,7 @@ def split_plan(trace, tensors):
     return Plan(
         split=tuple(trace.tensors[index].name for index in sorted(tensors)),
         slab_rows={trace.ops[last].name: chain.height for last, chain in cut.chains.items()},
+        is_placed=bool(cut.chains) and not trace.is_forward,
     )
 
 

@@ -1,6 +1,7 @@
 """Short trainings with large-model support, to compare with those without."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from kinds import KINDS, batches
 from paths import ROOT
 
 from tfunet.machine.device import uses_onednn
+from tfunet.swap import LargeModelSupport
 
 
 def trained(kind, callbacks, policy="float32"):
@@ -39,6 +41,21 @@ def trained(kind, callbacks, policy="float32"):
     finally:
         keras.config.set_dtype_policy("float32")
     return losses, model.get_weights()
+
+
+@functools.cache
+def plain(kind, policy="float32"):
+    """Return what `trained` does without support, which is the same each time."""
+    return trained(kind, [], policy)
+
+
+def forced(strategy, **options):
+    """Return a support that follows what a strategy plans; nothing is timed, and nothing searched.
+
+    The strategy does not ask for the budget, and all fits in this one.
+    """
+    options = {"threshold_bytes": 256, "verbose": 0, **options}
+    return LargeModelSupport("8GiB", margin=0.0, strategy=strategy, **options)
 
 
 def assert_same(first, second):

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from kinds import FEW_KINDS, KINDS, batches
 from strategies import AllThatMayBeSplit, AllThatMayGo
-from supported_runs import FEW_SLABS, FLOAT32, WHOLE
+from supported_runs import FEW_SLABS, FLOAT32, WHOLE, forced
 
-from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan import slab_chains
 
 
@@ -26,10 +25,9 @@ def evaluated(kind, strategy=None, policy="float32"):
         if not model.built:
             model(image[:2])
         model.jit_compile = False
-        support = LargeModelSupport(0, threshold_bytes=256, verbose=0, strategy=strategy)
-        callbacks = [support] if strategy else []
+        callbacks = [forced(strategy)] if strategy else []
         loss = model.evaluate(image, mask, batch_size=2, verbose=0, callbacks=callbacks)
-        plans = list(support.evaluation_plans)
+        plans = [plan for support in callbacks for plan in support.evaluation_plans]
         logits = model.predict(image, batch_size=2, verbose=0, callbacks=callbacks)
     finally:
         keras.config.set_dtype_policy("float32")

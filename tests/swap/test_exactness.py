@@ -3,9 +3,7 @@
 import pytest
 from kinds import KINDS
 from strategies import AllThatMayGo
-from supported_runs import assert_same, passed_with_onednn, trained
-
-from tfunet.swap import LargeModelSupport
+from supported_runs import assert_same, forced, passed_with_onednn, plain, trained
 
 # Slabs change the last bits: test_in_slabs.py.
 SOME_OF_BOTH = AllThatMayGo("swap", "recompute")
@@ -13,8 +11,8 @@ SOME_OF_BOTH = AllThatMayGo("swap", "recompute")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_bits_when_all_that_can_be_is_given_up(kind):
-    support = LargeModelSupport(0, threshold_bytes=256, strategy=SOME_OF_BOTH, verbose=0)
-    assert_same(trained(kind, [support]), trained(kind, []))
+    support = forced(SOME_OF_BOTH)
+    assert_same(trained(kind, [support]), plain(kind))
     assert support.plans[-1].decisions
     assert len(support.plans[-1].detours) > 3
 
@@ -26,9 +24,9 @@ def test_same_bits_with_onednn():
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_same_bits_in_mixed_precision(policy):
-    support = LargeModelSupport(0, threshold_bytes=256, strategy=SOME_OF_BOTH, verbose=0)
+    support = forced(SOME_OF_BOTH)
     kind = "nested"  # It normalises, in float32.
-    assert_same(trained(kind, [support], policy), trained(kind, [], policy))
+    assert_same(trained(kind, [support], policy), plain(kind, policy))
     assert support.plans[-1].decisions
 
 
@@ -48,10 +46,8 @@ def test_same_bits_in_mixed_precision(policy):
     ],
 )
 def test_same_bits_with_all_that_can_be_on_disk(kind, policy, tmp_path):
-    support = LargeModelSupport(
-        0, host=0, disk=tmp_path, strategy=AllThatMayGo("swap"), threshold_bytes=256, verbose=0
-    )
-    assert_same(trained(kind, [support], policy), trained(kind, [], policy))
+    support = forced(AllThatMayGo("swap"), host=0, disk=tmp_path)
+    assert_same(trained(kind, [support], policy), plain(kind, policy))
     plan = support.plans[-1]
     assert sorted(plan.on_disk) == sorted(plan.decisions)
     assert plan.on_disk
@@ -59,9 +55,7 @@ def test_same_bits_with_all_that_can_be_on_disk(kind, policy, tmp_path):
 
 
 def test_same_bits_with_some_on_disk_and_some_on_the_host(tmp_path):
-    support = LargeModelSupport(
-        0, host="20KiB", disk=tmp_path, strategy=SOME_OF_BOTH, threshold_bytes=256, verbose=0
-    )
-    assert_same(trained("unet, batch", [support]), trained("unet, batch", []))
+    support = forced(SOME_OF_BOTH, host="20KiB", disk=tmp_path)
+    assert_same(trained("unet, batch", [support]), plain("unet, batch"))
     plan = support.plans[-1]
     assert 0 < len(plan.on_disk) < plan.count("swap")

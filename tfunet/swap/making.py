@@ -76,7 +76,7 @@ def make_plan(
         return strategy.advised(replace(problem, budget_bytes=budget_bytes))
 
     plan = best(problem)
-    if plan.split:
+    if plan.split and is_near:
         with tf.init_scope():
             cut = cut_as_planned(as_planned(trace, plan), plan)
             costs = profile.with_slabs(cut, ops, room.host, costs, known)

@@ -1,10 +1,11 @@
 """What slabs take is measured with all that they do."""
 
-import time
+from types import SimpleNamespace
 
+import pytest
 import tensorflow as tf
 
-from tfunet.graph import reader
+from tfunet.graph import clock, reader
 from tfunet.swap.measure import profile, slab_times
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.slab_chains import seconds_of
@@ -29,10 +30,12 @@ def convolved(image, weights):
 
 
 def test_slabs_take_what_their_copies_among_the_ops_take(monkeypatch):
-    array = NumpyMemory.array
+    array, now = NumpyMemory.array, [0.0]
+    # Nothing takes time but what is slow.
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def slow(*arguments):
-        time.sleep(PAUSE_SECONDS)
+        now[0] += PAUSE_SECONDS
         return array(*arguments)
 
     trace, cut_step, ops = step_of(convolved, (1, ROWS, 16, 4), (3, 3, 4, 4))
@@ -51,8 +54,8 @@ def test_slabs_take_what_their_copies_among_the_ops_take(monkeypatch):
             for costs in (fast, slowed)
         ]
         # Each slab puts its rows on the host once.
-        assert taken[1] - taken[0] > 0.9 * slabs * PAUSE_SECONDS
-        assert taken[1] < 2 * slabs * PAUSE_SECONDS + taken[0]
+        assert taken[1] == pytest.approx(slabs * PAUSE_SECONDS, rel=1e-3)
+        assert taken[0] < taken[1] / 10
     # What is known is not timed again.
     monkeypatch.setattr(slab_times, "_seconds", None)
     assert profile.with_slabs(cut_step, ops, tier, costs, known) == slowed
