@@ -151,8 +151,13 @@ def test_stages_that_do_not_fit_what_slurm_started_are_refused(
     started, settings, message, monkeypatch, capsys
 ):
     for name, value in {
-        "PROCID": "0", "STEP_NUM_TASKS": started, "JOB_ID": "7", "STEP_ID": "0",
-        "STEP_NODELIST": "n1", "STEP_TASKS_PER_NODE": started, "LOCALID": "0",
+        "PROCID": "0",
+        "STEP_NUM_TASKS": started,
+        "JOB_ID": "7",
+        "STEP_ID": "0",
+        "STEP_NODELIST": "n1",
+        "STEP_TASKS_PER_NODE": started,
+        "LOCALID": "0",
     }.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setenv("SLURMD_NODENAME", "n1")

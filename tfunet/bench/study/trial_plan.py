@@ -30,6 +30,7 @@ LATER: Mapping[str, Any] = {
     "schedule": "1f1b",
     "balance": "time",
     "recompute": False,
+    "batch_norm": "micro_batch",
     "encoder_frozen_epochs": 0,
     "track": (),
     "tiling": (),
