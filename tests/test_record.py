@@ -404,7 +404,13 @@ STAGES = {"stages": 2}
         # The batch would be cut into other parts.
         ({**STAGES, "micro_batches": 2}, {}, r"micro_batches=1 \(there: 2\)"),
         ({"tiling": (2, 1)}, {"tiling": (1, 2)}, r"tiling=\[1, 2\] \(there: \[2, 1\]\)"),
-        ({"tiling": (2, 1)}, {}, r"tiling=None \(there: \[2, 1\]\)"),
+        ({"tiling": (2, 1)}, {}, r"tiling=\[\] \(there: \[2, 1\]\)"),
+        # The moving statistics would follow others.
+        (
+            {**STAGES, "batch_norm": "deferred"},
+            STAGES,
+            r"batch_norm='micro_batch' \(there: 'deferred'\)",
+        ),
     ],
 )
 def test_parts_that_change_no_result_may_change_when_a_run_goes_on(before, now, message, tmp_path):

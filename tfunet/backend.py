@@ -85,11 +85,7 @@ class Launch:
             raise ValueError(
                 f"process_index must lie in 0..{self.process_count - 1}, got {self.process_index}."
             )
-        if self.num_replicas % self.process_count:
-            raise ValueError(
-                f"num_replicas={self.num_replicas} cannot be shared equally by process_count="
-                f"{self.process_count}. Choose a multiple of it."
-            )
+        check_shares(self.num_replicas, self.process_count)
         if len(self.addresses) != self.process_count:
             raise ValueError(
                 f"{self.process_count} processes need as many addresses; got {self.addresses}."
@@ -107,6 +103,15 @@ class Launch:
         hosts = [address.rpartition(":")[0] for address in self.addresses]
         host = hosts[self.process_index]
         return hosts[: self.process_index].count(host), hosts.count(host)
+
+
+def check_shares(num_replicas: int, process_count: int) -> None:
+    """Raise ValueError if processes cannot have as many replicas each."""
+    if num_replicas % process_count:
+        raise ValueError(
+            f"num_replicas={num_replicas} cannot be shared equally by process_count="
+            f"{process_count}. Choose a multiple of it."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

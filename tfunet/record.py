@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
@@ -412,7 +412,7 @@ class RunFolder:
 
 def _as_json(config: RunConfig) -> dict[str, Any]:
     """Return a configuration as JSON, where a tuple among a model's options is a list."""
-    return json.loads(config.to_json())
+    return json.loads(json.dumps(asdict(config)))
 
 
 def _differing(config: RunConfig, before: RunConfig) -> list[str]:

@@ -98,7 +98,7 @@ def test_command_imports_no_tensorflow(arguments, tmp_path):
             "has one process. Leave out num_replicas, or choose another backend: multiworker",
         ),
         (["--backend", "horovod", "--stages", "400"], "needs a CPU core for each of 400 devices"),
-        (["--backend", "horovod", "--stages", "2", "--balance", '["a", "b"]'], "names 2 layers"),
+        (["--backend", "horovod", "--stages", "2", "--balance", '["a", "b"]'], "must name as many"),
     ],
 )
 def test_bad_settings_end_before_anything_starts(arguments, message, tmp_path, monkeypatch, capfd):
@@ -128,6 +128,42 @@ def test_run_that_does_not_fit_what_mpirun_started_is_refused(
     for name, value in (("RANK", "1"), ("SIZE", "2"), ("LOCAL_SIZE", "2")):
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
     assert main(["train", *arguments]) == exit_codes.BAD_INPUT
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("started", "settings", "message"),
+    [
+        (
+            "4",
+            ["--stages", "3"],
+            "takes 3 processes, and its launcher started 4. Start 3, or choose parts or stages "
+            "that share 4 processes",
+        ),
+        (
+            "3",
+            ["--stages", "2", "--num_replicas", "2"],
+            "takes 4 processes, 2 for each replica, and its launcher started 3. Start 4, or",
+        ),
+        ("4", ["--stages", "2"], "Start 2, or give num_replicas=2 with the backend horovod"),
+    ],
+)
+def test_stages_that_do_not_fit_what_slurm_started_are_refused(
+    started, settings, message, monkeypatch, capsys
+):
+    for name, value in {
+        "PROCID": "0",
+        "STEP_NUM_TASKS": started,
+        "JOB_ID": "7",
+        "STEP_ID": "0",
+        "STEP_NODELIST": "n1",
+        "STEP_TASKS_PER_NODE": started,
+        "LOCALID": "0",
+    }.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    given = ["train", "--backend", "horovod", *settings, "--out", "run"]
+    assert main(given) == exit_codes.BAD_INPUT
     assert message in capsys.readouterr().err
 
 

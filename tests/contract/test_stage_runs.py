@@ -15,8 +15,15 @@ STAGES = {
         "schedule": "1f1b",
         "balance": ["second"],
         "recompute": True,
+        "batch_norm": "deferred",
     },
-    "horovod": {"stages": 2, "micro_batches": 4, "schedule": "v", "balance": "time"},
+    "horovod": {
+        "stages": 2,
+        "micro_batches": 4,
+        "schedule": "v",
+        "balance": "time",
+        "batch_norm": "deferred",
+    },
 }
 
 
@@ -46,6 +53,7 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
     assert {key: pipeline[key] for key in ("stages", "micro_batches", "schedule")} == {
         key: STAGES[backend][key] for key in ("stages", "micro_batches", "schedule")
     }
+    assert pipeline["batch_normalization"] == "deferred"
     assert 0 < pipeline["bubble"] < 1
     is_timed = STAGES[backend]["balance"] == "time"
     for key in ("predicted_stage_seconds", "predicted_stage_bytes"):
@@ -67,6 +75,7 @@ def test_stages_of_one_process_run_each_on_its_device(alone, contract_folder):
         micro_batches=2,
         schedule="gpipe",
         balance=["second"],
+        batch_norm="deferred",
         **MODEL,
         **kill_at(KILL_STEP),
     )

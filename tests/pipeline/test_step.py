@@ -84,7 +84,25 @@ def operations():
     return keras.Model(image, convolved(keras.ops.concatenate([second, first], -1), 2))
 
 
-MODELS = [small_unet, long_skips, shared_layer, nested, operations, regularized]
+class Gated(layers.Layer):
+    """Takes two tensors by name."""
+
+    def call(self, inputs, *, gate, strength=1.0):
+        return inputs * tf.tanh(strength * gate)
+
+
+def by_name():
+    """Tensors of earlier stages that a layer takes by name."""
+    image = keras.Input((8, 8, 2))
+    first = convolved(image, 4, activation="tanh")
+    second = convolved(first, 4)
+    x = Gated()(second, gate=first, strength=0.5)
+    attention = layers.MultiHeadAttention(2, 2, attention_axes=(1, 2))
+    x = attention(query=convolved(x, 4), value=first, key=second)
+    return keras.Model(image, convolved(x, 2))
+
+
+MODELS = [small_unet, long_skips, shared_layer, nested, operations, by_name, regularized]
 
 
 def loss(targets, outputs):
@@ -119,9 +137,9 @@ def free_cuts(network):
     return [cut for cut in range(1, len(network.nodes)) if cut not in chain.shared]
 
 
-def orders_of(schedule, num_stages):
+def orders_of(schedule, num_stages, micro_batches=MICRO_BATCHES):
     if schedule != "v":
-        return {"gpipe": gpipe, "1f1b": one_f_one_b}[schedule](num_stages, MICRO_BATCHES)
+        return {"gpipe": gpipe, "1f1b": one_f_one_b}[schedule](num_stages, micro_batches)
     devices = [*range(num_stages // 2), *reversed(range(num_stages // 2))]
     chain = Work(
         forward=[1.0] * num_stages,
@@ -130,7 +148,7 @@ def orders_of(schedule, num_stages):
         messages={(at, at + 1): 1 for at in range(num_stages - 1)},
         kept_bytes=[1] * num_stages,
     )
-    return scheduled("v", chain, MICRO_BATCHES).orders
+    return scheduled("v", chain, micro_batches).orders
 
 
 @pytest.mark.parametrize(
@@ -335,6 +353,10 @@ def test_a_recomputed_stage_keeps_only_what_it_read(recompute):
     images, _ = data(model)
     step = StagedStep(read_network(model), [0, 1, 5, 6])
     first, middle, _ = step.stages
+    middle.predict(first.predict({0: images}))
+    gc.collect()
+    assert seen.made[-1]() is None
+    seen.made.clear()
     for stage in (first, middle):
         stage.begin(1, {0} if recompute else ())
     given = first.forward(0, {0: images}, None)
@@ -434,3 +456,40 @@ def test_a_chain_of_dense_layers_is_the_same_in_stages():
     expected = tape.gradient(value, [one.value for one in model.trainable_variables])
     for (_, found), known in zip(pairs, expected, strict=True):
         np.testing.assert_allclose(found, known, rtol=0, atol=1e-12)
+
+
+# PyTorch's tests of a perceptron of 512 units, a layer a stage, with its tolerances: gradients of
+# two steps in four micro-batches, or in eight with two stages a device; and twenty steps.
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "v"])
+def test_a_perceptron_is_the_same_in_stages(schedule):
+    micro_batches = 8 if schedule == "v" else 4
+    keras.config.set_dtype_policy("float32")
+    numbers = x = keras.Input((512,))
+    for _ in range(4):
+        x = layers.Dense(512, activation="relu")(x)
+    model = keras.Model(numbers, x)
+    alone = keras.models.clone_model(model)
+    alone.set_weights(model.get_weights())
+    draw = np.random.default_rng(0)
+    given, wanted = (tf.constant(draw.normal(size=(256, 512)), tf.float32) for _ in range(2))
+
+    def squares(targets, output):
+        return tf.reduce_mean(tf.reduce_sum(tf.square(targets - output), axis=-1))
+
+    network = read_network(model)
+    step = StagedStep(network, range(5))
+    for turn in range(20 if schedule == "1f1b" else 2):
+        orders = orders_of(schedule, 4, micro_batches)
+        _, pairs = step.run(orders, [given], wanted, squares)
+        with tf.GradientTape() as tape:
+            value = squares(wanted, alone(given, training=True))
+        variables = alone.trainable_variables
+        gradients = tape.gradient(value, [one.value for one in variables])
+        for (_, found), known in zip(pairs, gradients, strict=True):
+            if turn < 2:
+                np.testing.assert_allclose(found, known, rtol=1e-5, atol=4e-5)
+        for own, found, known in zip(variables, pairs, gradients, strict=True):
+            variable, gradient = found
+            variable.assign_sub(1e-4 * gradient)
+            own.assign_sub(1e-4 * known)
+    np.testing.assert_allclose(model(given), alone(given), rtol=1e-3, atol=1e-4)

@@ -37,6 +37,7 @@ from tfunet.training.stage_variables import (
     num_slots,
     own_variables,
 )
+from tfunet.training.staged_network import batch_norm_of
 
 # Far more than a loaded machine takes. Two that wait for each other for ever are found later.
 SECONDS = 400
@@ -361,6 +362,17 @@ def test_two_chunks_a_device_are_cut_for_the_fastest_step():
     assert found.seconds == pytest.approx((4, 4))
 
 
+def test_a_run_says_of_what_batch_normalization_takes_its_statistics():
+    def said(kinds, **settings):
+        return batch_norm_of(RunConfig(backend="horovod", stages=2, **settings), kinds)
+
+    inside = [layers.Conv2D(1, 1), keras.Sequential([layers.BatchNormalization()])]
+    assert said([layers.Conv2D(1, 1)], micro_batches=2) is None
+    assert said(inside, micro_batches=2) == "each micro-batch"
+    assert said(inside, micro_batches=2, batch_norm="deferred") == "deferred"
+    assert said(inside) == said(inside, batch_norm="deferred") == "whole batch"
+
+
 def test_layers_at_which_to_cut_are_found_by_name():
     graph = read_network(small())
     assert named_cuts(graph, ["norm"]) == [0, 1, 3]
@@ -406,7 +418,9 @@ def stage_of(model, cut):
 def test_tensors_that_cannot_cross_are_refused():
     image = keras.Input((None, 8, 1))
     model = keras.Model(image, layers.Conv2D(2, 1)(layers.Conv2D(2, 1)(image)))
-    with pytest.raises(ValueError, match=r"would cross from stage 1 .* shape .None, None, 8, 2."):
+    with pytest.raises(
+        ValueError, match=r"would cross from stage 1 .* shape .None, None, 8, 2. is"
+    ):
         stage_of(model, 1)
     image = keras.Input((8, 8, 1))
     is_dark = keras.ops.less(image, 0.5)

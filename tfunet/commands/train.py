@@ -7,10 +7,14 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import LOGS, add_command, add_trust
 from tfunet.process.launcher_variables import Place
+
+if TYPE_CHECKING:
+    from tfunet.config.run import RunConfig
 
 OPTIONS = """
   --out OUT             Folder of the record. The same command resumes a run that was interrupted.
@@ -43,7 +47,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     from tfunet.arguments import check_names, help_of_keys, parse
-    from tfunet.backend import check_callbacks, num_processes
+    from tfunet.backend import check_callbacks
     from tfunet.bench.launch.launch_run import launch
     from tfunet.bench.launch.processes_to_start import plan_processes
     from tfunet.data.early_checks import check_early
@@ -65,7 +69,7 @@ def _train(options: argparse.Namespace) -> int:
         plan_processes(config, usable_cores())  # Refuses what has no place, before data is read.
     check_early(config)
     if place is not None and place.count > 1:
-        _check_launcher(place, num_processes(config), options.out)
+        _check_launcher(place, config, options.out)
         if config.elastic:
             raise ValueError(
                 "elastic needs processes that tfunet starts itself: other launchers end all "
@@ -94,13 +98,21 @@ def _short_help() -> str:
     return "\n".join(lines)
 
 
-def _check_launcher(place: Place, count: int, folder: Path | None) -> None:
+def _check_launcher(place: Place, config: RunConfig, folder: Path | None) -> None:
     """Raise ValueError unless the launcher started what the run needs."""
+    from tfunet.backend import num_processes
+
+    count, of_replica = num_processes(config), config.num_devices // config.num_replicas
     if place.count != count:
+        fitting, rest = divmod(place.count, of_replica)
+        if rest:
+            advice = f"choose parts or stages that share {place.count} processes"
+        else:
+            advice = f"give num_replicas={fitting} with the backend horovod or multiworker"
+        each = f", {of_replica} for each replica" if 1 < of_replica < count else ""
         raise ValueError(
-            f"The run takes {count} process{'es' if count > 1 else ''}, and its launcher started "
-            f"{place.count}. Start {count}, or give num_replicas={place.count} with the backend "
-            "horovod or multiworker."
+            f"The run takes {count} process{'es' if count > 1 else ''}{each}, and its launcher "
+            f"started {place.count}. Start {count}, or {advice}."
         )
     if folder is None:
         raise ValueError(

@@ -186,6 +186,8 @@ class RunConfig(
         for key in ("tournament", "tiling"):
             if not values[key]:
                 del values[key]
+        if self.batch_norm == "micro_batch":  # As before there was a choice.
+            del values["batch_norm"]
         return values
 
 

@@ -17,6 +17,7 @@ BAD_SAMPLES = ("refuse", "skip")
 PIPELINES = ("tf", "device")
 RATE_SCHEDULES = ("cosine", "polynomial")
 SCHEDULES = ("gpipe", "1f1b", "v")
+BATCH_NORMS = ("micro_batch", "deferred")
 TRACKERS = ("mlflow", "wandb")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -200,6 +201,9 @@ class StageKeys(Section):
             which the later stages begin; with schedule "v" the later chunks.
         recompute: Stages keep only what they are given of a micro-batch that waits, and run its
             forward pass again before its backward pass. The result is the same.
+        batch_norm: When moving statistics of batch normalization change: "micro_batch" once for
+            each micro-batch, by its statistics; "deferred" once a step, by those of the whole
+            batch. Both normalize each micro-batch by its own.
     """
 
     stages: int = free(1, **IS_WAY)
@@ -207,10 +211,17 @@ class StageKeys(Section):
     schedule: str = free("1f1b", **IS_WAY)
     balance: tuple[str, ...] | str = free("time")
     recompute: bool = free(False, **IS_WAY)
+    batch_norm: str = fixed("micro_batch")
 
     def _check(self) -> None:
         self._at_least(1, "stages", "micro_batches")
         check_known("schedule", self.schedule, SCHEDULES)
+        check_known("batch_norm", self.batch_norm, BATCH_NORMS)
+        if isinstance(self.balance, str) and self.balance.startswith("["):
+            raise ValueError(
+                'balance must be "time", or a list of names of layers, such as ["a", "b"], got '
+                f"{self.balance}."
+            )
         if isinstance(self.balance, str) and self.balance != "time":
             raise ValueError(
                 f'balance must be "time", or a list of layers, got {self.balance!r}. To cut before '
@@ -222,6 +233,7 @@ class StageKeys(Section):
                 "schedule": "1f1b",
                 "balance": "time",
                 "recompute": False,
+                "batch_norm": "micro_batch",
             }
             for key, default in given.items():
                 if getattr(self, key) != default:
@@ -242,9 +254,8 @@ class StageKeys(Section):
         if len(set(self.balance)) != needed or len(self.balance) != needed:
             parts = "stages" if self.chunks == self.stages else "chunks"
             raise ValueError(
-                f"balance names {len(self.balance)} layers ({', '.join(self.balance)}), and "
-                f"stages={self.stages} needs {needed} different ones: those with which "
-                f"{parts} 2 and later begin."
+                f"balance = {json.dumps(self.balance)} must name as many different layers as "
+                f"stages={self.stages} needs, {needed}: those with which {parts} 2 and later begin."
             )
 
     @property

@@ -44,6 +44,7 @@ class OwnStage:
         exchange: `Backend.exchange`.
         schedule, micro_batches: Of a training step.
         recompute: Run forward passes of micro-batches that wait again, instead of keeping them.
+        deferred: See `StagedStep`.
         in_order: Exchange one after the other, and make no pass meanwhile: some libraries mix up
             several that are under way. Not needed where an exchange is only an edge of the graph.
         alone: Makes the context in which a stage computes, without the other devices.
@@ -63,11 +64,12 @@ class OwnStage:
         schedule: str,
         micro_batches: int,
         recompute: bool = False,
+        deferred: bool = False,
         in_order: bool = True,
         alone: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
         note: Note | None = None,
     ) -> None:
-        staged = StagedStep(network, cuts)
+        staged = StagedStep(network, cuts, deferred=deferred)
         self._network, self._mesh, self._device = network, mesh, device
         self._alone, self._note = alone, note
         self._after: list[tf.Tensor] = []
@@ -127,6 +129,8 @@ class OwnStage:
 
         self._run(self._rounds, act, images.shape[0] // count)
         with self._alone():
+            for step in self.steps.values():
+                step.end()
             losses = [one for step in self.steps.values() for one in step.losses]
             own_loss = tf.add_n(losses) if losses else tf.zeros(())
         value = self.group.sum(tf.cast(own_loss, keras.config.floatx()) / count)
@@ -270,13 +274,16 @@ class OwnStage:
             tensor, home = self._network.tensors[at], self.homes[self._traffic.makers[at]]
             if all(self.homes[reader] == home for reader in readers):
                 continue
-            if None in tensor.shape[1:] or self._dtype(at) not in SENT:
+            what = f"The tensor {tensor.name!r} would cross from stage {home + 1} to another, and"
+            if None in tensor.shape[1:]:
                 raise ValueError(
-                    f"The tensor {tensor.name!r} would cross from stage "
-                    f"{home + 1} to another, and has the shape "
-                    f"{tuple(tensor.shape)} and type {self._dtype(at).name}. What crosses must "
-                    "have a known shape, and numbers of 16 bits or more. Cut elsewhere, with "
-                    "balance."
+                    f"{what} its shape {tuple(tensor.shape)} is not known. Build the model for "
+                    "images of one size, or cut elsewhere, with balance."
+                )
+            if self._dtype(at) not in SENT:
+                raise ValueError(
+                    f"{what} has the type {self._dtype(at).name}. What crosses must be numbers of "
+                    "16 bits or more. Cut elsewhere, with balance."
                 )
 
     def _shape(self, tensor: int, rows: int) -> tuple[int, ...]:

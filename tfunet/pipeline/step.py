@@ -23,6 +23,7 @@ from tfunet.pipeline.network import Network, Node
 from tfunet.pipeline.noise import Draws, check_repeatable, is_noise, with_noise_of_batch
 from tfunet.pipeline.rounds import Traffic
 from tfunet.pipeline.schedules import Action, Orders, waiting
+from tfunet.pipeline.statistics import DeferredStatistics
 
 # Of targets and outputs of a micro-batch: the mean over its samples.
 Loss = Callable[[Any, Any], tf.Tensor]
@@ -46,6 +47,7 @@ class StageStep:
             earlier stages.
         gives: Numbers of those that later stages read.
         results: Numbers of the network's outputs if this is the last stage, which has the loss.
+        deferred: Whether moving statistics of batch normalisation change once a step.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class StageStep:
         reads: Sequence[int] = (),
         gives: Sequence[int] = (),
         results: Sequence[int] = (),
+        deferred: bool = False,
     ) -> None:
         self.nodes, self.given, self.reads, self.gives = nodes, given, reads, gives
         self.results = results
@@ -66,6 +69,7 @@ class StageStep:
         others = [one for one in others if not any(one is other for other in self.variables)]
         self.states = list({id(one): one for one in others}.values())
         self.draws = Draws(self.layers)
+        self.statistics = DeferredStatistics(self.layers if deferred else ())
         self.begin(1)
 
     def begin(self, micro_batches: int, recomputed: Collection[int] = ()) -> None:
@@ -75,6 +79,7 @@ class StageStep:
         """
         self.micro_batches, self.recomputed = micro_batches, frozenset(recomputed)
         self.draws.begin()
+        self.statistics.begin()
         self.sums: list[tf.Tensor | None] = [None] * len(self.variables)
         self.kept: dict[int, Callable[[], Taped]] = {}
         self.losses: list[tf.Tensor] = []
@@ -90,7 +95,8 @@ class StageStep:
         given = {at: values[at] for at in self.given}
 
         def run() -> list[tf.Tensor]:
-            return self._run(number, given | dict(zip(self.reads, inputs, strict=True)), loss)
+            with self.statistics.noted(number):
+                return self._run(number, given | dict(zip(self.reads, inputs, strict=True)), loss)
 
         self.draws.repeat(number)
         if number in self.recomputed:
@@ -179,6 +185,10 @@ class StageStep:
                 self.sums[at] = dense if before is None else before + dense
         return dict(zip(self.reads, of_inputs, strict=True))
 
+    def end(self) -> None:
+        """End a step, all passes of which were made."""
+        self.statistics.end()
+
 
 class StagedStep:
     """A step of a network in stages.
@@ -186,14 +196,16 @@ class StagedStep:
     Args:
         network: All of it.
         cuts: Where each stage begins, and the end; see `tfunet.pipeline.balance`.
+        deferred: Change the moving statistics of batch normalisation once a step, by those of the
+            whole batch, instead of once for each micro-batch.
 
     Attributes:
         peak_kept: The most micro-batches that each stage kept at once.
 
-    Raises ValueError if two stages would share a variable.
+    Raises ValueError if two stages would share a variable, or statistics cannot be deferred.
     """
 
-    def __init__(self, network: Network, cuts: Sequence[int]) -> None:
+    def __init__(self, network: Network, cuts: Sequence[int], *, deferred: bool = False) -> None:
         self.network = network
         parts = [network.nodes[begin:end] for begin, end in pairwise(cuts)]
         _check_not_shared(parts)
@@ -215,6 +227,7 @@ class StagedStep:
                 reads=[at for at in sorted(wanted[stage]) if makers.get(at, stage) < stage],
                 gives=[at for at in makers if makers[at] == stage and self.readers[at]],
                 results=network.outputs if stage == len(parts) - 1 else (),
+                deferred=deferred,
             )
             for stage, nodes in enumerate(parts)
         ]
@@ -282,6 +295,8 @@ class StagedStep:
                     went_on = True
             if not went_on:
                 raise ValueError("The devices would wait for each other for ever in these orders.")
+        for stage in self.stages:
+            stage.end()
         losses = [one for stage in self.stages for one in stage.losses]
         return tf.add_n(losses) / count, [
             (variable, None if total is None else total / count)

@@ -26,6 +26,7 @@ from tfunet.pipeline.simulation import (
     work_of,
 )
 from tfunet.pipeline.stage_memory import stage_memory
+from tfunet.pipeline.statistics import check_deferrable
 from tfunet.pipeline.step import StagedStep
 from tfunet.training import checkpoint
 from tfunet.training.setup import Attempt
@@ -207,6 +208,8 @@ def check_graph(graph: Network, config: RunConfig) -> None:
             f"A network in stages has one input and one output, and the model {config.model!r} has "
             f"{len(graph.inputs)} and {len(graph.outputs)}. Leave out stages."
         )
+    if config.batch_norm == "deferred":
+        check_deferrable(node.operation for node in graph.nodes)
     for node in graph.nodes:
         is_synchronized = getattr(node.operation, "synchronized", False)
         if is_synchronized and config.num_replicas > 1:

@@ -11,11 +11,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfunet.config.run import RunConfig
 from tfunet.machine.device import watched
 from tfunet.models.keras_errors import cause_line
 from tfunet.pipeline.network import Network
 from tfunet.pipeline.noise import draws_otherwise
 from tfunet.pipeline.own_stage import OwnStage
+from tfunet.pipeline.statistics import batch_normalizations
 from tfunet.process.full_memory import OF_STAGE
 from tfunet.training.setup import Attempt
 from tfunet.training.stage_cut import Cut
@@ -247,7 +249,7 @@ class StagedNetwork:
             "stage_bytes": table[:, 3].astype(int).tolist() if table[:, 3].all() else None,
             "predicted_stage_bytes": self._cut.num_bytes,
             "traced_sent_bytes": table[:, 2].astype(int).tolist(),
-            "batch_normalization": "each micro-batch" if _has_statistics(layers) else None,
+            "batch_normalization": batch_norm_of(config, layers),
             "random_layers": [layer.name for layer in layers if draws_otherwise(layer)],
         }
 
@@ -265,8 +267,13 @@ def _last_line(error: Exception) -> str:
     return named[-1] if isinstance(error, tf.errors.OpError) and named else cause_line(error)
 
 
-def _has_statistics(layers: Sequence[Any]) -> bool:
-    return any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers)
+def batch_norm_of(config: RunConfig, layers: Sequence[Any]) -> str | None:
+    """Return of what batch normalisation takes its statistics; None without such layers."""
+    if not batch_normalizations(layers):
+        return None
+    if config.micro_batches == 1:
+        return "whole batch"
+    return "deferred" if config.batch_norm == "deferred" else "each micro-batch"
 
 
 @contextlib.contextmanager

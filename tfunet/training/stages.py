@@ -94,6 +94,7 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
             schedule=config.schedule,
             micro_batches=config.micro_batches,
             recompute=config.recompute,
+            deferred=config.batch_norm == "deferred",
             in_order=topology.process_count > 1,
             alone=alone,
             note=partial(_note, spans),

@@ -614,6 +614,13 @@ def test_replicas_of_one_process_share_its_cores():
             "num_replicas=1 cannot be shared equally by process_count=2.",
         ),
         ({"backend": "horovd"}, "Unknown backend 'horovd'. Did you mean 'horovod'?"),
+        # However many are asked for.
+        ({"num_replicas": 10**30}, "needs a CPU core for each replica, but 2"),
+        ({"stages": 10**30}, f"needs a CPU core for each of {10**30} devices, but 2"),
+        (
+            {"num_replicas": 1, "processes": 10**30},
+            f"num_replicas=1 cannot be shared equally by process_count={10**30}.",
+        ),
     ],
 )
 def test_run_that_this_machine_cannot_do_is_refused(options, message):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tfunet.backend import Launch, num_processes
+from tfunet.backend import Launch, check_shares, num_processes
 from tfunet.config.run import RunConfig
 from tfunet.machine.cores import core_variables, share_cores
 from tfunet.machine.environment import DEFAULTS
@@ -26,8 +26,7 @@ class ProcessPlan:
 def plan_processes(config: RunConfig, cores: Sequence[int]) -> list[ProcessPlan]:
     """Return a run's processes on this machine, each with its cores and a free port."""
     count = num_processes(config)
-    # Raises early if the processes cannot share the replicas.
-    Launch(process_count=count, num_replicas=config.num_devices, addresses=("",) * count)
+    check_shares(config.num_devices, count)
     shares = share_cores(
         cores, config.num_replicas, count, config.cores_per_replica, config.split, config.stages
     )

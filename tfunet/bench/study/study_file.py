@@ -401,7 +401,7 @@ def _context(key: str, value: Any) -> dict[str, Any]:
         return {"replica_batch": value}
     if key == "micro_batches":
         return {"replica_batch": value, "stages": 2}
-    if key in ("schedule", "balance", "recompute"):
+    if key in ("schedule", "balance", "recompute", "batch_norm"):
         return {"stages": 1 + len(value) if isinstance(value, list) else 2}
     if key == "fold" and type(value) is int:  # It is one of so many parts.
         return {"folds": max(2, value + 1)}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfunet.backend import Launch, facts_of, num_processes
+from tfunet.backend import check_shares, facts_of, num_processes
 from tfunet.bench.study.study_file import SkipRule, Study
 from tfunet.config.keys import defaults, flat, nested, show
 from tfunet.config.run import RunConfig
@@ -30,6 +30,7 @@ LATER: Mapping[str, Any] = {
     "schedule": "1f1b",
     "balance": "time",
     "recompute": False,
+    "batch_norm": "micro_batch",
     "encoder_frozen_epochs": 0,
     "track": (),
     "tiling": (),
@@ -127,7 +128,7 @@ def impossible(config: RunConfig, num_cores: float) -> str | None:
                 config.split,
                 config.stages,
             )
-        Launch(process_count=count, num_replicas=config.num_devices, addresses=("",) * count)
+        check_shares(config.num_devices, count)
     except ValueError as error:
         # The rest of the message is advice for a single run.
         return str(error).partition(". ")[0].rstrip(".")
