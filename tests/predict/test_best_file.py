@@ -138,7 +138,9 @@ def test_runs_of_one_configuration_are_compared_with_each_of_them_alone(study, t
         run.write_config(replace(run.read_config(), learning_rate=0.01, seed=2))
     together, path = find_best(tmp_path / "study")
     (alone,) = together.alone.values()
-    one, other = (mean_dice(apart.cases[Way(configurations=(at,), mirror=False)], Cleaning()) for at in (0, 1))
+    one, other = (
+        mean_dice(apart.cases[Way(configurations=(at,), mirror=False)], Cleaning()) for at in (0, 1)
+    )
     np.testing.assert_allclose(alone, (one + other) / 2)
     # What both predict together is the mean of their probabilities, as of two configurations.
     both = mean_dice(apart.cases[Way(configurations=(0, 1), mirror=False)], Cleaning())
