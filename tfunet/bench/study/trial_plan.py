@@ -33,6 +33,7 @@ LATER: Mapping[str, Any] = {
     "encoder_frozen_epochs": 0,
     "track": (),
     "tiling": (),
+    "share_cores": False,
 }
 
 
@@ -126,6 +127,7 @@ def impossible(config: RunConfig, num_cores: float) -> str | None:
                 config.cores_per_replica,
                 config.split,
                 config.stages,
+                may_share=config.share_cores,
             )
         Launch(process_count=count, num_replicas=config.num_devices, addresses=("",) * count)
     except ValueError as error:
