@@ -14,8 +14,8 @@ from tfunet.models import trained_options
 from tfunet.models.make import make_model
 from tfunet.models.options import check_shape
 from tfunet.models.symbolic import build_symbolic
-from tfunet.performance.devices import Device, described
 from tfunet.parallel.part import own_tensor
+from tfunet.performance.devices import Device, described
 from tfunet.pipeline.chain import Chain, ChainLayer, Variable
 from tfunet.pipeline.network import Network, Node
 from tfunet.swap.measure.profile import measure

@@ -84,7 +84,6 @@ class Node:
         """Those that a gradient changes."""
         return list(getattr(self.operation, "trainable_variables", []))
 
-
     @contextmanager
     def placeholders(self) -> Iterator[list[tf.Tensor]]:
         """Let the variables be placeholders of the graph; yield those that are trained."""

@@ -93,9 +93,7 @@ class OwnStage:
         self.micro_batches = micro_batches
         self._traffic = staged.traffic
         self._check_can_cross()
-        self.orders = training_orders(
-            schedule, mesh.stages, micro_batches, self._traffic.crossing
-        )
+        self.orders = training_orders(schedule, mesh.stages, micro_batches, self._traffic.crossing)
         self._recomputed = waiting(self.orders) if recompute else {}
         self._rounds = rounds(self.orders, self._traffic, self.homes)
         self._in_order = _InOrder(exchange) if in_order else None
@@ -315,7 +313,9 @@ class OwnStage:
         times: dict[tuple[str, int], list[float]] = {}
         for stage, order in enumerate(self.orders):
             # A stage is as slow as the slowest device that has it.
-            slowest = map(max, zip(*(seconds[one] for one in self._mesh.holders(stage)), strict=True))
+            slowest = map(
+                max, zip(*(seconds[one] for one in self._mesh.holders(stage)), strict=True)
+            )
             for action, one in zip(order, slowest, strict=True):
                 times.setdefault((action.kind, action.chunk), []).append(one)
         chunks = range(len(self.homes))

@@ -146,9 +146,7 @@ def seconds_without(
         rows: list[list[float]] = backend.sum(table).tolist()
         return rows
 
-    return {
-        name: of_processes(seconds) for name, seconds in zip(names, others, strict=True)
-    }
+    return {name: of_processes(seconds) for name, seconds in zip(names, others, strict=True)}
 
 
 def of_average(backend: Backend, variables: Sequence[Any]) -> dict[str, Any]:

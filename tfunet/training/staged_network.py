@@ -11,9 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfunet.learning.averaging import Switch
 from tfunet.machine.device import watched
 from tfunet.models.keras_errors import cause_line
-from tfunet.learning.averaging import Switch
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.network import SplitNetwork
 from tfunet.pipeline.network import Network
@@ -137,7 +137,8 @@ class StagedNetwork:
         stage, model = self._stage(), self._model
         optimizer = self._owned.optimizers[stage.number]
         took_over = self._owned.common_state(stage.number)
-        with contextlib.nullcontext() if self._split is None else self._split.traced_step():
+        of_parts = contextlib.nullcontext() if self._split is None else self._split.traced_step()
+        with of_parts, stage.group.traffic.of_step():
             value, gradients, output = stage.train(self._cast(images), truth, loss)
         limit = optimizer.global_clipnorm
         if limit is not None:
@@ -239,7 +240,8 @@ class StagedNetwork:
     def bubble_seconds(self) -> float:
         """Return how long stages wait for each other in a step, as far as messages take no time.
 
-        This follows from their passes in steps that exchange nothing; called by all processes together.
+        This follows from their passes in steps that exchange nothing. Called by all processes
+        together.
         """
         any_stage = next(iter(self._stages.values())).stage
         table = np.zeros((self._attempt.mesh.num_devices, len(any_stage.orders[0])))
