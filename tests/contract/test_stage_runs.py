@@ -1,5 +1,7 @@
 """A network in stages, in processes of their own or in one: the run of one device."""
 
+import re
+
 import checks
 import pytest
 import runs
@@ -18,8 +20,7 @@ STAGES = {
     },
     "horovod": {"stages": 2, "micro_batches": 4, "schedule": "v", "balance": "time"},
 }
-
-
+IN_PARTS = {"split": [2, 1], "share_cores": True}
 # Each part adds up its own rows, which rounds otherwise than one sum over all.
 TOLERANCE = 5e-6
 
@@ -41,7 +42,7 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
     killed = runs.train(folder, environment={"TFUNET_TEST_KILL": "1"}, **settings)
     checks.ended_at_once(killed, 1)
     # It goes on with each sample in two parts, on two devices of each stage.
-    parts = {"split": [2, 1], "share_cores": True} if backend == "multiworker" else {}
+    parts = IN_PARTS if backend == "multiworker" else {}
     run = runs.train(folder, **settings, **parts)
     assert run.exit_code == 0, run.output
     assert "Going on from step 6 of 10" in run.output
@@ -99,15 +100,20 @@ def test_stages_of_one_process_run_each_on_its_device(alone, contract_folder):
     assert len(run.result["pipeline"]["stage_seconds"]) == 2
 
 
-def test_an_error_in_a_stage_ends_the_run_and_names_the_stage(contract_folder):
+def test_an_error_in_a_stage_ends_the_run_and_names_stage_and_part(contract_folder):
     run = runs.train(
         contract_folder / "failing",
         environment={"TFUNET_TEST_FAIL": "1"},
         backend="multiworker",
         **MODEL,
         **STAGES["multiworker"],
+        **IN_PARTS,
     )
     assert run.exit_code == 3
-    assert "process 1 of 2" in run.failure["reason"]
-    assert "stage 2 of 2 (second to conv2d" in run.failure["reason"]
-    assert "too warm" in run.failure["reason"]
+    found = re.search(
+        r"process (\d) of 4 .* stage 2 of 2 \(second to conv2d.*\) with part (\d) of 2 of a sample "
+        "failed: .*too warm",
+        run.failure["reason"],
+    )
+    assert found is not None, run.failure["reason"]
+    assert found.groups() in (("2", "1"), ("3", "2"))

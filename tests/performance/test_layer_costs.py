@@ -113,8 +113,9 @@ def test_layers_of_a_part_cost_what_the_part_takes():
     bounds = part_bounds((32, 16), group.mesh.split)
     split = SplitNetwork(model=model, mesh=group.mesh, bounds=bounds, group=lambda: group)
     whole = layer_costs(network, 2, DEVICE)
+    of_part = part_network(network, split, switch, (16, 16, 3))
     with switch.off():
-        part = layer_costs(part_network(network, split, switch, (16, 16, 3)), 2, None)
+        part = layer_costs(of_part, 2, None)
     assert list(part.tensor_bytes) == [size / 2 for size in whole.tensor_bytes]
     for own, all_ in zip(part.layers, whole.layers, strict=True):
         assert own.forward_seconds > 0 < own.backward_seconds

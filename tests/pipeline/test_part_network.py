@@ -7,7 +7,6 @@ import tensorflow as tf
 from keras import layers
 from threads import Pairs
 
-from tfunet.models import unet
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.group import SampleGroup
 from tfunet.parallel.losses import split_loss
@@ -19,7 +18,7 @@ from tfunet.pipeline.own_stage import OwnStage
 from tfunet.pipeline.part_network import part_network
 from tfunet.pipeline.schedules import homes
 
-BATCH, STEPS = 4, 3
+BATCH, STEPS = 4, 2
 
 
 @pytest.fixture(autouse=True)
@@ -57,15 +56,13 @@ def normalized():
     return keras.Model(image, layers.Conv2D(2, 1)(layers.Concatenate()([x, image])))
 
 
-def small_unet():
-    model = unet.build(image_shape=(16, 16, 1), num_classes=2, filters=4, levels=2, dropout=0.2)
-    # Its logits are float32 under every policy.
-    return keras.Model(model.input, layers.Conv2D(2, 1)(model.layers[-1].input))
-
-
 def quiet():
-    model = unet.build(image_shape=(16, 16, 1), num_classes=2, filters=4, levels=1)
-    return keras.Model(model.input, layers.Conv2D(2, 1)(model.layers[-1].input))
+    """Without chance; a skip over the border."""
+    image = keras.Input((8, 8, 2))
+    first = layers.Conv2D(4, 3, padding="same", activation="tanh")(image)
+    x = layers.GroupNormalization(2)(layers.Conv2D(4, 3, strides=2, padding="same")(first))
+    x = layers.Concatenate()([layers.UpSampling2D()(x), first])
+    return keras.Model(image, layers.Conv2D(2, 3, padding="same")(x))
 
 
 def numbers():
@@ -77,7 +74,7 @@ def numbers():
     return keras.Model(image, layers.Dense(3)(layers.Dropout(0.3, seed=1)(x)))
 
 
-NETWORKS = {one.__name__: one for one in (mixed, normalized, small_unet, quiet, numbers)}
+NETWORKS = {one.__name__: one for one in (mixed, normalized, quiet, numbers)}
 
 
 class MeanSquare(keras.Loss):
@@ -184,10 +181,9 @@ def differences(held, model):
     ("name", "mesh", "schedule", "micro_batches", "recompute"),
     [
         ("mixed", Mesh(split=(2, 1), stages=2), "1f1b", 4, False),
-        ("mixed", Mesh(split=(2, 2), stages=2), "gpipe", 2, True),
-        ("mixed", Mesh(split=(1, 2), stages=2), "v", 2, False),
+        ("mixed", Mesh(split=(1, 2), stages=2), "gpipe", 2, True),
+        ("quiet", Mesh(split=(2, 2), stages=2), "v", 2, False),
         ("normalized", Mesh(split=(2, 1), stages=3), "1f1b", 1, False),
-        ("small_unet", Mesh(split=(2, 1), stages=2), "1f1b", 2, True),
         ("numbers", Mesh(split=(2, 1), stages=2), "1f1b", 2, False),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

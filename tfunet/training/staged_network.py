@@ -157,9 +157,10 @@ class StagedNetwork:
                 optimizer.global_clipnorm = limit
             else:  # Keras would count no step.
                 optimizer.iterations.assign_add(1)
-            # The stages of one process share the metrics.
-            if self._is_alone or stage.is_last:
-                model._loss_tracker.update_state(value, sample_weight=tf.shape(images)[0])
+            # All devices together count a sample once, so that an epoch may go on on others.
+            if stage.is_last:
+                share = images.shape[0] / self._attempt.mesh.sample_parts
+                model._loss_tracker.update_state(value, sample_weight=share)
             if output is not None and model._compile_metrics is not None:
                 model._compile_metrics.update_state(truth, output)
             logs = model.get_metrics_result()
