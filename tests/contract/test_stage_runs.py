@@ -67,7 +67,7 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
     assert 0 < shared < 200
     checks.same_network(run, alone, TOLERANCE)
     if parts:
-        assert "Split: each sample over 2 devices of each stage (2 x 1)." in run.output
+        assert "Split: each sample over 2 devices of each stage (2 x 1)" in run.output
         assert run.result["process_count"] == len(pipeline["variable_bytes"]) == 4
         assert run.result["exchanged_bytes"] > 0 <= run.result["bubble_seconds"]
         kinds = ("exchanging", "crossing", "alone")

@@ -115,7 +115,7 @@ def test_layers_of_a_part_cost_what_the_part_takes():
     whole = layer_costs(network, 2, DEVICE)
     of_part = part_network(network, split, switch, (16, 16, 3))
     with switch.off():
-        part = layer_costs(of_part, 2, None)
+        part = layer_costs(of_part, 2, DEVICE)
     assert list(part.tensor_bytes) == [size / 2 for size in whole.tensor_bytes]
     for own, all_ in zip(part.layers, whole.layers, strict=True):
         assert own.forward_seconds > 0 < own.backward_seconds

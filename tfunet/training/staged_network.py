@@ -157,9 +157,11 @@ class StagedNetwork:
                 optimizer.global_clipnorm = limit
             else:  # Keras would count no step.
                 optimizer.iterations.assign_add(1)
-            # All devices together count a sample once, so that an epoch may go on on others.
-            if stage.is_last:
-                share = images.shape[0] / self._attempt.mesh.sample_parts
+            # All devices together count a sample once, so that an epoch may go on on more of them.
+            # The stages of one process share the metrics.
+            if self._is_alone or stage.is_last:
+                num_devices = self._attempt.mesh.parts if self._is_alone else 1
+                share = images.shape[0] / num_devices
                 model._loss_tracker.update_state(value, sample_weight=share)
             if output is not None and model._compile_metrics is not None:
                 model._compile_metrics.update_state(truth, output)
