@@ -45,8 +45,9 @@ class MultiWorkerBackend(replicas.StrategyBackend):
 
     def __init__(self, launch: Launch, collective: str = "auto", bytes_per_pack: int = 0) -> None:
         super().__init__(launch, replicas.communication_options(collective, bytes_per_pack))
-        # How often each replica has traced an exchange: all trace the same ones, in one order.
-        self._exchanges: Counter[int] = Counter()
+        # How often a replica has traced an exchange with another: both trace the same ones, in one
+        # order. Stages of split samples have more of them with some than with others.
+        self._exchanges: Counter[tuple[int, int]] = Counter()
 
     def start(self) -> Topology:
         devices = replicas.take_devices(self._launch)
@@ -76,12 +77,14 @@ class MultiWorkerBackend(replicas.StrategyBackend):
         received: Mapping[int, Sequence[int]],
         dtype: tf.DType,
     ) -> dict[int, tf.Tensor]:
-        me = replicas.own_index()
-        self._exchanges[me] += 1
+        local = self._launch.local_replicas
+        # A stage computes as if it were alone, with the index 0.
+        me = local.start if len(local) == 1 else replicas.own_index()
         # Each pair gathers what goes both ways, filled up to one length. Broadcasts in both
         # directions would send no more than is needed, and never end (seen with 2.16).
         came = {}
         for other in sorted({*sent, *received}):
+            self._exchanges[me, other] += 1
             given = tf.reshape(sent[other], [-1]) if other in sent else tf.zeros([0], dtype)
             wanted = math.prod(received[other]) if other in received else 0
             length = max(given.shape[0], wanted)
@@ -90,7 +93,7 @@ class MultiWorkerBackend(replicas.StrategyBackend):
                 tf.pad(given, [(0, length - given.shape[0])])[tf.newaxis],
                 group_size=2,
                 group_key=FIRST_PAIR_KEY + pair,
-                instance_key=self._exchanges[me],
+                instance_key=self._exchanges[me, other],
             )
             if wanted:
                 # A copy: a view would hold both for as long as a stage keeps what it received.

@@ -37,12 +37,15 @@ class Facts:
             process, unless the run says how many there are.
         one_replica: Whether there can be only one replica.
         is_open: Whether it listens on all network interfaces, and obeys anybody who connects.
+        exchanges_in_pairs: Whether two devices can exchange while others do not, as stages of split
+            samples do.
     """
 
     reference: str
     one_process: bool = False
     one_replica: bool = False
     is_open: bool = False
+    exchanges_in_pairs: bool = False
 
 
 FACTS = {
@@ -50,7 +53,11 @@ FACTS = {
         reference="tfunet.single_device:SingleDevice", one_process=True, one_replica=True
     ),
     "mirrored": Facts(reference="tf_native.mirrored:MirroredBackend", one_process=True),
-    "multiworker": Facts(reference="tf_native.multiworker:MultiWorkerBackend", is_open=True),
+    "multiworker": Facts(
+        reference="tf_native.multiworker:MultiWorkerBackend",
+        is_open=True,
+        exchanges_in_pairs=True,
+    ),
     "horovod": Facts(reference="hvd.backend:HorovodBackend"),
 }
 BACKENDS = {name: facts.reference for name, facts in FACTS.items()}
@@ -170,7 +177,8 @@ class Backend(Protocol):
 
         Called inside `step`, on every replica, in the same order on all; some have nothing to
         send or to receive. `received` has the shapes, and all tensors are of type `dtype`. Only
-        runs with `split` or `stages` need this method.
+        runs with `split` or `stages` need this method. With both of them only two that exchange
+        make the same calls in one order (`Facts.exchanges_in_pairs`).
         """
 
     def sum(self, values: np.ndarray) -> np.ndarray:
@@ -224,6 +232,15 @@ def num_processes(keys: PlacementKeys) -> int:
             f"stage, and the backend {keys.backend!r} has one process. Leave out num_replicas, or "
             f"choose another backend: {others}."
         )
+    is_split = keys.num_devices > keys.num_replicas * keys.stages
+    if keys.stages > 1 and is_split and not facts.exchanges_in_pairs:
+        able = ", ".join(name for name, other in FACTS.items() if other.exchanges_in_pairs)
+        raise ValueError(
+            f"stages={keys.stages} with split={list(keys.split)} needs devices that exchange in "
+            "pairs, since stages exchange borders at different times, and all devices of the "
+            f"backend {keys.backend!r} meet in every exchange. Choose {able}, or leave out stages "
+            "or split."
+        )
     if facts.one_replica and keys.num_devices > 1:
         others = ", ".join(name for name, other in FACTS.items() if not other.one_replica)
         raise ValueError(
@@ -234,7 +251,7 @@ def num_processes(keys: PlacementKeys) -> int:
         if keys.stages > 1 and keys.processes not in (None, keys.num_devices):
             raise ValueError(
                 f"stages={keys.stages} with num_replicas={keys.num_replicas} needs a process for "
-                f"each of {keys.num_devices} stages, got processes={keys.processes}. Leave out "
+                f"each of {keys.num_devices} devices, got processes={keys.processes}. Leave out "
                 "processes."
             )
         return keys.processes or keys.num_devices

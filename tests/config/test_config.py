@@ -58,12 +58,11 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
         ({"schedule": "gpipe"}, 'schedule = "gpipe" has an effect only on'),
         ({"balance": ("a",)}, "balance = .* has an effect only on"),
         ({"recompute": True}, "recompute = true has an effect only on"),
-        ({"stages": 2, "split": (2, 1)}, "combined with split = .2, 1.: it is not built"),
         ({"stages": 2, "swap": "auto"}, 'combined with swap = "auto"'),
         ({"stages": 2, "xla": True}, "combined with xla = true"),
         ({"stages": 2, "elastic": True}, "combined with elastic = true"),
         ({"stages": 2, "accumulation": 2}, "micro_batches cuts the batch into parts already"),
-        ({"stages": 2, "time_parts": True}, "combined with time_parts"),
+        ({"stages": 2, "split": (2, 1), "tiling": (2, 1)}, "combined with split = .2, 1.: it is"),
         ({"stages": 2, "precision": "mixed_float16"}, "one number for all stages"),
         ({"stages": 2, "optimizer_options": {"use_ema": True}}, "optimizer_options.use_ema"),
         ({"tiling": (2,)}, "tiling must have a number for each of the 2 or 3 axes"),
@@ -153,8 +152,8 @@ def test_every_key_stands_in_one_section_and_says_what_it_is():
 
 def test_lists_of_keys_follow_from_the_sections():
     assert (
-        *("stages", "schedule", "recompute", "backend", "backend_options", "split", "processes"),
-        "tiling",
+        *("stages", "micro_batches", "schedule", "balance", "recompute"),
+        *("backend", "backend_options", "split", "processes", "tiling"),
     ) == keys.WAY
     assert (
         *("model_options", "data_options", "augmentation", "backend_options"),
@@ -163,7 +162,7 @@ def test_lists_of_keys_follow_from_the_sections():
     assert set(keys.MAY_CHANGE) == {
         *("num_replicas", "split", "replica_batch", "processes", "cores_per_replica"),
         *("stages", "schedule", "balance", "recompute", "elastic", "hang_seconds", "trace"),
-        "track",
+        *("track", "share_cores"),
         *("swap_host", "swap_disk", "swap_disk_size", "cpu_memory"),
     }
     assert set(SWAP_KEYS) == {key.name for key in fields(MemoryKeys)} - {"cpu_memory"}

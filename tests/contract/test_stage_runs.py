@@ -1,5 +1,7 @@
 """A network in stages, in processes of their own or in one: the run of one device."""
 
+import re
+
 import checks
 import pytest
 import runs
@@ -25,6 +27,9 @@ STAGES = {
         "batch_norm": "deferred",
     },
 }
+IN_PARTS = {"split": [2, 1], "share_cores": True}
+# Each part adds up its own rows, which rounds otherwise than one sum over all.
+TOLERANCE = 5e-6
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +43,19 @@ def alone(contract_folder):
 @pytest.mark.parametrize("backend", list(STAGES))
 def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contract_folder):
     settings = {**MODEL, "backend": backend, **STAGES[backend], **kill_at(KILL_STEP)}
+    if backend == "multiworker":
+        settings["time_parts"] = True
     folder = contract_folder / f"{backend}-stages"
     killed = runs.train(folder, environment={"TFUNET_TEST_KILL": "1"}, **settings)
     checks.ended_at_once(killed, 1)
-    run = runs.train(folder, **settings)
+    # It goes on with each sample in two parts, on two devices of each stage.
+    parts = IN_PARTS if backend == "multiworker" else {}
+    run = runs.train(folder, **settings, **parts)
     assert run.exit_code == 0, run.output
     assert "Going on from step 6 of 10" in run.output
     checks.same_samples(run, alone)
     checks.same_losses(run, alone)
-    checks.same_weights(run, alone)
+    checks.same_weights(run, alone, TOLERANCE)
     checks.same_scores(run, alone)
     assert run.result["checks"] == {"weights": True, "scores": True, "samples": True}
     pipeline = run.result["pipeline"]
@@ -61,9 +70,16 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
     # Each process has the variables of its stage only; both count steps and have a rate.
     whole = sum(value.nbytes for value in alone.weights)
     assert max(pipeline["variable_bytes"]) < whole
-    shared = sum(pipeline["variable_bytes"]) - whole
-    assert 0 < shared < 100
-    checks.same_network(run, alone)
+    num_parts = 2 if parts else 1
+    shared = sum(pipeline["variable_bytes"]) - num_parts * whole
+    assert 0 < shared < 200
+    checks.same_network(run, alone, TOLERANCE)
+    if parts:
+        assert "Split: each sample over 2 devices of each stage (2 x 1)" in run.output
+        assert run.result["process_count"] == len(pipeline["variable_bytes"]) == 4
+        assert run.result["exchanged_bytes"] > 0 <= run.result["bubble_seconds"]
+        kinds = ("exchanging", "crossing", "alone")
+        assert [len(run.result[f"{kind}_seconds"]) for kind in kinds] == [4, 4, 4]
 
 
 def test_stages_of_one_process_run_each_on_its_device(alone, contract_folder):
@@ -93,15 +109,20 @@ def test_stages_of_one_process_run_each_on_its_device(alone, contract_folder):
     assert len(run.result["pipeline"]["stage_seconds"]) == 2
 
 
-def test_an_error_in_a_stage_ends_the_run_and_names_the_stage(contract_folder):
+def test_an_error_in_a_stage_ends_the_run_and_names_stage_and_part(contract_folder):
     run = runs.train(
         contract_folder / "failing",
         environment={"TFUNET_TEST_FAIL": "1"},
         backend="multiworker",
         **MODEL,
         **STAGES["multiworker"],
+        **IN_PARTS,
     )
     assert run.exit_code == 3
-    assert "process 1 of 2" in run.failure["reason"]
-    assert "stage 2 of 2 (second to conv2d" in run.failure["reason"]
-    assert "too warm" in run.failure["reason"]
+    found = re.search(
+        r"process (\d) of 4 .* stage 2 of 2 \(second to conv2d.*\) with part (\d) of 2 of a sample "
+        "failed: .*too warm",
+        run.failure["reason"],
+    )
+    assert found is not None, run.failure["reason"]
+    assert found.groups() in (("2", "1"), ("3", "2"))

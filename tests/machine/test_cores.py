@@ -48,6 +48,14 @@ def test_every_stage_gets_cores():
     assert share_cores(range(4), 1, 2, None, stages=2) == [(0, 1), (2, 3)]
     with pytest.raises(ValueError, match="stages=3 needs a CPU core for each of 3 devices, but 2"):
         share_cores([0, 1], 1, 3, None, stages=3)
+    with pytest.raises(ValueError, match=r"split=\[2, 1\] and stages=2 needs .* 4 devices, but 2"):
+        share_cores([0, 1], 1, 4, None, (2, 1), 2)
+
+
+def test_devices_take_turns_on_few_cores_where_they_may():
+    assert share_cores([4, 6], 1, 4, 1, (2, 1), 2, may_share=True) == [(4,), (6,), (4,), (6,)]
+    assert share_cores([4, 6, 8], 2, 2, None, (), 2, may_share=True) == [(4, 6), (4, 8)]
+    assert share_cores(range(4), 2, 2, None, may_share=True) == [(0, 1), (2, 3)]
 
 
 def test_variables_of_a_process():

@@ -17,6 +17,20 @@ def test_devices_are_numbered_group_by_group():
     assert mesh.groups_of(range(4, 8)) == range(2)
 
 
+def test_devices_of_a_group_have_a_stage_and_in_it_a_part():
+    mesh = Mesh(groups=2, split=(2, 3), stages=3)
+    assert (mesh.sample_parts, mesh.parts, mesh.num_devices) == (6, 18, 36)
+    device = 18 + 6 + 4
+    assert (mesh.group_of(device), mesh.stage_of(device), mesh.part_of(device)) == (1, 1, 4)
+    assert mesh.place_of(device) == (1, 1)
+    assert mesh.members(device) == list(range(24, 30))
+    assert mesh.line(device, 0) == [25, 28]
+    assert mesh.line(device, 1) == [27, 28, 29]
+    assert mesh.column(device) == [22, 28, 34]
+    assert mesh.holders(1) == [*range(6, 12), *range(24, 30)]
+    assert [one for one in range(36) if mesh.is_first(one)] == [0, 18]
+
+
 def test_without_a_split_every_device_is_a_group():
     mesh = Mesh(groups=3)
     assert mesh.num_devices == 3

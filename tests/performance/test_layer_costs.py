@@ -8,9 +8,14 @@ import tensorflow as tf
 
 from tfunet.graph import reader
 from tfunet.models.activation_memory import activation_bytes
+from tfunet.parallel.exchange import ExchangeSwitch
+from tfunet.parallel.group import SampleGroup
+from tfunet.parallel.mesh import Mesh, part_bounds
+from tfunet.parallel.network import SplitNetwork
 from tfunet.performance.devices import DEVICES, described
 from tfunet.performance.layer_costs import layer_costs, symbolic_model
 from tfunet.pipeline.network import read_network
+from tfunet.pipeline.part_network import part_network
 from tfunet.swap.plan.schedule import memory, schedule
 
 DEVICE = DEVICES["v100-nvlink2"]
@@ -96,6 +101,26 @@ def test_the_loss_is_a_part_of_the_last_layer():
     assert both.seconds > alone.seconds
     # The gradient of the loss reads the probabilities.
     assert both.kept_bytes - alone.kept_bytes == 2 * 16 * 16 * 3 * 4
+
+
+def test_layers_of_a_part_cost_what_the_part_takes():
+    image = keras.Input((32, 16, 3))
+    x = keras.layers.GroupNormalization(2)(keras.layers.Conv2D(4, 3, padding="same")(image))
+    model = keras.Model(image, keras.layers.Conv2D(2, 3, padding="same")(x))
+    network = read_network(model)
+    switch = ExchangeSwitch(lambda *_: {})
+    group = SampleGroup(mesh=Mesh(split=(2, 1), stages=2), device=0, exchange=switch)
+    bounds = part_bounds((32, 16), group.mesh.split)
+    split = SplitNetwork(model=model, mesh=group.mesh, bounds=bounds, group=lambda: group)
+    whole = layer_costs(network, 2, DEVICE)
+    of_part = part_network(network, split, switch, (16, 16, 3))
+    with switch.off():
+        part = layer_costs(of_part, 2, DEVICE)
+    assert list(part.tensor_bytes) == [size / 2 for size in whole.tensor_bytes]
+    for own, all_ in zip(part.layers, whole.layers, strict=True):
+        assert own.forward_seconds > 0 < own.backward_seconds
+        assert own.variables == all_.variables
+        assert own.makes == all_.makes
 
 
 def test_sizes_must_be_known():

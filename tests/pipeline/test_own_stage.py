@@ -231,6 +231,39 @@ def test_two_pipelines_side_by_side_are_one_device_with_both_batches():
     np.testing.assert_allclose(np.mean([one for one, _ in results], axis=0), values, rtol=1e-12)
 
 
+# Equal stages wait (p - 1) times for both passes of a micro-batch.
+# A stage is as slow as its slowest part.
+@pytest.mark.parametrize(
+    ("mesh", "schedule", "slow", "bubble"),
+    [
+        (Mesh(stages=2), "1f1b", 1.0, 3.0),
+        (Mesh(stages=2), "gpipe", 1.0, 3.0),
+        (Mesh(stages=3), "1f1b", 1.0, 6.0),
+        (Mesh(split=(2, 1), stages=2), "1f1b", 1.0, 3.0),
+        (Mesh(split=(2, 1), stages=2), "1f1b", 2.0, 3.0),
+    ],
+)
+def test_the_bubble_follows_from_the_times_of_passes(mesh, schedule, slow, bubble):
+    network = read_network(built("quiet"))
+    stage = OwnStage(
+        network,
+        np.linspace(0, len(network.nodes), mesh.stages + 1).astype(int),
+        mesh=mesh,
+        device=0,
+        exchange=lambda *_: {},
+        schedule=schedule,
+        micro_batches=4,
+    )
+    seconds = [
+        [
+            (1.0 if action.kind == "forward" else 2.0) * (slow if device == 3 else 1.0)
+            for action in stage.orders[mesh.stage_of(device)]
+        ]
+        for device in range(mesh.num_devices)
+    ]
+    assert stage.bubble_seconds(seconds) == pytest.approx(bubble)
+
+
 def lost_value(_, came):
     flat = {at: one for at, one in came.items() if one.shape.rank == 1}
     return {**came, **{at: tf.concat([one[:-1], [0.0]], 0) for at, one in flat.items()}}

@@ -1,6 +1,8 @@
-"""Devices that are threads of this process: they exchange eager tensors at a barrier."""
+"""Devices that are threads of this process: they exchange eager tensors, together or in pairs."""
 
+import queue
 import threading
+from itertools import permutations
 
 import tensorflow as tf
 
@@ -32,6 +34,9 @@ class Threads:
 
         return exchange
 
+    def _abort(self):
+        self._barrier.abort()
+
     def run(self, function):
         """Return `function(group)` of each device, in order."""
         results, errors = {}, []
@@ -42,7 +47,7 @@ class Threads:
                 results[device] = function(group)
             except Exception as error:  # raised below
                 errors.append(error)
-                self._barrier.abort()
+                self._abort()
 
         threads = [
             threading.Thread(target=work, args=(device,)) for device in range(self.mesh.num_devices)
@@ -56,3 +61,35 @@ class Threads:
         if first:
             raise first[0]
         return [results[device] for device in range(self.mesh.num_devices)]
+
+
+class Pairs(Threads):
+    """Two devices may exchange while others do not; what one sends, the other must take."""
+
+    def __init__(self, mesh):
+        super().__init__(mesh)
+        self._ways = {way: queue.Queue() for way in permutations(range(mesh.num_devices), 2)}
+
+    def _exchange(self, device):
+        def exchange(sent, received, dtype):
+            assert all(value.dtype == dtype for value in sent.values())
+            for other, value in sent.items():
+                self._ways[device, other].put(tf.identity(value))
+            came = {other: self._ways[other, device].get(timeout=SECONDS) for other in received}
+            if any(value is None for value in came.values()):
+                raise threading.BrokenBarrierError
+            for other, shape in received.items():
+                assert came[other].shape.as_list() == list(shape)
+                assert came[other].dtype == dtype
+            return came
+
+        return exchange
+
+    def _abort(self):
+        for way in self._ways.values():
+            way.put(None)
+
+    def run(self, function):
+        results = super().run(function)
+        assert all(way.empty() for way in self._ways.values())
+        return results

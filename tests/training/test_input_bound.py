@@ -18,8 +18,9 @@ from tfunet.training.input_bound import (
     MAX_PAIRS,
     NoRoomError,
     num_pairs,
+    of_average,
     paired_seconds,
-    parts,
+    seconds_without,
     share,
     share_line,
 )
@@ -48,13 +49,12 @@ def test_seconds_of_steps_without_something_have_their_names():
     backend = SingleDevice(Launch())
     topology = backend.start()
     real, synthetic, exchanging, alone = 5.0, 4.0, 3.0, 2.0
-    variables = [keras.Variable(np.zeros((3, 2), np.float32))]
-    found = parts(backend, topology, [(real, synthetic, exchanging, alone)] * 3, variables)
-    assert (found["exchanging_seconds"], found["alone_seconds"]) == ([[3.0] * 3], [[2.0] * 3])
-    assert (len(found["average_seconds"]), found["gradient_bytes"]) == (10, 24)
-    found = parts(backend, topology, [(real, synthetic, alone)], variables)
-    assert found["alone_seconds"] == [[2.0]]
-    assert "exchanging_seconds" not in found
+    turns = [(real, synthetic, exchanging, alone)] * 3
+    names = ["exchanging_seconds", "alone_seconds"]
+    found = seconds_without(backend, topology, turns, names)
+    assert found == {"exchanging_seconds": [[3.0] * 3], "alone_seconds": [[2.0] * 3]}
+    average = of_average(backend, [keras.Variable(np.zeros((3, 2), np.float32))])
+    assert (len(average["average_seconds"]), average["gradient_bytes"]) == (10, 24)
 
 
 @pytest.fixture(scope="module")

@@ -222,9 +222,15 @@ def test_a_checkpoint_has_all_variables_and_their_hash_is_that_of_one_device(tmp
             np.testing.assert_array_equal(value, (one + 1).astype(one.dtype))
 
 
-def test_pipelines_share_statistics_and_are_found_where_their_weights_differ():
+# Two pipelines, or one whose samples are in two parts. Device 3 has the last stage.
+@pytest.mark.parametrize(
+    ("mesh", "first", "mean"),
+    [(Mesh(groups=2, stages=2), 1, 1.0), (Mesh(split=(2, 1), stages=2), 2, 0.5)],
+)
+def test_holders_of_a_stage_share_statistics_and_are_found_where_their_weights_differ(
+    mesh, first, mean
+):
     models = [compiled() for _ in range(4)]
-    mesh = Mesh(groups=2, stages=2)
 
     def device(number, backend):
         held = held_by(number, backend, models[number], mesh)
@@ -237,7 +243,7 @@ def test_pipelines_share_statistics_and_are_found_where_their_weights_differ():
         if number == 3:
             own_weights(held)[-1].assign_add(np.ones(2))
         with pytest.raises(
-            CheckFailedError, match=r"'last/bias' of devices \[3\] differ from .* 1:"
+            CheckFailedError, match=rf"'last/bias' of devices \[3\] differ from .* {first}:"
         ):
             held.weights_hash(fingerprints(held))
         held.share()
@@ -245,8 +251,8 @@ def test_pipelines_share_statistics_and_are_found_where_their_weights_differ():
 
     results = Together(4).run(device)
     assert all(is_same for _, is_same in results)
-    for mean in results[0][0]:
-        np.testing.assert_array_equal(mean, [1, 1])  # Of 0 and 2.
+    for found in results[0][0]:
+        np.testing.assert_array_equal(found, [mean, mean])  # Of the devices with stage 1.
 
 
 def test_processes_with_different_variables_are_refused():

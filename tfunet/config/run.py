@@ -97,12 +97,10 @@ class RunConfig(
     def _check_stages(self) -> None:
         """Raise ValueError for what a network in stages cannot be trained with."""
         unable = {
-            "split": math.prod(self.split) > 1,
             "swap": self.swap is not None,
             "xla": self.xla,
             "elastic": self.elastic,
             "accumulation": self.accumulation > 1,
-            "time_parts": self.time_parts,
             "encoder_frozen_epochs": self.encoder_frozen_epochs > 0,
             "tournament": bool(self.tournament),
             "precision": self.precision == "mixed_float16",
@@ -181,9 +179,9 @@ class RunConfig(
         return json.dumps(self.values(), indent=1)
 
     def values(self) -> dict[str, Any]:
-        """Return all keys, without tournament and tiling of a run that has none."""
+        """Return all keys, without those of tournament, tiling and shared cores if it has none."""
         values = asdict(self)
-        for key in ("tournament", "tiling"):
+        for key in ("tournament", "tiling", "share_cores"):
             if not values[key]:
                 del values[key]
         if self.batch_norm == "micro_batch":  # As before there was a choice.

@@ -207,9 +207,9 @@ class StageKeys(Section):
     """
 
     stages: int = free(1, **IS_WAY)
-    micro_batches: int = fixed(1)
+    micro_batches: int = fixed(1, **IS_WAY)
     schedule: str = free("1f1b", **IS_WAY)
-    balance: tuple[str, ...] | str = free("time")
+    balance: tuple[str, ...] | str = free("time", **IS_WAY)
     recompute: bool = free(False, **IS_WAY)
     batch_norm: str = fixed("micro_batch")
 
@@ -277,6 +277,8 @@ class PlacementKeys(StageKeys):
         processes: Number of processes to start. By default as many as the backend needs.
         cores_per_replica: Number of CPU cores for each replica. By default an equal share of all
             cores.
+        share_cores: Let devices share CPU cores where there are fewer cores than devices, to try
+            out a run. Its times are not those of a machine with a core for each.
         replica_batch: Number of samples of each replica in an optimizer step (weak scaling).
         global_batch: Number of samples of all replicas together in an optimizer step (strong
             scaling).
@@ -293,6 +295,7 @@ class PlacementKeys(StageKeys):
     split: tuple[int, ...] = free((), **IS_WAY)
     processes: int | None = free(None, **IS_WAY)
     cores_per_replica: int | None = free(None)
+    share_cores: bool = free(False)
     replica_batch: int | None = free(None)
     global_batch: int | None = fixed(None)
     accumulation: int = fixed(1)

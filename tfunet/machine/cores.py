@@ -1,5 +1,6 @@
 """The CPU cores that a process computes on, and its number of threads. No TensorFlow."""
 
+import itertools
 import math
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -19,22 +20,28 @@ def share_cores(
     cores_per_replica: int | None,
     split: Sequence[int] = (),
     stages: int = 1,
+    *,
+    may_share: bool = False,
 ) -> list[tuple[int, ...]]:
     """Return the cores of each process: those of its replicas, side by side.
 
     Every replica gets the same number; cores left over stay idle. With `split` or `stages` each
-    device of a replica gets that number. Raises ValueError if there are too few.
+    device of a replica gets that number. If there are too few, devices take turns on them where
+    they `may_share`. Otherwise this raises ValueError.
     """
     num_devices = num_replicas * math.prod(split) * stages
-    if stages > 1 and num_devices > len(cores):
-        raise ValueError(
-            f"num_replicas={num_replicas} with stages={stages} needs a CPU core for each of "
-            f"{num_devices} devices, but {len(cores)} can be used here. Choose fewer stages."
-        )
+    if may_share and num_devices > len(cores):
+        width = num_devices // process_count
+        turns = itertools.islice(itertools.cycle(cores), num_devices)
+        return [tuple(sorted(set(itertools.islice(turns, width)))) for _ in range(process_count)]
     if num_devices > num_replicas and num_devices > len(cores):
+        ways = [f"split={list(split)}"] if math.prod(split) > 1 else []
+        ways += [f"stages={stages}"] if stages > 1 else []
+        fewer = " or ".join(["parts"] * (math.prod(split) > 1) + ["stages"] * (stages > 1))
         raise ValueError(
-            f"num_replicas={num_replicas} with split={list(split)} needs a CPU core for each of "
-            f"{num_devices} devices, but {len(cores)} can be used here. Choose fewer parts."
+            f"num_replicas={num_replicas} with {' and '.join(ways)} needs a CPU core for each of "
+            f"{num_devices} devices, but {len(cores)} can be used here. Choose fewer {fewer}, or "
+            "share_cores = true to try it out."
         )
     if num_devices > len(cores):
         raise ValueError(

@@ -43,7 +43,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleGroup:
-    """The devices that share a sample, seen from one of them.
+    """The devices that have the parts of a sample in one stage, seen from one of them.
 
     All devices of the mesh call the same methods in the same order, with what belongs to them.
 
@@ -62,6 +62,11 @@ class SampleGroup:
     def place(self) -> tuple[int, ...]:
         """Which part of the sample this device has, along each axis."""
         return self.mesh.place_of(self.device)
+
+    @property
+    def part(self) -> int:
+        """The number of this device's part."""
+        return self.mesh.part_of(self.device)
 
     def borders(
         self, tensor: tf.Tensor, axis: int, bounds: Bounds, wanted: Sequence[tuple[int, int]]

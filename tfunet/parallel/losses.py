@@ -42,7 +42,7 @@ def split_loss(loss: keras.Loss, network: SplitNetwork) -> None:
             return own_call(y_true, y_pred)
         group = network.group()
         part = Part(tensor=y_pred, bounds=network.bounds)
-        sample = SplitSample(group=group, share=part.voxel_shares[group.device % group.mesh.parts])
+        sample = SplitSample(group=group, share=part.voxel_shares[group.part])
         if hasattr(loss, "of_parts"):
             return loss.of_parts(y_true, y_pred, sample)
         values = own_call(y_true, y_pred)

@@ -16,14 +16,20 @@ Bounds = tuple[int, ...]
 class Mesh:
     """The devices of a run: `groups` of them, each of which works on samples of its own.
 
-    The devices of a group share a sample: `split[a]` parts along spatial axis `a`, or one stage of
-    the network each. Devices are numbered group by group, in a group stage by stage; in a stage the
-    last axis comes first, as in a C array.
+    The devices of a group share a sample. Each has a stage of the network, and in it a part of the
+    sample: `split[a]` of them along spatial axis `a`. Devices are numbered group by group, in a
+    group stage by stage, in a stage part by part, the last axis first, as in a C array.
 
     Args:
         groups: How many samples are worked on at once (num_replicas of a configuration).
         split: Parts of a sample along each spatial axis; () leaves samples whole.
         stages: Consecutive parts of the network.
+
+    Two groups, two stages, split = (2, 1):
+
+                    stage 1   stage 2       members of 6: 6, 7   exchange borders and statistics
+        upper part  0 | 4     2 | 6         column of 6: 4, 6    exchanges what crosses stages
+        lower part  1 | 5     3 | 7         holders of stage 2: 2, 3, 6, 7   average gradients
     """
 
     groups: int = 1
@@ -31,9 +37,14 @@ class Mesh:
     stages: int = 1
 
     @property
+    def sample_parts(self) -> int:
+        """Parts of a sample."""
+        return math.prod(self.split)
+
+    @property
     def parts(self) -> int:
         """Devices that share a sample."""
-        return math.prod(self.split) * self.stages
+        return self.sample_parts * self.stages
 
     @property
     def num_devices(self) -> int:
@@ -43,7 +54,7 @@ class Mesh:
     @property
     def is_split(self) -> bool:
         """Whether a sample is cut into parts."""
-        return math.prod(self.split) > 1
+        return self.sample_parts > 1
 
     @cached_property
     def _places(self) -> tuple[tuple[int, ...], ...]:
@@ -53,26 +64,35 @@ class Mesh:
         """Return the group of a device."""
         return device // self.parts
 
+    def part_of(self, device: int) -> int:
+        """Return the number of the part of its sample that a device has."""
+        return device % self.sample_parts
+
     def place_of(self, device: int) -> tuple[int, ...]:
         """Return which part of its sample a device has, along each axis of `split`."""
-        return self._places[device % math.prod(self.split)]
+        return self._places[self.part_of(device)]
 
     def stage_of(self, device: int) -> int:
         """Return which stage of the network a device has."""
-        return device % self.parts // math.prod(self.split)
+        return device % self.parts // self.sample_parts
 
     def is_first(self, device: int) -> bool:
         """Whether a device is the first of its group, which speaks for the group's sample."""
         return device % self.parts == 0
 
-    def twins(self, device: int) -> list[int]:
-        """Return the devices that have the same part in each group, in order."""
-        return list(range(device % self.parts, self.num_devices, self.parts))
-
     def members(self, device: int) -> list[int]:
-        """Return the devices of the group of a device, in order."""
-        first = self.group_of(device) * self.parts
-        return list(range(first, first + self.parts))
+        """Return the devices with all parts of a device's sample, in its stage; in order."""
+        first = device - self.part_of(device)
+        return list(range(first, first + self.sample_parts))
+
+    def column(self, device: int) -> list[int]:
+        """Return the device of each stage that has the same part of the same sample."""
+        first = self.group_of(device) * self.parts + self.part_of(device)
+        return list(range(first, first + self.parts, self.sample_parts))
+
+    def holders(self, stage: int) -> list[int]:
+        """Return the devices that have the variables of a stage, in order."""
+        return [device for device in range(self.num_devices) if self.stage_of(device) == stage]
 
     def line(self, device: int, axis: int) -> list[int]:
         """Return the devices that have the parts along `axis` of what a device has, in order."""

@@ -89,7 +89,7 @@ class SplitNetwork:
             output = self.run(
                 graphs[is_training], Part(tensor=inputs, bounds=self.bounds), group, is_training
             )
-            return self._own_rows(group, output)
+            return self.own_rows(group, output)
 
         # Keras sees no layer or variable in a function, so that a saved model knows nothing of it.
         object.__setattr__(self.model, "call", call)
@@ -112,7 +112,7 @@ class SplitNetwork:
             for rows, extent in zip(shape[1:], self.extents, strict=False)
         )
 
-    def _own_rows(self, group: SampleGroup, output: Any) -> Any:
+    def own_rows(self, group: SampleGroup, output: Any) -> Any:
         """Return the output's rows where this device's rows of the masks are."""
         if isinstance(output, Part):
             if output.extents == self._whole_extents(output):
@@ -134,7 +134,8 @@ class SplitNetwork:
     def summary(self) -> str:
         """Return in a line how samples are split, and what could not be."""
         shape = " x ".join(map(str, self.mesh.split))
-        line = f"Split: each sample over {self.mesh.parts} devices ({shape})"
+        where = " of each stage" if self.mesh.stages > 1 else ""
+        line = f"Split: each sample over {self.mesh.sample_parts} devices{where} ({shape})"
         if not self.gathered:
             return f"{line}."
         layers = ", ".join(map(str, self.gathered.values()))
@@ -158,16 +159,17 @@ class SplitNetwork:
 
         def operation(op: Any) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
-                return self._call(op, args, kwargs, group, training)
+                return self.called(op, args, kwargs, group, training)
 
             return call
 
         outputs = model._run_through_graph(keras.tree.flatten(part), operation_fn=operation)
         return outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs
 
-    def _call(
+    def called(
         self, op: Any, args: Any, kwargs: dict[str, Any], group: SampleGroup, training: bool
     ) -> Any:
+        """Return what an operation makes of arguments of which some are parts."""
         values = [value for value in keras.tree.flatten((args, kwargs)) if isinstance(value, Part)]
         options = dict(kwargs)
         if isinstance(op, keras.layers.Layer) and op._call_has_training_arg:

@@ -22,7 +22,7 @@ def batch_normalized(
     shares, members = part.voxel_shares, group.mesh.members(group.device)
     if layer.synchronized:
         groups = group.mesh.groups
-        members = list(range(group.mesh.num_devices))
+        members = group.mesh.holders(group.mesh.stage_of(group.device))
         shares = tuple(share / groups for share in shares) * groups
     part = part.mapped(lambda tensor: ops.cast(tensor, layer.compute_dtype))
     # Renormalization has rules of its own, which the layer keeps to itself.

@@ -169,3 +169,8 @@ def cut(group: SampleGroup, tensor: Any, bounds: tuple[Bounds | None, ...]) -> P
             place = group.place[axis]
             tensor = cut_rows(tensor, axis, of_axis[place], of_axis[place + 1])
     return Part(tensor=tensor, bounds=bounds)
+
+
+def own_tensor(value: Any) -> Any:
+    """Return what this device has of a part; anything else as it is."""
+    return value.tensor if isinstance(value, Part) else value

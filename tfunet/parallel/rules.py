@@ -378,7 +378,7 @@ def global_average(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str,
     """Return the mean over the voxels of the whole sample."""
     axes = list(range(1, part.tensor.shape.rank - 1))
     mean = ops.mean(part.tensor, axis=axes, keepdims=layer.keepdims)
-    share = part.voxel_shares[group.device % group.mesh.parts]
+    share = part.voxel_shares[group.part]
     return group.sum(mean * tf.constant(share, mean.dtype))
 
 
@@ -388,25 +388,35 @@ def global_maximum(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str,
 
 
 def dropped(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
-    """Drop the values that one device would drop: the mask is drawn for the whole sample."""
+    """Drop the values that one device would drop."""
     if not kwargs.get("training") or layer.rate == 0:
         return part
-    shape = list(part.whole_shape)
-    if isinstance(layer, SPATIAL_DROPOUTS):
-        shape[1:-1] = [1] * (len(shape) - 2)  # One number for each channel.
-    mask = layer(tf.ones(shape, layer.compute_dtype), training=True)
-    if not isinstance(layer, SPATIAL_DROPOUTS):
-        mask = cut(group, mask, part.bounds).tensor
-    return Part(tensor=ops.cast(part.tensor, layer.compute_dtype) * mask, bounds=part.bounds)
+    return with_noise(group, layer, part, layer)
 
 
 def noised(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:
-    """Add the noise that one device would add: it is drawn for the whole sample."""
+    """Add the noise that one device would add."""
     if not kwargs.get("training") or layer.stddev == 0:
         return part
-    noise = layer(tf.zeros(part.whole_shape, layer.compute_dtype), training=True)
+    return with_noise(group, layer, part, layer)
+
+
+def with_noise(group: SampleGroup, layer: Any, part: Part, draw: Callable[..., Any]) -> Part:
+    """Return a part with its share of the noise that is drawn for the whole sample.
+
+    `draw` calls the layer, whose rule is `dropped` or `noised`.
+    """
+    shape = list(part.whole_shape)
+    is_for_channels = isinstance(layer, SPATIAL_DROPOUTS)
+    if is_for_channels:
+        shape[1:-1] = [1] * (len(shape) - 2)  # One number for each channel.
+    is_added = isinstance(layer, layers.GaussianNoise)
+    like = tf.zeros if is_added else tf.ones
+    noise = draw(like(shape, layer.compute_dtype), training=True)
+    if not is_for_channels:
+        noise = cut(group, noise, part.bounds).tensor
     own = ops.cast(part.tensor, layer.compute_dtype)
-    return Part(tensor=own + cut(group, noise, part.bounds).tensor, bounds=part.bounds)
+    return Part(tensor=own + noise if is_added else own * noise, bounds=part.bounds)
 
 
 def normalized(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:

@@ -1,7 +1,6 @@
 """What each layer of a network costs alone: time, predicted or measured, and memory."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from tfunet.models import trained_options
 from tfunet.models.make import make_model
 from tfunet.models.options import check_shape
 from tfunet.models.symbolic import build_symbolic
+from tfunet.parallel.part import own_tensor
 from tfunet.performance.devices import Device, described
 from tfunet.pipeline.chain import Chain, ChainLayer, Variable
 from tfunet.pipeline.network import Network, Node
@@ -120,12 +120,12 @@ def _trace(
         for at in node.reads
     }
     values: dict[int, Any] = dict(reads)
-    with _placeholders(node) as variables, tf.GradientTape() as tape:
+    with node.placeholders() as variables, tf.GradientTape() as tape:
         # Nobody asks for the gradient of the image.
         wanted = [value for at, value in reads.items() if at not in network.inputs]
         tape.watch([*wanted, *variables])
         node.run(values, training=True)
-        made = [values[at] for at in node.makes]
+        made = [own_tensor(values[at]) for at in node.makes]
         if loss is not None:
             made = [loss(*made)]
     given = [tf.negative(tf.compat.v1.placeholder(one.dtype, one.shape)) for one in made]
@@ -135,25 +135,12 @@ def _trace(
         given=given,
         made=made,
         gradients=[one for one in map(_dense, results) if one is not None],
-        numbers={value.name: at for at, value in values.items()},
+        numbers={own_tensor(value).name: at for at, value in values.items()},
     )
 
 
 def _dense(gradient: Any) -> tf.Tensor | None:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-@contextmanager
-def _placeholders(node: Node) -> Iterator[list[tf.Tensor]]:
-    """Let the variables of a node be placeholders; yield those that are trained."""
-    holders = [
-        (variable, tf.compat.v1.placeholder(variable.dtype, variable.shape))
-        for variable in node.variables
-    ]
-    trained = {id(variable) for variable in node.trainable_variables}
-    # Unless told not to, Keras makes a value for every variable without one when a scope ends.
-    with keras.StatelessScope(holders, initialize_variables=False):
-        yield [holder for variable, holder in holders if id(variable) in trained]
 
 
 def _op_costs(

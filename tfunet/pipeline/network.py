@@ -1,10 +1,40 @@
 """The layers of a functional Keras model, in the order in which Keras runs them."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, final
 
 import keras
+import tensorflow as tf
+
+from tfunet.pipeline.noise import with_noise_of_batch
+
+
+class Way(Protocol):
+    """How a node runs: on whole tensors, or on a device's part of each."""
+
+    def run(self, node: "Node", values: Mapping[int, Any], *, training: bool) -> Any:
+        """Return what the operation of a node makes of `values`, by number of the tensor."""
+
+    def run_noise(self, node: "Node", value: Any, number: int, count: int) -> Any:
+        """Return what a layer of noise makes of micro-batch `number` of `count`."""
+
+
+@final
+@dataclass(frozen=True)
+class OnWholeTensors:
+    """The operation as it is."""
+
+    def run(self, node: "Node", values: Mapping[int, Any], *, training: bool) -> Any:
+        args, kwargs = node.filled(values)
+        # As a functional model of Keras does, whatever the call said.
+        if "training" in getattr(node.operation, "_call_context_args", {}):
+            kwargs = {**kwargs, "training": training}
+        return node.operation(*args, **kwargs)
+
+    def run_noise(self, node: "Node", value: Any, number: int, count: int) -> Any:
+        return with_noise_of_batch(node.operation, value, number, count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +47,7 @@ class Node:
         arguments: The symbolic arguments of the call.
         numbers: The tensor of the network behind each symbolic tensor, by its id.
         reads, makes: Numbers of tensors.
+        way: How it runs.
     """
 
     name: str
@@ -25,16 +56,23 @@ class Node:
     numbers: Mapping[int, int]
     reads: tuple[int, ...]
     makes: tuple[int, ...]
+    way: Way = OnWholeTensors()
 
     def run(self, values: MutableMapping[int, Any], *, training: bool) -> None:
         """Call the operation on `values`, by number of the tensor, and add what it makes."""
+        made = self.way.run(self, values, training=training)
+        values.update(zip(self.makes, keras.tree.flatten(made), strict=True))
+
+    def run_noise(self, values: MutableMapping[int, Any], number: int, count: int) -> None:
+        """Call a layer of noise on micro-batch `number` of `count`, and add what it makes."""
+        (at,), (made,) = self.reads, self.makes
+        values[made] = self.way.run_noise(self, values[at], number, count)
+
+    def filled(self, values: Mapping[int, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return the arguments of the call, with values in the place of symbolic tensors."""
         tensors = {symbol: values[at] for symbol, at in self.numbers.items() if at in values}
         args, kwargs = self.arguments.fill_in(tensors)
-        # As a functional model of Keras does, whatever the call said.
-        if "training" in getattr(self.operation, "_call_context_args", {}):
-            kwargs = {**kwargs, "training": training}
-        outputs = keras.tree.flatten(self.operation(*args, **kwargs))
-        values.update(zip(self.makes, outputs, strict=True))
+        return args, kwargs
 
     @property
     def variables(self) -> list[Any]:
@@ -46,13 +84,25 @@ class Node:
         """Those that a gradient changes."""
         return list(getattr(self.operation, "trainable_variables", []))
 
+    @contextmanager
+    def placeholders(self) -> Iterator[list[tf.Tensor]]:
+        """Let the variables be placeholders of the graph; yield those that are trained."""
+        holders = [
+            (variable, tf.compat.v1.placeholder(variable.dtype, variable.shape))
+            for variable in self.variables
+        ]
+        trained = {id(variable) for variable in self.trainable_variables}
+        # Unless told not to, Keras makes a value for every variable without one when a scope ends.
+        with keras.StatelessScope(holders, initialize_variables=False):
+            yield [holder for variable, holder in holders if id(variable) in trained]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
     """The nodes of a model in the order in which they run, and the tensors between them."""
 
     nodes: tuple[Node, ...]
-    tensors: tuple[Any, ...]  # symbolic, by number
+    tensors: tuple[Any, ...]  # by number: name, shape (batch, ...) and type of each
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 

@@ -2,14 +2,18 @@
 
     arrived --> [after what this stage did before] --> pass --> sent in the round's exchange
 
-All devices of all pipelines trace the same exchanges in the same order. Each exchange begins after
-the one before it has ended on this device. Each pass begins after the pass and the exchange before
-it: a device with one thread would otherwise make all passes that it can make before it sends any of
-their results, and the next stage would wait. With schedule "v" a device has two chunks of the
-network, and what goes from one to the other stays on it.
+All devices of all pipelines trace the same rounds in the same order. Each of their exchanges begins
+after the one before it has ended on this device. Each pass begins after the pass and the exchange
+before it: a device with one thread would otherwise make all passes that it can make before it sends
+any of their results, and the next stage would wait. With schedule "v" a device has two chunks of
+the network, and what goes from one to the other stays on it.
+
+Where samples are split, a pipeline is one device of each stage, all with the same part. Within a
+pass the devices of a stage exchange borders and statistics among themselves (`part_network`).
 """
 
 import contextlib
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,12 +22,13 @@ import keras
 import tensorflow as tf
 
 from tfunet.backend import Exchange
+from tfunet.learning.averaging import Switch
 from tfunet.parallel.group import SampleGroup
 from tfunet.parallel.mesh import Mesh
 from tfunet.pipeline.network import Network
 from tfunet.pipeline.rounds import Message, Round, forward_only, rounds
 from tfunet.pipeline.schedules import Action, homes, waiting
-from tfunet.pipeline.simulation import training_orders
+from tfunet.pipeline.simulation import Work, simulate, training_orders
 from tfunet.pipeline.step import StagedStep
 from tfunet.timing.stamps import Note, timed
 
@@ -37,7 +42,7 @@ class OwnStage:
     """One stage of a network, on its device.
 
     Args:
-        network: All of it.
+        network: All of it; where samples are split, that of the device's part.
         cuts: Where each chunk begins, and the end; see `schedules.homes`.
         mesh: The pipelines, side by side, and their stages.
         device: This one.
@@ -49,6 +54,10 @@ class OwnStage:
             several that are under way. Not needed where an exchange is only an edge of the graph.
         alone: Makes the context in which a stage computes, without the other devices.
         note: Is told of each pass of training, as "forward" or "backward".
+
+    Attributes:
+        average: Returns the means of this stage's gradients over all devices that have it.
+        orders: What each stage does in training.
 
     Raises ValueError if stages would share a variable, or a tensor cannot be sent.
     """
@@ -73,6 +82,7 @@ class OwnStage:
         self._network, self._mesh, self._device = network, mesh, device
         self._alone, self._note = alone, note
         self._after: list[tf.Tensor] = []
+        self._column = mesh.column(device)
         self.number = mesh.stage_of(device)
         self.homes = homes(schedule, mesh.stages)
         self.is_last = self.number == self.homes[-1]
@@ -85,11 +95,12 @@ class OwnStage:
         self.micro_batches = micro_batches
         self._traffic = staged.traffic
         self._check_can_cross()
-        orders = training_orders(schedule, mesh.stages, micro_batches, self._traffic.crossing)
-        self._recomputed = waiting(orders) if recompute else {}
-        self._rounds = rounds(orders, self._traffic, self.homes)
+        self.orders = training_orders(schedule, mesh.stages, micro_batches, self._traffic.crossing)
+        self._recomputed = waiting(self.orders) if recompute else {}
+        self._rounds = rounds(self.orders, self._traffic, self.homes)
         self._in_order = _InOrder(exchange) if in_order else None
         self.group = SampleGroup(mesh=mesh, device=device, exchange=self._in_order or exchange)
+        self.average = Switch(self._means)
 
     @property
     def variables(self) -> list[Any]:
@@ -101,7 +112,7 @@ class OwnStage:
     ) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor | None]:
         """Return the loss, the gradients of this stage's variables, and the last stage's output.
 
-        Both are means over the micro-batches; the gradients over all pipelines, too.
+        Both are means over the micro-batches; the gradients over all pipelines and parts, too.
         """
         count = self.micro_batches
         for chunk, step in self.steps.items():
@@ -133,11 +144,12 @@ class OwnStage:
                 step.end()
             losses = [one for step in self.steps.values() for one in step.losses]
             own_loss = tf.add_n(losses) if losses else tf.zeros(())
-        value = self.group.sum(tf.cast(own_loss, keras.config.floatx()) / count)
+        value = self.sum_over_stages(tf.cast(own_loss, keras.config.floatx()) / count)
         sums = [one for step in self.steps.values() for one in step.sums]
         gradients = [None if one is None else one / count for one in sums]
         output = tf.concat(list(outputs.values()), 0) if self.is_last else None
-        return value, self._averaged(gradients), output
+        means = iter(self.average([one for one in gradients if one is not None]))
+        return value, [None if one is None else next(means) for one in gradients], output
 
     def predict(self, images: tf.Tensor) -> tf.Tensor:
         """Return the output for some samples, on all stages."""
@@ -162,7 +174,7 @@ class OwnStage:
 
     def sum_over_stages(self, value: tf.Tensor) -> tf.Tensor:
         """Return the sum of a number over the stages of this pipeline, to the same bits on all."""
-        return self.group.sum(value)
+        return self.group.sum(value, self._column)
 
     def _values(self, images: tf.Tensor, arrived: Arrived) -> Values:
         (image,) = self._network.inputs
@@ -226,7 +238,6 @@ class OwnStage:
     ) -> dict[Message, tf.Tensor]:
         """Send messages, one tensor for each receiver and type, and return those that come."""
         came: dict[Message, tf.Tensor] = {}
-        first = self._mesh.members(self._device)[0]
         for dtype in sorted(
             {self._dtype(one.tensor) for one in messages}, key=lambda one: one.name
         ):
@@ -237,9 +248,9 @@ class OwnStage:
                 sender, receiver = self.homes[message.sender], self.homes[message.receiver]
                 if sender == self.number:
                     value = self._checked(sent[message], message, rows)
-                    out.setdefault(first + receiver, []).append(tf.reshape(value, [-1]))
+                    out.setdefault(self._column[receiver], []).append(tf.reshape(value, [-1]))
                 if receiver == self.number:
-                    into.setdefault(first + sender, []).append(message)
+                    into.setdefault(self._column[sender], []).append(message)
             sizes = {
                 other: [
                     tf.TensorShape(self._shape(one.tensor, rows)).num_elements() for one in all_
@@ -294,30 +305,53 @@ class OwnStage:
 
     def of_last(self, own: tf.Tensor | None, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
         """Return on all stages what the last one has; `own` is None on others."""
-        members = self._mesh.members(self._device)
-        last = members[self.homes[-1]]
+        last = self._column[self.homes[-1]]
         if own is not None:
-            others = [member for member in members if member != last]
+            others = [other for other in self._column if other != last]
             self.group.swap(dict.fromkeys(others, own), {}, own.dtype)
             return own
         return self.group.swap({}, {last: shape}, dtype)[last]
 
-    def _averaged(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
-        """Return the means over the pipelines of the gradients of this stage."""
-        if self._mesh.groups == 1:
+    def bubble_seconds(self, seconds: Sequence[Sequence[float]]) -> float:
+        """Return how long the slowest stage waits in a step in which messages take no time.
+
+        `seconds` are those of the passes of each device, in its order.
+        """
+        times: dict[tuple[str, int], list[float]] = {}
+        for stage, order in enumerate(self.orders):
+            # A stage is as slow as the slowest device that has it.
+            slowest = map(
+                max, zip(*(seconds[one] for one in self._mesh.holders(stage)), strict=True)
+            )
+            for action, one in zip(order, slowest, strict=True):
+                times.setdefault((action.kind, action.chunk), []).append(one)
+        chunks = range(len(self.homes))
+        work = Work(
+            forward=[statistics.median(times["forward", chunk]) for chunk in chunks],
+            backward=[statistics.median(times["backward", chunk]) for chunk in chunks],
+            devices=self.homes,
+            messages=dict.fromkeys(self._traffic.crossing, 0),
+            kept_bytes=[0] * len(self.homes),
+        )
+        step = simulate(self.orders, work)
+        return step.step_seconds - max(step.busy_seconds)
+
+    def _means(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the means over all devices that have this stage.
+
+        Each part of a sample has the gradient of the loss of the whole sample, as without stages.
+        """
+        holders = self._mesh.holders(self.number)
+        if len(holders) == 1:
             return list(gradients)
-        known = [one for one in gradients if one is not None]
         # In one exchange, since stages have different numbers of variables.
         dtype = tf.as_dtype(keras.config.floatx())
-        flat = [tf.reshape(tf.cast(one, dtype), [-1]) for one in known]
-        all_ = self.group.gathered(
-            tf.concat([*flat, tf.zeros(1, dtype)], 0), self._mesh.twins(self._device)
-        )
-        means = tf.split(tf.reduce_mean(all_, axis=0), [*(one.shape[0] for one in flat), 1])
-        mean_of = iter(means)
+        flat = [tf.reshape(tf.cast(one, dtype), [-1]) for one in gradients]
+        all_ = self.group.gathered(tf.concat([*flat, tf.zeros(1, dtype)], 0), holders)
+        *means, _ = tf.split(tf.reduce_mean(all_, axis=0), [*(one.shape[0] for one in flat), 1])
         return [
-            None if one is None else tf.cast(tf.reshape(next(mean_of), one.shape), one.dtype)
-            for one in gradients
+            tf.cast(tf.reshape(mean, one.shape), one.dtype)
+            for mean, one in zip(means, gradients, strict=True)
         ]
 
 

@@ -19,8 +19,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfunet.parallel.part import own_tensor
 from tfunet.pipeline.network import Network, Node
-from tfunet.pipeline.noise import Draws, check_repeatable, is_noise, with_noise_of_batch
+from tfunet.pipeline.noise import Draws, check_repeatable, is_noise
 from tfunet.pipeline.rounds import Traffic
 from tfunet.pipeline.schedules import Action, Orders, waiting
 from tfunet.pipeline.statistics import DeferredStatistics
@@ -117,17 +118,15 @@ class StageStep:
         """Return what later stages read, then the loss if this stage has a part of it."""
         for node in self.nodes:
             if is_noise(node.operation):
-                (at,), (made,) = node.reads, node.makes
-                known[made] = with_noise_of_batch(
-                    node.operation, known[at], number, self.micro_batches
-                )
+                node.run_noise(known, number, self.micro_batches)
             else:
                 node.run(known, training=True)
         terms = [one for layer in self.layers for one in getattr(layer, "losses", [])]
         if self.results:
-            outputs = [known[at] for at in self.results]
+            outputs = [own_tensor(known[at]) for at in self.results]
             terms.append(loss(outputs[0] if len(outputs) == 1 else outputs))
-        return [*(known[at] for at in self.gives), *([tf.add_n(terms)] if terms else [])]
+        given = [own_tensor(known[at]) for at in self.gives]
+        return [*given, *([tf.add_n(terms)] if terms else [])]
 
     def _again(
         self, run: Callable[[], list[tf.Tensor]], inputs: list[tf.Tensor]
@@ -156,7 +155,7 @@ class StageStep:
         known = {at: values[at] for at in (*self.given, *self.reads)}
         for node in self.nodes:
             node.run(known, training=False)
-        return {at: known[at] for at in (*self.gives, *self.results)}
+        return {at: own_tensor(known[at]) for at in (*self.gives, *self.results)}
 
     def backward(
         self, number: int, gradients: Mapping[int, tf.Tensor | None]

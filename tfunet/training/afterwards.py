@@ -4,7 +4,8 @@ import contextlib
 import functools
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -16,10 +17,12 @@ from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.files.atomic import WriteError
 from tfunet.machine.device import device_bytes, used_bytes
+from tfunet.parallel.network import Groups
 from tfunet.swap.report.measured import Measured
 from tfunet.training import input_bound
 from tfunet.training.epochs import Trainer
 from tfunet.training.setup import Attempt
+from tfunet.training.staged_network import StagedNetwork
 from tfunet.training.step import Step
 from tfunet.training.step_memory import NO_ACCOUNT, step_memory
 
@@ -61,10 +64,15 @@ def measure(trainer: Trainer) -> Measurements:
         step = step_memory(again, backend, topology, pipeline, network.variables)
         if step.why_not not in ("", NO_ACCOUNT):
             attempt.say(f"The memory of a step was not measured: {step.why_not}")
-    parts: Mapping[str, Any] = {}
+    parts: dict[str, Any] = {}
     if has_parts and turns:
-        trained = network.model.trainable_variables
-        parts = input_bound.parts(backend, topology, turns, trained)
+        others = _without(trainer)
+        parts = input_bound.seconds_without(backend, topology, turns, list(others))
+        if network.stages is None:
+            trained = network.model.trainable_variables
+            parts |= input_bound.of_average(backend, trained)
+        else:
+            parts["bubble_seconds"] = network.stages.bubble_seconds()
     return Measurements(
         elapsed_seconds=elapsed_seconds, peaks=peaks, turns=turns or (), parts=parts, step=step
     )
@@ -81,17 +89,6 @@ def _turns(
         attempt.say("Input: not compared with data in memory, for which a capped CPU has no room.")
         return ()
 
-    def exchanging(batches: Any) -> float:
-        with trainer.network.average.off():
-            return _timed(attempt, trainer.steps.take_exchanging, batches)
-
-    def alone(batches: Any) -> float:
-        groups = trainer.network.groups
-        no_exchange = contextlib.nullcontext() if groups is None else groups.exchange.off()
-        with trainer.network.average.off(), no_exchange:
-            return _timed(attempt, trainer.steps.take_alone, batches)
-
-    is_split = trainer.network.split is not None
     try:
         turns = input_bound.paired_seconds(
             functools.partial(_timed, attempt, trainer.steps.take),
@@ -99,7 +96,7 @@ def _turns(
             pipeline,
             trainer.network.variables,
             steps=trainer.progress.step,
-            without=[*([exchanging] if is_split else []), alone] if has_parts else [],
+            without=list(_without(trainer).values()) if has_parts else [],
         )
     except (WriteError, tf.errors.ResourceExhaustedError) as error:
         # Where not all processes know of the error, some would wait for this one.
@@ -110,6 +107,47 @@ def _turns(
         return None
     attempt.say(input_bound.share_line(turns))
     return turns
+
+
+def _without(trainer: Trainer) -> dict[str, Callable[[Any], float]]:
+    """Return what times steps that leave something out, by the name of their seconds.
+
+    Each leaves out more than the one before it:
+
+                              average   borders   across stages
+        exchanging_seconds    off       as ever   as ever         samples split, or stages
+        crossing_seconds      off       off       as ever         both
+        alone_seconds         off       off       off
+    """
+    attempt, network, steps = trainer.attempt, trainer.network, trainer.steps
+    groups, stages = network.groups, network.stages
+
+    def exchanging(batches: Any) -> float:
+        with network.average.off():
+            return _timed(attempt, steps.take_exchanging, batches)
+
+    def crossing(batches: Any) -> float:
+        with network.average.off(), _off(groups):
+            return _timed(attempt, steps.take_crossing, batches)
+
+    def alone(batches: Any) -> float:
+        with network.average.off(), _off(groups), _off(stages):
+            return _timed(attempt, steps.take_alone, batches)
+
+    def alone_in_stages(batches: Any) -> float:
+        return alone(batches) if stages is None else stages.note_alone(lambda: alone(batches))
+
+    without: dict[str, Callable[[Any], float]] = {}
+    if groups is not None or stages is not None:
+        without["exchanging_seconds"] = exchanging
+    if groups is not None and stages is not None:
+        without["crossing_seconds"] = crossing
+    return {**without, "alone_seconds": alone_in_stages}
+
+
+def _off(exchanging: Groups | StagedNetwork | None) -> AbstractContextManager[None]:
+    """Return the context in which nothing of this is exchanged."""
+    return contextlib.nullcontext() if exchanging is None else exchanging.exchange.off()
 
 
 def _is_full(attempt: Attempt) -> bool:

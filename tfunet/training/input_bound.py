@@ -5,7 +5,8 @@ the same conditions:
 
     real | synthetic | alone | real | synthetic | alone | ...     alone: only with time_parts
 
-Where samples are shared, steps that exchange borders but average nothing come before "alone".
+Where devices share samples, steps that exchange but average nothing come before "alone"; where the
+network is in stages, too, then steps that exchange across stages only.
 Then the model's variables are put back. The time that a step waits for its data would not do: on
 a CPU, making samples slows a step down without making it wait. Steps that run alone, without
 averaging gradients or exchanging borders, show where efficiency is lost. The average is also timed
@@ -127,20 +128,17 @@ def _trace(step: Callable[[Any], float], iterator: Any, backend: Backend) -> Non
         raise NoRoomError(refusal or "Another process has no room for it.") from refusal
 
 
-def parts(
+def seconds_without(
     backend: Backend,
     topology: Topology,
     turns: Sequence[tuple[float, ...]],
-    variables: Sequence[Any],
+    names: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the parts of a step for result.json; called by all together.
+    """Return the times of the steps without something for result.json; called by all together.
 
-    `turns` are those of `paired_seconds`, the steps alone last.
+    `turns` are those of `paired_seconds`; `names` are those of its values after the first two.
     """
-    _, _, *others, alone = zip(*turns, strict=True)
-    without = {"alone_seconds": alone}
-    if others:
-        (without["exchanging_seconds"],) = others
+    _, _, *others = zip(*turns, strict=True)
 
     def of_processes(seconds: Sequence[float]) -> list[list[float]]:
         table = np.zeros((topology.process_count, len(seconds)))
@@ -148,8 +146,12 @@ def parts(
         rows: list[list[float]] = backend.sum(table).tolist()
         return rows
 
+    return {name: of_processes(seconds) for name, seconds in zip(names, others, strict=True)}
+
+
+def of_average(backend: Backend, variables: Sequence[Any]) -> dict[str, Any]:
+    """Return what the average of gradients takes alone, for result.json; called by all together."""
     return {
-        **{name: of_processes(seconds) for name, seconds in without.items()},
         "average_seconds": _average_seconds(backend, variables),
         "gradient_bytes": sum(
             math.prod(variable.shape) * tf.as_dtype(variable.dtype).size for variable in variables

@@ -446,11 +446,9 @@ class Network:
 
     def own_part(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return what this device works on of a batch that it was fed; called on the device."""
-        if self.stages is not None:
-            return self.stages.counted(batch)
-        if self.split is None:
-            return batch
-        return own_part(batch, self.split.group(), self.split.bounds)
+        if self.split is not None:
+            batch = own_part(batch, self.split.group(), self.split.bounds)
+        return batch if self.stages is None else self.stages.counted(batch)
 
 
 def build(attempt: Attempt, data: RunData) -> Network:
@@ -475,7 +473,10 @@ def build(attempt: Attempt, data: RunData) -> Network:
         )
     if data.tiles is not None:
         check_model(model)
-    groups, split = _split_network(attempt, data, model, loss)
+    groups, split = split_network(attempt, data, model)
+    if split is not None:
+        split.install()
+        split_loss(loss, split)
     ignored = data.task.source.ignored
     if ignored is not None:
         check_can_ignore(config, model)
@@ -490,7 +491,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
         num_classes=data.task.source.num_classes,
         targets=tuple(data.task.source.targets),
         support=attempt.support,
-        run=None if split is None else _on_devices(backend, split),
+        run=None if split is None else on_devices(backend, split),
     )
     if split is not None:
         attempt.say(split.summary())
@@ -565,7 +566,7 @@ def check_can_ignore(config: RunConfig, model: keras.Model) -> None:
         )
 
 
-def _on_devices(backend: Backend, split: SplitNetwork) -> Callable[..., tf.Tensor]:
+def on_devices(backend: Backend, split: SplitNetwork) -> Callable[..., tf.Tensor]:
     """Return the function that looks at a model's whole output, computed on all devices."""
 
     def run(forward: Callable[[tf.Tensor], tf.Tensor], image: tf.Tensor) -> tf.Tensor:
@@ -579,10 +580,10 @@ def _on_devices(backend: Backend, split: SplitNetwork) -> Callable[..., tf.Tenso
     return run
 
 
-def _split_network(
-    attempt: Attempt, data: RunData, model: keras.Model, loss: keras.Loss
+def split_network(
+    attempt: Attempt, data: RunData, model: keras.Model
 ) -> tuple[Groups | None, SplitNetwork | None]:
-    """Make calls of the model and of its loss run on parts of samples, if samples are split.
+    """Return what runs a model on parts of samples, and what exchanges; None if they are whole.
 
     Raises ValueError for a split that does not fit the samples, and for a backend that cannot
     exchange.
@@ -599,7 +600,4 @@ def _split_network(
     switch = ExchangeSwitch(exchange, attempt.note)
     groups = Groups(mesh, attempt.topology.local_replicas, switch)
     bounds = part_bounds(data.task.patch, mesh.split)
-    split = SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=groups.current)
-    split.install()
-    split_loss(loss, split)
-    return groups, split
+    return groups, SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=groups.current)

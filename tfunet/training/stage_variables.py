@@ -202,19 +202,19 @@ class StageVariables:
             self._assign(entry, self.backend.sum(wide))
 
     def share(self) -> None:
-        if self.mesh.groups > 1:
+        if self._num_holders > 1:
             for entry in self.entries:
                 if entry.stage is not None:
                     self._assign(entry, self._from_stage(entry))
 
     def average_statistics(self) -> None:
-        if self.mesh.groups == 1:
+        if self._num_holders == 1:
             return
         for entry in self.entries:
             if entry.is_statistic and "float" in entry.dtype:
                 own = self._is_own(entry)
                 wide = self._value(entry).astype(np.float64) if own else np.zeros(entry.shape)
-                self._assign(entry, self.backend.sum(wide) / self.mesh.groups)
+                self._assign(entry, self.backend.sum(wide) / self._num_holders)
 
     def weights_hash(self, fingerprints: np.ndarray) -> str:
         entries = self.entries[: self.num_weights]
@@ -222,8 +222,10 @@ class StageVariables:
         held = [at for at, entry in enumerate(entries) if self._is_own(entry)]
         table[self.device, held] = fingerprints[0].view(np.uint16)
         table = self.backend.sum(table)
+        rows = []
         for at, entry in enumerate(entries):
-            first, *others = self.mesh.twins(entry.stage or 0)
+            first, *others = self.mesh.holders(entry.stage or 0)
+            rows.append(table[first, at])
             different = [one for one in others if (table[one, at] != table[first, at]).any()]
             if different:
                 raise CheckFailedError(
@@ -231,8 +233,8 @@ class StageVariables:
                     f"of device {first}: gradients are not averaged, or a random or "
                     "non-deterministic operation updates a weight."
                 )
-        rows = np.stack([table[entry.stage or 0, at] for at, entry in enumerate(entries)])
-        return hashlib.blake2b(rows.astype(np.uint16).tobytes(), digest_size=8).digest().hex()
+        hashed = np.stack(rows).astype(np.uint16).tobytes()
+        return hashlib.blake2b(hashed, digest_size=8).digest().hex()
 
     def complete(self) -> None:
         for entry in self.entries[: self.num_weights]:
@@ -241,6 +243,11 @@ class StageVariables:
                 if self.topology.is_chief:
                     entry.variable._initialize(tf.constant(value))
 
+    @property
+    def _num_holders(self) -> int:
+        """Processes that have the variables of this stage, or of any other."""
+        return self.mesh.num_devices // self.mesh.stages
+
     def _is_own(self, entry: Entry) -> bool:
         return entry.stage in (None, self.mesh.stage_of(self.device))
 
@@ -248,11 +255,11 @@ class StageVariables:
         return keras.ops.convert_to_numpy(entry.variable.value)
 
     def _from_stage(self, entry: Entry) -> np.ndarray:
-        """Return the value of a variable of a stage, from that of the first pipeline.
+        """Return the value of a variable of a stage, from the first process that has it.
 
         float64 holds every value of Keras's types, except for integers beyond 2^53.
         """
-        is_sender = self._is_own(entry) and self.mesh.group_of(self.device) == 0
+        is_sender = self.device == self.mesh.holders(entry.stage or 0)[0]
         wide = self._value(entry).astype(np.float64) if is_sender else np.zeros(entry.shape)
         return self.backend.sum(wide).astype(entry.dtype)
 

@@ -12,8 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config.run import RunConfig
+from tfunet.learning.averaging import Switch
 from tfunet.machine.device import watched
 from tfunet.models.keras_errors import cause_line
+from tfunet.parallel.exchange import ExchangeSwitch
+from tfunet.parallel.network import SplitNetwork
 from tfunet.pipeline.network import Network
 from tfunet.pipeline.noise import draws_otherwise
 from tfunet.pipeline.own_stage import OwnStage
@@ -37,11 +40,13 @@ class LocalStage:
 
     Attributes:
         busy_seconds: Of its passes in each step but the first.
+        alone_seconds: Of each of its passes, in each step without any exchange.
     """
 
     stage: OwnStage
     spans: list[tuple[float, float]]
     busy_seconds: list[float] = field(default_factory=list)
+    alone_seconds: list[list[float]] = field(default_factory=list)
 
     def note(self, *, counts: bool) -> None:
         """Note the passes of a step."""
@@ -58,6 +63,8 @@ class StagedNetwork:
         graph: Its layers.
         stages: Those of this process, by device.
         owned: Its variables.
+        exchange: Sends what crosses from stage to stage.
+        split: Runs its layers on parts of samples; None where samples are whole.
     """
 
     def __init__(
@@ -69,9 +76,12 @@ class StagedNetwork:
         cut: Cut,
         stages: Mapping[int, LocalStage],
         owned: Owned,
+        exchange: ExchangeSwitch,
+        split: SplitNetwork | None = None,
     ) -> None:
         self._attempt, self._model, self._graph = attempt, model, graph
-        self._cut, self._stages, self._owned = cut, stages, owned
+        self._cut, self._stages, self._owned, self._split = cut, stages, owned, split
+        self.exchange = exchange
         # Seconds of all steps but the first, and bytes that some of them held.
         self._step_seconds: list[float] = []
         self._step_bytes: list[int] = []
@@ -106,6 +116,11 @@ class StagedNetwork:
         return not self._is_alone
 
     @property
+    def average(self) -> Switch:
+        """Averages gradients over devices; one process has several stages, or averages nothing."""
+        return next(iter(self._stages.values())).stage.average
+
+    @property
     def _is_alone(self) -> bool:
         """Whether this process has one stage."""
         return len(self._stages) == 1
@@ -124,7 +139,9 @@ class StagedNetwork:
         stage, model = self._stage(), self._model
         optimizer = self._owned.optimizers[stage.number]
         took_over = self._owned.common_state(stage.number)
-        value, gradients, output = stage.train(self._cast(images), truth, loss)
+        of_parts = contextlib.nullcontext() if self._split is None else self._split.traced_step()
+        with of_parts, stage.group.traffic.of_step():
+            value, gradients, output = stage.train(self._cast(images), truth, loss)
         limit = optimizer.global_clipnorm
         if limit is not None:
             gradients = self._clipped(stage, gradients, limit)
@@ -142,9 +159,12 @@ class StagedNetwork:
                 optimizer.global_clipnorm = limit
             else:  # Keras would count no step.
                 optimizer.iterations.assign_add(1)
+            # All devices together count a sample once, so that an epoch may go on on more of them.
             # The stages of one process share the metrics.
             if self._is_alone or stage.is_last:
-                model._loss_tracker.update_state(value, sample_weight=tf.shape(images)[0])
+                num_devices = self._attempt.mesh.parts if self._is_alone else 1
+                share = images.shape[0] / num_devices
+                model._loss_tracker.update_state(value, sample_weight=share)
             if output is not None and model._compile_metrics is not None:
                 model._compile_metrics.update_state(truth, output)
             logs = model.get_metrics_result()
@@ -198,7 +218,11 @@ class StagedNetwork:
             if home == stage.number
         ]
         count = self._attempt.config.stages
-        return f"{OF_STAGE}{stage.number + 1} of {count} ({', '.join(parts)})"
+        name = f"{OF_STAGE}{stage.number + 1} of {count} ({', '.join(parts)})"
+        if self._split is None:
+            return name
+        mesh = self._attempt.mesh
+        return f"{name} with part {stage.group.part + 1} of {mesh.sample_parts} of a sample"
 
     def note(self, seconds: float) -> None:
         """Note the seconds of a step of training."""
@@ -207,6 +231,28 @@ class StagedNetwork:
         for local in self._stages.values():
             local.note(counts=self._is_traced)
         self._is_traced = True
+
+    def note_alone(self, step: Callable[[], float]) -> float:
+        """Return what a step returns in which nothing is exchanged, and note its passes."""
+        for local in self._stages.values():
+            local.spans.clear()
+        seconds = step()
+        for local in self._stages.values():
+            local.alone_seconds.append([end - begin for begin, end in local.spans])
+            local.spans.clear()
+        return seconds
+
+    def bubble_seconds(self) -> float:
+        """Return how long stages wait for each other in a step, as far as messages take no time.
+
+        This follows from their passes in steps that exchange nothing. Called by all processes
+        together.
+        """
+        any_stage = next(iter(self._stages.values())).stage
+        table = np.zeros((self._attempt.mesh.num_devices, len(any_stage.orders[0])))
+        for device, local in self._stages.items():
+            table[device] = np.median(local.alone_seconds, axis=0)
+        return any_stage.bubble_seconds(self._attempt.backend.sum(table).tolist())
 
     def _first_layers(self) -> list[str]:
         return [self._graph.nodes[begin].name for begin in self._cut.begins[:-1]]

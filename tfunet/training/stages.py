@@ -4,6 +4,7 @@ On most backends a stage has a process, which makes the variables of this stage 
 `mirrored` the stages are devices of one process.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,15 +26,26 @@ from tfunet.machine.device import device_bytes
 from tfunet.models import MODELS
 from tfunet.models.make import make_model
 from tfunet.models.symbolic import build_symbolic
+from tfunet.parallel.exchange import ExchangeSwitch
+from tfunet.parallel.feed import own_part
+from tfunet.parallel.losses import split_loss, split_metrics
 from tfunet.pipeline.chain import Chain
 from tfunet.pipeline.network import Network as Graph
 from tfunet.pipeline.network import read_network
 from tfunet.pipeline.own_stage import OwnStage
+from tfunet.pipeline.part_network import part_network
 from tfunet.pipeline.schedules import homes
 from tfunet.record import MODEL, WEIGHTS
 from tfunet.training import preflight, saving
 from tfunet.training.compiled_model import batch_metrics, compile_model
-from tfunet.training.setup import Attempt, Network, RunData, check_can_ignore
+from tfunet.training.setup import (
+    Attempt,
+    Network,
+    RunData,
+    check_can_ignore,
+    on_devices,
+    split_network,
+)
 from tfunet.training.stage_cut import check_graph, check_own_methods, find_cut
 from tfunet.training.stage_variables import Elsewhere, Owned, num_slots, own_variables
 from tfunet.training.staged_network import LocalStage, StagedNetwork, alone, traced_device
@@ -50,11 +62,12 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     that cannot be cut.
     """
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
-    exchange = _exchange_of(config, backend)
+    exchange = ExchangeSwitch(_exchange_of(config, backend))
     loss = losses.make(config.loss, config.loss_options)
     # Not in the backend's scope: its variables would be the same in all processes.
     model = _made(config, data)
     check_own_methods(model)
+    groups, split = split_network(attempt, data, model)
     compile_model(
         model,
         _optimizer(attempt, data),
@@ -71,12 +84,25 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     check_graph(graph, config)
     batch = data.first_windows()
     truth = truth_of(batch)
-    batch_bytes = config.replica_samples * sum(map(_sample_bytes, (batch["image"], truth)))
+    own_truth, fed = truth, batch
+    if groups is not None and split is not None:
+        split_loss(loss, split)
+        own = own_part(batch, split.group(), split.bounds)
+        graph = part_network(graph, split, groups.exchange, own["image"].shape[1:])
+        attempt.say(split.summary())
+        own_truth = truth_of(own)
+        # Else each device cuts its part from the whole sample.
+        fed = batch if config.pipeline == "device" else own
+    fed_tensors = (fed["image"], truth_of(fed))
+    batch_bytes = config.replica_samples * sum(map(_sample_bytes, fed_tensors))
 
     def measured() -> Chain:
         rows = config.replica_samples // config.micro_batches
-        shape = (rows, *truth.shape[1:])
-        chain = costs(graph, rows, lambda output: loss(tf.zeros(shape, truth.dtype), output))
+        shape = (rows, *own_truth.shape[1:])
+        with contextlib.nullcontext() if groups is None else groups.exchange.off():
+            chain = costs(
+                graph, rows, lambda output: loss(tf.zeros(shape, own_truth.dtype), output)
+            )
         return replace(chain, copies=2 + num_slots(_optimizer(attempt, data)))
 
     cut = find_cut(
@@ -101,13 +127,24 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
         )
         stages[device] = LocalStage(stage=stage, spans=spans)
     owned = _owned(attempt, data, model, graph, cut.begins)
-    staged = StagedNetwork(attempt, model, graph=graph, cut=cut, stages=stages, owned=owned)
+    staged = StagedNetwork(
+        attempt,
+        model,
+        graph=graph,
+        cut=cut,
+        stages=stages,
+        owned=owned,
+        exchange=exchange,
+        split=split,
+    )
     ignored = data.task.source.ignored
     if ignored is not None:
         check_can_ignore(config, model)
         ignore_in_loss(loss, ignored)
 
     def run(_: Any, image: tf.Tensor) -> tf.Tensor:
+        if split is not None:
+            return on_devices(backend, split)(staged.predict, image)
         return backend.run(lambda: staged.predict(image))[0]
 
     with Elsewhere.looking():
@@ -122,17 +159,20 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
         )
         # Makes the variables of compiled metrics, as `fit` does.
         model._symbolic_build(data_batch=(batch["image"], truth))
+    if split is not None and model._compile_metrics:
+        split_metrics(model._compile_metrics.metrics, split)
     staged.install(loss)
     attempt.say(staged.summary())
-    average = Switch(lambda gradients: list(gradients))
+    # Stages average their gradients before clipping, and not in the optimizer.
+    as_they_are = Switch(lambda gradients: list(gradients))
     return Network(
         model=model,
         loss=loss,
         file=file,
-        average=average,
-        groups=None,
-        averaging=Averaging(average=average, optimizers=list(owned.optimizers.values())),
-        split=None,
+        average=staged.average,
+        groups=groups,
+        averaging=Averaging(average=as_they_are, optimizers=list(owned.optimizers.values())),
+        split=split,
         stages=staged,
         held=owned.held,
         preflight=checked,

@@ -30,7 +30,8 @@ class Steps:
         pipeline: The training batches.
         take: Makes an optimizer step with the iterator of a feed; see `make_step`.
         take_exchanging: The same, to be traced while the average is off.
-        take_alone: The same, to be traced while the average is off, and the exchange of parts too.
+        take_crossing: The same, to be traced while the average and the exchange of borders are off.
+        take_alone: The same, to be traced while the average and all exchanges are off.
         batches: The iterator of this run's feed.
     """
 
@@ -61,7 +62,8 @@ class Steps:
                     lambda batch: network.own_part(pipeline.augmented(batch)),
                     averaging=network.averaging,
                     xla=config.xla,
-                    split=network.split,
+                    # Stages see to that themselves: only the last one has the loss.
+                    split=network.split if network.stages is None else None,
                     note=attempt.note,
                 )
             if config.deterministic:
@@ -76,7 +78,9 @@ class Steps:
 
     def forget_traces(self) -> None:
         """Have the steps traced anew: other variables are trained from now on."""
-        self.take, self.take_exchanging, self.take_alone = (self._make() for _ in range(3))
+        self.take, self.take_exchanging, self.take_crossing, self.take_alone = (
+            self._make() for _ in range(4)
+        )
 
 
 def _tile_step(attempt: Attempt, network: Network, pipeline: TilePipeline) -> TileStep:

@@ -94,6 +94,49 @@ def test_of_shared_samples_a_device_counts_by_its_share_and_the_exchange_is_a_pa
     assert lost_rows(family)[-1]["halo"] == "+0.133"
 
 
+def test_of_stages_of_split_samples_each_exchange_and_each_wait_is_a_part(tmp_path):
+    both = {"backend": "multiworker", "split": [2, 1], "stages": 2}
+    study = make_study(
+        repeats=1,
+        base={"patch": [32, 32], "replica_batch": 4, "share_cores": True},
+        grid={},
+        skip=[],
+        case=[{"backend": "single"}, both],
+    )
+    for trial in write_sweep(tmp_path, study):
+        if not trial.config.split:
+            write_trial(tmp_path, trial, **record(ONE, 1))
+            continue
+        table = record({**TWO, "stragglers": 0.0}, 2)
+        # Of each device (ms), and of the slowest: all but the average, then without borders.
+        times = {"alone": (20, 30, 40, 50), "crossing": (1, 85, 2, 3), "exchanging": (100, 1, 2, 3)}
+        for name, values in times.items():
+            table[f"{name}_seconds"] = [[one / 1000] * 3 for one in values]
+        table |= {"split": [2, 1], "pipeline": {"stages": 2}, "bubble_seconds": 0.025}
+        write_trial(tmp_path, trial, **table)
+    (family,) = summarise(read_sweep(tmp_path)).families
+    cell = next(cell for cell in family.cells if not cell.is_baseline)
+    whole = sum(TWO.values()) - TWO["stragglers"]
+    milliseconds = {
+        "computation": 35 - 95 / 4,
+        "input": TWO["input"] - ONE["input"] / 4,
+        "communication": 127 - 100,
+        "rest": TWO["rest"] - ONE["rest"] / 4,
+        "halo": 100 - 85,
+        "transfer": 85 - 50 - 25,
+        "bubble": 25,
+        "imbalance": 50 - 35,
+    }
+    (parts,) = cell.lost
+    assert parts.parts == {
+        name: pytest.approx(value / whole) for name, value in milliseconds.items()
+    }
+    assert parts.total == pytest.approx(1 - 100 / 4 / whole)
+    row = lost_rows(family)[-1]
+    assert (row["bubble"], row["halo"]) == (f"{25 / whole:+.3f}", f"{15 / whole:+.3f}")
+    assert "share_cores is set" in " ".join(summary_json(tmp_path)["doubts"])
+
+
 def test_the_report_shows_them_with_the_bus_bandwidth(sweep):
     (family,) = summarise(read_sweep(sweep)).families
     (row,) = lost_rows(family)

@@ -166,9 +166,10 @@ def test_split_samples_and_stages_count_their_devices(tmp_path):
     assert split.speed_up.value == pytest.approx(2 * EFFICIENCY["mirrored"])
     assert split.efficiency == pytest.approx(EFFICIENCY["mirrored"])
     assert cells["mirrored split=2x2 x2"].num_devices == 8
-    staged = cells["horovod stages=2 schedule=1f1b x1"]
+    staged = cells["horovod stages=2 schedule=1f1b micro_batches=2 balance=up0 x1"]
     assert staged.num_devices == 2
     assert not staged.is_baseline
+    assert staged.speed_up.value == pytest.approx(2 * EFFICIENCY["horovod"])
 
 
 def test_split_samples_alone_have_no_baseline(tmp_path):

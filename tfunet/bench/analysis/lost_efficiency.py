@@ -10,10 +10,21 @@ same difference of a run with one replica, so that the parts sum to the total:
     steps on data in memory
       | communication    - steps without averaging gradients, on the slowest process
     steps without averaging gradients, slowest process
-      | halo             - steps that exchange no borders either; only where samples are shared
+      | halo             - steps that exchange no borders either; only where samples are split
     steps alone, slowest process
       | stragglers       slowest process - fastest process
     steps alone, fastest process
+      | computation      - the same work on one replica, undisturbed
+    one replica
+
+Where the network is in stages, other parts take the place of the stragglers:
+
+    steps that exchange across stages only, slowest process
+      | transfer         - the bubble, and steps alone
+      | bubble           waiting that the schedule of these stages demands
+    steps alone, slowest process
+      | imbalance        slowest process - mean of the processes
+    steps alone, mean of the processes
       | computation      - the same work on one replica, undisturbed
     one replica
 """
@@ -32,9 +43,12 @@ class Lost:
     computation: float
     input: float
     communication: float
-    stragglers: float
+    stragglers: float | None = None
     rest: float
     halo: float | None = None
+    transfer: float | None = None
+    bubble: float | None = None
+    imbalance: float | None = None
 
     @property
     def parts(self) -> dict[str, float]:
@@ -56,15 +70,28 @@ def lost(run: Result, single: Result, scaling: str) -> Lost | None:
         return None
     step_seconds, real, synthetic, slowest, fastest = times
     single_seconds, single_real, single_synthetic, *_ = (share * value for value in single_times)
-    exchanging = run.exchanging_seconds
-    return Lost(
-        computation=(fastest - single_synthetic) / step_seconds,
-        input=((real - synthetic) - (single_real - single_synthetic)) / step_seconds,
-        communication=(synthetic - (exchanging or slowest)) / step_seconds,
-        halo=None if exchanging is None else (exchanging - slowest) / step_seconds,
-        stragglers=(slowest - fastest) / step_seconds,
-        rest=((step_seconds - real) - (single_seconds - single_real)) / step_seconds,
-    )
+    exchanging, bubble, mean = run.exchanging_seconds, run.bubble_seconds, run.mean_alone_seconds
+    parts = {
+        "input": (real - synthetic) - (single_real - single_synthetic),
+        "communication": synthetic - (exchanging or slowest),
+        "rest": (step_seconds - real) - (single_seconds - single_real),
+    }
+    if bubble is None or exchanging is None or mean is None:
+        if exchanging is not None:
+            parts["halo"] = exchanging - slowest
+        parts |= {"stragglers": slowest - fastest, "computation": fastest - single_synthetic}
+    else:
+        crossing = exchanging
+        if run.crossing_seconds is not None:
+            crossing = run.crossing_seconds
+            parts["halo"] = exchanging - crossing
+        parts |= {
+            "transfer": crossing - slowest - bubble,
+            "bubble": bubble,
+            "imbalance": slowest - mean,
+            "computation": mean - single_synthetic,
+        }
+    return Lost(**{name: seconds / step_seconds for name, seconds in parts.items()})
 
 
 def mean_lost(repeats: Sequence[Lost]) -> Lost:

@@ -28,7 +28,13 @@ def plan_processes(config: RunConfig, cores: Sequence[int]) -> list[ProcessPlan]
     count = num_processes(config)
     check_shares(config.num_devices, count)
     shares = share_cores(
-        cores, config.num_replicas, count, config.cores_per_replica, config.split, config.stages
+        cores,
+        config.num_replicas,
+        count,
+        config.cores_per_replica,
+        config.split,
+        config.stages,
+        may_share=config.share_cores,
     )
     addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(count))
     return [

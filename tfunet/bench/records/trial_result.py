@@ -15,7 +15,7 @@ READ_APART = (
     *("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "mae", "checks"),
     "replicas_from_step",
     *("real_seconds", "synthetic_seconds", "slowest_alone_seconds", "fastest_alone_seconds"),
-    *("exchanging_seconds", "num_parts"),
+    *("exchanging_seconds", "crossing_seconds", "mean_alone_seconds", "num_parts"),
     "average_seconds",
 )
 # Slower or faster than this is no machine, and overflows what is computed from it.
@@ -26,6 +26,8 @@ KINDS_APART = {
     "synthetic_pairs_seconds": list[tuple[Amount, Amount]] | None,
     "alone_seconds": list[Seconds] | None,
     "exchanging_seconds": list[Seconds] | None,
+    "crossing_seconds": list[Seconds] | None,
+    "pipeline": dict[str, Any] | None,
     "split": list[Positive] | None,
     "average_seconds": list[Amount] | None,
     "peak_resident_bytes": list[Count | None] | None,
@@ -69,13 +71,18 @@ class Result:
     synthetic_share: Amount | None = None
     # Medians of both times. With time_parts also: the step without averaging gradients, on the
     # slowest and on the fastest process; the averaging alone; and the bytes that it averages. Where
-    # samples are shared, steps alone exchange no borders either; exchanging_seconds is the step
-    # that does, on the slowest process.
+    # samples are shared, or the network is in stages, steps alone exchange nothing either;
+    # exchanging_seconds is the step that does, on the slowest process; crossing_seconds that which
+    # exchanges across stages, and no borders.
     real_seconds: float | None = None
     synthetic_seconds: float | None = None
     slowest_alone_seconds: float | None = None
     fastest_alone_seconds: float | None = None
     exchanging_seconds: float | None = None
+    crossing_seconds: float | None = None
+    mean_alone_seconds: float | None = None
+    # How long stages wait for each other in a step, if messages took no time; None without stages.
+    bubble_seconds: Amount | None = None
     average_seconds: float | None = None
     gradient_bytes: Count | None = None
     # Energy of the training loop, from so many CPU packages and GPUs of all hosts.
@@ -114,19 +121,22 @@ def parse_result(table: Mapping[str, Any]) -> Result:
         name: table.get(name) for name in Result.__dataclass_fields__ if name not in READ_APART
     }
     pairs = table.get("synthetic_pairs_seconds") or ()
-    alone, exchanging = (
+    alone, exchanging, crossing = (
         [statistics.median(seconds) for seconds in table.get(key) or ()]
-        for key in ("alone_seconds", "exchanging_seconds")
+        for key in ("alone_seconds", "exchanging_seconds", "crossing_seconds")
     )
     averages = table.get("average_seconds")
+    in_stages = table.get("bubble_seconds") is not None
     return Result(
         **plain,
         real_seconds=statistics.median(pair[0] for pair in pairs) if pairs else None,
         synthetic_seconds=statistics.median(pair[1] for pair in pairs) if pairs else None,
         slowest_alone_seconds=max(alone, default=None),
         fastest_alone_seconds=min(alone, default=None),
+        mean_alone_seconds=statistics.fmean(alone) if alone and in_stages else None,
         exchanging_seconds=max(exchanging, default=None),
-        num_parts=math.prod(table.get("split") or ()),
+        crossing_seconds=max(crossing, default=None),
+        num_parts=math.prod(table.get("split") or ()) * _num_stages(table),
         average_seconds=statistics.median(averages) if averages else None,
         peak_resident_bytes=_bytes(table, "peak_resident_bytes"),
         peak_device_bytes=_bytes(table, "peak_device_bytes"),
@@ -151,6 +161,13 @@ def check_result(result: Result, config: RunConfig) -> None:
 
 def _by_name(scores: Mapping[str, Any] | None) -> dict[str, float]:
     return {str(name): float(value) for name, value in (scores or {}).items()}
+
+
+def _num_stages(table: Mapping[str, Any]) -> int:
+    stages = (table.get("pipeline") or {}).get("stages", 1)
+    if not isinstance(stages, int) or isinstance(stages, bool) or not 1 <= stages < MOST:
+        raise FieldError(f"pipeline.stages must be a positive number, got {stages!r}")
+    return stages
 
 
 def _bytes(table: Mapping[str, Any], name: str) -> tuple[int, ...]:

@@ -27,6 +27,10 @@ def way_of(trial: TrialRecord) -> str:
         parts.append(f"split={'x'.join(map(str, config.split))}")
     if config.stages > 1:
         parts += [f"stages={config.stages}", f"schedule={config.schedule}"]
+        if config.micro_batches > 1:
+            parts.append(f"micro_batches={config.micro_batches}")
+        if config.balance != "time":
+            parts.append(f"balance={','.join(config.balance)}")
         parts += ["recompute"] if config.recompute else []
     if config.tiling:
         parts.append(f"tiling={'x'.join(map(str, config.tiling))}")

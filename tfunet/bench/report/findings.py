@@ -271,6 +271,11 @@ def _cores(summary: Summary) -> Iterator[str]:
             "cores_per_replica is not set, so fewer replicas had more CPU cores each, which makes "
             "every speed-up look smaller. Set it in [base] of the study."
         )
+    if any(trial.config.share_cores for trial in _done(summary)):
+        yield (
+            "share_cores is set: where there were fewer CPU cores than devices, devices took turns "
+            "on them, and a step took longer than with a core for each."
+        )
 
 
 def _input(summary: Summary) -> Iterator[str]:

@@ -212,6 +212,9 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
         apart = ("checks", "samples_hash", "weights_hash", "num_replicas", "replicas_from_step")
         for name in apart:
             numbers.pop(name)
+        for name in ("crossing_seconds", "mean_alone_seconds", "bubble_seconds"):
+            if numbers[name] is None:  # Of networks in stages only.
+                del numbers[name]
         for score in ("dice", "iou", "mae"):
             numbers.update({f"{score}_{key}": value for key, value in numbers.pop(score).items()})
         for name in ("peak_resident_bytes", "peak_device_bytes"):

@@ -34,6 +34,7 @@ LATER: Mapping[str, Any] = {
     "encoder_frozen_epochs": 0,
     "track": (),
     "tiling": (),
+    "share_cores": False,
 }
 
 
@@ -127,6 +128,7 @@ def impossible(config: RunConfig, num_cores: float) -> str | None:
                 config.cores_per_replica,
                 config.split,
                 config.stages,
+                may_share=config.share_cores,
             )
         check_shares(config.num_devices, count)
     except ValueError as error:
