@@ -134,8 +134,10 @@ def test_runs_of_one_configuration_are_compared_with_each_of_them_alone(study, t
     apart, _ = find_best(study)
     assert not apart.alone
     shutil.copytree(study, tmp_path / "study")
-    for run in map(RunFolder, (tmp_path / "study").glob("rate0.02*")):
-        run.write_config(replace(run.read_config(), learning_rate=0.01, seed=2))
+    for path in (tmp_path / "study").glob("rate0.02*/config.json"):
+        path.write_text(
+            json.dumps({**json.loads(path.read_text()), "learning_rate": 0.01, "seed": 2})
+        )
     together, path = find_best(tmp_path / "study")
     (alone,) = together.alone.values()
     one, other = (

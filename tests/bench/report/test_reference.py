@@ -8,6 +8,7 @@ import browser
 import pytest
 from paths import ROOT
 
+from tfunet.bench.analysis.confidence_intervals import mean
 from tfunet.bench.analysis.populations import common_dice, compare, read_populations
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.notebooks.growth import ended, read_growth
@@ -189,6 +190,34 @@ def test_the_page_on_tournaments_has_what_its_studies_found(study):
             assert f"| {cell.difference.value:+.3f} ({low:+.3f} to {high:+.3f})" in page
             hours = cell.ratios["device_hours"]
             assert f"| {hours.value:.2f} ({hours.low:.2f} to {hours.high:.2f}) |" in page
+
+
+def test_the_page_on_tiles_has_what_its_study_found():
+    dice, regions = {}, {}
+    for trial in read_sweep(REFERENCE / "tiling-sem").trials:
+        dice.setdefault(trial.config.tiling, {})[trial.repeat] = trial.result.mean_dice
+        regions.setdefault(trial.config.tiling, []).append(trial.result.dice)
+    page = (ROOT / "docs/tiles.md").read_text()
+    for name, tiling in (("random patches", ()), ("tiles", (3, 3))):
+        found = mean(dice[tiling])
+        axon, myelin = (fmean(one[key] for one in regions[tiling]) for key in ("axon", "myelin"))
+        assert (
+            f"| {name} | {found.value:.3f} ({found.low:.3f} to {found.high:.3f}) "
+            f"| {axon:.3f}, {myelin:.3f} |"
+        ) in page
+
+
+@pytest.mark.parametrize("study", ["folds-hippocampus"])
+def test_the_page_on_folds_has_what_its_studies_found(study):
+    page = (ROOT / "docs/folds.md").read_text()
+    best = json.loads((REFERENCE / study / "best.json").read_text())
+    assert len(best["ways"]) == 4
+    for way in best["ways"]:
+        cell = f"{fmean(way['dice'].values()):.3f}"
+        if way["best_is_ahead_by"]:
+            value, low, high = way["best_is_ahead_by"]
+            cell += f", {-value:+.3f} ({-high:+.3f} to {-low:+.3f})"
+        assert f"| {cell} |" in page
 
 
 def _but_swap(trial):
