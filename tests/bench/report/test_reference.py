@@ -207,7 +207,7 @@ def test_the_page_on_tiles_has_what_its_study_found():
         ) in page
 
 
-@pytest.mark.parametrize("study", ["folds-hippocampus"])
+@pytest.mark.parametrize("study", ["folds-sem", "folds-hippocampus"])
 def test_the_page_on_folds_has_what_its_studies_found(study):
     page = (ROOT / "docs/folds.md").read_text()
     best = json.loads((REFERENCE / study / "best.json").read_text())
