@@ -96,6 +96,19 @@ def pytest_terminal_summary(terminalreporter):
 
 
 @pytest.fixture
+def float64():
+    """Keras's layers in float64, in which a mistake cannot hide behind rounding."""
+    import keras
+
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx(before[0])
+    keras.config.set_dtype_policy(before[1])
+
+
+@pytest.fixture
 def same_arithmetic():
     """Variables with which a process that a test starts computes the same bits as this one."""
     return {ONEDNN: _own_onednn}

@@ -16,16 +16,12 @@ from tfunet.pipeline.statistics import batch_normalizations
 from tfunet.pipeline.step import StagedStep
 from tfunet.training.stage_cut import check_graph
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 
 @pytest.fixture(autouse=True)
-def _float64():
+def _seed():
     keras.utils.set_random_seed(0)
-    before = keras.config.floatx(), keras.config.dtype_policy()
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx(before[0])
-    keras.config.set_dtype_policy(before[1])
 
 
 def images_of(*shape):

@@ -29,17 +29,6 @@ from tfunet.training.tiling import TileStep, check_metrics, check_model, look_at
 CLASSES = 3
 
 
-@pytest.fixture
-def float64():
-    """Keras's layers in float64, in which a mistake cannot hide behind rounding."""
-    floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx(floatx)
-    keras.config.set_dtype_policy(policy)
-
-
 def small_unet(shape, **options):
     options = {"filters": 2, "levels": 1, "convolutions": 1, "normalization": "none", **options}
     return unet.build(image_shape=(*shape, 1), num_classes=CLASSES, **options)
