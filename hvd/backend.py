@@ -164,22 +164,22 @@ class HorovodBackend:
         count, me = self._launch.num_replicas, self._launch.process_index
         sizes = [sent[other].shape.num_elements() if other in sent else 0 for other in range(count)]
         flat = [tf.reshape(value, [-1]) for _, value in sorted(sent.items())]
-        if all(_is_constant(value) for value in flat):
-            # TensorFlow runs an operation whose inputs are all constant while it optimizes the
-            # graph. There it would wait for the others for ever. So a number goes to itself.
-            sizes[me] = 1
-            before = sum(other < me for other in sent)
-            flat.insert(before, tf.cast(self._zero, dtype)[tf.newaxis])
+        # TensorFlow runs an operation whose inputs are all constant while it optimizes the graph,
+        # and it finds out that what is multiplied by zero is one. There it would wait for the
+        # others for ever. So a number that no optimizer knows goes to itself.
+        sizes[me] = 1
+        before = sum(other < me for other in sent)
+        flat.insert(before, tf.cast(self._zero, dtype)[tf.newaxis])
         came, _ = horovod.alltoall(
             tf.concat(flat, 0),
             splits=tf.constant(sizes, tf.int32),
             name=f"tfunet.exchange.{self._exchanges}",
         )
-        shapes = sorted({**received, **({me: [1]} if sizes[me] else {})}.items())
+        shapes = sorted({**received, me: [1]}.items())
         lengths = [math.prod(shape) for _, shape in shapes]
         # A check has a state: with it TensorFlow keeps the operation where nothing is received.
         tf.debugging.assert_equal(tf.size(came), sum(lengths))
-        parts = tf.split(came, lengths) if lengths else []
+        parts = tf.split(came, lengths)
         return {
             other: tf.reshape(part, shape)
             for (other, shape), part in zip(shapes, parts, strict=True)
@@ -211,22 +211,6 @@ class _HorovodReplica(tf.distribute.ReplicaContext):
         mean = reduce_op in (tf.distribute.ReduceOp.MEAN, "MEAN", "mean")
         op = horovod.Average if mean else horovod.Sum
         return tf.nest.map_structure(lambda tensor: horovod.allreduce(tensor, op=op), value)
-
-
-def _is_constant(tensor: tf.Tensor) -> bool:
-    """Whether a tensor of a graph is computed from constants only."""
-    if tf.executing_eagerly():
-        return False
-    seen, waiting = set(), [tensor.op]
-    while waiting:
-        op = waiting.pop()
-        if op.name in seen:
-            continue
-        seen.add(op.name)
-        if not op.inputs and op.type != "Const":
-            return False
-        waiting += [value.op for value in op.inputs]
-    return True
 
 
 def slots_of(addresses: Sequence[str]) -> list[SlotInfo]:

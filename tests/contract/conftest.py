@@ -16,3 +16,8 @@ def contract_folder(tmp_path_factory):
 def single(contract_folder):
     """An uninterrupted run of one device."""
     return runs.audited(contract_folder / "single", **runs.kill_at(runs.KILL_STEP))
+
+
+@pytest.fixture(autouse=True)
+def _begins_anew():
+    runs.forget_runs()

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,8 @@ BASE = {
 }
 SECONDS = 500
 KILL_STEP = 7
+# The records that each test began, apart from those of fixtures.
+_begun: dict[str, list[Path]] = {}
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,9 @@ def train(folder, environment=None, launcher=(), **settings):
         launcher: What starts it: mpirun with its options.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
+    test, phase = os.environ["PYTEST_CURRENT_TEST"].rsplit(" ", 1)
+    if phase == "(call)" and not folder.exists():
+        _begun.setdefault(test, []).append(folder)
     config = folder.parent / f"{folder.name}.toml"
     config.write_text(to_toml({**BASE, **settings}))
     cache = folder.parent / "cache"
@@ -102,8 +108,16 @@ def train(folder, environment=None, launcher=(), **settings):
     return Run(folder, process.returncode, output)
 
 
+def forget_runs():
+    """Remove the records that this test began when it ran before: it failed, and runs again."""
+    for folder in _begun.pop(os.environ["PYTEST_CURRENT_TEST"].rsplit(" ", 1)[0], []):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def audited(folder, **settings):
     """Run to the end; note its writes (`writes_of`), with a temporary folder (`temporary_of`)."""
+    for left in (folder, temporary_of(folder)):  # by a fixture that failed and is made again
+        shutil.rmtree(left, ignore_errors=True)
     temporary_of(folder).mkdir(parents=True)
     variables = {
         "PYTHONPATH": f"{HERE / 'audit'}",
