@@ -16,6 +16,7 @@ from tfunet.bench.notebooks.resolution import read_resolutions
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.findings import findings
 from tfunet.bench.report.sweep_report import write_report
+from tfunet.bench.report.tables import lost_rows
 from tfunet.swap.report.text import read_plans
 
 REFERENCE = ROOT / "logs/reference"
@@ -205,6 +206,29 @@ def test_the_page_on_tiles_has_what_its_study_found():
             f"| {name} | {found.value:.3f} ({found.low:.3f} to {found.high:.3f}) "
             f"| {axon:.3f}, {myelin:.3f} |"
         ) in page
+
+
+def test_the_page_on_stages_has_what_parts_and_stages_cost():
+    sweep = read_sweep(REFERENCE / "together-cells")
+    assert [all(trial.result.checks.values()) for trial in sweep.trials] == [True] * 12
+    (family,) = summarise(sweep).families
+    speeds = {
+        cell.label.removesuffix(" x1"): f"{cell.images_per_second.median:.1f}"
+        for cell in family.cells
+    }
+    page = (ROOT / "docs/pipeline.md").read_text()
+    assert f"| one device | 1 | {speeds.pop('single')} |" in page
+    lost = {row["backend"]: row for row in lost_rows(family)}
+    assert sorted(lost) == sorted(speeds)
+    names = {
+        "multiworker split=2x1": "two parts | 2",
+        "multiworker stages=2 schedule=1f1b micro_batches=4": "two stages | 2",
+        "multiworker split=2x1 stages=2 schedule=1f1b micro_batches=4": "two stages of two parts | 4",
+    }
+    for way, name in names.items():
+        parts = [lost[way][key] for key in ("halo", "transfer", "bubble", "imbalance")]
+        row = [name, speeds[way], lost[way]["lost efficiency"], *parts]
+        assert f"| {' | '.join(row)} |" in page
 
 
 @pytest.mark.parametrize("study", ["folds-sem", "folds-hippocampus"])
