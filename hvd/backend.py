@@ -95,7 +95,8 @@ class HorovodBackend:
         if gpus:
             gpu = gpus[slot.local_rank if len(gpus) >= slot.local_size else 0]
             tf.config.set_visible_devices(gpu, "GPU")
-            tf.config.experimental.set_memory_growth(gpu, True)
+            if tf.config.get_logical_device_configuration(gpu) is None:  # It has no cap.
+                tf.config.experimental.set_memory_growth(gpu, True)
         self._zero = tf.Variable(0.0, trainable=False)
         os.environ.update(self._tunables)
         if self._controller == "gloo":

@@ -62,6 +62,7 @@ WITHOUT_TENSORFLOW = (
     *(f"pipeline/{name}" for name in ("__init__", "balance", "chain", "rounds", "schedules")),
     *(f"pipeline/{name}" for name in ("simulation", "stage_memory")),
     *(f"machine/{name}" for name in ("__init__", "cores", "cpu_memory", "doctor")),
+    "machine/gpu_memory",
     *(f"machine/{name}" for name in ("energy", "environment", "probes")),
     *("process/*", "timing/__init__", "timing/recorded", "timing/spans", "timing/warm_up"),
     *(

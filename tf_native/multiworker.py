@@ -45,11 +45,15 @@ class MultiWorkerBackend(replicas.StrategyBackend):
 
     def __init__(self, launch: Launch, collective: str = "auto", bytes_per_pack: int = 0) -> None:
         super().__init__(launch, replicas.communication_options(collective, bytes_per_pack))
+        self._collective = collective
         # How often a replica has traced an exchange with another: both trace the same ones, in one
         # order. Stages of split samples have more of them with some than with others.
         self._exchanges: Counter[tuple[int, int]] = Counter()
 
     def start(self) -> Topology:
+        num_gpus = len(tf.config.list_physical_devices("GPU"))
+        is_alone = "TFUNET_LAUNCH" in os.environ
+        replicas.check_collective(self._collective, self._launch, num_gpus, is_alone=is_alone)
         devices = replicas.take_devices(self._launch)
         if len(devices) > 1 and not tf.config.get_visible_devices("GPU"):
             raise ValueError(

@@ -113,6 +113,22 @@ def first_gpu(launch: Launch, num_gpus: int) -> int:
     return index * num_replicas if num_gpus >= count * num_replicas else 0
 
 
+def check_collective(collective: str, launch: Launch, num_gpus: int, *, is_alone: bool) -> None:
+    """Raise ValueError if NCCL was chosen for processes that share a GPU, which it refuses.
+
+    Args:
+        num_gpus: GPUs that this process sees.
+        is_alone: Whether tfunet started all processes of this host, so that all see the same GPUs.
+    """
+    _, count = launch.place_on_host
+    needed = count * len(launch.local_replicas)
+    if collective == "nccl" and is_alone and 0 < num_gpus < needed:
+        raise ValueError(
+            f"collective = 'nccl' needs a GPU for each replica, and the {needed} replicas on this "
+            f"host share {num_gpus}. Leave collective out, or choose 'ring'."
+        )
+
+
 def take_devices(launch: Launch) -> list[str]:
     """Return a device for each local replica: GPUs, or logical CPUs if there is no GPU."""
     replicas = launch.local_replicas
@@ -128,7 +144,8 @@ def take_devices(launch: Launch) -> list[str]:
         chosen = gpus[first : first + len(replicas)]
         tf.config.set_visible_devices(chosen, "GPU")
         for gpu in chosen:
-            tf.config.experimental.set_memory_growth(gpu, True)
+            if tf.config.get_logical_device_configuration(gpu) is None:  # It has no cap.
+                tf.config.experimental.set_memory_growth(gpu, True)
         return [f"GPU:{index}" for index in range(len(chosen))]
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(replicas) > 1:

@@ -23,6 +23,7 @@ from tfunet.config.run import RunConfig
 from tfunet.machine.cores import num_threads, pin_and_limit
 from tfunet.machine.cpu_memory import cap_variables
 from tfunet.machine.environment import DEFAULTS, code_hash
+from tfunet.machine.gpu_memory import cap_gpus
 from tfunet.process.full_memory import noting, out_of_memory
 from tfunet.process.launcher_variables import Place, find_place
 from tfunet.process.meeting import SIGNALS, Meeting
@@ -115,6 +116,7 @@ def work(config: RunConfig, path: Path) -> None:
     # The variables of tfunet.machine.cores reach only a part of TensorFlow's pools.
     tf.config.threading.set_intra_op_parallelism_threads(num_threads(os.environ))
     tf.config.threading.set_inter_op_parallelism_threads(num_threads(os.environ))
+    cap_gpus(config.gpu_memory)
     make = resolve("backend", config.backend, BACKENDS, has_arguments=True)
     backend = call("backend", make, config.backend_options, ref=config.backend, launch=launch)
     check_backend(config.backend, backend)

@@ -163,9 +163,9 @@ def test_lists_of_keys_follow_from_the_sections():
         *("num_replicas", "split", "replica_batch", "processes", "cores_per_replica"),
         *("stages", "schedule", "balance", "recompute", "elastic", "hang_seconds", "trace"),
         *("track", "share_cores"),
-        *("swap_host", "swap_disk", "swap_disk_size", "cpu_memory"),
+        *("swap_host", "swap_disk", "swap_disk_size", "cpu_memory", "gpu_memory"),
     }
-    assert set(SWAP_KEYS) == {key.name for key in fields(MemoryKeys)} - {"cpu_memory"}
+    assert set(SWAP_KEYS) == {key.name for key in fields(MemoryKeys)} - {"cpu_memory", "gpu_memory"}
     assert SWAP_KEYS[0] == "swap"
 
 

@@ -59,15 +59,15 @@ def in_bytes(name: str, amount: str | int) -> int:
     )
 
 
-def whole_mib(amount: str) -> int:
+def whole_mib(amount: str, *, key: str = "cpu_memory") -> int:
     """Return the MiB of an amount such as "400MiB".
 
     Raises ValueError for 0 and for parts of a MiB, which TensorFlow's limit cannot express.
     """
-    num_bytes = in_bytes("cpu_memory", amount)
+    num_bytes = in_bytes(key, amount)
     if num_bytes < MIB or num_bytes % MIB:
         raise ValueError(
-            f"cpu_memory must be a whole number of MiB, at least 1, got {amount!r}. Give an amount "
+            f"{key} must be a whole number of MiB, at least 1, got {amount!r}. Give an amount "
             "such as '400MiB'."
         )
     return num_bytes // MIB

@@ -34,6 +34,8 @@ class MemoryKeys(Section):
         cpu_memory: Limit of TensorFlow's CPU memory in each process, such as "400MiB". With it
             you can try large-model support on a CPU, as if on a small device. By default there
             is no limit.
+        gpu_memory: Limit of TensorFlow's memory on each GPU, such as "16GiB". It is taken at once,
+            and CUDA itself takes up to 1 GiB more. By default a run takes what it needs, up to all.
         swap_compression: "bfloat16" rounds swapped tensors to 16 bits. They then take half the
             host memory, disk space and copying, but losses and weights differ from those
             without large-model support. By default, and with "none", nothing is rounded.
@@ -45,6 +47,7 @@ class MemoryKeys(Section):
     swap_disk: str | None = free(None)
     swap_disk_size: str | None = free(None)
     cpu_memory: str | None = free(None)
+    gpu_memory: str | None = free(None)
     swap_compression: str | None = fixed(None)
 
     def _check(self) -> None:
@@ -74,6 +77,12 @@ class MemoryKeys(Section):
             amount.parse(self.swap)
         if self.cpu_memory is not None:
             amount.whole_mib(self.cpu_memory)
+        if self.gpu_memory is not None:
+            amount.whole_mib(self.gpu_memory, key="gpu_memory")
+        if self.cpu_memory is not None and self.gpu_memory is not None:
+            raise ValueError(
+                "cpu_memory is for a run on CPUs, and gpu_memory for one on GPUs. Give one of them."
+            )
 
 
 # The keys of large-model support; the first one asks for it.

@@ -16,7 +16,9 @@ def in_order_of_graph(
     TensorFlow's memory optimizer may expect that a step takes more than four fifths of its device's
     memory (it takes a CPU's for 256 MiB). Then it adds each gradient of a sum of three or more as
     it arrives: last bits depend on the order in which ops happen to run, also under op determinism,
-    and so does memory. This switches the optimizer off.
+    and so does memory. This switches the optimizer off. On a GPU the layout optimizer is off, too:
+    it would transpose tensors where they leave the device and come back, which takes memory that
+    the traced graph does not show.
 
     Args:
         wanted: Asked when a step has been traced and is about to run. If it returns False, the
@@ -47,14 +49,15 @@ class _Options(context.FunctionCallOptions):
     def as_attrs(self) -> dict[str, Any]:
         attributes = dict(self._options.as_attrs())
         if self._wanted():
-            attributes["config_proto"] = _without_memory_optimizer(attributes["config_proto"])
+            attributes["config_proto"] = _as_traced(attributes["config_proto"])
         attributes["executor_type"] = self.executor_type or ""
         return attributes
 
 
 @functools.cache
-def _without_memory_optimizer(serialized: bytes) -> bytes:
+def _as_traced(serialized: bytes) -> bytes:
     config = config_pb2.ConfigProto.FromString(serialized)
     rewriting = config.graph_options.rewrite_options
     rewriting.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    rewriting.layout_optimizer = rewriter_config_pb2.RewriterConfig.OFF
     return config.SerializeToString(deterministic=True)

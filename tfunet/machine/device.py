@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 
@@ -13,9 +12,9 @@ _kept = {"peak": 0}
 
 def device_bytes() -> int | None:
     """Return the memory that TensorFlow may use on a device; None for a CPU without a cap."""
-    limits = [device.memory_limit for device in _local_devices() if device.device_type == "GPU"]
-    if limits:
-        return int(min(limits))
+    # Where there is no GPU, this does not start TensorFlow's devices.
+    if tf.config.list_physical_devices("GPU") and tf.config.list_logical_devices("GPU"):
+        return _gpu_bytes()
     capped = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
     limit = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
     return int(limit) * 2**20 if capped and limit.isdigit() else None
@@ -28,6 +27,21 @@ def cpu_cap() -> int | None:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     is_none = limit is None or limit > memory or tf.config.list_logical_devices("GPU")
     return None if is_none else limit
+
+
+def has_regions() -> bool:
+    """Return whether a GPU's memory is taken in regions, as needed; otherwise it is one region."""
+    if not tf.config.list_physical_devices("GPU") or not tf.config.list_logical_devices("GPU"):
+        return False
+    # The variable comes first for TensorFlow, too.
+    said = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower()
+    if said in ("true", "false"):
+        return said == "true"
+    return any(
+        tf.config.get_logical_device_configuration(gpu) is None
+        and bool(tf.config.experimental.get_memory_growth(gpu))
+        for gpu in tf.config.get_visible_devices("GPU")
+    )
 
 
 def used_bytes() -> tuple[int, int] | None:
@@ -88,14 +102,25 @@ def watched() -> Iterator[list[int]]:
         held.append(max(0, after[1] - began[0]))
 
 
-def _local_devices() -> list[Any]:
-    if not tf.config.list_physical_devices("GPU"):
-        return []
-    from tensorflow.python.client import device_lib
+def _gpu_bytes() -> int:
+    """Return the memory of the smallest GPU in use: its cap, or what was free at the start.
+
+    From the devices that TensorFlow has made: `device_lib.list_local_devices` makes others, whose
+    limits are what is free at that moment.
+    """
+    from tensorflow.python import pywrap_tfe
+    from tensorflow.python.client import pywrap_tf_session
     from tensorflow.python.eager import context
 
-    # TensorFlow refuses a configuration with other GPUs than this process has chosen.
-    return list(device_lib.list_local_devices(context.context().config))
+    devices = pywrap_tfe.TFE_ContextListDevices(context.context()._handle)
+    try:
+        return min(
+            pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index)
+            for index in range(pywrap_tf_session.TF_DeviceListCount(devices))
+            if pywrap_tf_session.TF_DeviceListType(devices, index) == "GPU"
+        )
+    finally:
+        pywrap_tf_session.TF_DeleteDeviceList(devices)
 
 
 def uses_onednn() -> bool:

@@ -280,7 +280,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             device_memory.of_model,
             model,
             device_memory.in_bytes(self.budget),
-            device_memory.join_regions(),
+            device_memory.join_regions(self.budget),
         )
         steps = {
             "train_step": taken_over(model.train_step, self._rewrite),
@@ -347,7 +347,10 @@ class LargeModelSupport(keras.callbacks.Callback):
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
     def _make_plan(self, trace: Trace, ops: Sequence[tf.Operation], memory: Memory) -> Plan:
-        return making.make_plan(
+        make = making.make_plan
+        if tf.config.list_logical_devices("GPU"):
+            make = in_order_of_graph(make)  # Ops are timed as they will run.
+        return make(
             trace,
             ops,
             self._open_room(),

@@ -124,7 +124,7 @@ def start(
         folder.write_env(environment())
     has_gpus = bool(tf.config.list_logical_devices("GPU"))
     check_cap(config.cpu_memory, os.environ, on_gpu=has_gpus)
-    join_regions()
+    join_regions(config.swap)
     return Attempt(
         config=config,
         backend=backend,

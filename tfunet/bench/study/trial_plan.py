@@ -35,6 +35,7 @@ LATER: Mapping[str, Any] = {
     "track": (),
     "tiling": (),
     "share_cores": False,
+    "gpu_memory": None,
 }
 
 

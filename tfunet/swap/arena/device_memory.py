@@ -38,23 +38,31 @@ def in_bytes(budget: str | float) -> int:
     return limit if wanted is None else int(limit * wanted)
 
 
-def join_regions() -> int:
+def join_regions(budget: str | float | None = None) -> int:
     """Make TensorFlow's capped allocator of a CPU take the rest of its memory in one piece.
 
     It takes memory in regions, each twice the size of the one before, and no tensor spans two of
-    them. Returns the bytes that it had taken before; 0 on a GPU, whose memory is one region. Only
-    the first call in a process does anything.
+    them. So does the allocator of a GPU that takes memory as it needs it: with a budget it takes
+    that, on each GPU. Returns the bytes that it had taken before; 0 where the memory is one region.
+    Only the first call in a process does anything.
     """
     cap = device.cpu_cap()
-    return 0 if cap is None else _join_regions(cap)
+    if cap is not None:
+        return _join_regions("CPU:0", cap)
+    if budget is None or not device.has_regions():
+        return 0
+    limit = min(in_bytes(budget), device.device_bytes() or 0)
+    return max(_join_regions(gpu.name, limit) for gpu in tf.config.list_logical_devices("GPU"))
 
 
 @functools.cache
-def _join_regions(limit: int) -> int:
+def _join_regions(name: str, limit: int) -> int:
     # Scalars, which may stay for ever, get gaps of their own: anywhere else they would cut free
     # memory into pieces.
-    with tf.device("CPU:0"):
-        small = [tf.raw_ops.Empty(shape=[ALIGNMENT], dtype=tf.uint8) for _ in range(2 * SCALARS)]
+    with tf.device(name):
+        small = [
+            tf.raw_ops.Empty(shape=[ALIGNMENT // 4], dtype=tf.float32) for _ in range(2 * SCALARS)
+        ]
     _BETWEEN_SCALARS.extend(small[::2])
     del small
     used = device.used_bytes()
@@ -63,8 +71,8 @@ def _join_regions(limit: int) -> int:
         taken, region = taken + region, 2 * region
     while taken < limit:
         # If this does not fit, after TensorFlow's 10 seconds of trying, there was another region.
-        with contextlib.suppress(tf.errors.ResourceExhaustedError), tf.device("CPU:0"):
-            tf.raw_ops.Empty(shape=[(limit - taken) // MIB, MIB], dtype=tf.uint8)
+        with contextlib.suppress(tf.errors.ResourceExhaustedError), tf.device(name):
+            tf.raw_ops.Empty(shape=[(limit - taken) // MIB, MIB // 4], dtype=tf.float32)
             break
         taken, region = taken + region, 2 * region
     return min(taken, limit)

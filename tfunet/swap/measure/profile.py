@@ -311,5 +311,5 @@ def _link(kind: type[Tier]) -> tuple[float, float, float]:
     speeds = []
     for way, start in tiny.items():
         seconds = statistics.median(timed[f"{way} {at}"] for at in range(1, COPIES + 1))
-        speeds.append(large / max(seconds - start, seconds / 10))
+        speeds.append(large / max(seconds - start, seconds / 10, 1e-6))
     return statistics.mean(tiny.values()), speeds[0], speeds[1]

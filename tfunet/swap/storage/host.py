@@ -15,6 +15,9 @@ from tfunet.swap.storage.disk import aligned
 from tfunet.timing.stamps import Note, timed, unordered
 
 ALIGNMENT = 64  # bytes
+HOST = "CPU:0"
+# Where the ops of a step without a device run.
+GPU = "GPU:0"
 
 _functions: "weakref.WeakKeyDictionary[tf.Graph, int]" = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
@@ -188,7 +191,12 @@ class NumpyRows:
 
 
 class HostMemory:
-    """Memory of the host beside a GPU; TensorFlow copies from and to pinned buffers."""
+    """Memory of the host beside a GPU; TensorFlow copies from and to pinned buffers.
+
+    TensorFlow sends a tensor to another device as soon as it is made, and takes memory for it
+    there, whatever the op waits for that reads it. So an op on the device that the tensor comes
+    from, which shares its memory, waits for the caller's control edges.
+    """
 
     copies_overlap = True
 
@@ -196,15 +204,13 @@ class HostMemory:
         self._copies: dict[str, tf.Tensor] = {}
 
     def out(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Operation:
-        with tf.device("CPU:0"):
-            copy = tf.identity(tensor, name="swap_out")
+        copy = _sent(tensor, "swap_out", tensor.device or GPU, HOST)
         self._copies[key_of(tensor.graph, name or tensor.name)] = copy
         return copy.op
 
     def back(self, tensor: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
         copy = self._copies[key_of(tensor.graph, name or tensor.name)]
-        with tf.device(tensor.device):
-            return tf.identity(copy, name="swap_in")
+        return _sent(copy, "swap_in", HOST, tensor.device or GPU)
 
     def rows(self, tensor: tf.Tensor) -> "TensorRows":
         return TensorRows(tensor)
@@ -214,25 +220,31 @@ class TensorRows:
     """Rows in tensors of the host, one for each slab that was written."""
 
     def __init__(self, tensor: tf.Tensor) -> None:
-        self._device = tensor.device
+        self._device = tensor.device or GPU
         self._slabs: dict[int, tf.Tensor] = {}
 
     def write(self, slab: tf.Tensor, first: int) -> tf.Operation:
-        with tf.device("CPU:0"):
-            self._slabs[first] = tf.identity(slab, name="slab_out")
+        self._slabs[first] = _sent(slab, "slab_out", self._device, HOST)
         return self._slabs[first].op
 
     def read(self, first: int, last: int) -> tf.Tensor:
         parts = []
-        with tf.device("CPU:0"):
+        with tf.device(HOST):
             for begin, slab in sorted(self._slabs.items()):
                 end = begin + slab.shape[1]
                 if begin < last and end > first:
                     part = slab[:, max(0, first - begin) : last - begin]
                     parts.append(slab if part.shape[1] == slab.shape[1] else part)
             joined = parts[0] if len(parts) == 1 else tf.concat(parts, axis=1)
-        with tf.device(self._device):
-            return tf.identity(joined, name="slab_in")
+        return _sent(joined, "slab_in", HOST, self._device)
+
+
+def _sent(tensor: tf.Tensor, name: str, home: str, goal: str) -> tf.Tensor:
+    """Return a copy on another device that begins when the caller's control edges allow it."""
+    with tf.device(home):
+        ready = tf.identity(tensor, name=f"{name}_begins")
+    with tf.control_dependencies(None), tf.device(goal):
+        return tf.identity(ready, name=name)
 
 
 def stored(
