@@ -5,6 +5,7 @@ SHELL := bash
 .SILENT:
 .DEFAULT_GOAL := help
 .PHONY: help env horovod demo packages test contract engines check-engines check-tournaments site
+.PHONY: check-gpu
 .PHONY: lint clean clean-env
 
 TF ?= 2.16.2
@@ -27,6 +28,7 @@ help:
 	echo "make engines    Maestro and Merlin, in an environment of their own; make check-engines runs them"
 	echo "make site       the docs as a site, in build/site; a broken link is an error"
 	echo "make check-tournaments  trainers of every backend, killed ones, and those under SLURM"
+	echo "make check-gpu  results of a GPU against those of the CPU; it needs a GPU"
 	echo "make lint       format, lint and types only"
 	echo "make env        only set up, in $(ENV)"
 	echo "make horovod    try again to build Horovod"
@@ -191,6 +193,15 @@ check-tournaments: packages env
 	$(BIN)/python -m pytest tests/population/real_trainers.py tests/slurm/tournament_on_both.py \
 	    $(PYTEST_ARGS)
 	$(BIN)/python tests/population/kill_trainers.py --times 20
+
+# On one GPU, two minutes with 16 cores: results against the CPU's, swapping, several processes,
+# precisions, forecasts of memory, predictions. Without a GPU it fails.
+GPU_WORKERS ?= 8
+check-gpu: env
+	export CUDA_VISIBLE_DEVICES="$${CUDA_VISIBLE_DEVICES-0}" PATH="$$PWD/$(BIN):$$PATH" PYTHONPATH="$$PWD"
+	$(BIN)/python -c 'import tensorflow as tf; exit(0 if tf.config.list_physical_devices("GPU") else 1)' \
+	    2>/dev/null || { echo "make: TensorFlow sees no GPU here; tfunet doctor says why." >&2; exit 2; }
+	$(BIN)/python -m pytest tests/gpu/on_gpu.py -n $(GPU_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

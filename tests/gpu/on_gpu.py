@@ -19,6 +19,7 @@ from gpu_runs import (
     call,
     report,
     shared,
+    take_cores,
     tfunet,
     train,
     write,
@@ -49,6 +50,7 @@ MIB = 2**20
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory, worker_id):
     """A folder that the processes of pytest-xdist share."""
+    take_cores()
     base = tmp_path_factory.getbasetemp()
     return base if worker_id == "master" else base.parent
 
@@ -88,14 +90,18 @@ def test_two_deterministic_runs_are_equal_to_the_bit(folder, data, request):
     assert all(one.tobytes() == other.tobytes() for one, other in pairs)
 
 
-def test_swapped_and_recomputed_and_split_steps_are_those_of_plain_training():
-    code, output = call([SUPPORT / "gpu_steps.py"])
+@pytest.mark.parametrize("kind", ["unet 3D", "unet, instance, residual, dropout"])
+def test_swapped_and_recomputed_and_split_steps_are_those_of_plain_training(kind):
+    code, output = call([SUPPORT / "gpu_steps.py", kind])
     rows = [json.loads(line) for line in output.splitlines() if line.startswith('{"kind"')]
     report("ways to save memory", rows=rows)
     assert code == 0, output[-6000:]
+    assert len(rows) == 6
     for row in rows:
         is_split, is_plain = row["way"] == "split", row["way"] == "again"
-        assert is_plain or row["given_up"] + row["split"] > 0, row
+        assert is_plain or (is_split and kind != "unet 3D") or row["given_up"] + row["split"] > 0, (
+            row
+        )
         assert row["apart"] <= (1e-5 if is_split or IS_REHEARSED else 0), row
 
 

@@ -49,6 +49,19 @@ VOLUMES = {
 }
 
 
+def take_cores():
+    """Take this process's share of the cores, for all that it starts.
+
+    Runs that begin beside each other would all take the first ones.
+    """
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    index = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(len(cores) // count, min(2, len(cores)))
+    first = index * share % len(cores)
+    os.sched_setaffinity(0, (cores + cores)[first : first + share])
+
+
 class Run:
     """A command that has ended, and the folder of its run."""
 

@@ -319,7 +319,10 @@ def _scratch(folder: str, ops: Sequence[tf.Operation]) -> dict[str, int]:
     most: dict[str, int] = {}
     owners: dict[int, tuple[str, int]] = {}
     for path in Path(folder).glob("**/*.xplane.pb"):
-        for event in read_allocations(path):
+        events = read_allocations(path)
+        # Host memory beside a GPU is not the device's.
+        on_gpu = [event for event in events if event.allocator.startswith("GPU_")]
+        for event in on_gpu or events:
             if event.begins:
                 owners[event.address] = event.op, event.num_bytes
                 held[event.op] = held.get(event.op, 0) + event.num_bytes
