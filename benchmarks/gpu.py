@@ -40,16 +40,17 @@ ALLOWED = {
 }
 # Together they take the memory of an 80 GB GPU, and as much of its host.
 AT_ONCE = {"keep": 4, "planner": 3}
+FULL_MIB = 76 * 2**10
 STEPS = 6
 LOOPS = {
     "2D": {
         "data": "cells",
-        "data_options": {"num_cases": 60, "size": 512},
+        "data_options": {"num_cases": 44, "size": 512},
         "replica_batch": 8,
     },
     "3D": {
         "data": "tumours",
-        "data_options": {"num_cases": 30, "size": 96},
+        "data_options": {"num_cases": 20, "size": 96},
         "replica_batch": 2,
     },
 }
@@ -199,7 +200,7 @@ def loop(job):
     precision = job["settings"].get("precision", "float32")
     keras.config.set_dtype_policy(precision)
     step_overhead.SETTINGS[job["name"]] = job["settings"]
-    ours, theirs = step_overhead.compare(job["name"], job["blocks"])
+    ours, theirs = step_overhead.compare(job["name"], job["blocks"], job["cache"])
     pairs = [
         (statistics.median(one), statistics.median(other))
         for one, other in zip(ours.blocks[1:], theirs.blocks[1:], strict=True)
@@ -217,6 +218,16 @@ def loop(job):
         "losses": [ours.losses[:5], theirs.losses[:5]],
         "last_losses": [ours.losses[-1], theirs.losses[-1]],
     }
+
+
+def data(job):
+    """Make the images of a loop, which takes longer than to train on them."""
+    import step_overhead
+
+    settings = job["settings"]
+    source = step_overhead.SOURCES[settings["data"]](**settings["data_options"])
+    step_overhead.build_cache(source, Path(job["cache"]), patch=source.patch)
+    return {"seconds": []}
 
 
 # What starts the processes.
@@ -279,6 +290,12 @@ def _call(kind, job, limit):
     return {"error": f"exit code {process.returncode}", "tail": (output + errors)[-1500:]}
 
 
+def _scaled(memory_bytes):
+    """Return the sides to try: in proportion to the memory, and such as the network can halve."""
+    factor = (memory_bytes / 2**34) ** (1 / 3)
+    return {way: [round(side * factor / 16) * 16 for side in SIDES[way]] for way in SIDES}
+
+
 def _line(kind, job, told):
     what = f"{job['way']} {job['side']}^3" if kind == "step" else f"{job['name']} {job['label']}"
     keys = ("error", "fits", "step_seconds", "nanoseconds_a_voxel", "peak_mib", "ratio")
@@ -296,7 +313,8 @@ def fit(jobs, base, sides):
             for side in sides[way]
         ]
         # The largest first: it takes longest.
-        found = jobs.together("step", tried[::-1], 110, AT_ONCE[way])
+        at_once = max(1, min(AT_ONCE[way], FULL_MIB // base["memory_mib"]))
+        found = jobs.together("step", tried[::-1], {"keep": 80, "planner": 120}[way], at_once)
         pairs = zip(sides[way][::-1], found, strict=True)
         best[way] = max((side for side, one in pairs if one and one["fits"]), default=None)
     if all(best.values()):
@@ -321,19 +339,30 @@ def timing(jobs, base, best, sides):
         jobs.run("step", job, 90)
 
 
-def loops(jobs, is_tiny):
+def loops(jobs, is_tiny, cache):
     """Time the loop against Keras's."""
     for name, options in KINDS:
         settings = {**(TINY_LOOPS if is_tiny else LOOPS)[name], **options}
         label = " ".join(map(str, options.values())) or "float32"
         blocks = 4 if is_tiny else 7
         job = {"name": name, "label": label, "settings": settings, "blocks": blocks}
-        jobs.run("loop", {**job, "tiny": is_tiny}, 75)
+        jobs.run("loop", {**job, "tiny": is_tiny, "cache": cache}, 75)
+
+
+def make_data(jobs, is_tiny, cache):
+    """Make the images of the loops, without the GPU."""
+    for name, settings in (TINY_LOOPS if is_tiny else LOOPS).items():
+        job = {"name": name, "label": "images", "settings": settings, "tiny": True}
+        jobs.run("data", {**job, "cache": cache}, 150)
 
 
 def main():
     if sys.argv[1:2] == ["--one"]:
-        print(json.dumps({"step": step, "loop": loop}[sys.argv[2]](json.loads(sys.argv[3]))))
+        print(
+            json.dumps(
+                {"step": step, "loop": loop, "data": data}[sys.argv[2]](json.loads(sys.argv[3]))
+            )
+        )
         sys.stdout.flush()
         os._exit(0)
     parser = argparse.ArgumentParser(description=__doc__)
@@ -350,7 +379,7 @@ def main():
     from tfunet.machine.environment import environment
 
     parts = options.parts or ["fit", "time", "loop"]
-    sides = TINY_SIDES if options.tiny else SIDES
+    sides = TINY_SIDES if options.tiny else _scaled(in_bytes("--memory", options.memory))
     memory_mib = 16 if options.tiny else in_bytes("--memory", options.memory) // MIB
     base = {
         "model": TINY_MODEL if options.tiny else MODEL,
@@ -359,11 +388,15 @@ def main():
     }
     jobs = Jobs(options.out, options.seconds)
     jobs.found.append({"kind": "machine", **environment()})
-    best = fit(jobs, base, sides) if "fit" in parts else {}
-    if "time" in parts:
-        timing(jobs, base, best, sides)
-    if "loop" in parts:
-        loops(jobs, options.tiny)
+    with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(1) as beside:
+        made = beside.submit(make_data, jobs, options.tiny, cache) if "loop" in parts else None
+        best = fit(jobs, base, sides) if "fit" in parts else {}
+        if made is not None:
+            made.result()
+        if "time" in parts:
+            timing(jobs, base, best, sides)
+        if "loop" in parts:
+            loops(jobs, options.tiny, cache)
 
 
 if __name__ == "__main__":

@@ -85,8 +85,11 @@ class Clock(keras.callbacks.Callback):
             self.baton.notify_all()
 
 
-def compare(name, num_blocks):
-    """Return the clocks of our loop and of fit, after as many blocks of steps of each."""
+def compare(name, num_blocks, cache=None):
+    """Return the clocks of our loop and of fit, after as many blocks of steps of each.
+
+    `cache` is a folder that may have the data already.
+    """
     turn, baton = [0], threading.Condition()
     ours, theirs = Clock(turn, baton, 0), Clock(turn, baton, 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +97,7 @@ def compare(name, num_blocks):
             **SETTINGS[name],
             epochs=num_blocks,
             evaluate_every=num_blocks,
-            cache_dir=f"{folder}/cache",
+            cache_dir=cache or f"{folder}/cache",
         )
         # fit makes its model first and then waits: random numbers are the whole process's.
         fit = threading.Thread(target=fit_model, args=(config, theirs), daemon=True)

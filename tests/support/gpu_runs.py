@@ -4,6 +4,7 @@ TFUNET_REHEARSE=1 has a CPU play the GPU, to try the checks themselves.
 """
 
 import csv
+import ctypes
 import fcntl
 import json
 import os
@@ -116,6 +117,7 @@ def call(arguments, **variables):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=_end_with_parent,
     )
     try:
         output, _ = process.communicate(timeout=SECONDS)
@@ -180,6 +182,10 @@ def report(what, **numbers):
     if path := os.environ.get("TFUNET_GPU_REPORT"):
         with Path(path).open("a") as file:
             file.write(f"{line}\n")
+
+
+def _end_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _toml(value):
