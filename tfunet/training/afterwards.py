@@ -171,7 +171,9 @@ def _peak_bytes(backend: Backend, topology: Topology) -> np.ndarray:
     # Linux counts ru_maxrss in KiB.
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     gpus = tf.config.list_logical_devices("GPU")
-    device = sum(tf.config.experimental.get_memory_info(gpu.name)["peak"] for gpu in gpus)
+    # Only the GPUs of this process, by their names in it: another process cannot be asked.
+    names = [f"GPU:{index}" for index in range(len(tf.config.get_visible_devices("GPU")))]
+    device = sum(tf.config.experimental.get_memory_info(name)["peak"] for name in names)
     if not gpus and device_bytes() is not None and (used := used_bytes()) is not None:
         device = used[1]  # Of a CPU whose allocator is capped, to play the device.
     table[topology.process_index] = [resident, device]
