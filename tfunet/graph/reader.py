@@ -32,7 +32,7 @@ def in_order(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[
         results: Tensors that the step returns. TensorFlow leaves out the ops that nothing needs,
             such as the gradient of the first convolution's input.
     """
-    ops = _needed(ops, results)
+    ops = needed(ops, results)
     names = {op.name for op in ops}
     of_weights = {op.inputs[2].name: op for op in ops if "BackpropFilter" in op.type}
     of_bias = {op.inputs[0].name: op for op in ops if op.type == "BiasAddGrad"}
@@ -55,20 +55,21 @@ def in_order(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[
     return list(placed.values())
 
 
-def _needed(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
+def needed(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf.Operation]:
+    """Return the ops that run, as they were traced; see `in_order`."""
     names = {op.name for op in ops}
     returned = {tensor.op.name for tensor in results}
-    needed: set[str] = set()
+    kept: set[str] = set()
     for op in reversed(ops):
         readers = [reader for tensor in op.outputs for reader in tensor.consumers()]
         readers += op._control_outputs
         if (
             op.op_def.is_stateful
             or op.name in returned
-            or any(reader.name in needed or reader.name not in names for reader in readers)
+            or any(reader.name in kept or reader.name not in names for reader in readers)
         ):
-            needed.add(op.name)
-    return [op for op in ops if op.name in needed]
+            kept.add(op.name)
+    return [op for op in ops if op.name in kept]
 
 
 def read(

@@ -78,6 +78,9 @@ def of_one_value(ops: Sequence[tf.Operation]) -> set[str]:
         if op.type in SHAPES | FILLED:
             fixed |= names
             single |= names if op.type in FILLED else set()
+        elif op.type == "Pad" and op.inputs[0].shape.num_elements() == 0:
+            fixed |= names
+            single |= names
         elif op.inputs and all(map(is_fixed, op.inputs)):
             fixed |= names
             first = op.inputs[1 if op.type == "Fill" else 0]

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config.run import RunConfig
+from tfunet.graph.reader import num_bytes
 from tfunet.learning.averaging import Switch
 from tfunet.machine.device import watched
 from tfunet.models.keras_errors import cause_line
@@ -24,6 +25,7 @@ from tfunet.pipeline.statistics import batch_normalizations
 from tfunet.process.full_memory import OF_STAGE
 from tfunet.training.setup import Attempt
 from tfunet.training.stage_cut import Cut
+from tfunet.training.stage_forecast import forecast_bytes
 from tfunet.training.stage_variables import Owned
 
 # Steps over which the memory of a stage is measured.
@@ -86,6 +88,8 @@ class StagedNetwork:
         self._step_seconds: list[float] = []
         self._step_bytes: list[int] = []
         self._left_to_watch = MEMORY_STEPS
+        # What a step of this process's stage was predicted to hold when it was traced.
+        self._forecast_bytes = 0
         self._is_traced = False
 
     def install(self, loss: keras.Loss) -> None:
@@ -169,6 +173,10 @@ class StagedNetwork:
                 model._compile_metrics.update_state(truth, output)
             logs = model.get_metrics_result()
         if self._is_alone:
+            if not self._forecast_bytes:
+                variables = self._owned.variables
+                sizes = [num_bytes(tf.TensorSpec(one.shape, one.dtype)) for one in variables]
+                self._forecast_bytes = sum(sizes) + forecast_bytes([*logs.values()], sizes)
             return logs
         own = tf.stack([tf.cast(one, keras.config.floatx()) for one in logs.values()])
         of_last = stage.of_last(own if stage.is_last else None, own.shape.as_list(), own.dtype)
@@ -269,12 +277,13 @@ class StagedNetwork:
     def record(self) -> dict[str, Any]:
         """Return what result.json says of the stages; called by all processes together."""
         config, mesh = self._attempt.config, self._attempt.mesh
-        table = np.zeros((mesh.num_devices, 4))
+        table = np.zeros((mesh.num_devices, 5))
         for device, local in self._stages.items():
             busy, size = local.busy_seconds, self._owned.num_bytes(local.stage.number)
-            held = size + max(self._step_bytes) if self._step_bytes else 0
+            held = size + statistics.median(self._step_bytes) if self._step_bytes else 0
             traffic = local.stage.group.traffic.num_bytes
-            table[device] = [statistics.median(busy) if busy else 0.0, size, traffic, held]
+            own = [statistics.median(busy) if busy else 0.0, size, traffic, held]
+            table[device] = [*own, self._forecast_bytes]
         table = self._attempt.backend.sum(table)
         step = statistics.median(self._step_seconds) if self._step_seconds else None
         any_stage = next(iter(self._stages.values())).stage
@@ -293,7 +302,9 @@ class StagedNetwork:
             "bubble": 1 - float(table[:, 0].mean()) / step if step else None,
             "variable_bytes": table[:, 1].astype(int).tolist(),
             "stage_bytes": table[:, 3].astype(int).tolist() if table[:, 3].all() else None,
-            "predicted_stage_bytes": self._cut.num_bytes,
+            "predicted_stage_bytes": table[:, 4].astype(int).tolist()
+            if table[:, 4].all()
+            else self._cut.num_bytes,
             "traced_sent_bytes": table[:, 2].astype(int).tolist(),
             "batch_normalization": batch_norm_of(config, layers),
             "random_layers": [layer.name for layer in layers if draws_otherwise(layer)],

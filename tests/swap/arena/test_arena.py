@@ -11,7 +11,7 @@ import pytest
 from strategies import ForBudget
 from traces import MIB, PROBLEM, STEP, planned
 
-from tfunet.swap.arena.arena import ALIGNMENT, Arena, Memory, Request, at_start, plays
+from tfunet.swap.arena.arena import ALIGNMENT, Arena, Memory, Request, at_start, most_bytes, plays
 from tfunet.swap.arena.device_memory import SCALARS
 from tfunet.swap.report.text import begin_line
 from tfunet.swap.search.fitting import finds_room, fitted
@@ -271,3 +271,17 @@ def test_what_does_not_fit_trains_without_onednn_too():
     assert supported["given_up"] > 0
     assert supported["room"] == 1
     assert kept["losses"] == supported["losses"]
+
+
+def test_the_most_that_a_step_has_counts_what_its_blocks_have_too_much():
+    kib = 4 * ALIGNMENT
+    asked = [
+        Request([3 * kib], [], []),
+        Request([kib], [], [0]),
+        # It gets the block of 3 KiB, which is less than twice as large, beside that of 1 KiB.
+        Request([2 * kib], [], [1]),
+        Request([], [kib // 2], [2]),
+    ]
+    arena = Arena(64 * MIB)
+    arena.allocate(5 * kib)
+    assert most_bytes(arena, asked) == 4 * kib

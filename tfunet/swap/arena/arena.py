@@ -249,3 +249,22 @@ def failing(arena: Arena, asked: Sequence[Request], *, least_bytes: int = 0) -> 
             for address in (*passed, *(buffers[number] for number in ended)):
                 arena.free(address)
     return None
+
+
+def most_bytes(arena: Arena, asked: Sequence[Request]) -> int:
+    """Return the most bytes of blocks that a step has beside what was there before it.
+
+    Blocks are larger than what is asked for. `asked`, from `requests`, is played through twice;
+    what has no room counts as nothing.
+    """
+    before = most = arena.used_bytes
+    for _ in range(STEPS):
+        most, buffers = before, []
+        for kept, passing, ended, _ in asked:
+            begun = [arena.allocate(num_bytes) for num_bytes in kept]
+            passed = [arena.allocate(num_bytes) for num_bytes in passing]
+            most = max(most, arena.used_bytes)
+            buffers += begun
+            for address in (*passed, *(buffers[number] for number in ended)):
+                arena.free(address)
+    return most - before
