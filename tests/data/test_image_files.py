@@ -17,6 +17,7 @@ from PIL import Image
 
 from tfunet.data.image_files import Header, read_header, read_image, read_mask
 from tfunet.data.layouts.header_checks import misplaced
+from tfunet.data.lazy_image import joined, open_image
 
 RNG = np.random.default_rng(0)
 
@@ -361,6 +362,49 @@ def test_the_user_may_name_the_axes(tmp_path, shape, axes, expected):
     assert (*header.shape, header.channels) == expected
     order = [(axes or "zyxc").index(one) for one in "zyxc" if one in (axes or "zyxc"[: len(shape)])]
     np.testing.assert_array_equal(image.squeeze(), pixels.transpose(order).squeeze())
+
+
+ALPHA8 = np.concatenate([COLOUR8, GREY8[..., None]], -1)
+SAMPLES = {"photometric": "minisblack", "planarconfig": "contig"}
+
+
+@pytest.mark.parametrize(
+    ("name", "pixels", "saved", "read", "expected"),
+    [
+        ("a.png", COLOUR8, {}, {}, True),
+        ("a.png", GREY8, {}, {}, False),
+        ("a.png", np.stack([GREY8, GREY8], -1), {}, {"alpha": "keep"}, False),
+        ("a.png", ALPHA8, {}, {}, True),
+        ("a.png", ALPHA8, {}, {"alpha": "keep"}, True),
+        ("a.png", COLOUR8, {}, {"axes": "yxc"}, True),  # the file knows it better
+        ("a.jpg", COLOUR8, {}, {}, True),
+        ("a.tif", COLOUR8, {"photometric": "rgb"}, {}, True),
+        # Red, green, blue and infrared.
+        ("a.tif", ALPHA8, {"photometric": "rgb", "extrasamples": ["unspecified"]}, {}, True),
+        # As programs write scenes of 16 bits.
+        ("a.tif", COLOUR8.astype(np.uint16), SAMPLES, {}, True),
+        ("a.tif", whole((20, 31, 5), np.uint16, 9), SAMPLES, {}, False),
+        ("a.tif", np.stack([COLOUR8] * 2), {"photometric": "rgb"}, {}, False),  # a volume
+        ("a.ome.tif", whole((3, 20, 31), np.uint8, 256), {"metadata": {"axes": "CYX"}}, {}, False),
+        ("a.tif", STACK16[:3], {"photometric": "minisblack"}, {"axes": "cyx"}, False),
+        ("a.npy", COLOUR8, {}, {"axes": "yxc"}, True),
+        ("a.npy", ALPHA8, {}, {"axes": "yxc"}, False),
+        ("a.npy", COLOUR8, {}, {}, False),  # planes
+        ("a.nii", VOLUME, {}, {}, False),
+    ],
+)
+def test_pictures_show_the_channels_of_a_colour_file_in_colour(
+    tmp_path, name, pixels, saved, read, expected
+):
+    save(tmp_path / name, pixels, **saved)
+    assert read_header(tmp_path / name, **read).in_colour == expected
+    image = open_image(tmp_path / name, **read)
+    assert image.in_colour == expected
+    # Channels of several files are no colours, and grey = true leaves none.
+    assert not joined([image, image]).in_colour
+    assert joined([image]).in_colour == expected
+    if image.channels == 3:
+        assert not open_image(tmp_path / name, grey=True, **read).in_colour
 
 
 def test_time_is_not_taken_for_depth(tmp_path):
