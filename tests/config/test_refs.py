@@ -102,6 +102,8 @@ def build(*, image_shape, how):
         return os.path.join(3, 4)
     if how == "import":
         import surely_not_installed
+    if how == "exit":
+        raise SystemExit("no GPU")
     raise KeyError(how)
 """
 
@@ -118,7 +120,8 @@ def build(*, image_shape, how):
             "TypeError: expected str, bytes or os.PathLike object, not int, in {}, line 20",
         ),
         ("import", "ModuleNotFoundError: No module named 'surely_not_installed', in {}, line 22"),
-        ("other", "KeyError: 'other', in {}, line 23: raise KeyError(how)"),
+        ("exit", "SystemExit: no GPU, in {}, line 24: raise SystemExit"),
+        ("other", "KeyError: 'other', in {}, line 25: raise KeyError(how)"),
     ],
 )
 @pytest.mark.parametrize("kind", ["model", "loss", "data set"])
@@ -145,6 +148,8 @@ def test_an_error_in_a_users_function_names_it_and_its_line(
     [
         ("def build(:\n", "SyntaxError: invalid syntax, in broken_net.py, line 1: def build(:"),
         ("\nx = width\n", "NameError: name 'width' is not defined, in broken_net.py, line 2: x = "),
+        # A script that reads its command line.
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3, in broken_net.py, line 2: sys.exit(3)"),
         ("import surely_not_installed\n", "No module named 'surely_not_installed', in broken_net"),
     ],
 )

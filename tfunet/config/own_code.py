@@ -16,7 +16,7 @@ OTHERS = ("MemoryError", "ResourceExhaustedError")
 OURS = ("tfunet", "tf_native", "hvd")
 
 
-def explain(error: Exception, what: str, file: str) -> None:
+def explain(error: BaseException, what: str, file: str) -> None:
     """Raise a ValueError that tells of an error in a user's program, and of the line it is at.
 
     It returns where the error has a meaning of its own.
@@ -38,13 +38,13 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{name}({shown})"
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     lines = [line.strip() for line in COLOUR.sub("", text).splitlines() if line.strip()]
     return "; ".join(lines)[:LONGEST].rstrip(".")
 
 
-def _place(error: Exception, file: str) -> str:
+def _place(error: BaseException, file: str) -> str:
     """Return the line of the user's program at which an error arose, ", in FILE, line N: code."."""
     if isinstance(error, SyntaxError) and error.filename:
         return _line(error.filename, error.lineno or 0)

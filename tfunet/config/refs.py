@@ -88,7 +88,7 @@ def resolve(
     if module is None:
         try:
             module = importlib.import_module(module_name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
             if missing is not None and f"{module_name}.".startswith(f"{missing}."):
                 raise ValueError(
@@ -159,7 +159,7 @@ def _load_file(kind: str, path: str) -> Any:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if isinstance(error, Exception):
+        if isinstance(error, Exception | SystemExit):
             explain(error, f"The file {path!r} of the {kind} cannot be loaded:", str(file))
         raise
     return module
@@ -211,7 +211,7 @@ def call(
         raise ValueError(f"The {kind} {name!r} needs the option {', '.join(missing)}.")
     try:
         return function(**fixed, **options)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # A function that takes any keyword may call another that does not know it.
         pattern = r"(?:unexpected|values for) keyword argument '(\w+)'"
         keyword = re.search(pattern, str(error)) if isinstance(error, TypeError) else None
