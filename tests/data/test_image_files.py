@@ -17,6 +17,7 @@ from PIL import Image
 
 from tfunet.data.image_files import Header, read_header, read_image, read_mask
 from tfunet.data.layouts.header_checks import misplaced
+from tfunet.data.lazy_image import joined, open_image
 
 RNG = np.random.default_rng(0)
 
@@ -240,6 +241,39 @@ def test_a_truncated_png_or_jpeg_is_found_by_its_header_check(tmp_path, name):
         read_header(tmp_path / name)
 
 
+SCENE8 = (np.add.outer(np.arange(120), np.arange(170)) // 2 + GREY8[0, :1]).astype(np.uint8)
+JPEGS = [
+    {},
+    {"progressive": True},
+    {"subsampling": 0, "quality": 95, "optimize": True},
+    {"restart_marker_rows": 1},
+    {"progressive": True, "restart_marker_blocks": 3},
+]
+
+
+@pytest.mark.parametrize("options", JPEGS)
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_jpeg_whose_end_mark_comes_too_early_is_refused(tmp_path, channels, options):
+    path = tmp_path / "a.jpg"
+    pixels = np.stack([SCENE8, SCENE8[::-1], SCENE8[:, ::-1], SCENE8][:channels], -1)
+    mode = {1: "L", 3: "RGB", 4: "CMYK"}[channels]
+    Image.fromarray(pixels.squeeze(), mode).save(path, **options)
+    content = path.read_bytes()
+    stored = read_image(path)
+    # Bytes after the end, or before the end mark, take nothing away.
+    for more in (content + b"\0" * 9, content[:-2] + b"\1\2" + content[-2:]):
+        path.write_bytes(more)
+        np.testing.assert_array_equal(read_image(path), stored)
+    first = content.rindex(b"\xff\xda") + 14
+    boundaries = [at for at in range(first, len(content)) if content[at : at + 2] == b"\xff\xd1"]
+    middle = [first + (len(content) - first) * share // 10 for share in (1, 5, 9)]
+    for end in (*middle, *boundaries[:1]):
+        end -= content[end - 1] == 0xFF
+        path.write_bytes(content[:end] + b"\xff\xd9")
+        with pytest.raises(ValueError, match=r"a\.jpg: cannot be read \(.*(cut off|truncated)"):
+            read_image(path)
+
+
 @pytest.mark.parametrize("name", ["a.png", "a.nii.gz"])
 def test_a_damaged_file_is_named(tmp_path, name):
     save(tmp_path / name, whole((60, 61), np.uint8, 256))
@@ -361,6 +395,49 @@ def test_the_user_may_name_the_axes(tmp_path, shape, axes, expected):
     assert (*header.shape, header.channels) == expected
     order = [(axes or "zyxc").index(one) for one in "zyxc" if one in (axes or "zyxc"[: len(shape)])]
     np.testing.assert_array_equal(image.squeeze(), pixels.transpose(order).squeeze())
+
+
+ALPHA8 = np.concatenate([COLOUR8, GREY8[..., None]], -1)
+SAMPLES = {"photometric": "minisblack", "planarconfig": "contig"}
+
+
+@pytest.mark.parametrize(
+    ("name", "pixels", "saved", "read", "expected"),
+    [
+        ("a.png", COLOUR8, {}, {}, True),
+        ("a.png", GREY8, {}, {}, False),
+        ("a.png", np.stack([GREY8, GREY8], -1), {}, {"alpha": "keep"}, False),
+        ("a.png", ALPHA8, {}, {}, True),
+        ("a.png", ALPHA8, {}, {"alpha": "keep"}, True),
+        ("a.png", COLOUR8, {}, {"axes": "yxc"}, True),  # the file knows it better
+        ("a.jpg", COLOUR8, {}, {}, True),
+        ("a.tif", COLOUR8, {"photometric": "rgb"}, {}, True),
+        # Red, green, blue and infrared.
+        ("a.tif", ALPHA8, {"photometric": "rgb", "extrasamples": ["unspecified"]}, {}, True),
+        # As programs write scenes of 16 bits.
+        ("a.tif", COLOUR8.astype(np.uint16), SAMPLES, {}, True),
+        ("a.tif", whole((20, 31, 5), np.uint16, 9), SAMPLES, {}, False),
+        ("a.tif", np.stack([COLOUR8] * 2), {"photometric": "rgb"}, {}, False),  # a volume
+        ("a.ome.tif", whole((3, 20, 31), np.uint8, 256), {"metadata": {"axes": "CYX"}}, {}, False),
+        ("a.tif", STACK16[:3], {"photometric": "minisblack"}, {"axes": "cyx"}, False),
+        ("a.npy", COLOUR8, {}, {"axes": "yxc"}, True),
+        ("a.npy", ALPHA8, {}, {"axes": "yxc"}, False),
+        ("a.npy", COLOUR8, {}, {}, False),  # planes
+        ("a.nii", VOLUME, {}, {}, False),
+    ],
+)
+def test_pictures_show_the_channels_of_a_colour_file_in_colour(
+    tmp_path, name, pixels, saved, read, expected
+):
+    save(tmp_path / name, pixels, **saved)
+    assert read_header(tmp_path / name, **read).in_colour == expected
+    image = open_image(tmp_path / name, **read)
+    assert image.in_colour == expected
+    # Channels of several files are no colours, and grey = true leaves none.
+    assert not joined([image, image]).in_colour
+    assert joined([image]).in_colour == expected
+    if image.channels == 3:
+        assert not open_image(tmp_path / name, grey=True, **read).in_colour
 
 
 def test_time_is_not_taken_for_depth(tmp_path):

@@ -15,6 +15,7 @@ from tfunet.data.cache import build_cache
 from tfunet.data.generated.phantoms import cells, tumours
 from tfunet.data.overlay_figure import COLOURS, Panel, colour_of, draw, overlay, slices
 from tfunet.data.pipeline import TrainingPipeline
+from tfunet.data.source import open_source
 from tfunet.data.split import split_cases
 
 SMALL = {"data_options": {"num_cases": 6, "size": 32}, "seed": 4}
@@ -114,6 +115,40 @@ def test_samples_are_shown_before_and_after_with_case_epoch_and_classes(monkeypa
     assert {"1 whole", "2 core", "3 enhancing"} <= set(words)
     others, _ = drawn(run, monkeypatch, tmp_path, num_samples=2, epoch=8)
     assert any((a.image != b.image).any() for a, b in zip(panels, others, strict=True))
+
+
+@pytest.mark.parametrize("intensity", ["zscore", "none"])
+@pytest.mark.parametrize("alpha", [None, "keep"])
+def test_colours_are_those_of_the_files(intensity, alpha, monkeypatch, tmp_path):
+    # Normalisation makes all channels alike.
+    means = np.array([230, 120, 180, 255])
+    for case in "abc":
+        noise = np.random.default_rng(ord(case)).integers(-20, 20, (32, 32, 4))
+        pixels = np.clip(means + noise, 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{case}.png")
+        Image.fromarray((pixels[..., 0] > 240).astype(np.uint8)).save(tmp_path / f"{case}_mask.png")
+    options = {
+        "root": str(tmp_path),
+        "images": "{case}.png",
+        "masks": "{case}_mask.png",
+        "intensity": intensity,
+        "alpha": alpha or "drop",
+    }
+    run = from_dict({"data": "folder", "data_options": options, "patch": [32, 32]})
+    panels, _ = drawn(run, monkeypatch, tmp_path, num_samples=1)
+    assert open_source(run.data, run.data_options).in_colour
+    stored = np.asarray(Image.open(tmp_path / f"{panels[0].title}.png"))
+    shown = panels[0].image
+    np.testing.assert_allclose(shown[..., :3], stored[..., :3], atol=0.1)
+    colours = shown_figure(panels)[0]
+    assert colours.shape == (32, 32, 3)
+    red, green, blue = colours.reshape(-1, 3).mean(0)
+    assert red > blue + 50 > green + 80
+
+
+def shown_figure(panels):
+    figure = draw(panels, title="", labels={}, in_pairs=True, in_colour=True)
+    return [part.axes[0].images[0].get_array() for part in figure.subfigs]
 
 
 def test_a_volume_is_seen_in_three_slices_through_its_foreground():

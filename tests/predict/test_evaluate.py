@@ -10,8 +10,10 @@ import pytest
 import tifffile
 from PIL import Image
 
+from tfunet.bench.records.shown_cases import read_shown_cases
 from tfunet.cli import main
-from tfunet.data.lazy_image import LazyImage
+from tfunet.data.lazy_image import LazyImage, open_image
+from tfunet.data.shown_planes import in_8_bits, shown_channels
 from tfunet.learning.scores import dice
 from tfunet.predict.overlay_picture import write_errors, write_overlay
 
@@ -183,6 +185,42 @@ def test_a_picture_shows_both_kinds_of_error_in_colours_of_their_own(shape, tmp_
         is_near = np.abs(drawn - np.array(colour)).sum(-1) < 120
         assert is_near[:, right:].sum() > 100
         assert not is_near[:, : width // 4].any()  # The image.
+
+
+def test_pictures_show_a_colour_file_in_colour(tmp_path):
+    colours = np.full((40, 60, 4), (200, 20, 20, 250), np.float32)
+    colours[:20] = (20, 20, 200, 250)
+    Image.fromarray(colours[..., :3].astype(np.uint8)).save(tmp_path / "a.png")
+    mask = np.zeros((40, 60), np.uint8)
+    infrared = LazyImage(
+        shape=(40, 60),
+        channels=4,
+        read=lambda start, stop: colours[start[0] : stop[0], start[1] : stop[1]],
+        by_parts=True,
+        in_colour=True,
+    )
+    path = tmp_path / "picture.png"
+    pictures = [
+        (write_overlay, (open_image(tmp_path / "a.png"), lambda first, last: mask[first:last])),
+        (write_overlay, (infrared, lambda first, last: mask[first:last])),
+        (write_errors, (shown_channels(colours, in_colour=True), mask, mask)),
+    ]
+    for write, arguments in pictures:
+        write(path, *arguments, {1: "1 cell"}, title="")
+        with Image.open(path) as picture:
+            pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3)
+        for colour in ((255, 25, 25), (25, 25, 255)):
+            assert (pixels == colour).all(-1).sum() > 5000
+
+
+def test_a_report_shows_cases_in_colour(local_run, folder):
+    """Those of the files, though each channel was normalised."""
+    (case, *_) = read_shown_cases(local_run).cases
+    pixels = tifffile.imread(folder / f"{case.case_id}_image.tif").astype(np.float32)
+    shown = case.planes[0].image
+    assert shown.shape == (64, 64, 3)
+    expected = in_8_bits([pixels])[0]
+    assert np.abs(shown.astype(int) - expected).max() <= 1
 
 
 @pytest.mark.parametrize("shape", [(1700, 40), (12, 20, 16)])

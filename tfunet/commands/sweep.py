@@ -52,11 +52,6 @@ def add(commands: argparse._SubParsersAction) -> None:
     run.add_argument(
         "--dry-run", action="store_true", help="with --slurm: only print the job scripts"
     )
-    run.add_argument(
-        "--go-on",
-        action="store_true",
-        help="also if trials would be refused; the others run, and these fail",
-    )
     export = add_command(
         actions, "export", _export, "write a study as a workflow file for Maestro and Merlin"
     )
@@ -93,6 +88,12 @@ def add(commands: argparse._SubParsersAction) -> None:
     retry = add_command(actions, "retry", _resume, "run only the failed trials again")
     retry.set_defaults(states=("failed",))
     cancel = add_command(actions, "cancel", _cancel, "end running and queued trials")
+    for action in (run, export, resume, retry):
+        action.add_argument(
+            "--go-on",
+            action="store_true",
+            help="also if trials would be refused; the others run, and these fail",
+        )
     for action in (plan, run, export, resume, retry):
         add_trust(action)
     for action in (wait, resume, retry, cancel):
@@ -191,13 +192,13 @@ def _export(options: argparse.Namespace) -> int:
     study = read_study(options.study)
     folder = options.out or LOGS / study.name
     if options.run is None:
-        path = export_sweep(study, folder, options.attempts)
+        path = export_sweep(study, folder, options.attempts, refuses=not options.go_on)
         print(f"Written: {path}\nTo run it:")
         for engine, words in ENGINES.items():
             print(f"  {engine} {' '.join(words)} {path}")
         return exit_codes.OK
     command = engine_command(options.run, folder / "workflow.yaml")
-    export_sweep(study, folder, options.attempts)
+    export_sweep(study, folder, options.attempts, refuses=not options.go_on)
     run_engine(command)
     # Merlin's exit code is 0 also if steps failed, or did not run.
     trials = [trial for trial in read_sweep(folder).trials if trial.state not in FINISHED]
@@ -213,7 +214,7 @@ def _wait(options: argparse.Namespace) -> int:
 def _resume(options: argparse.Namespace) -> int:
     from tfunet.bench.launch.resume_and_cancel import resume_sweep
 
-    code = resume_sweep(options.folder, options.states)
+    code = resume_sweep(options.folder, options.states, refuses=not options.go_on)
     return _submitted(options.folder) if code is None else _ended(options.folder, code)
 
 

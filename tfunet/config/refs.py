@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfunet.config.kinds import check_kind, refuse_standard
+from tfunet.config.own_code import call_text, explain
 
 
 def near_match(given: str, known: Iterable[str]) -> str:
@@ -76,7 +77,8 @@ def resolve(
 ) -> Any:
     """Return the function or class that `ref` names, importing its module.
 
-    Raises ValueError if it cannot be of its kind; see `tfunet.config.kinds.check_kind`.
+    Raises ValueError if it cannot be of its kind; see `tfunet.config.kinds.check_kind`; and if
+    the user's own module cannot be imported, for whatever reason.
     """
     target = expand(kind, ref, table)
     module_name, _, attribute = target.rpartition(":")
@@ -86,13 +88,17 @@ def resolve(
     if module is None:
         try:
             module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-                raise
-            raise ValueError(
-                f"The module {module_name!r} of the {kind} {ref!r} cannot be found ({error}). "
-                "Install it, or start tfunet in the folder that holds it."
-            ) from error
+        except (Exception, SystemExit) as error:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+                raise ValueError(
+                    f"The module {module_name!r} of the {kind} {ref!r} cannot be found ({error}). "
+                    "Install it, or start tfunet in the folder that holds it."
+                ) from error
+            if ref not in table:
+                what = f"The module {module_name!r} of the {kind} {ref!r} cannot be imported:"
+                explain(error, what, _file_of(module_name))
+            raise
     value: Any = module
     for part in attribute.split("."):
         if not hasattr(value, part):
@@ -151,10 +157,21 @@ def _load_file(kind: str, path: str) -> Any:
         sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, Exception | SystemExit):
+            explain(error, f"The file {path!r} of the {kind} cannot be loaded:", str(file))
         raise
     return module
+
+
+def _file_of(module: str) -> str:
+    """Return the file of a module, imported or not; "" where it has none."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    return getattr(sys.modules.get(module), "__file__", None) or (spec and spec.origin) or ""
 
 
 def call(
@@ -162,8 +179,9 @@ def call(
 ) -> Any:
     """Call `function(**fixed, **options)`.
 
-    Raises ValueError for unknown and missing options, and for a function that does not take what
-    is `fixed`. The message names the `kind` of object and the `ref` that the user gave.
+    Raises ValueError for unknown and missing options, for a function that does not take what is
+    `fixed`, and for whatever error a function of the user's own raises. Errors of a backend have
+    meanings, and stay. The message names the `kind` of object and the `ref` that the user gave.
     """
     name = ref or getattr(function, "__name__", repr(function))
     try:
@@ -193,17 +211,22 @@ def call(
         raise ValueError(f"The {kind} {name!r} needs the option {', '.join(missing)}.")
     try:
         return function(**fixed, **options)
-    except TypeError as error:
+    except (Exception, SystemExit) as error:
         # A function that takes any keyword may call another that does not know it.
-        keyword = re.search(r"(?:unexpected|values for) keyword argument '(\w+)'", str(error))
+        pattern = r"(?:unexpected|values for) keyword argument '(\w+)'"
+        keyword = re.search(pattern, str(error)) if isinstance(error, TypeError) else None
         if keyword is not None and keyword[1] in fixed:
             raise ValueError(f"{explained} ({error})") from error
-        if keyword is None or keyword[1] not in options:
-            raise
-        raise ValueError(
-            f"The {kind} {name!r} has no option {keyword[1]!r}."
-            f"{not_an_option(keyword[1]) or near_match(keyword[1], named)}"
-        ) from error
+        if keyword is not None and keyword[1] in options:
+            raise ValueError(
+                f"The {kind} {name!r} has no option {keyword[1]!r}."
+                f"{not_an_option(keyword[1]) or near_match(keyword[1], named)}"
+            ) from error
+        if ":" in ref and kind != "backend":
+            call_words = call_text(name.rpartition(":")[2], {**fixed, **options})
+            what = f"The {kind} {name!r} cannot be made: {call_words} raised"
+            explain(error, what, _file_of(getattr(function, "__module__", None) or ""))
+        raise
 
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

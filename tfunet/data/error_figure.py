@@ -84,5 +84,5 @@ def _draw_plane(line: Sequence[Any], plane: ShownPlane) -> None:
 
 def _height(plane: ShownPlane, width: float) -> float:
     """Return the height of a line in inches."""
-    rows, columns = plane.image.shape
+    rows, columns = plane.mask.shape
     return width / len(COLUMNS) * min(rows / columns, 1.6) + TITLE

@@ -55,6 +55,7 @@ class Header:
         contradiction: Two statements about where the pixels lie that disagree, in words.
         nodata: Value of the pixels without data, where the file states one.
         is_colour: Whether the channels are red, green and blue.
+        in_colour: Whether pictures show the first three channels as red, green and blue.
         remark: What may be a mistake, in words.
     """
 
@@ -69,6 +70,7 @@ class Header:
     contradiction: str = ""
     nodata: float | None = None
     is_colour: bool = False
+    in_colour: bool = False
     remark: str = ""
 
 
@@ -100,7 +102,8 @@ def read_header(
 
     def header(path: Path) -> Header:
         describe = _of(module, "stored", labels=mask, image=image)
-        stored = _named(describe(path), axes, mask=mask, beside=beside)
+        described = describe(path)
+        stored = _named(described, axes, mask=mask, beside=beside)
         letters = [stored.axes[axis] for axis in stored.spatial]
         sizes = [stored.spacing[letter] for letter in letters if letter in stored.spacing]
         return Header(
@@ -115,10 +118,28 @@ def read_header(
             contradiction=stored.contradiction,
             nodata=stored.nodata,
             is_colour="s" in stored.axes and stored.channels == 3,
+            in_colour=_in_colour(path, described, stored),
             remark=stored.remark,
         )
 
     return guarded(path, header)
+
+
+def _in_colour(path: Path, described: Stored, stored: Stored) -> bool:
+    """Return whether pictures show the channels of a plane in colour.
+
+    They do where the file calls them samples of a pixel, three or four: the fourth is infrared, or
+    transparency that is kept. They do so, too, for three channels in a format that names no axes.
+
+    Args:
+        path: The file.
+        described: The array by the file alone.
+        stored: The array with the axes that the user names.
+    """
+    if len(stored.spatial) != 2:
+        return False
+    samples = dict(zip(described.axes, described.shape, strict=True)).get("s", 1)
+    return stored.channels in (3, 4) if samples > 2 else stored.channels == 3 and has_no_axes(path)
 
 
 def has_no_axes(path: Path) -> bool:

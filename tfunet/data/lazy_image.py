@@ -43,6 +43,7 @@ class LazyImage:
         by_parts: Whether `read` reads no more of the file than it needs.
         spacing: Pixel size along `shape`, where the file states one.
         unit: Of `spacing`; empty where the file does not say.
+        in_colour: Whether pictures show the first three channels as red, green and blue.
     """
 
     shape: tuple[int, ...]
@@ -51,6 +52,7 @@ class LazyImage:
     by_parts: bool
     spacing: tuple[float, ...] | None = None
     unit: str = ""
+    in_colour: bool = False
 
     def parts(self) -> Iterator[np.ndarray]:
         """Yield the image cut along its first axis into parts of about 64 MiB as float32."""
@@ -123,6 +125,7 @@ def joined(images: Sequence[LazyImage]) -> LazyImage:
         channels=sum(image.channels for image in images),
         read=lambda start, stop: np.concatenate([image.read(start, stop) for image in images], -1),
         by_parts=all(image.by_parts for image in images),
+        in_colour=len(images) == 1 and images[0].in_colour,
     )
 
 
@@ -176,4 +179,5 @@ def _opened(
         by_parts=region is not None,
         spacing=None if header.contradiction else header.spacing,
         unit=header.unit,
+        in_colour=header.in_colour and channels > 1,
     )

@@ -8,6 +8,8 @@ from matplotlib.colors import hsv_to_rgb, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from tfunet.data.shown_planes import brightness, scaled, shown_channels
+
 # Okabe and Ito 2008, for colour-blind readers; without black, which images hide. After them come
 # others of Trubetskoy (https://sashamaps.net/docs/resources/20-colors) that are unlike these.
 COLOURS = (
@@ -42,16 +44,18 @@ def draw(
     labels: Mapping[int, str],
     in_pairs: bool,
     view: float | None = None,
+    in_colour: bool = False,
 ) -> Figure:
     """Return a figure with all panels: the first channel in grey, labels in colours.
 
     A volume is shown in three orthogonal slices through the middle of its foreground. Panels of
-    an image share the grey scale of the first, so that a change of brightness can be seen.
+    an image share the brightness of the first, so that a change of it can be seen.
 
     Args:
         panels: The first panel, or with `in_pairs` the first of every two, is the original.
         in_pairs: Keep each two panels beside each other.
         view: Width of a view in inches; by default as many fit into a line as there may be.
+        in_colour: Show the first three channels of a plane as red, green and blue.
     """
     num_views, most = (1, 7) if panels[0].mask.ndim == 2 else (3, 3)
     most -= most % 2 if in_pairs else 0
@@ -71,11 +75,14 @@ def draw(
     blocks = np.ravel(figure.subfigures(num_rows, per_row, squeeze=False))
     for number, (panel, block) in enumerate(zip(panels, blocks, strict=False)):
         original = panels[number - number % 2] if in_pairs else panels[0]
-        low, high = np.percentile(original.image[..., 0], (0.5, 99.5))
+        low, high = brightness(
+            [shown_channels(original.image, in_colour=in_colour)], in_colour=in_colour
+        )
         block.suptitle(panel.title, fontsize=8, parse_math=False)
-        views = zip(block.subplots(1, num_views, squeeze=False)[0], slices(panel), strict=True)
-        for axes, (grey, mask) in views:
-            axes.imshow(grey, cmap="gray", vmin=low, vmax=high, interpolation="nearest")
+        shown = slices(panel, in_colour=in_colour)
+        views = zip(block.subplots(1, num_views, squeeze=False)[0], shown, strict=True)
+        for axes, (pixels, mask) in views:
+            draw_pixels(axes, pixels, low, high, interpolation="nearest")
             axes.imshow(overlay(mask), interpolation="nearest")
             axes.set_axis_off()
     handles = [Patch(color=colour_of(label), label=name) for label, name in labels.items()]
@@ -89,11 +96,18 @@ def add_legend(figure: Figure, handles: Sequence[Patch], **options: Any) -> None
         text.set_parse_math(False)
 
 
-def slices(panel: Panel) -> list[tuple[np.ndarray, np.ndarray]]:
+def draw_pixels(axes: Any, pixels: np.ndarray, low: float, high: float, **options: Any) -> None:
+    """Draw grey values or colours (rows, columns, 3), with black and white at these values."""
+    # Matplotlib has no range for colours.
+    shown = scaled(pixels, low, high) if pixels.ndim == 3 else pixels
+    axes.imshow(shown, cmap="gray", vmin=low, vmax=high, **options)
+
+
+def slices(panel: Panel, *, in_colour: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return (image, mask) of each view: the image itself, or three slices of a volume."""
+    if panel.mask.ndim == 2:
+        return [(shown_channels(panel.image, in_colour=in_colour), panel.mask)]
     grey = panel.image[..., 0]
-    if grey.ndim == 2:
-        return [(grey, panel.mask)]
     inside = np.argwhere(panel.mask > 0)
     middle = inside.mean(axis=0).round() if len(inside) else (np.asarray(grey.shape) - 1) // 2
     return [

@@ -204,6 +204,22 @@ def normalise(
     return _standardised(np.clip(image, *bounds) if bounds else image, mean, deviation)
 
 
+def unnormalised(
+    image: np.ndarray, intensity: Intensity, statistics: Statistics | None
+) -> np.ndarray:
+    """Return float32 intensities before `normalise`, but for what it clipped, to rounding."""
+    if statistics is None:
+        if isinstance(intensity, tuple):
+            low, high = intensity
+            return (image * (high - low) + low).astype(np.float32)
+        return image
+    mean, deviation = statistics[-2:]
+    restored = image * np.where(deviation > 0, deviation, 1) + mean
+    if intensity == NONZERO:
+        restored[_outside(image)] = 0
+    return restored.astype(np.float32)
+
+
 def _outside(image: np.ndarray) -> np.ndarray:
     """Return where an image is 0 in all channels, as around a brain without its skull."""
     return (image == 0).all(-1)

@@ -20,6 +20,7 @@ from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.source import DataSource
 from tfunet.data.split import split_of
 from tfunet.data.task import open_task
+from tfunet.data.true_colours import true_colours
 from tfunet.files.atomic import replacing
 from tfunet.geometry.windows import padding_before
 
@@ -77,16 +78,18 @@ def show(
     source, augmentation = task.source, task.augmentation()
     panels = []
     for sample in first_samples(config, source, 1 if each else num_samples, epoch=epoch):
-        panels.append(sheet.Panel(sample.case_id, sample.image, sample.mask))
+        coloured = true_colours(source, source.case_ids.index(sample.case_id))
+        panels.append(sheet.Panel(sample.case_id, coloured(sample.image), sample.mask))
         for title, variant in _variants(augmentation, each=each):
-            changed = sample.changed(variant, seed=config.seed, epoch=epoch)
-            panels.append(sheet.Panel(title, *changed))
+            image, mask = sample.changed(variant, seed=config.seed, epoch=epoch)
+            panels.append(sheet.Panel(title, coloured(image), mask))
     ignored = {} if source.ignored is None else {source.ignored: "no data"}
     drawing = sheet.draw(
         panels,
         title=f"{source.name}, seed {config.seed}, epoch {epoch}",
         labels=source.label_names() | ignored,
         in_pairs=not each,
+        in_colour=source.in_colour,
     )
     with replacing(path) as partial:
         drawing.savefig(partial)

@@ -1,4 +1,4 @@
-"""The planes of a case that a person is shown. Imports no TensorFlow."""
+"""The planes and channels of a case that a person is shown. Imports no TensorFlow."""
 
 import math
 from collections.abc import Sequence
@@ -67,7 +67,10 @@ def planes_through(mask: np.ndarray, most_pixels: int = MOST_PIXELS) -> list[Pla
 
 @dataclass(frozen=True, kw_only=True)
 class ShownPlane:
-    """An image or a plane of a volume: grey values, mask and predicted labels (rows, columns)."""
+    """An image or a plane of a volume: pixels, mask and predicted labels (rows, columns).
+
+    Pixels are grey values, or in colour (rows, columns, 3).
+    """
 
     title: str
     image: np.ndarray
@@ -75,8 +78,31 @@ class ShownPlane:
     labels: np.ndarray
 
 
-def greys_of(planes: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return planes of a case in greys of 8 bits, darkest and brightest pixels cut off."""
-    low, high = np.percentile(np.concatenate([plane.ravel() for plane in planes]), (0.5, 99.5))
+def shown_channels(image: np.ndarray, *, in_colour: bool) -> np.ndarray:
+    """Return what a picture shows of an image (*spatial, channels): the first channel in grey, or
+    in colour red, green and blue (rows, columns, 3).
+    """
+    return image[..., :3] if in_colour else image[..., 0]
+
+
+def brightness(planes: Sequence[np.ndarray], *, in_colour: bool) -> tuple[float, float]:
+    """Return what a picture shows as black and as white: not quite the least and the most.
+
+    They are the same for red, green and blue, and black is at most 0, so that colours stay true.
+    NaN does not count.
+    """
+    low, high = np.nanpercentile(np.concatenate([plane.ravel() for plane in planes]), (0.5, 99.5))
+    return min(low, 0.0) if in_colour else low, high
+
+
+def scaled(plane: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return pixels in 8 bits, with black and white at these values; NaN becomes white."""
     scale = 255 / (high - low) if high > low else 0.0
-    return [np.clip((plane - low) * scale, 0, 255).astype(np.uint8) for plane in planes]
+    shades = np.where(np.isnan(plane), 255, (plane - low) * scale)
+    return np.clip(shades, 0, 255).astype(np.uint8)
+
+
+def in_8_bits(planes: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return planes of a case in 8 bits, darkest and brightest pixels cut off."""
+    low, high = brightness(planes, in_colour=planes[0].ndim == 3)
+    return [scaled(plane, low, high) for plane in planes]

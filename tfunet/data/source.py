@@ -91,6 +91,7 @@ class DataSource:
         preparation: How images were prepared, for `tfunet.predict.prepare`; None if the data set's
             own code did it.
         ignored: Label, beyond the others, of pixels that count neither in the loss nor in scores.
+        in_colour: Whether pictures show the first three channels as red, green and blue.
     """
 
     name: str
@@ -117,6 +118,7 @@ class DataSource:
     preparation: Mapping[str, Any] | None = None
     ignored: int | None = None
     class_names: tuple[str, ...] = ()
+    in_colour: bool = False
 
     def __post_init__(self) -> None:
         if not self.case_ids:

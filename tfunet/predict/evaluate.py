@@ -16,6 +16,7 @@ from tfunet.data.check import raw_case
 from tfunet.data.description_file import described
 from tfunet.data.formats.units import converted
 from tfunet.data.image_files import read_mask
+from tfunet.data.shown_planes import shown_channels
 from tfunet.data.source import DataSource, RawCase, open_source
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.table import csv_line
@@ -126,7 +127,7 @@ def evaluate(
             mask = raw.mask if source.ignored is None else _without(raw.mask, source.ignored)
             write_errors(
                 pictures / f"{stem}.png",
-                raw.image[..., 0],
+                shown_channels(raw.image, in_colour=source.in_colour),
                 mask,
                 labels,
                 source.label_names(),

@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 
 from tfunet.data.lazy_image import LazyImage, cuts
-from tfunet.data.shown_planes import ShownPlane, greys_of, planes_through
+from tfunet.data.shown_planes import ShownPlane, in_8_bits, planes_through
 from tfunet.files.atomic import replacing
 
 # Longer images are drawn with every second, third, ... pixel.
@@ -57,7 +57,9 @@ def write_overlay(
     else:
         panels = [figures.Panel(*plane) for plane in _planes(image, labels)]
     view = WIDTH / len(panels)
-    figure = figures.draw(panels, title=title, labels=names, in_pairs=False, view=view)
+    figure = figures.draw(
+        panels, title=title, labels=names, in_pairs=False, view=view, in_colour=image.in_colour
+    )
     with replacing(path) as partial:
         figure.savefig(partial, format="png", dpi=DOTS_PER_INCH)
 
@@ -75,7 +77,7 @@ def write_errors(
 
     Args:
         path: The picture, .png.
-        image: A channel (*spatial).
+        image: What is shown of it, as `shown_channels` returns it.
         mask: Labels (*spatial).
         labels: The predicted ones, as the mask.
         names: A name for each label.
@@ -84,15 +86,15 @@ def write_errors(
     from tfunet.data.error_figure import draw_cases
 
     planes = planes_through(mask, MOST_ERROR_PIXELS)
-    greys = greys_of([plane.of(image) for plane in planes])
+    pixels = in_8_bits([plane.of(image) for plane in planes])
     shown = [
         ShownPlane(
             title=plane.title(mask.shape),
-            image=grey,
+            image=shades,
             mask=plane.of(mask),
             labels=plane.of(labels),
         )
-        for plane, grey in zip(planes, greys, strict=True)
+        for plane, shades in zip(planes, pixels, strict=True)
     ]
     figure = draw_cases({title: shown}, names, width=ERRORS_WIDTH)
     with replacing(path) as partial:

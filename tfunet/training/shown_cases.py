@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfunet.data.shown_planes import greys_of, planes_through
+from tfunet.data.shown_planes import in_8_bits, planes_through, shown_channels
+from tfunet.data.true_colours import true_colours
 from tfunet.files.arrays import write_arrays
 from tfunet.learning.scores import dice
 from tfunet.record import SHOWN_CASES
@@ -67,22 +68,26 @@ def keep_shown_cases(trainer: Trainer, scores: Scores | None) -> None:
         flat = attempt.backend.sum(flat.astype(np.float64)).astype(np.uint8)
     if not attempt.topology.is_chief:
         return
+    source = data.task.source
     arrays: dict[str, np.ndarray] = {}
     for number, (case, several) in enumerate(zip(chosen, planes, strict=True)):
-        image = stored_voxels(data.cases, case, image=True)[..., 0]
-        greys = greys_of([plane.of(image) for plane in several])
-        for at, (plane, grey) in enumerate(zip(several, greys, strict=True)):
+        image = stored_voxels(data.cases, case, image=True)
+        coloured, in_colour = true_colours(source, case), source.in_colour
+        pixels = [
+            shown_channels(coloured(plane.of(image)), in_colour=in_colour) for plane in several
+        ]
+        for at, (plane, shades) in enumerate(zip(several, in_8_bits(pixels), strict=True)):
             mask = plane.of(masks[number])
-            arrays[f"image-{number}-{at}"] = grey
-            arrays[f"mask-{number}-{at}"] = np.where(mask == data.task.source.ignored, 0, mask)
+            arrays[f"image-{number}-{at}"] = shades
+            arrays[f"mask-{number}-{at}"] = np.where(mask == source.ignored, 0, mask)
             arrays[f"labels-{number}-{at}"] = flat[: mask.size].reshape(mask.shape)
             flat = flat[mask.size :]
     facts = {
         "schema_version": 1,
-        "label_names": {str(label): name for label, name in data.task.source.label_names().items()},
+        "label_names": {str(label): name for label, name in source.label_names().items()},
         "cases": [
             {
-                "case": data.task.source.case_ids[case],
+                "case": source.case_ids[case],
                 "rank": rank,
                 "planes": [plane.title(mask.shape) for plane in several],
             }

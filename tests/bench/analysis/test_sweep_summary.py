@@ -486,3 +486,35 @@ def test_who_reaches_a_score_first_is_told(tmp_path):
     )
     assert "; horovod x2 18 [16, 20] s, 2.00 times as long." in line
     assert "Time to a score" not in findings(summary, [(family, DiceTarget(dice=None, reached={}))])
+
+
+TERMS = {
+    # One run, and runs of one number of replicas: there is no scaling to speak of.
+    "one run": "2 replicas, replica_batch=8, global_batch=16; no scaling can be told",
+    "one replica": "1 replica, replica_batch=8, global_batch=8; speed-up against one replica of",
+    "two backends": "2 replicas, replica_batch=8, global_batch=16; no scaling can be told",
+    "no single": "Weak scaling (fixed replica_batch); speed-up of each backend against its own",
+    "strong": "Strong scaling (fixed global_batch); speed-up against one replica of single",
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "backends", "counts", "fixed"),
+    [
+        ("one run", ["mirrored"], [2], "global_batch"),
+        ("one replica", ["single", "horovod"], [1], "replica_batch"),
+        ("two backends", ["mirrored", "horovod"], [2], "global_batch"),
+        ("no single", ["mirrored", "horovod"], [1, 2], "replica_batch"),
+        ("strong", ["single", "horovod"], [1, 2], "global_batch"),
+    ],
+)
+def test_a_heading_says_of_scaling_what_the_runs_can_tell(tmp_path, case, backends, counts, fixed):
+    batch = {"replica_batch": 8, "global_batch": 16}[fixed]
+    grid = {"backend": backends, "num_replicas": counts}
+    base = {fixed: batch, "cores_per_replica": 1}
+    trials = write_sweep(tmp_path / "sweep", make_study(repeats=1, grid=grid, base=base, **NO_SKIP))
+    folder = tmp_path / "sweep"
+    if case == "one run":  # By its folder alone, where no plan is.
+        folder = folder / trials[0].id
+    (family,) = summarise(read_sweep(folder)).families
+    assert family_heading(family).startswith(TERMS[case])

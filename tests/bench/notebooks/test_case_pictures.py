@@ -204,6 +204,15 @@ def test_a_prediction_of_another_image_is_refused(tmp_path):
         picture(CASE, tmp_path / "a.png")
 
 
+def test_a_colour_image_is_shown_in_colour():
+    colours = np.zeros((2, 4, 4), np.float32)
+    colours[..., 0] = 9
+    figure = draw_case(replace(CASE, image=colours, in_colour=True), PREDICTED)
+    for axes in figure.axes:
+        shown = axes.images[0].get_array()
+        assert (shown == (255, 0, 0)).all()
+
+
 def test_of_a_volume_the_slice_with_most_foreground_is_shown():
     empty = np.zeros_like(MASK)
     volume = replace(CASE, image=np.stack([CASE.image] * 3), mask=np.stack([empty, MASK, empty]))

@@ -19,7 +19,7 @@ from tfunet.files.arrays import write_arrays
 GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
 
 
-def keep(run, num_planes=1, **changes):
+def keep(run, num_planes=1, colours=(), **changes):
     """Write three cases as a run keeps them."""
     draw = np.random.default_rng(0)
     facts = {
@@ -31,7 +31,9 @@ def keep(run, num_planes=1, **changes):
         ],
     }
     arrays = {
-        f"{kind}-{number}-{at}": draw.integers(0, most, (24, 32), dtype=np.uint8)
+        f"{kind}-{number}-{at}": draw.integers(
+            0, most, (24, 32, *(colours if kind == "image" else ())), dtype=np.uint8
+        )
         for number in range(3)
         for at in range(num_planes)
         for kind, most in {"image": 256, "mask": 3, "labels": 3}.items()
@@ -74,9 +76,21 @@ def test_a_report_of_many_backends_has_not_all_pictures(sweep, monkeypatch):
     assert sheet.title == "single x1"
 
 
+def test_a_run_on_colour_images_has_a_sheet_in_colour(tmp_path):
+    first, *_ = write_sweep(tmp_path, make_study(repeats=1, grid=GRID))
+    keep(tmp_path / first.id, colours=(3,))
+    (sheet,) = draw_sheets(summarise(read_sweep(tmp_path)))
+    with Image.open(io.BytesIO(sheet.webp)) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    # The image is to the left; colours are drawn at random, and no two channels are alike.
+    left = pixels[: len(pixels) * 9 // 10, : picture.width // 4]
+    assert (np.ptp(left, -1) > 60).mean() > 0.3
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"colours": (4,)}, "image-0-0: expected (rows, columns) of uint8"),
         ({"label_names": 3}, "label_names"),
         ({"cases": [{"case": "a", "rank": "worst", "planes": ["x"] * 9}]}, "has no image-0-1"),
     ],

@@ -9,7 +9,8 @@ import pytest
 from paths import SUPPORT
 
 from tfunet import exit_codes
-from tfunet.bench.launch import local_sweep
+from tfunet.bench.launch import local_sweep, resume_and_cancel
+from tfunet.bench.launch.workflow_file import export_sweep
 from tfunet.bench.study import refusals as module
 from tfunet.bench.study.refusals import refusals, search_refusals
 from tfunet.bench.study.study_file import study_from_dict
@@ -199,3 +200,55 @@ def test_trials_that_are_done_are_not_checked_again(tmp_path, monkeypatch):
     assert run(noise=dict) == exit_codes.OK
     monkeypatch.setattr(early_checks, "open_source", None)
     assert run(noise=dict, refuses=True) == exit_codes.OK
+
+
+HALF = '[base]\ndata = "cells"\n[grid]\npatch = [[32, 32], [8, 8, 8]]\n'
+ADVICE = "No trial was started. To run the others all the same: --go-on. These then fail.\n"
+
+
+@pytest.mark.parametrize("action", ["resume", "retry"])
+def test_a_sweep_that_goes_on_is_checked_too(action, tmp_path, monkeypatch, capsys):
+    started = []
+
+    def train(folder):
+        started.append(folder.name)
+        return [sys.executable, "-c", "raise SystemExit(2)"]
+
+    run = functools.partial(local_sweep.run_sweep, command=train, noise=dict, say=lambda _: None)
+    monkeypatch.setattr(local_sweep, "run_sweep", run)
+    monkeypatch.setattr(resume_and_cancel, "run_sweep", run)
+    monkeypatch.setattr(sweep_command, "print_report", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(HALF)
+    assert main(["sweep", "run", "mine.toml", "--out", "sweep", "--go-on"]) == exit_codes.BAD_INPUT
+    assert len(started) == 2
+    capsys.readouterr()
+    assert main(["sweep", action, "sweep"]) == exit_codes.BAD_INPUT
+    said = capsys.readouterr().err
+    assert len(started) == 2
+    assert "error: 1 of 2 trials (" in said
+    assert said.endswith(ADVICE)
+    assert main(["sweep", action, "sweep", "--go-on"]) == exit_codes.BAD_INPUT
+    assert len(started) == 4
+
+
+def test_an_export_is_checked_before_it_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(HALF)
+    assert main(["sweep", "export", "mine.toml", "--out", "flow"]) == exit_codes.BAD_INPUT
+    said = capsys.readouterr().err
+    assert "has 3 sizes" in said
+    assert said.endswith(ADVICE)
+    for name in ("workflow.yaml", "plan.json", "study.toml"):
+        assert not (tmp_path / "flow" / name).exists()
+    assert main(["sweep", "export", "mine.toml", "--out", "flow", "--go-on"]) == exit_codes.OK
+    assert (tmp_path / "flow/workflow.yaml").is_file()
+
+
+def test_an_export_checks_no_trial_that_is_done(tmp_path, monkeypatch):
+    study = study_from_dict({"name": "flow", "base": CELLS, "repeats": 2})
+    fake = [sys.executable, str(SUPPORT / "fake_trial.py"), "well"]
+    run = functools.partial(local_sweep.run_sweep, command=lambda folder: [*fake, str(folder)])
+    assert run(study, tmp_path, noise=dict) == exit_codes.OK
+    monkeypatch.setattr(early_checks, "open_source", None)
+    assert export_sweep(study, tmp_path, refuses=True).is_file()

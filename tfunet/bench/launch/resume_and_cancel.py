@@ -30,19 +30,22 @@ class Running:
     process: Annotated[int, msgspec.Meta(ge=2, le=2**31)]
 
 
-def resume_sweep(folder: str | Path, states: Collection[str] = NOT_DONE) -> int | None:
+def resume_sweep(
+    folder: str | Path, states: Collection[str] = NOT_DONE, *, refuses: bool = False
+) -> int | None:
     """Run the trials in one of `states` where the sweep was run before: here or under SLURM.
 
     The working folder is that of the first start, which the paths in the study are relative to.
+    With `refuses`, ValueError says before the first trial if `tfunet train` would refuse trials.
     Returns an exit code, or None after a submission to SLURM.
     """
     root = Path(folder).resolve()
     with contextlib.chdir(_working_folder(root)):
         study = _study_of(root)
         if is_under_slurm(root):
-            submit_sweep(study, root, states=states)
+            submit_sweep(study, root, states=states, refuses=refuses)
             return None
-        return run_sweep(study, root, states=states)
+        return run_sweep(study, root, states=states, refuses=refuses)
 
 
 def cancel_sweep(folder: str | Path, trials: Collection[str] = ()) -> list[str]:

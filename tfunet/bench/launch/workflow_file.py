@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tfunet.bench.launch.slurm_queue import queued_trials
 from tfunet.bench.launch.sweep_folder import adopted, write_plan
+from tfunet.bench.records.sweep_record import FINISHED, read_sweep
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.trial_plan import StudyPlan, plan_trials
 from tfunet.files.atomic import write_atomic
@@ -74,10 +75,13 @@ merlin:
 """
 
 
-def export_sweep(study: Study, folder: str | Path, attempts: int = 2) -> Path:
+def export_sweep(
+    study: Study, folder: str | Path, attempts: int = 2, *, refuses: bool = False
+) -> Path:
     """Write the plan of a study into its folder, and a workflow file beside it; return its path.
 
-    Raises ValueError for what the engines cannot do.
+    Raises ValueError for what the engines cannot do. With `refuses`, also if `tfunet train` would
+    refuse trials that are not done.
     """
     if attempts < 1:
         raise ValueError(f"--attempts must be at least 1, got {attempts}.")
@@ -104,10 +108,21 @@ def export_sweep(study: Study, folder: str | Path, attempts: int = 2) -> Path:
     RunFolder(root).create()
     with RunFolder(root).locked():
         planned = adopted(planned, root)
+        if refuses:
+            from tfunet.bench.study.refusals import refusals, refuse
+
+            refuse(refusals(planned, _not_done(planned, root)))
         write_plan(planned, root)
         path = root / NAME
         write_atomic(path, workflow_text(planned, root, code_hash(), attempts))
     return path
+
+
+def _not_done(planned: StudyPlan, root: Path) -> set[str]:
+    names = {trial.id for trial in planned.trials}
+    if not (root / "plan.json").is_file():
+        return names
+    return names - {trial.id for trial in read_sweep(root).trials if trial.state in FINISHED}
 
 
 def workflow_text(planned: StudyPlan, root: Path, code: str, attempts: int) -> str:

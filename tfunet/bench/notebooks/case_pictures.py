@@ -17,7 +17,8 @@ from tfunet.data.check import raw_case
 from tfunet.data.description_file import described
 from tfunet.data.error_figure import DIFFERENCES, errors
 from tfunet.data.image_files import read_mask
-from tfunet.data.overlay_figure import add_legend, colour_of, overlay
+from tfunet.data.overlay_figure import add_legend, colour_of, draw_pixels, overlay
+from tfunet.data.shown_planes import brightness, shown_channels
 from tfunet.data.source import DataSource, open_source
 from tfunet.files.atomic import write_atomic
 from tfunet.learning import scores
@@ -32,6 +33,7 @@ class ShownCase:
         files: Paths of the files of the image, joined by commas.
         pixel_size: Pixel size of the image if the run resamples, else None.
         ignored: Label of pixels that do not count.
+        in_colour: Whether the first three channels are shown as red, green and blue.
     """
 
     case_id: str
@@ -42,6 +44,7 @@ class ShownCase:
     regions: Mapping[str, tuple[int, ...]]
     labels: Mapping[int, str]
     ignored: int | None = None
+    in_colour: bool = False
 
 
 def open_data(run: Path, root: str | None) -> DataSource:
@@ -89,6 +92,7 @@ def read_case(source: DataSource, case_id: str, scratch: Path) -> ShownCase:
         regions=source.regions,
         labels=source.label_names(),
         ignored=source.ignored,
+        in_colour=source.in_colour,
     )
 
 
@@ -126,21 +130,21 @@ def dice_of(case: ShownCase, predicted: np.ndarray) -> dict[str, float]:
 
 def draw_case(case: ShownCase, predicted: np.ndarray) -> Figure:
     """Draw image, manual mask, prediction, and where the last two differ."""
-    grey, mask, where = case.image[..., 0], case.mask, ""
+    pixels, mask, where = shown_channels(case.image, in_colour=case.in_colour), case.mask, ""
     if mask.ndim == 3:
         fullest = int((mask > 0).sum((1, 2)).argmax())
-        grey, mask, predicted = grey[fullest], mask[fullest], predicted[fullest]
+        pixels, mask, predicted = pixels[fullest], mask[fullest], predicted[fullest]
         where = f", slice {fullest + 1} of {len(case.mask)}"
     rows, columns = mask.shape
     height = min(2 * 0.48 * WIDTH * rows / columns, 1.6 * WIDTH) + 1.0
     figure, panels = make_panels(2, 2, height, sharex=True, sharey=True)
     # The SVG holds images as pixels: enough of them to look closely.
     figure.set_dpi(150)
-    low, high = np.percentile(grey, (0.5, 99.5))
+    low, high = brightness([pixels], in_colour=case.in_colour)
     titles = (f"image{where}", "manual mask", "prediction", "where they differ")
     layers = (None, overlay(mask), overlay(predicted), errors(mask, predicted))
     for axes, title, layer in zip(panels, titles, layers, strict=True):
-        axes.imshow(grey, cmap="gray", vmin=low, vmax=high)
+        draw_pixels(axes, pixels, low, high)
         if layer is not None:
             axes.imshow(layer, interpolation="nearest")
         axes.set_title(title)

@@ -79,9 +79,11 @@ def _plane(arrays: dict[str, np.ndarray], name: str, title: str) -> ShownPlane:
     if missing := [kind for kind in kinds if f"{kind}-{name}" not in arrays]:
         raise FieldError(f"it has no {missing[0]}-{name}")
     planes = {kind: arrays[f"{kind}-{name}"] for kind in kinds}
-    shape = planes["image"].shape
+    shape = planes["mask"].shape
     for kind, plane in planes.items():
-        if plane.dtype != np.uint8 or plane.shape != shape or len(shape) != 2 or not plane.size:
+        is_in_colour = kind == "image" and plane.shape == (*shape, 3)
+        has_shape = len(shape) == 2 and (plane.shape == shape or is_in_colour)
+        if plane.dtype != np.uint8 or not has_shape or not plane.size:
             raise FieldError(
                 f"{kind}-{name}: expected (rows, columns) of uint8, got {plane.shape} of "
                 f"{plane.dtype}"

@@ -19,6 +19,7 @@ from tfunet.bench.records.ways_of_training import way_of
 from tfunet.bench.report import number_text as texts
 from tfunet.config.amount import GIB
 from tfunet.config.keys import describe
+from tfunet.process.terminal import counted
 
 
 def summary_rows(family: Family) -> list[dict[str, str]]:
@@ -300,12 +301,29 @@ def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
 def family_heading(family: Family) -> str:
     """Return the heading of a family's tables: its settings, scaling and baseline."""
     settings = describe({key: value for key, value in family.settings.items() if key != "scaling"})
-    fixed = "replica_batch" if family.scaling == "weak" else "global_batch"
-    baseline = f"one replica of {family.baseline}" if family.baseline else "each its own replica"
-    terms = f"{family.scaling} scaling (fixed {fixed}); speed-up against {baseline}"
+    terms = _terms(family)
     if family.num_folds > 1:
         terms += f"; {family.num_folds} folds, which count as repeats"
-    return f"{settings}: {terms}" if settings else terms.capitalize()
+    return f"{settings}: {terms}" if settings else terms[:1].upper() + terms[1:]
+
+
+def _terms(family: Family) -> str:
+    """Return what is fixed in a family, and what its speed-ups are against."""
+    cells = family.cells
+    baseline = (
+        f"speed-up against one replica of {family.baseline}"
+        if family.baseline
+        else "speed-up of each backend against its own single replica"
+    )
+    if len({cell.num_replicas for cell in cells}) > 1:
+        fixed = "replica_batch" if family.scaling == "weak" else "global_batch"
+        return f"{family.scaling} scaling (fixed {fixed}); {baseline}"
+    # Nothing scales: both batches are fixed.
+    batches = f"replica_batch={cells[0].replica_batch}, global_batch={cells[0].global_batch}"
+    replicas = counted(cells[0].num_replicas, "replica")
+    if family.baseline is None or len(cells) == 1:
+        baseline = "no scaling can be told without runs of other numbers of replicas"
+    return f"{replicas}, {batches}; {baseline}"
 
 
 def skipped_rows(summary: Summary) -> list[dict[str, str]]:

@@ -189,6 +189,7 @@ def open_files(
             **({"unit": unit} if sizes.target is not None and unit else {}),
         },
         ignored=IGNORED if ignores else None,
+        in_colour=all(case.headers.image.in_colour for case in cases),
     )
 
 

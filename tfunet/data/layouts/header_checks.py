@@ -73,7 +73,8 @@ def read_headers(
             channels = sum(
                 1 if grey and image.channels == 3 else image.channels for image in images
             )
-            image = replace(images[0], channels=channels)
+            in_colour = len(images) == 1 and images[0].in_colour and channels > 1
+            image = replace(images[0], channels=channels, in_colour=in_colour)
             masks = tuple(headers[len(case.images) :])
             usable.append(CaseHeaders(case=case, image=image, masks=masks))
     return _of_the_usual_kind(usable, defects)
