@@ -27,6 +27,7 @@ CONTENTS = {
         "pipeline",
         "slurm",
         "backends",
+        "gpus",
         "security",
     ),
     "Look up": (

@@ -156,7 +156,9 @@ def test_a_volume_that_no_device_holds_trains_on_two(contract_folder):
     over_two = {"backend": "multiworker", "split": [2, 1, 1]}
     shared = runs.train(contract_folder / "volume-shared", **settings, **over_two)
     assert shared.exit_code == 0, shared.output
-    in_stages = {"backend": "multiworker", "stages": 2, "steps": 4}
+    # By times that were measured beside other work the cut may be one that does not fit.
+    cut = {"stages": 2, "balance": ["up0_upsampling"]}
+    in_stages = {"backend": "multiworker", "steps": 4, **cut}
     with ThreadPoolExecutor() as pool:
         # TensorFlow waits for ten seconds before it refuses memory.
         refused = pool.submit(runs.train, contract_folder / "volume-alone", **settings)

@@ -10,6 +10,17 @@ import tensorflow as tf
 _kept = {"peak": 0}
 
 
+def own_gpus() -> list[str]:
+    """Return the names, such as "GPU:0", of the GPUs that this process uses.
+
+    `tf.config.list_logical_devices` also names those of the other workers of a cluster, which
+    cannot be asked for their memory.
+    """
+    if not tf.config.list_physical_devices("GPU"):
+        return []
+    return [f"GPU:{index}" for index in range(len(tf.config.get_visible_devices("GPU")))]
+
+
 def device_bytes() -> int | None:
     """Return the memory that TensorFlow may use on a device; None for a CPU without a cap."""
     # Where there is no GPU, this does not start TensorFlow's devices.

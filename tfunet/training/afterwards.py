@@ -16,7 +16,7 @@ from tfunet.backend import Backend, Topology
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.files.atomic import WriteError
-from tfunet.machine.device import device_bytes, used_bytes
+from tfunet.machine.device import device_bytes, own_gpus, used_bytes
 from tfunet.parallel.network import Groups
 from tfunet.swap.report.measured import Measured
 from tfunet.training import input_bound
@@ -170,11 +170,9 @@ def _peak_bytes(backend: Backend, topology: Topology) -> np.ndarray:
     table = np.zeros((topology.process_count, 2))
     # Linux counts ru_maxrss in KiB.
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    gpus = tf.config.list_logical_devices("GPU")
-    # Only the GPUs of this process, by their names in it: another process cannot be asked.
-    names = [f"GPU:{index}" for index in range(len(tf.config.get_visible_devices("GPU")))]
-    device = sum(tf.config.experimental.get_memory_info(name)["peak"] for name in names)
-    if not gpus and device_bytes() is not None and (used := used_bytes()) is not None:
-        device = used[1]  # Of a CPU whose allocator is capped, to play the device.
+    # `used_bytes` knows the first device's peak also from before it was measured anew.
+    used = used_bytes() if own_gpus() or device_bytes() is not None else None
+    device = 0 if used is None else used[1]
+    device += sum(tf.config.experimental.get_memory_info(gpu)["peak"] for gpu in own_gpus()[1:])
     table[topology.process_index] = [resident, device]
     return backend.sum(table)

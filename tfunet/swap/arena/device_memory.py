@@ -52,7 +52,7 @@ def join_regions(budget: str | float | None = None) -> int:
     if budget is None or not device.has_regions():
         return 0
     limit = min(in_bytes(budget), device.device_bytes() or 0)
-    return max(_join_regions(gpu.name, limit) for gpu in tf.config.list_logical_devices("GPU"))
+    return max(_join_regions(name, limit) for name in device.own_gpus())
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from tfunet.graph.reader import num_bytes
 from tfunet.graph.slabs import Slabs
 from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, SHAPE_READERS, Trace, root
 from tfunet.graph.unrolled import unrolled
-from tfunet.machine.device import free_bytes
+from tfunet.machine.device import free_bytes, own_gpus
 from tfunet.swap.measure import slab_times
 from tfunet.swap.plan.costs import Costs
 from tfunet.swap.plan.slab_chains import Chain, copied_seconds
@@ -27,8 +27,9 @@ from tfunet.swap.storage.host import Tier
 # op takes to start, and the time of its bytes.
 SMALL_BYTES = 2**18
 SMALL_FLOPS = 1e6
-# A copy this large shows the speed of the link.
-LINK_BYTES = 2**25
+# A copy this large shows the speed of the link. On a GPU, reading the clock takes as long as a copy
+# of some ten MiB.
+LINK_BYTES, GPU_LINK_BYTES = 2**25, 2**28
 COPIES = 4
 # A copy this small shows how long one takes to start, as one of many that follow each other, as the
 # copies of slabs do.
@@ -229,7 +230,8 @@ def _moved(op: tf.Operation) -> int:
 def _large_bytes() -> int:
     """Return the size of a copy that shows the speed of the link, and fits with the others."""
     free = free_bytes()
-    most = LINK_BYTES if free is None else min(LINK_BYTES, free // (4 * COPIES))
+    wanted = GPU_LINK_BYTES if own_gpus() else LINK_BYTES
+    most = wanted if free is None else min(wanted, free // (4 * COPIES))
     return max(2 * TINY_BYTES, most)
 
 
@@ -311,5 +313,6 @@ def _link(kind: type[Tier]) -> tuple[float, float, float]:
     speeds = []
     for way, start in tiny.items():
         seconds = statistics.median(timed[f"{way} {at}"] for at in range(1, COPIES + 1))
-        speeds.append(large / max(seconds - start, seconds / 10, 1e-6))
+        # A copy that seems to take no time was not measured: it takes longer than a small one.
+        speeds.append(large / max(seconds - start, seconds / 10, start, 1e-6))
     return statistics.mean(tiny.values()), speeds[0], speeds[1]

@@ -1,0 +1,63 @@
+"""The page on GPUs has what the records of one H100 have."""
+
+import json
+
+from paths import ROOT
+
+RECORDS = ROOT / "logs/reference/gpu"
+MIB = 2**20
+KINDS = {
+    "float16": ("mixed_float16", "float32"),
+    "bfloat16": ("mixed_bfloat16", "float32"),
+    "xla": ("XLA", "without"),
+    "augmented on the device": ("augmentation on the device", "on the host"),
+}
+WAYS = {
+    "horovod": "two processes on it, horovod",
+    "multiworker": "two processes, multiworker",
+    "split by horovod": "samples in two parts, horovod",
+    "split by multiworker": "samples in two parts, multiworker",
+    "stages by horovod": "two stages, horovod",
+    "stages by multiworker": "two stages, multiworker",
+}
+
+
+def test_the_page_has_what_was_measured():
+    page = (ROOT / "docs/gpus.md").read_text()
+    checks = [json.loads(line) for line in (RECORDS / "checks.jsonl").read_text().splitlines()]
+    said = 0
+    for row in checks:
+        match row["what"]:
+            case "gpu against cpu":
+                name, other = f"{row['data']} U-Net on the GPU", "on the CPU"
+            case "two processes":
+                name, other = WAYS[row["way"]], "one process"
+            case "kind of step" if row["kind"] in KINDS:
+                name, other = KINDS[row["kind"]]
+            case _:
+                continue
+        weights = f"{row['weights']:.1e}" if "weights" in row else ""
+        assert f"| {name} | {other} | {weights} | {row['losses']:.1e} |".replace("  ", " ") in page
+        said += 1
+    assert said == 12
+    memory = {row["what"]: row for row in checks if "predicted" in row}
+    rows = [memory["within the memory"], memory["beyond the memory"]]
+    amounts = [(row["predicted"] / MIB, row["measured"] / MIB) for row in rows]
+    steps = json.loads((RECORDS / "largest-cube.json").read_text())
+    amounts += [
+        (step["predicted_peak_mib"], step["peak_mib"])
+        for step in steps
+        if "predicted_peak_mib" in step
+    ]
+    assert len(amounts) == 3
+    for predicted, measured in amounts:
+        assert f"| {predicted:,.0f} MiB | {measured:,.0f} MiB | {predicted / measured:.2f} |" in page
+    runs = json.loads((RECORDS / "settings-by-rules.json").read_text())
+    for data in ("hippocampus", "sem", "nuclei"):
+        for way in ("hand", "auto"):
+            dice = [
+                sum(runs[name]["dice"].values()) / len(runs[name]["dice"])
+                for seed in (1, 2)
+                if (name := f"{data}-{way}-{seed}") in runs
+            ]
+            assert not dice or ", ".join(f"{one:.3f}" for one in dice) in page
