@@ -416,9 +416,9 @@ SAMPLES = {"photometric": "minisblack", "planarconfig": "contig"}
         ("a.tif", ALPHA8, {"photometric": "rgb", "extrasamples": ["unspecified"]}, {}, True),
         # As programs write scenes of 16 bits.
         ("a.tif", COLOUR8.astype(np.uint16), SAMPLES, {}, True),
-        ("a.tif", whole((20, 31, 5), np.uint16, 9), SAMPLES, {}, False),
+        ("a.tif", np.ones((20, 31, 5), np.uint16), SAMPLES, {}, False),
         ("a.tif", np.stack([COLOUR8] * 2), {"photometric": "rgb"}, {}, False),  # a volume
-        ("a.ome.tif", whole((3, 20, 31), np.uint8, 256), {"metadata": {"axes": "CYX"}}, {}, False),
+        ("a.ome.tif", STACK16[:3], {"metadata": {"axes": "CYX"}}, {}, False),
         ("a.tif", STACK16[:3], {"photometric": "minisblack"}, {"axes": "cyx"}, False),
         ("a.npy", COLOUR8, {}, {"axes": "yxc"}, True),
         ("a.npy", ALPHA8, {}, {"axes": "yxc"}, False),
