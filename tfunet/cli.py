@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.rest = [*rest, *keys]
     if not options.starts_runs:  # The processes of a run set it themselves.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        # Otherwise TensorFlow takes all memory of a GPU, which others may use.
+        os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     if options.trust:
         os.environ[trust.VARIABLE] = "1"
     for stream in (sys.stdout, sys.stderr):

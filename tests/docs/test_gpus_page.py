@@ -51,7 +51,9 @@ def test_the_page_has_what_was_measured():
     ]
     assert len(amounts) == 3
     for predicted, measured in amounts:
-        assert f"| {predicted:,.0f} MiB | {measured:,.0f} MiB | {predicted / measured:.2f} |" in page
+        assert (
+            f"| {predicted:,.0f} MiB | {measured:,.0f} MiB | {predicted / measured:.2f} |" in page
+        )
     runs = json.loads((RECORDS / "settings-by-rules.json").read_text())
     for data in ("hippocampus", "sem", "nuclei"):
         for way in ("hand", "auto"):
