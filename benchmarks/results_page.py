@@ -21,8 +21,8 @@ HEAD = """\
 `python benchmarks/results_page.py` writes this page from the records in
 [logs/reference](../logs/reference/README.md): change those, not this file.
 [large-models-internals.md](large-models-internals.md) explains the terms. `[a, b]` is the lowest
-and the highest value. All measurements are from CPUs ([gpus.md](gpus.md) has what ran on a GPU), and
-nothing was timed with TensorFlow 2.21.
+and the highest value. All measurements are from CPUs ([gpus.md](gpus.md) has what ran on a GPU).
+Nothing was timed with TensorFlow 2.21.
 """
 
 
