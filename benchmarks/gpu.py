@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -240,6 +241,7 @@ class Jobs:
 
     def __init__(self, path, seconds):
         self._path = path
+        self._writing = threading.Lock()
         self._until = time.monotonic() + seconds
         self.found = []
 
@@ -250,8 +252,9 @@ class Jobs:
         since = time.monotonic()
         told = {"error": "no time was left"} if limit < 15 else _call(kind, job, limit)
         told["wall_seconds"] = round(time.monotonic() - since, 1)
-        self.found.append({"kind": kind, "job": job, **told})
-        self._path.write_text(json.dumps(self.found, indent=1))
+        with self._writing:
+            self.found.append({"kind": kind, "job": job, **told})
+            self._path.write_text(json.dumps(self.found, indent=1))
         print(_line(kind, job, told), flush=True)
         return None if "error" in told else told
 

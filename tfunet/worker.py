@@ -23,7 +23,7 @@ from tfunet.config.run import RunConfig
 from tfunet.machine.cores import num_threads, pin_and_limit
 from tfunet.machine.cpu_memory import cap_variables
 from tfunet.machine.environment import DEFAULTS, code_hash
-from tfunet.machine.gpu_memory import cap_gpus
+from tfunet.machine.gpu_memory import cap_gpus, check_shared
 from tfunet.process.full_memory import noting, out_of_memory
 from tfunet.process.launcher_variables import Place, find_place
 from tfunet.process.meeting import SIGNALS, Meeting
@@ -117,6 +117,9 @@ def work(config: RunConfig, path: Path) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(num_threads(os.environ))
     tf.config.threading.set_inter_op_parallelism_threads(num_threads(os.environ))
     cap_gpus(config.gpu_memory)
+    if LAUNCH_VARIABLE in os.environ:  # All processes of this host see the same GPUs.
+        num_gpus = len(tf.config.list_physical_devices("GPU"))
+        check_shared(config.gpu_memory, config.swap, launch, num_gpus)
     make = resolve("backend", config.backend, BACKENDS, has_arguments=True)
     backend = call("backend", make, config.backend_options, ref=config.backend, launch=launch)
     check_backend(config.backend, backend)

@@ -54,6 +54,15 @@ def test_the_page_has_what_was_measured():
         assert (
             f"| {predicted:,.0f} MiB | {measured:,.0f} MiB | {predicted / measured:.2f} |" in page
         )
+    predicted = [row["probabilities"] for row in checks if row["what"] == "prediction"]
+    assert f"probabilities within {max(predicted):.1e}" in page
+    (volume,) = (
+        row["rows"]
+        for row in checks
+        if row["what"] == "ways to save memory" and row["rows"][0]["kind"] == "unet 3D"
+    )
+    apart = {row["way"]: f"{row['apart']:.1e}" for row in volume}
+    assert f"to {apart['swap']} in 3D; split ones to {apart['split']} in 3D" in page
     runs = json.loads((RECORDS / "settings-by-rules.json").read_text())
     for data in ("hippocampus", "sem", "nuclei"):
         for way in ("hand", "auto"):

@@ -236,7 +236,7 @@ def test_the_energy_of_a_run_is_counted_and_the_doctor_finds_the_gpu(folder):
         assert result["energy_joules"] > 0
 
 
-def test_settings_by_rules_fill_and_fit_the_gpu(folder, tmp_path):
+def test_settings_by_rules_train_on_the_gpu(folder, tmp_path):
     chosen = tmp_path / "chosen.toml"
     data = tmp_path / "data.toml"
     data.write_text('data = "cells"\n[data_options]\nnum_cases = 12\nsize = 64\n')

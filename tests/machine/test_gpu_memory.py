@@ -1,9 +1,12 @@
 """The cap on what TensorFlow takes of a GPU's memory."""
 
+from contextlib import nullcontext
+
 import pytest
 
+from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
-from tfunet.machine.gpu_memory import _mib, cap_gpus, check_size
+from tfunet.machine.gpu_memory import _mib, cap_gpus, check_shared, check_size
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,22 @@ def test_more_than_a_gpu_has_is_refused():
     check_size("200GiB", [])
     with pytest.raises(ValueError, match=r"more than a GPU here has: 79\.6 GiB"):
         check_size("80GiB", [16384, 81559])
+
+
+@pytest.mark.parametrize(
+    ("amount", "swap", "num_gpus", "is_refused"),
+    [
+        (None, "auto", 1, True),
+        (None, "8GiB", 1, True),
+        ("16GiB", "auto", 1, False),
+        (None, "auto", 2, False),
+        (None, "auto", 0, False),
+        (None, "none", 1, False),
+    ],
+)
+def test_processes_that_share_a_gpu_each_have_their_part_to_swap(
+    amount, swap, num_gpus, is_refused
+):
+    launch = Launch(process_count=2, num_replicas=2, addresses=("a:1", "a:2"))
+    with pytest.raises(ValueError, match="2 replicas on 1 GPU") if is_refused else nullcontext():
+        check_shared(amount, swap, launch, num_gpus)

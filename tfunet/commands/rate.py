@@ -41,9 +41,11 @@ def _rate(options: argparse.Namespace) -> int:
         os.environ.setdefault(name, value)
     from tqdm import tqdm
 
+    from tfunet.machine.gpu_memory import cap_gpus
     from tfunet.training.rate_picture import draw_rates
     from tfunet.training.rate_range import measure_rates
 
+    cap_gpus(config.gpu_memory)
     bar = tqdm(total=options.rates, desc="Rates", unit="step", disable=None)
     with bar, tempfile.TemporaryDirectory() as folder:
         found = measure_rates(

@@ -67,6 +67,15 @@ def used_bytes() -> tuple[int, int] | None:
     return (int(info["current"]), peak) if info["peak"] else None
 
 
+def peak_of(name: str) -> int:
+    """Return the most bytes that the allocator of a device of this process has handed out at once
+    since it began or forgot; 0 if it does not count."""
+    try:
+        return int(tf.config.experimental.get_memory_info(name)["peak"])
+    except (ValueError, tf.errors.InvalidArgumentError):
+        return 0
+
+
 def free_bytes() -> int | None:
     """Return the bytes that the device's allocator can still hand out; None without a limit."""
     limit, used = device_bytes(), used_bytes()

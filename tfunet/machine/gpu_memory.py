@@ -2,6 +2,7 @@
 
 import os
 
+from tfunet.backend import Launch
 from tfunet.config.amount import MIB, whole_mib
 from tfunet.machine.environment import gpus
 
@@ -31,6 +32,25 @@ def cap_gpus(amount: str | None) -> None:
     for gpu in found:
         one = tf.config.LogicalDeviceConfiguration(memory_limit=limit)
         tf.config.set_logical_device_configuration(gpu, [one])
+
+
+def check_shared(amount: str | None, swap: str | None, launch: Launch, num_gpus: int) -> None:
+    """Raise ValueError if processes that share GPUs would each take a whole one for its swapping.
+
+    With swap a process takes its memory in one piece when it begins.
+
+    Args:
+        amount: `gpu_memory`.
+        num_gpus: GPUs that each process of this host sees, all the same.
+    """
+    _, count = launch.place_on_host
+    needed = count * len(launch.local_replicas)
+    if swap not in (None, "none") and amount is None and 0 < num_gpus < needed:
+        raise ValueError(
+            f"swap={swap!r} with {needed} replicas on {num_gpus} GPU: each takes its memory in one "
+            "piece when it begins. Give each its part, such as gpu_memory = '16GiB', or train one "
+            "replica on each GPU."
+        )
 
 
 def check_size(amount: str, sizes_mib: list[int]) -> None:

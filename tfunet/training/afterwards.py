@@ -16,7 +16,7 @@ from tfunet.backend import Backend, Topology
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.files.atomic import WriteError
-from tfunet.machine.device import device_bytes, own_gpus, used_bytes
+from tfunet.machine.device import device_bytes, own_gpus, peak_of, used_bytes
 from tfunet.parallel.network import Groups
 from tfunet.swap.report.measured import Measured
 from tfunet.training import input_bound
@@ -173,6 +173,6 @@ def _peak_bytes(backend: Backend, topology: Topology) -> np.ndarray:
     # `used_bytes` knows the first device's peak also from before it was measured anew.
     used = used_bytes() if own_gpus() or device_bytes() is not None else None
     device = 0 if used is None else used[1]
-    device += sum(tf.config.experimental.get_memory_info(gpu)["peak"] for gpu in own_gpus()[1:])
+    device += sum(map(peak_of, own_gpus()[1:]))
     table[topology.process_index] = [resident, device]
     return backend.sum(table)

@@ -44,7 +44,7 @@ def join_regions(budget: str | float | None = None) -> int:
     It takes memory in regions, each twice the size of the one before, and no tensor spans two of
     them. So does the allocator of a GPU that takes memory as it needs it: with a budget it takes
     that, on each GPU. Returns the bytes that it had taken before; 0 where the memory is one region.
-    Only the first call in a process does anything.
+    Only the first call in a process with a budget does anything.
     """
     cap = device.cpu_cap()
     if cap is not None:
@@ -65,9 +65,9 @@ def _join_regions(name: str, limit: int) -> int:
         ]
     _BETWEEN_SCALARS.extend(small[::2])
     del small
-    used = device.used_bytes()
+    used = device.peak_of(name)
     taken, region = 0, FIRST_REGION_BYTES
-    while taken < (1 if used is None else used[1]):
+    while taken < max(used, 1):
         taken, region = taken + region, 2 * region
     while taken < limit:
         # If this does not fit, after TensorFlow's 10 seconds of trying, there was another region.
