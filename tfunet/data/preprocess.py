@@ -276,6 +276,11 @@ def check_channels(intensity: Intensity, channels: int) -> None:
             )
 
 
+def needs_pixels(intensity: Intensity) -> bool:
+    """Return whether each image has statistics of its own, which must be computed."""
+    return intensity in ("zscore", NONZERO) or needs_whole_image(intensity)
+
+
 def needs_whole_image(intensity: Intensity) -> bool:
     """Return whether statistics need all of an image at once, as percentiles do."""
     return isinstance(intensity, Mapping) and "clip" in intensity

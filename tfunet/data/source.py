@@ -92,6 +92,8 @@ class DataSource:
             own code did it.
         ignored: Label, beyond the others, of pixels that count neither in the loss nor in scores.
         in_colour: Whether pictures show the first three channels as red, green and blue.
+        restore: Case index to what gives pixels (..., channels) of `read` the intensities of the
+            case's files again, for pictures in colour. By default pixels stay as they are.
     """
 
     name: str
@@ -119,6 +121,7 @@ class DataSource:
     ignored: int | None = None
     class_names: tuple[str, ...] = ()
     in_colour: bool = False
+    restore: Callable[[int], Callable[[np.ndarray], np.ndarray]] = lambda index: np.asarray
 
     def __post_init__(self) -> None:
         if not self.case_ids:

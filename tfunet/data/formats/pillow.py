@@ -1,7 +1,5 @@
 """PNG, JPEG and WebP, with Pillow; PNG of 8 or 16 bits without palette with imagecodecs."""
 
-import io
-import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,14 +21,6 @@ PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 PNG_METADATA = (b"Raw profile type ", b"XML:com.adobe.xmp")
 LONGEST_KEYWORD = 80
 PNG_START = 26  # Bytes up to the colour type.
-JPEG_END = b"\xff\xd9"
-SCAN = b"\xff\xda"
-# The pixels of some files come in intervals, with these marks between them, counted from 0 to 7.
-RESTART = re.compile(rb"\xff[\xd0-\xd7]")
-# Frames with arithmetic coding (ITU T.81, B.1.1.3), in which bytes before the end mark may count.
-ARITHMETIC = (b"\xff\xc9", b"\xff\xca", b"\xff\xcb", b"\xff\xcd", b"\xff\xce", b"\xff\xcf")
-# Bits of both kinds, and no byte that begins a mark.
-FILLING = b"\x9d\x3a\xc5\x71" * 16
 DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
 
 
@@ -62,8 +52,6 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
         orientation = _orientation(path, image)
         colours = "RGBA" if _has_clear_colours(image) else "RGB"
         pixels = np.asarray(image.convert(colours) if image.mode in AS_COLOURS else image)
-        if image.format in ("JPEG", "MPO"):
-            _check_reaches_end(path, image)
     pixels = pixels.reshape(*pixels.shape[:2], -1)[..., : described.shape[2]]
     return _upright(described, pixels, orientation)
 
@@ -214,27 +202,4 @@ def _is_whole(path: Path) -> bool:
         if kind == "WEBP":
             return int.from_bytes(file.read(8)[4:], "little") + 8 <= size
         file.seek(max(0, size - 64))
-        return {"PNG": b"IEND", "JPEG": JPEG_END}[kind] in file.read()
-
-
-def _check_reaches_end(path: Path, image: Any) -> None:
-    """Raise ValueError for a JPEG whose end mark comes before its last pixel.
-
-    Decoders make up what is missing, and only warn. They pass over bytes between the last pixel and
-    the end mark. So if further bytes there change pixels, some were missing.
-    """
-    content = path.read_bytes()
-    end = content.rfind(JPEG_END)
-    if end < 0 or any(mark in content for mark in ARITHMETIC):
-        return
-    intervals = RESTART.findall(content, max(0, content.rfind(SCAN, 0, end)), end)
-    further = bytes([0xFF, 0xD0 + (intervals[-1][1] + 1) % 8 if intervals else 0xD0])
-    filling = FILLING + further + FILLING
-    make, _ = Image.OPEN["JPEG"]
-    try:
-        with make(io.BytesIO(content[:end] + filling + content[end:]), str(path)) as filled:
-            is_whole = filled.tobytes() == image.tobytes()
-    except OSError:
-        is_whole = False
-    if not is_whole:
-        raise ValueError("the file is cut off: its end mark comes before its last pixel")
+        return {"PNG": b"IEND", "JPEG": b"\xff\xd9"}[kind] in file.read()

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,12 +34,14 @@ from tfunet.data.preprocess import (
     check_channels,
     check_intensity,
     nearest,
+    needs_pixels,
     needs_whole_image,
     normalise,
     resampled_shape,
     resize_nearest,
     resize_with_gaps,
     statistics_for,
+    unnormalised,
 )
 from tfunet.data.source import CaseParts, DataSource, RawCase
 
@@ -190,6 +192,7 @@ def open_files(
         },
         ignored=IGNORED if ignores else None,
         in_colour=all(case.headers.image.in_colour for case in cases),
+        restore=reader.restore,
     )
 
 
@@ -233,14 +236,12 @@ class _Reader:
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         image, mask = self._pixels(index)
-        shape = self.cases[index].shape
-        resized_image = resize_with_gaps(image, shape, self.fill)
-        return self._finished(resized_image, resize_nearest(mask, shape), self.scale)
+        mask = resize_nearest(mask, self.cases[index].shape)
+        return self._finished(self._resized(index, image), mask, self.scale)
 
     def read_parts(self, index: int) -> CaseParts | None:
         case = self.cases[index]
-        is_large = math.prod(case.shape) * self.channels * 4 >= LARGE_BYTES
-        if not is_large or needs_whole_image(self.scale):
+        if not self._is_large(index) or needs_whole_image(self.scale):
             return None
         images = [open_image(path, **options) for path, options in self._images(index)]
         labels = self._labels(index)
@@ -270,8 +271,39 @@ class _Reader:
             notes=tuple(self.notes(index)),
         )
 
+    def restore(self, index: int) -> Callable[[np.ndarray], np.ndarray]:
+        """Return what gives normalised pixels of a case their intensities again.
+
+        A large image is not read once more for its statistics: its pixels stay as they are.
+        """
+        is_read = needs_pixels(self.scale)
+        if is_read and self._is_large(index):
+            return np.asarray
+        parts = [self._resized(index, self._image(index))] if is_read else []
+        statistics = statistics_for(self.scale, parts)
+        return partial(unnormalised, intensity=self.scale, statistics=statistics)
+
+    def _is_large(self, index: int) -> bool:
+        return math.prod(self.cases[index].shape) * self.channels * 4 >= LARGE_BYTES
+
+    def _resized(self, index: int, image: np.ndarray) -> np.ndarray:
+        """Return the image to normalise; NaN where it has no data."""
+        return resize_with_gaps(image, self.cases[index].shape, self.fill)
+
     def _pixels(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return a case's image and labels as its files hold them."""
+        image = self._image(index)
+        files = self.cases[index].files
+        mask = self._labels(index).read()
+        if mask.shape != image.shape[:-1]:
+            raise BadFileError(
+                self.root / files.masks[0],
+                f"the mask has shape {mask.shape}, its image {image.shape[:-1]}; they must agree.",
+            )
+        return image, mask
+
+    def _image(self, index: int) -> np.ndarray:
+        """Return a case's image as its files hold it; NaN where it has no data."""
         files = self.cases[index].files
         images = [read_image(path, **options) for path, options in self._images(index)]
         for file, pixels in zip(files.images, images, strict=True):
@@ -281,13 +313,7 @@ class _Reader:
         image = np.concatenate(images, -1) if len(images) > 1 else images[0]
         if self.fill is not None and np.isnan(image).any(-1).all():
             raise BadFileError(self.root / files.images[0], "no pixel has data. Leave it out.")
-        mask = self._labels(index).read()
-        if mask.shape != image.shape[:-1]:
-            raise BadFileError(
-                self.root / files.masks[0],
-                f"the mask has shape {mask.shape}, its image {image.shape[:-1]}; they must agree.",
-            )
-        return image, mask
+        return image
 
     def _parts(
         self,
