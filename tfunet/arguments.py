@@ -13,6 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 from tfunet.backend import BACKENDS
 from tfunet.config.keys import KEYS, OPTIONS, keys_by_heading
 from tfunet.config.kinds import refuse_standard
+from tfunet.config.optimizer_options import check_optimizer_options
 from tfunet.config.refs import expand, near_match, not_an_option
 from tfunet.config.run import RunConfig
 from tfunet.config.trust import KEYS as PROGRAM_KEYS
@@ -139,8 +140,9 @@ def _parser() -> ArgumentParser:
 def check_names(config: RunConfig) -> None:
     """Raise ValueError for a model, data set, backend or file of a program that does not exist.
 
-    Imports none.
+    Also for options of an optimizer that are of the wrong type. Imports none.
     """
+    check_optimizer_options(config.optimizer, config.optimizer_options)
     if not is_file(config.model):
         expand("model", config.model, MODELS)
     expand("data set", config.data, DATASETS)

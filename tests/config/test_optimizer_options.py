@@ -1,14 +1,16 @@
 """Options of optimizers of a wrong type are refused before TensorFlow is loaded."""
 
 import inspect
+import json
 import subprocess
 import sys
 
 import keras
 import pytest
 
+from tfunet.arguments import check_names
 from tfunet.config import optimizer_options as known
-from tfunet.config.run import RunConfig
+from tfunet.config.run import RunConfig, config_of_record
 
 
 @pytest.mark.parametrize(
@@ -27,19 +29,56 @@ from tfunet.config.run import RunConfig
         ("nesterov", "yes", "true or false, got 'yes'"),
         ("use_ema", [], r"true or false, got \[\]"),
         ("name", 3, "a text, got 3"),
+        # False is 0 to Keras: this is off for none of them.
+        ("loss_scale_factor", False, "a number, got False"),
+        ("rms_rate", False, "a number, got False"),
+        ("epsilon", False, "a number, got False"),
+        ("clipnorm", True, "a number, got True"),
+        ("name", False, "a text, got False"),
+        # No float can hold it.
+        pytest.param("momentum", 10**400, "a number, got 1000", id="momentum-huge"),
+        pytest.param("ns_steps", 10**400, "a whole number, got 1000", id="ns_steps-huge"),
     ],
 )
 def test_an_option_of_the_wrong_type_is_refused(name, value, allowed):
+    config = RunConfig(optimizer="sgd", optimizer_options={name: value})
     with pytest.raises(ValueError, match=f"optimizer_options.{name} must be {allowed}"):
-        RunConfig(optimizer="sgd", optimizer_options={name: value})
+        check_names(config)
+    # An earlier version may have trained with it.
+    assert config_of_record({"optimizer": "sgd", "optimizer_options": {name: value}}) == config
 
 
 def test_what_keras_takes_is_taken():
     options = {"momentum": 1, "nesterov": 1, "clipnorm": None, "weight_decay": 1e-4, "name": "x"}
-    assert RunConfig(optimizer="sgd", optimizer_options=options).optimizer_options == options
+    known.check_optimizer_options("sgd", options)
     # Of an optimizer of one's own, options may mean something else.
-    RunConfig(optimizer="mine.py:Lookahead", optimizer_options={"momentum": "a", "clipnorm": [1]})
-    RunConfig(optimizer="sgd", optimizer_options={"unknown": []})
+    known.check_optimizer_options("mine.py:Lookahead", {"momentum": "a", "clipnorm": [1]})
+    known.check_optimizer_options("sgd", {"unknown": []})
+
+
+OFF = ("clipnorm", "global_clipnorm", "clipvalue", "weight_decay", "ema_overwrite_frequency")
+
+
+@pytest.mark.parametrize("name", [*OFF, "gradient_accumulation_steps"])
+@pytest.mark.parametrize("value", [None, False, 0])
+def test_an_option_can_be_switched_off(name, value):
+    config = RunConfig(optimizer="sgd", optimizer_options={name: value})
+    check_names(config)
+    assert config_of_record(json.loads(config.to_json())) == config
+    # As it is, for Keras.
+    assert config.optimizer_options[name] is value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, None) for name in known.FLAGS),
+        *((name, None) for name in ("loss_scale_factor", "rms_rate", "name")),
+        *((name, False) for name in ("momentum", "l2_regularization_strength")),
+    ],
+)
+def test_other_words_for_off_are_taken(name, value):
+    check_names(RunConfig(optimizer_options={name: value}))
 
 
 def test_each_option_of_kerass_optimizers_has_a_type():

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from tfunet.config import refs
+from tfunet.config.own_code import explain
 from tfunet.files.atomic import WriteError
 
 TABLE = {"horovod": "hvd.backend:HorovodBackend", "single": "tfunet.single_device:SingleDevice"}
@@ -104,7 +105,20 @@ def build(*, image_shape, how):
         import surely_not_installed
     if how == "exit":
         raise SystemExit("no GPU")
+    if how == "syntax":
+        raise SyntaxError
+    if how == "eval":
+        eval("1 +")
+    if how == "assert":
+        assert not how
+    if how == "words":
+        raise Wordless
     raise KeyError(how)
+
+
+class Wordless(Exception):
+    def __str__(self):
+        return None
 """
 
 
@@ -121,7 +135,11 @@ def build(*, image_shape, how):
         ),
         ("import", "ModuleNotFoundError: No module named 'surely_not_installed', in {}, line 22"),
         ("exit", "SystemExit: no GPU, in {}, line 24: raise SystemExit"),
-        ("other", "KeyError: 'other', in {}, line 25: raise KeyError(how)"),
+        ("syntax", "SyntaxError, in {}, line 26: raise SyntaxError"),
+        ("eval", 'SyntaxError: invalid syntax, in {}, line 28: eval("1 +")'),
+        ("assert", "AssertionError, in {}, line 30: assert not how"),
+        ("words", "Wordless, in {}, line 32: raise Wordless"),
+        ("other", "KeyError: 'other', in {}, line 33: raise KeyError(how)"),
     ],
 )
 @pytest.mark.parametrize("kind", ["model", "loss", "data set"])
@@ -162,6 +180,61 @@ def test_a_users_file_that_cannot_be_loaded_names_its_line(
     ref = "broken_net:build" if as_module else f"{tmp_path}/broken_net.py:build"
     with pytest.raises(ValueError, match=re.escape(words)):
         refs.resolve("model", ref, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            'raise RuntimeError("boom")\n',
+            "RuntimeError: boom, in __init__.py, line 2: raise Runtime",
+        ),
+        ("raise SystemExit(0)\n", "SystemExit: 0, in __init__.py, line 2: raise SystemExit(0)"),
+        ("import nowhere_at_all\n", "No module named 'nowhere_at_all', in __init__.py, line 2"),
+    ],
+)
+@pytest.mark.parametrize("module", ["mod", "inner.mod"])
+def test_a_package_that_cannot_be_imported_is_imported_once(
+    text, words, module, tmp_path, monkeypatch
+):
+    name = f"pk_{tmp_path.name}".replace("-", "_")
+    folder = tmp_path / name
+    package = tmp_path.joinpath(name, *module.split(".")).parent
+    package.mkdir(parents=True, exist_ok=True)
+    (folder / "__init__.py").touch()
+    counting = f"open({str(tmp_path / 'count')!r}, 'a').write('x'); "
+    (package / "__init__.py").write_text(f"{counting}\n{text}")
+    (package / "mod.py").write_text("def make(): pass\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    ref = f"{name}.{module}:make"
+    message = f"The module '{name}.{module}' of the data set {ref!r} cannot be imported: "
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}.*{re.escape(words)}"):
+        refs.resolve("data set", ref, {})
+    assert (tmp_path / "count").read_text() == "x"
+
+
+def test_a_module_that_fails_to_give_a_name_says_so(tmp_path):
+    (tmp_path / "lazy_net.py").write_text("def __getattr__(name):\n    return {}[name]\n")
+    ref = f"{tmp_path}/lazy_net.py:build"
+    words = "cannot be imported: KeyError: '.*', in lazy_net.py, line 2"
+    with pytest.raises(ValueError, match=words):
+        refs.resolve("model", ref, {})
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (SyntaxError(3), "SyntaxError: 3."),
+        (SyntaxError("bad", (7, "x", None, None)), "SyntaxError: bad."),
+        (SyntaxError("bad", ("no such file", 2, 1, "")), "SyntaxError: bad."),
+        (SyntaxError("bad", (__file__, None, None, None)), "SyntaxError: bad, in test_refs.py."),
+        (AssertionError(), "AssertionError."),
+        (ValueError("\x1b[1;31mred\x1b[0m"), "ValueError: red."),
+    ],
+)
+def test_whatever_an_error_holds_is_put_into_words(error, words):
+    with pytest.raises(ValueError, match=f"^It raised {re.escape(words)}$"):
+        explain(error, "It raised", "")
 
 
 def test_errors_with_a_meaning_stay_what_they_are(tmp_path):

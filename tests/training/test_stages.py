@@ -37,7 +37,7 @@ from tfunet.training.stage_variables import (
     num_slots,
     own_variables,
 )
-from tfunet.training.staged_network import batch_norm_of
+from tfunet.training.staged_network import batch_norm_of, clips
 
 # Far more than a loaded machine takes. Two that wait for each other for ever are found later.
 SECONDS = 400
@@ -377,6 +377,12 @@ def test_a_run_says_of_what_batch_normalization_takes_its_statistics():
     assert said(inside, micro_batches=2) == "each micro-batch"
     assert said(inside, micro_batches=2, batch_norm="deferred") == "deferred"
     assert said(inside) == said(inside, batch_norm="deferred") == "whole batch"
+
+
+def test_a_norm_is_clipped_if_keras_would():
+    """A study writes `global_clipnorm = false`, since TOML has no None."""
+    assert [clips(limit) for limit in (None, False, 0, 0.0)] == [False] * 4
+    assert clips(1e-3)
 
 
 def test_layers_at_which_to_cut_are_found_by_name():

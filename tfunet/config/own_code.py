@@ -9,7 +9,7 @@ from typing import Any
 
 from tfunet.config.kinds import INSTALLED, LIBRARY
 
-COLOUR = re.compile(r"\x1b\[\d*m")
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 LONGEST = 600
 # What a worker tells apart: memory that is full, and errors of ours, which say all.
 OTHERS = ("MemoryError", "ResourceExhaustedError")
@@ -29,7 +29,8 @@ def explain(error: BaseException, what: str, file: str) -> None:
     kind = type(error)
     if kind.__name__ in OTHERS or kind.__module__.partition(".")[0] in OURS:
         return
-    raise ValueError(f"{what} {kind.__name__}: {_words(error)}{_place(error, file)}") from error
+    said = ": ".join(filter(None, (kind.__name__, _words(error))))
+    raise ValueError(f"{what} {said}{_place(error, file)}") from error
 
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
@@ -39,15 +40,20 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _words(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    try:
+        text = str(error.msg or "") if isinstance(error, SyntaxError) else str(error)
+    except Exception:  # Its __str__ may be a user's own.
+        text = ""
     lines = [line.strip() for line in COLOUR.sub("", text).splitlines() if line.strip()]
     return "; ".join(lines)[:LONGEST].rstrip(".")
 
 
 def _place(error: BaseException, file: str) -> str:
     """Return the line of the user's program at which an error arose, ", in FILE, line N: code."."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return _line(error.filename, error.lineno or 0)
+    # That of eval and exec is "<string>"; the line that calls them says more.
+    named = error.filename if isinstance(error, SyntaxError) else None
+    if isinstance(error, SyntaxError) and isinstance(named, str) and Path(named).is_file():
+        return _line(named, error.lineno if isinstance(error.lineno, int) else 0)
     places = [
         (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
     ]
@@ -56,14 +62,16 @@ def _place(error: BaseException, file: str) -> str:
 
 
 def _line(file: str, number: int) -> str:
+    if number < 1:
+        return f", in {Path(file).name}."
     code = linecache.getline(file, number).strip()
     return f", in {Path(file).name}, line {number}{f': {code}' if code else ''}"
 
 
 def _is_own(path: str, file: str) -> bool:
     """Return whether a file is the user's program, or lies beside it and is no library."""
-    if path == file:
-        return True
+    if path == file or not file:
+        return bool(file)
     libraries = (LIBRARY, *INSTALLED, str(Path(__file__).parents[1]))
     is_library = any(Path(path).is_relative_to(folder) for folder in libraries)
     return not is_library and Path(path).is_relative_to(Path(file).parent)

@@ -101,13 +101,18 @@ def resolve(
             raise
     value: Any = module
     for part in attribute.split("."):
-        if not hasattr(value, part):
+        try:
+            value = getattr(value, part)
+        except AttributeError as error:
             known = [name for name in vars(value) if not name.startswith("_")]
             raise ValueError(
                 f"The {kind} {ref!r} does not exist: {module_name!r} has no {part!r}."
                 f"{near_match(part, known)}"
-            )
-        value = getattr(value, part)
+            ) from error
+        except (Exception, SystemExit) as error:  # A module may have a __getattr__ of its own.
+            if ref not in table:
+                explain(error, f"The {kind} {ref!r} cannot be imported:", _file_of(module.__name__))
+            raise
     if ref not in table:
         check_kind(kind, ref, value, base, has_arguments=has_arguments)
     return value
@@ -166,12 +171,20 @@ def _load_file(kind: str, path: str) -> Any:
 
 
 def _file_of(module: str) -> str:
-    """Return the file of a module, imported or not; "" where it has none."""
+    """Return the file of a module, imported or not; "" where it has none. Runs no code of it.
+
+    It is that of the package if this could not be imported.
+    """
+    if module in sys.modules:
+        return getattr(sys.modules[module], "__file__", None) or ""
+    package = module.rpartition(".")[0]
+    if package and package not in sys.modules:  # To find the module would import it again.
+        return _file_of(package)
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         spec = None
-    return getattr(sys.modules.get(module), "__file__", None) or (spec and spec.origin) or ""
+    return (spec and spec.origin) or ""
 
 
 def call(

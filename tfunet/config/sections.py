@@ -11,7 +11,6 @@ from typing import Any
 
 from tfunet.config.augmentation import read_augmentation
 from tfunet.config.case_metrics import case_metrics
-from tfunet.config.optimizer_options import check_optimizer_options
 from tfunet.config.refs import check_known
 
 BAD_SAMPLES = ("refuse", "skip")
@@ -429,7 +428,6 @@ class OptimizationKeys(Section):
 
     def _check(self) -> None:
         case_metrics(self.metrics)
-        check_optimizer_options(self.optimizer, self.optimizer_options)
         self._at_least(1, "epochs", "steps")
         self._at_least(0, "encoder_frozen_epochs")
         if not 0 < self.learning_rate < math.inf:

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from tfunet.config.optimizer_options import check_optimizer_options
 from tfunet.config.refs import call, near_match, resolve
 from tfunet.config.run import RunConfig
 from tfunet.learning.learning_rate import learning_rate
@@ -15,6 +16,7 @@ def make(config: RunConfig, num_replicas: int, steps_per_epoch: int) -> keras.Op
 
     With precision mixed_float16 it scales the loss (keras.optimizers.LossScaleOptimizer).
     """
+    check_optimizer_options(config.optimizer, config.optimizer_options)
     rate = learning_rate(config, num_replicas, steps_per_epoch)
     kind = _class(config.optimizer)
     if config.optimizer_options.get("gradient_accumulation_steps"):

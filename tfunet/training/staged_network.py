@@ -147,7 +147,7 @@ class StagedNetwork:
         with of_parts, stage.group.traffic.of_step():
             value, gradients, output = stage.train(self._cast(images), truth, loss)
         limit = optimizer.global_clipnorm
-        if limit is not None:
+        if clips(limit):
             gradients = self._clipped(stage, gradients, limit)
         pairs = [
             (gradient, variable)
@@ -322,6 +322,11 @@ def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     named = [line for line in lines if line and not line.startswith(("[[", "File", "Detected"))]
     return named[-1] if isinstance(error, tf.errors.OpError) and named else cause_line(error)
+
+
+def clips(limit: float | None) -> bool:
+    """Return whether Keras clips with this limit: 0 and false are off, too."""
+    return limit is not None and limit > 0
 
 
 def batch_norm_of(config: RunConfig, layers: Sequence[Any]) -> str | None:

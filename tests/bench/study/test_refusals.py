@@ -36,6 +36,7 @@ def refused(**table):
         ({"data": "cels"}, "Did you mean 'cells'"),
         ({"model_options": {"filtrs": 8}}, "no option 'filtrs'"),
         ({"model": "unett"}, "Did you mean 'unet'"),
+        ({"optimizer_options": {"weight_decay": "a"}}, "weight_decay must be a number, got 'a'"),
         ({"model": "nowhere.py:build"}, "The file nowhere.py of the program"),
         ({"patch": [16, 16, 16]}, "has 3 sizes"),
         ({"global_batch": 400}, "An epoch has"),
@@ -243,6 +244,22 @@ def test_an_export_is_checked_before_it_writes(tmp_path, monkeypatch, capsys):
         assert not (tmp_path / "flow" / name).exists()
     assert main(["sweep", "export", "mine.toml", "--out", "flow", "--go-on"]) == exit_codes.OK
     assert (tmp_path / "flow/workflow.yaml").is_file()
+
+
+# Torn, and of other versions: without trials, and with a key that is not known.
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "{",
+        '{"base": {}}',
+        '{"base": {"later": 1}, "trials": [{"id": "a", "cell": 0, "changes": {}}]}',
+    ],
+)
+def test_an_export_writes_a_plan_that_cannot_be_read_anew(plan, tmp_path):
+    (tmp_path / "plan.json").write_text(plan)
+    study = study_from_dict({"name": "flow", "base": CELLS, "repeats": 2})
+    assert export_sweep(study, tmp_path, refuses=True).is_file()
+    assert len(json.loads((tmp_path / "plan.json").read_text())["trials"]) == 2
 
 
 def test_an_export_checks_no_trial_that_is_done(tmp_path, monkeypatch):

@@ -122,7 +122,11 @@ def _not_done(planned: StudyPlan, root: Path) -> set[str]:
     names = {trial.id for trial in planned.trials}
     if not (root / "plan.json").is_file():
         return names
-    return names - {trial.id for trial in read_sweep(root).trials if trial.state in FINISHED}
+    try:
+        trials = read_sweep(root).trials
+    except ValueError:  # It is torn, or of another version: the export writes it anew.
+        return names
+    return names - {trial.id for trial in trials if trial.state in FINISHED}
 
 
 def workflow_text(planned: StudyPlan, root: Path, code: str, attempts: int) -> str:
