@@ -21,11 +21,15 @@ import time
 import uuid
 from pathlib import Path
 
-import checks
 import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+import checks
 import runs
 
-from tfunet import exit_codes, record
+from tfunet import exit_codes
+from tfunet.files.atomic import PARTIAL
+from tfunet.files.table import read_rows
 from tfunet.training import checkpoint
 
 MARK = "TFUNET_TEST_MARK"
@@ -124,7 +128,7 @@ def kill_once(folder, index, after, start_seconds, settings):
             return None
         since = time.monotonic()
         doing = phase.read_text() if phase.exists() else "start-up"
-        saving = bool(list(folder.glob(f"{record.PARTIAL}*{checkpoint.NAME}")))
+        saving = bool(list(folder.glob(f"{PARTIAL}*{checkpoint.NAME}")))
         code = process.wait(timeout=60)
         seconds = time.monotonic() - since
     finally:
@@ -188,7 +192,7 @@ def main():
             row = kill_once(folder, index, after, start_seconds, settings)
             if row is not None:
                 steps = folder / "steps.csv"
-                row["steps_recorded"] = len(record.read_rows(steps)) if steps.exists() else 0
+                row["steps_recorded"] = len(read_rows(steps)) if steps.exists() else 0
                 run = runs.Run(folder, 0, "")
                 if not (folder / "result.json").exists():
                     run = runs.train(folder, **settings)

@@ -11,32 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from small_run import SMALL_RUN
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-# The smallest run that has all that the contract is about: two epochs, a short last batch in
-# the epoch, validation cases that two processes cannot share equally, normalisation.
 BASE = {
-    "model": "unet",
-    "model_options": {
-        "filters": 4,
-        "levels": 1,
-        "convolutions": 1,
-        "normalization": "synchronized_batch",
-    },
-    "data": "cells",
-    "data_options": {"num_cases": 26, "size": 32},
-    "validation_share": 0.2,
-    "global_batch": 4,
-    "epochs": 2,
-    # Not Adam, whose steps hardly depend on the size of the gradients.
-    "optimizer": "sgd",
-    "optimizer_options": {"momentum": 0.9, "global_clipnorm": 1.0},
-    "learning_rate": 0.05,
+    **SMALL_RUN,
     "metrics": ["sparse_categorical_accuracy", "hd95", "nsd@1px", "lesion_f1"],
-    "checkpoint_steps": 2,
     "deterministic": True,
-    "cores_per_replica": 1,
 }
 SECONDS = 500
 KILL_STEP = 7
@@ -78,7 +60,8 @@ def train(folder, environment=None, launcher=(), **settings):
         launcher: What starts it: mpirun with its options.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    test, phase = os.environ["PYTEST_CURRENT_TEST"].rsplit(" ", 1)
+    # kill_often.py starts runs outside of a test.
+    test, phase = os.environ.get("PYTEST_CURRENT_TEST", "none ").rsplit(" ", 1)
     if phase == "(call)" and not folder.exists():
         _begun.setdefault(test, []).append(folder)
     config = folder.parent / f"{folder.name}.toml"

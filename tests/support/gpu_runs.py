@@ -15,34 +15,14 @@ from pathlib import Path
 
 import numpy as np
 from paths import ROOT
+from small_run import SMALL_RUN
 
 IS_REHEARSED = bool(os.environ.get("TFUNET_REHEARSE"))
 # The first GPU, unless another was named; tests/conftest.py hides all.
 VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES") or "0"
 SECONDS = 500
 CAP = "cpu_memory" if IS_REHEARSED else "gpu_memory"
-# A small run with all that differs between devices: two epochs, a short last batch, normalisation
-# over all replicas, an evaluation.
-BASE = {
-    "model": "unet",
-    # With more convolutions, roundings grow over the steps to some thousandths, on CPUs too.
-    "model_options": {
-        "filters": 4,
-        "levels": 1,
-        "convolutions": 1,
-        "normalization": "synchronized_batch",
-    },
-    "data": "cells",
-    "data_options": {"num_cases": 26, "size": 32},
-    "validation_share": 0.2,
-    "global_batch": 4,
-    "epochs": 2,
-    "optimizer": "sgd",
-    "optimizer_options": {"momentum": 0.9, "global_clipnorm": 1.0},
-    "learning_rate": 0.05,
-    "checkpoint_steps": 2,
-    "cores_per_replica": 1,
-}
+BASE = SMALL_RUN
 VOLUMES = {
     "data": "tumours",
     "data_options": {"num_cases": 12, "size": 24},

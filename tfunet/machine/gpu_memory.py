@@ -45,7 +45,8 @@ def check_shared(amount: str | None, swap: str | None, launch: Launch, num_gpus:
     """
     _, count = launch.place_on_host
     needed = count * len(launch.local_replicas)
-    if swap not in (None, "none") and amount is None and 0 < num_gpus < needed:
+    is_shared = count > 1 and 0 < num_gpus < needed
+    if swap not in (None, "none") and amount is None and is_shared:
         raise ValueError(
             f"swap={swap!r} with {needed} replicas on {num_gpus} GPU: each takes its memory in one "
             "piece when it begins. Give each its part, such as gpu_memory = '16GiB', or train one "
