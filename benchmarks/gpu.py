@@ -2,12 +2,14 @@
 loop.
 
 Each job is a process of its own with a time limit, and is written to the output at once: an error
-or a hang loses nothing else. Sizes are tried several at a time, beside each other on the GPU; what
-is timed runs alone.
+or a hang loses nothing else. What fits without swapping is tried beside each other on the GPU;
+what is timed runs alone.
 
-    python benchmarks/gpu.py [PART ...] [--out gpu.json] [--memory 16GiB] [--seconds 300] [--tiny]
+    python benchmarks/gpu.py [PART ...] [--out gpu.json] [--memory 16GiB] [--seconds 600] [--tiny]
 
-The parts, in this order: fit, time, loop. --tiny has the CPU play the GPU, to try the script.
+The parts, in the order in which they are named: `fit` finds the largest cube that fits, and times
+it and larger ones that are swapped; `loop` times the loop beside Keras's `fit`; `ways` times a cube
+only swapped, and only recomputed. --tiny has the CPU play the GPU, to try the script.
 """
 
 import argparse
@@ -27,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 MIB = 2**20
 # IBM's case: a 3D U-Net of Isensee 2017, one sample; 144 cubed in 16 GB, with swapping 192 cubed.
 MODEL = {"name": "isensee", "options": {"filters": 16, "depth": 5}, "channels": 4}
-SIDES = {"keep": [128, 144, 160, 176], "planner": [192, 224, 256]}
+SIDES = {"keep": [160, 176, 192, 208], "planner": [224, 256]}
 TINY_MODEL = {
     "name": "isensee",
     "options": {"filters": 4, "depth": 3, "segmentation_levels": 2},
@@ -39,10 +41,12 @@ ALLOWED = {
     "swap": ("swap",),
     "recompute": ("recompute",),
 }
-# Together they take the memory of an 80 GB GPU, and as much of its host.
-AT_ONCE = {"keep": 4, "planner": 3}
-FULL_MIB = 76 * 2**10
+# Together they take the memory of an 80 GB GPU.
+AT_ONCE, FULL_MIB = 4, 76 * 2**10
+# A step is planned within this, its ops timed before.
+PLANNING_SECONDS = 220
 STEPS = 6
+PARTS = ("fit", "loop", "ways")
 LOOPS = {
     "2D": {
         "data": "cells",
@@ -141,9 +145,6 @@ def step(job):
             predicted = support.plans[-1].peak_bytes + resident_bytes(network)
             found["predicted_peak_mib"] = predicted / MIB
             found["largest_gap"] = support.plans[-1].finds_room
-        if found["fits"] and job["is_profiled"]:
-            print(json.dumps(found), flush=True)
-            found["requested"] = _requested(lambda: network.train_on_batch(*batch))
     if support and found["fits"]:
         from tfunet.swap.storage.host import HostMemory, NumpyMemory
 
@@ -164,34 +165,6 @@ def _plan(plan):
         "step_seconds": plan.step_seconds,
         "unlimited_step_seconds": plan.unlimited_step_seconds,
     }
-
-
-def _requested(run):
-    """Return the most MiB that a step asked for at once, by TensorFlow's profiler."""
-    import tensorflow as tf
-
-    from tfunet.timing.xplane import read_allocations
-
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            options = tf.profiler.experimental.ProfilerOptions(
-                host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
-            )
-            with tf.profiler.experimental.Profile(folder, options):
-                run()
-            (path,) = Path(folder).glob("**/*.xplane.pb")
-            events = read_allocations(path)
-        on_gpu = [event for event in events if event.allocator.startswith("GPU_")]
-        held, total, most = {}, 0, 0
-        for event in on_gpu or events:
-            total -= held.pop(event.address, 0)
-            if event.begins:
-                held[event.address] = event.num_bytes
-                total += event.num_bytes
-                most = max(most, total)
-        return {"peak_mib": most / MIB, "events": len(on_gpu)}
-    except Exception as error:  # The steps have been timed: this must not lose them.
-        return {"error": str(error)[:200]}
 
 
 def loop(job):
@@ -304,44 +277,38 @@ def _scaled(memory_bytes):
 def _line(kind, job, told):
     what = f"{job['way']} {job['side']}^3" if kind == "step" else f"{job['name']} {job['label']}"
     keys = ("error", "fits", "step_seconds", "nanoseconds_a_voxel", "peak_mib", "ratio")
-    keys += ("predicted_peak_mib", "ours_images_s", "fit_images_s", "link", "requested")
+    keys += ("predicted_peak_mib", "ours_images_s", "fit_images_s", "link")
     told_keys = {key: told[key] for key in (*keys, "wall_seconds") if key in told}
     return f"{kind} {what}: {json.dumps(told_keys)}"
 
 
 def fit(jobs, base, sides):
-    """Find the largest cube without and with swapping."""
-    best = {}
-    for way in ("keep", "planner"):
-        tried = [
-            {**base, "way": way, "side": side, "steps": 3, "is_profiled": False}
-            for side in sides[way]
-        ]
-        # The largest first: it takes longest.
-        at_once = max(1, min(AT_ONCE[way], FULL_MIB // base["memory_mib"]))
-        found = jobs.together("step", tried[::-1], {"keep": 90, "planner": 140}[way], at_once)
-        pairs = zip(sides[way][::-1], found, strict=True)
-        best[way] = max((side for side, one in pairs if one and one["fits"]), default=None)
-    if all(best.values()):
-        voxels = (best["planner"] / best["keep"]) ** 3
+    """Find the largest cube without swapping, and time a step of it and of larger, swapped ones."""
+    tried = [{**base, "way": "keep", "side": side, "steps": 3} for side in sides["keep"]]
+    at_once = max(1, min(AT_ONCE, FULL_MIB // base["memory_mib"]))
+    found = jobs.together("step", tried, 90, at_once)
+    pairs = zip(sides["keep"], found, strict=True)
+    largest = max((side for side, one in pairs if one and one["fits"]), default=None)
+    if largest is None:
+        return
+    jobs.run("step", {**base, "way": "keep", "side": largest, "steps": STEPS}, 90)
+    for side in sides["planner"]:
+        job = {**base, "way": "planner", "side": side, "steps": STEPS}
+        one = jobs.run("step", job, PLANNING_SECONDS)
+        if not (one and one["fits"]):
+            break
         print(
-            f"Largest cube: {best['keep']}^3 without, {best['planner']}^3 with swapping: "
-            f"{voxels:.2f} times the voxels (IBM: 144^3, 192^3, 2.37 times)",
+            f"{largest}^3 without, {side}^3 with swapping: {(side / largest) ** 3:.2f} times the "
+            "voxels (IBM: 144^3, 192^3, 2.37 times)",
             flush=True,
         )
-    return best
 
 
-def timing(jobs, base, best, sides):
-    """Time steps alone: without swapping, and in each way."""
-    middle = sides["planner"][0]
-    wanted = [("keep", best.get("keep") or sides["keep"][0]), ("planner", middle)]
-    wanted += [("swap", middle), ("recompute", middle)]
-    if best.get("planner") not in (None, middle):
-        wanted.insert(2, ("planner", best["planner"]))
-    for way, side in wanted:
-        job = {**base, "way": way, "side": side, "steps": STEPS, "is_profiled": True}
-        jobs.run("step", job, 90)
+def ways(jobs, base, sides):
+    """Time a step that does not fit in each way alone."""
+    for way in ("swap", "recompute"):
+        job = {**base, "way": way, "side": sides["planner"][0], "steps": STEPS}
+        jobs.run("step", job, PLANNING_SECONDS)
 
 
 def loops(jobs, is_tiny, cache):
@@ -371,19 +338,19 @@ def main():
         sys.stdout.flush()
         os._exit(0)
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="fit, time, loop; all by default")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="fit, loop, ways; all by default")
     parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="file of all figures")
     parser.add_argument("--memory", default="16GiB", help="cap of the GPU's memory")
-    parser.add_argument("--seconds", type=float, default=300, help="time for all together")
+    parser.add_argument("--seconds", type=float, default=600, help="time for all together")
     parser.add_argument("--tiny", action="store_true", help="a CPU plays the GPU; no figures")
     options = parser.parse_args()
-    if unknown := set(options.parts) - {"fit", "time", "loop"}:
-        parser.error(f"unknown parts {sorted(unknown)}; choose of fit, time, loop")
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"unknown parts {sorted(unknown)}; choose of {', '.join(PARTS)}")
     sys.path[:0] = [str(HERE.parent)]
     from tfunet.config.amount import in_bytes
     from tfunet.machine.environment import environment
 
-    parts = options.parts or ["fit", "time", "loop"]
+    parts = options.parts or PARTS
     sides = TINY_SIDES if options.tiny else _scaled(in_bytes("--memory", options.memory))
     memory_mib = 16 if options.tiny else in_bytes("--memory", options.memory) // MIB
     base = {
@@ -395,13 +362,14 @@ def main():
     jobs.found.append({"kind": "machine", **environment()})
     with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(1) as beside:
         made = beside.submit(make_data, jobs, options.tiny, cache) if "loop" in parts else None
-        best = fit(jobs, base, sides) if "fit" in parts else {}
-        if made is not None:
-            made.result()
-        if "time" in parts:
-            timing(jobs, base, best, sides)
-        if "loop" in parts:
-            loops(jobs, options.tiny, cache)
+        for part in parts:
+            if part == "fit":
+                fit(jobs, base, sides)
+            elif part == "ways":
+                ways(jobs, base, sides)
+            else:
+                made.result()
+                loops(jobs, options.tiny, cache)
 
 
 if __name__ == "__main__":
