@@ -121,6 +121,7 @@ def fit_model(config, clock):
         seed=config.seed,
     )
     keras.utils.set_random_seed(config.seed)
+    keras.config.set_dtype_policy(config.precision)  # Each thread has its own.
     model = make_model(
         config.model,
         image_shape=(*source.patch, source.channels),

@@ -49,7 +49,7 @@ def test_the_page_has_what_was_measured():
         for step in steps
         if "predicted_peak_mib" in step
     ]
-    assert len(amounts) == 3
+    assert len(amounts) == 5
     for predicted, measured in amounts:
         assert (
             f"| {predicted:,.0f} MiB | {measured:,.0f} MiB | {predicted / measured:.2f} |" in page
@@ -63,3 +63,40 @@ def test_the_page_has_what_was_measured():
     )
     apart = {row["way"]: f"{row['apart']:.1e}" for row in volume}
     assert f"to {apart['swap']} in 3D; split ones to {apart['split']} in 3D" in page
+
+
+def test_the_page_has_the_largest_volume_and_the_speed_of_the_loop():
+    page = (ROOT / "docs/gpus.md").read_text()
+    rows = {}
+    for step in json.loads((RECORDS / "largest-cube.json").read_text())[1:]:
+        rows[step["job"]["way"], step["job"]["side"]] = step  # The last one ran alone.
+    assert not rows["keep", 208]["fits"]
+    for way, side in (("keep", 192), ("planner", 224), ("planner", 256)):
+        step = rows[way, side]
+        size = " x ".join([str(side)] * 3)
+        (line,) = (
+            line for line in page.splitlines() if line.startswith(f"| {size} |") and " ns " in line
+        )
+        told = (
+            f"| {step['step_seconds']:.3f} s | {step['nanoseconds_a_voxel']:.1f} ns "
+            f"| {step['peak_mib']:,.0f} MiB |"
+        )
+        assert line.endswith(told)
+        if way == "planner":
+            plan = step["plan"]
+            assert f"{plan['swap']} tensors swapped, {plan['recompute']} recomputed" in line
+    voxels = 256**3 / 192**3
+    a_voxel = [rows[key]["nanoseconds_a_voxel"] for key in (("planner", 256), ("keep", 192))]
+    assert f"**{voxels:.2f} times the voxels**" in page
+    assert f"took {a_voxel[0] / a_voxel[1]:.2f} times as long" in page
+    link = rows["planner", 224]["link"]
+    assert f"{link['out_gb_s']:.1f} GB/s out and {link['back_gb_s']:.1f} GB/s back" in page
+    loops = json.loads((RECORDS / "loop.json").read_text())[1:]
+    assert len(loops) == 3
+    for loop in loops:
+        low, high = loop["ratio_range"]
+        told = (
+            f"| {loop['ours_images_s']:.1f} images/s | {loop['fit_images_s']:.1f} images/s "
+            f"| {loop['ratio']:.3f} [{low:.3f}, {high:.3f}] |"
+        )
+        assert told in page
