@@ -70,10 +70,14 @@ class ModelKeys(Section):
         model: A name that `tfunet models` lists, 'package.module:build', 'file.py:build' or a
             .keras file.
         model_options: Keyword arguments for the function that builds the model.
+        initial_weights: A .keras file, such as `model.keras` of another run. Each layer begins
+            with the weights of the layer with its name and shapes in there, the others with
+            random ones.
     """
 
     model: str = fixed("unet")
     model_options: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
+    initial_weights: str | None = fixed(None)
 
 
 @dataclass(frozen=True, kw_only=True)

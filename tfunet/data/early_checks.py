@@ -14,7 +14,12 @@ from tfunet.data.split import split_of
 from tfunet.data.task import open_task
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.models import MODELS
-from tfunet.models.files import check_no_options, check_weights, is_file
+from tfunet.models.files import (
+    check_initial_weights,
+    check_no_options,
+    check_weights,
+    is_file,
+)
 from tfunet.models.option_checks import check_options
 from tfunet.models.option_names import check_option_names
 from tfunet.population.shares import share_of
@@ -47,6 +52,8 @@ def check_model(config: RunConfig) -> None:
             "split, which is exact for every loss."
         )
     check_library(case_metrics(config.metrics))
+    if config.initial_weights is not None:
+        check_initial_weights(config.initial_weights)
     if config.model not in MODELS:
         if is_file(config.model):
             check_no_options(config.model, config.model_options)

@@ -35,6 +35,25 @@ def check_weights(path: object) -> None:
         )
 
 
+def check_initial_weights(path: str) -> None:
+    """Raise ValueError for what is no file of a model whose weights another one can begin with."""
+    if path.endswith(KERAS) and Path(path).is_file():
+        try:
+            _check_keras(path)
+        except ValueError as error:
+            raise ValueError(f"initial_weights: {error}") from error
+        return
+    kept = Path(path) / "model.keras"
+    advice = (
+        f"In this folder there is one: {kept}."
+        if kept.is_file()
+        else "A run keeps one as model.keras in its folder."
+    )
+    raise ValueError(
+        f"initial_weights={path!r} is no {KERAS} file of a network that Keras 3 saved. {advice}"
+    )
+
+
 def check_no_options(name: str, options: Mapping[str, object]) -> None:
     """Raise ValueError for options of a model that is in a file."""
     if options:

@@ -12,6 +12,7 @@ from tfunet.data.source import DataSource
 from tfunet.data.task import Task
 from tfunet.learning import optimizers
 from tfunet.learning.logit_metrics import of_logits
+from tfunet.models.initial_weights import load_initial_weights
 from tfunet.models.keras_errors import cause_line
 from tfunet.models.make import make_model
 
@@ -41,6 +42,8 @@ def compiled_model(
         num_classes=task.source.num_outputs,
         options=config.model_options,
     )
+    if config.initial_weights is not None:
+        say(load_initial_weights(model, config.initial_weights))
     compile_model(
         model,
         optimizers.make(config, num_replicas, steps_per_epoch),

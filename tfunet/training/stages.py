@@ -24,6 +24,7 @@ from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.machine.device import device_bytes
 from tfunet.models import MODELS
+from tfunet.models.initial_weights import load_initial_weights
 from tfunet.models.make import make_model
 from tfunet.models.symbolic import build_symbolic
 from tfunet.parallel.exchange import ExchangeSwitch
@@ -65,7 +66,7 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     exchange = ExchangeSwitch(_exchange_of(config, backend))
     loss = losses.make(config.loss, config.loss_options)
     # Not in the backend's scope: its variables would be the same in all processes.
-    model = _made(config, data)
+    model = _made(attempt, data)
     check_own_methods(model)
     groups, split = split_network(attempt, data, model)
     compile_model(
@@ -215,9 +216,9 @@ def _exchange_of(config: RunConfig, backend: Backend) -> Exchange:
     return exchange
 
 
-def _made(config: RunConfig, data: RunData) -> keras.Model:
+def _made(attempt: Attempt, data: RunData) -> keras.Model:
     """Return the model; without values of its variables if it is known that nothing sets them."""
-    task = data.task
+    config, task = attempt.config, data.task
     build = partial(
         make_model,
         config.model,
@@ -225,8 +226,15 @@ def _made(config: RunConfig, data: RunData) -> keras.Model:
         num_classes=task.source.num_outputs,
         options=config.model_options,
     )
-    has_values = config.model not in MODELS or "encoder_weights" in config.model_options
-    return build() if has_values else build_symbolic(build, precision=config.precision)
+    has_values = (
+        config.model not in MODELS
+        or "encoder_weights" in config.model_options
+        or config.initial_weights is not None
+    )
+    model = build() if has_values else build_symbolic(build, precision=config.precision)
+    if config.initial_weights is not None:
+        attempt.say(load_initial_weights(model, config.initial_weights))
+    return model
 
 
 def _owned(

@@ -36,6 +36,7 @@ LATER: Mapping[str, Any] = {
     "tiling": (),
     "share_cores": False,
     "gpu_memory": None,
+    "initial_weights": None,
 }
 
 
