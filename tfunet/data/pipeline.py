@@ -130,7 +130,7 @@ class TrainingPipeline:
         if not mesh.is_split or self.augmented_by == "device":
             # Each device augments the whole sample, and takes its part of it then; each stage of
             # this process has whole samples.
-            dataset = _each_repeated(dataset, len(replicas) // len(groups))
+            dataset = each_repeated(dataset, len(replicas) // len(groups))
         elif rows == _whole(self.cases):
             bounds = part_bounds(self.cases.patch, self.split)
             dataset = parts_of(dataset, mesh, replicas, bounds)
@@ -286,7 +286,8 @@ class EvaluationPipeline:
         tells_places: Whether batches say where their windows lie.
         replica_batch: Windows per replica and step.
         num_replicas: Replicas over all processes.
-        split, stages: See `TrainingPipeline`. A part has a part of the window's core.
+        split, stages: See `TrainingPipeline`. A part has a part of the window's core, and of a
+            tile's own part.
         grid: Cuts each window into tiles, each of which is fed by itself.
     """
 
@@ -349,10 +350,10 @@ class EvaluationPipeline:
         )
         dataset = dataset.batch(self.replica_batch, drop_remainder=True)
         if mesh.is_split:
-            bounds = part_bounds(self.cases.patch, self.split)
-            dataset = parts_of(dataset, mesh, replicas, bounds)
+            whole = self.cases.patch if self.grid is None else self.grid.largest_window
+            dataset = parts_of(dataset, mesh, replicas, part_bounds(whole, self.split))
         else:
-            dataset = _each_repeated(dataset, len(replicas) // len(groups))
+            dataset = each_repeated(dataset, len(replicas) // len(groups))
         return finished(dataset)
 
     def _window_reader(self, replicas: range) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
@@ -411,7 +412,7 @@ def parallel_calls() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _each_repeated(dataset: tf.data.Dataset, times: int) -> tf.data.Dataset:
+def each_repeated(dataset: tf.data.Dataset, times: int) -> tf.data.Dataset:
     """Return a data set with each element so many times, one after the other."""
     if times == 1:
         return dataset
