@@ -79,7 +79,6 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
         ({"tiling": (2, 1), "swap": "auto"}, 'combined with swap = "auto"'),
         ({"tiling": (2, 1), "xla": True}, "combined with xla = true: tiles have their own parts"),
         ({"tiling": (2, 1), "accumulation": 2}, "each tile is a pass of its own already"),
-        ({"tiling": (2, 1), "time_parts": True}, "combined with time_parts"),
         ({"tiling": (2, 1), "pipeline": "device"}, 'combined with pipeline = "device"'),
         ({"tiling": (2, 1), "augmentation": {"rotation90": True}}, "augmentation.rotation90 needs"),
         ({"tiling": (2, 1), "augmentation": {"noise": 0.1}}, "augmentation.noise needs whole"),

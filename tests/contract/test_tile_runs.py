@@ -17,6 +17,8 @@ SETTINGS = {
     "loss": "crossentropy",
     "global_batch": 3,
     "epochs": 1,
+    # A stage that counted another number of steps would have another rate.
+    "learning_rate_schedule": "polynomial",
     **kill_at(5),
 }
 STAGES = {"stages": 2, "balance": ["up0_upsampling"], "share_cores": True}
@@ -83,12 +85,13 @@ def test_tiles_pass_through_the_stages_of_pipelines_with_parts_of_them(whole, co
 
 
 CHUNKS = ["down0_0_activation", "up0_upsampling", "logits"]
+IN_V = {**STAGES, "micro_batches": 2, "schedule": "v", "balance": CHUNKS}
 
 
 @pytest.mark.parametrize(
     ("backend", "way"),
     [
-        ("horovod", {**STAGES, "micro_batches": 2, "schedule": "v", "balance": CHUNKS}),
+        ("horovod", {**IN_V, "time_parts": True}),
         ("mirrored", {**STAGES, "micro_batches": 2, "recompute": True}),
         # Uneven parts, of which some have nothing of a tile's own part.
         ("mirrored", {"split": [3, 1], "num_replicas": 2, "share_cores": True}),
@@ -102,3 +105,10 @@ def test_tiles_pass_through_stages_or_are_split_on_every_backend(
     tiled = runs.train(folder, backend=backend, tiling=[2, 1], **SETTINGS, **way)
     same(tiled, whole)
     assert ("split" in way) == ("Split: each tile over 3 devices" in tiled.output)
+    timed = [
+        name for name in tiled.result if name.endswith(("exchanging_seconds", "alone_seconds"))
+    ]
+    assert timed == (["exchanging_seconds", "alone_seconds"] if "time_parts" in way else [])
+    if timed:
+        assert tiled.result["bubble_seconds"] > 0
+        assert [len(tiled.result[name]) for name in timed] == [2, 2]

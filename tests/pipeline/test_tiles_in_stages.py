@@ -21,8 +21,8 @@ from tfunet.pipeline.own_stage import OwnStage
 from tfunet.pipeline.part_network import part_network
 from tfunet.pipeline.schedules import homes
 
-SHAPE, SAMPLES, CLASSES = (24, 20), 2, 3
-TILING = (3, 1)
+SHAPE, SAMPLES, CLASSES = (28, 20), 2, 3
+TILING = (3, 1)  # Of 10, 8 and 10 rows.
 
 pytestmark = pytest.mark.usefixtures("float64")
 

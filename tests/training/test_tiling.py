@@ -19,6 +19,7 @@ from tfunet.geometry.receptive_field import alignment, reach
 from tfunet.learning.averaging import Averaging
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.losses import CrossEntropy
+from tfunet.learning.own_part import loss_of_tile
 from tfunet.models import unet
 from tfunet.single_device import SingleDevice
 from tfunet.swap import LargeModelSupport
@@ -204,6 +205,18 @@ def test_with_statistics_of_whole_samples_no_halo_is_exact(float64):
     cut = grid(shape, (2, 1), (10, 0), (2, 2))
     difference = largest_difference(stepped(build, cut, fed_tiles(cut, images, masks))[0], expected)
     assert difference > 1e-2
+
+
+@pytest.mark.parametrize("place", [(0, 0), (0, 4), (6, 4)])
+def test_a_part_without_own_pixels_has_no_loss_and_no_gradient(place):
+    cut = grid((8, 8), (2, 1), (0, 0), (1, 1))
+    logits = tf.Variable(np.random.RandomState(0).normal(size=(1, 6, 4, CLASSES)))
+    nothing = tf.constant([place])
+    batch = {"mask": tf.zeros((1, 6, 4)), "own_start": nothing, "own_stop": nothing}
+    with tf.GradientTape() as tape:
+        value = loss_of_tile(CrossEntropy(), batch, tf.convert_to_tensor(logits), cut)
+    assert float(value) == 0
+    assert not np.any(tape.gradient(value, logits))
 
 
 def test_a_weight_that_the_loss_does_not_reach_stays(float64):

@@ -131,13 +131,11 @@ class RunConfig(
             "swap": self.swap is not None,
             "xla": self.xla,
             "accumulation": self.accumulation > 1,
-            "time_parts": self.time_parts,
             "pipeline": self.pipeline == "device",
         }
         instead = {
             "xla": "tiles have their own parts in different places of their windows",
             "accumulation": "each tile is a pass of its own already",
-            "time_parts": "more steps over whole samples would take too long",
             "pipeline": "a tile is augmented where it is read",
             "batch_norm": "each tile has moving statistics of its own",
         }

@@ -6,7 +6,7 @@ step, `crop` where they are cut, and `augmentation.augment` how they are changed
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from typing import final
@@ -138,6 +138,10 @@ class TrainingPipeline:
             num_batches = (self.last_step - self.first_step) * len(replicas)
             dataset = dataset.take(len(replicas)).cache().repeat().take(num_batches)
         return finished(dataset)
+
+    def of_steps(self, first: int, last: int, *, synthetic: bool = False) -> "TrainingPipeline":
+        """Return the same batches for other steps."""
+        return replace(self, first_step=first, last_step=last, synthetic=synthetic)
 
     @property
     def changes_rows_alone(self) -> bool:

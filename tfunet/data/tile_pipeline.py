@@ -11,7 +11,7 @@ the samples (here two samples of six tiles, for two and for three replicas):
 With stages or split, a replica has several devices. All get its tiles, or their parts of these.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, final
 
@@ -72,6 +72,15 @@ class TilePipeline:
     def passes(self) -> int:
         """Passes of a replica in a step."""
         return self.replica_tiles // self.pass_tiles
+
+    @property
+    def last_step(self) -> int:
+        """One past the last optimizer step."""
+        return self.samples.last_step
+
+    def of_steps(self, first: int, last: int, *, synthetic: bool = False) -> "TilePipeline":
+        """Return the same tiles for other steps."""
+        return replace(self, samples=self.samples.of_steps(first, last, synthetic=synthetic))
 
     @property
     def buffered_bytes(self) -> int:

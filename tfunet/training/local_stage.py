@@ -20,7 +20,8 @@ class LocalStage:
 
     Attributes:
         busy_seconds: Of its passes in each step but the first.
-        alone_seconds: Of each of its passes, in each step without any exchange.
+        alone_seconds: Of each of its passes through all micro-batches, in each step without any
+            exchange; a step on tiles has several such rows.
     """
 
     stage: OwnStage

@@ -282,7 +282,11 @@ class StagedNetwork:
             local.spans.clear()
         seconds = step()
         for local in self._stages.values():
-            local.alone_seconds.append([end - begin for begin, end in local.spans])
+            seconds_each = [end - begin for begin, end in local.spans]
+            size = len(seconds_each) // self._passes
+            local.alone_seconds += [
+                seconds_each[at : at + size] for at in range(0, len(seconds_each), size)
+            ]
             local.spans.clear()
         return seconds
 
@@ -296,7 +300,8 @@ class StagedNetwork:
         table = np.zeros((self._attempt.mesh.num_devices, len(any_stage.orders[0])))
         for device, local in self._stages.items():
             table[device] = np.median(local.alone_seconds, axis=0)
-        return any_stage.bubble_seconds(self._attempt.backend.sum(table).tolist())
+        seconds = any_stage.bubble_seconds(self._attempt.backend.sum(table).tolist())
+        return self._passes * seconds
 
     def _first_layers(self) -> list[str]:
         return [self._graph.nodes[begin].name for begin in self._cut.begins[:-1]]
