@@ -251,7 +251,7 @@ def test_a_network_says_how_its_samples_are_cut():
         options = {"filters": 2, "levels": 1, "normalization": normalization}
         warning = look_at_network(task(model_options=options)).warning()
         assert warning.startswith(f"warning: {layer}")
-        assert "With split they are exact." in warning
+        assert "With split instead of tiling they are exact." in warning
 
 
 OWN = """

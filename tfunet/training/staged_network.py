@@ -372,6 +372,6 @@ def batch_norm_of(config: RunConfig, layers: Sequence[Any]) -> str | None:
     """Return of what batch normalisation takes its statistics; None without such layers."""
     if not batch_normalizations(layers):
         return None
-    if config.micro_batches == 1:
+    if config.micro_batches == 1 and not config.tiling:
         return "whole batch"
     return "deferred" if config.batch_norm == "deferred" else "each micro-batch"

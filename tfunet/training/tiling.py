@@ -25,7 +25,7 @@ from tfunet.models.symbolic import build_symbolic
 
 NOT_EXACT = (
     "uses statistics of whole samples or batches, which no tile has: gradients on tiles were 13 to "
-    "25 % off where this was measured, at every halo. With split they are exact."
+    "25 % off where this was measured, at every halo. With split instead of tiling they are exact."
 )
 
 
