@@ -15,13 +15,17 @@ def same_weights(run, single, tolerance=1e-6):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
 
 
-def same_network(run, single, tolerance=1e-6):
-    """What predict, evaluate, export and best load of a run is the network of one device."""
+def same_network(run, single, tolerance=1e-6, *, has_tiles=False):
+    """What predict, evaluate, export and best load of a run is the network of one device.
+
+    One that was trained on tiles predicts windows of their size.
+    """
     from tfunet.predict.network import load_network  # Only this one needs TensorFlow.
     from tfunet.record import RunFolder
 
     networks = [load_network(RunFolder(one.folder)) for one in (run, single)]
-    assert len({(one.patch, one.channels, one.num_classes) for one in networks}) == 1
+    assert len({(one.channels, one.num_classes) for one in networks}) == 1
+    assert (networks[0].patch == networks[1].patch) != has_tiles
     weights = [one.model(one.patch, "float32").get_weights() for one in networks]
     for ours, theirs in zip(*weights, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)

@@ -11,6 +11,8 @@ from tfunet.data.generated.phantoms import cells, tumours
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
 from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.geometry.grid import grid
+from tfunet.learning.own_part import own_pixels
+from tfunet.parallel.mesh import part_bounds
 
 PATCH = (28, 20)
 CUT = grid(PATCH, (3, 2), (3, 3), (4, 2))
@@ -70,6 +72,46 @@ def test_replicas_of_one_process_take_turns(cases):
     both = [int(tile["tile"][0]) for tile in tiles(range(2))]
     alone = [[int(tile["tile"][0]) for tile in tiles(range(one, one + 1))] for one in range(2)]
     assert both == [number for pair in zip(*alone, strict=True) for number in pair]
+
+
+def test_devices_of_a_replica_take_the_same_tiles_several_at_a_time(cases):
+    def fed(devices, **changed):
+        samples = samples_of(cases, last_step=2)
+        tiles = TilePipeline(samples=samples, grid=CUT, num_replicas=2, **changed)
+        return list(tiles(devices))
+
+    single = [fed(range(one, one + 1)) for one in range(2)]
+    # Two replicas of two stages, in one process: passes of three tiles take turns.
+    taken = fed(range(4), pass_tiles=3, stages=2)
+    assert len(taken) == 2 * 2 * 4
+    for at, batch in enumerate(taken):
+        replica, number = at // 2 % 2, at // 4
+        expected = single[replica][3 * number : 3 * number + 3]
+        for name, value in batch.items():
+            rows = np.concatenate([one[name] for one in expected])
+            np.testing.assert_array_equal(value, rows)
+
+
+@pytest.mark.parametrize("augmentation", [{"flips": False}, {"flips": [0, 1]}])
+def test_parts_of_a_tile_have_its_pixels_and_its_own_part(cases, augmentation):
+    samples = samples_of(cases, last_step=1, augmentation=read_augmentation(augmentation))
+    whole = list(TilePipeline(samples=samples, grid=CUT)(range(1)))
+    # Uneven: the window has 16 rows.
+    split = TilePipeline(samples=samples, grid=CUT, split=(3, 1))
+    bounds = part_bounds(CUT.largest_window, (3, 1))
+    together, seen = list(split(range(3))), 0
+    for part in range(3):
+        begin, end = bounds[0][part : part + 2]
+        for at, (tile, own) in enumerate(zip(whole, split(range(part, part + 1)), strict=True)):
+            # Read alone, and cut from the whole window by a process that has all devices.
+            cut = together[3 * at + part]
+            for name in ("image", "mask"):
+                np.testing.assert_array_equal(own[name], tile[name][:, begin:end])
+                np.testing.assert_array_equal(cut[name][:, : end - begin], own[name])
+            for name in ("own_start", "own_stop", "tile"):
+                np.testing.assert_array_equal(cut[name], own[name])
+            seen += int(own_pixels(own, tf.int32)[0])
+    assert seen == 2 * PATCH[0] * PATCH[1]
 
 
 def test_a_resumed_run_goes_on_with_the_tiles_of_its_step(cases):

@@ -21,9 +21,13 @@ PAGE = (ROOT / "docs/tiles.md").read_text()
 
 
 def table_of_page():
-    (block,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     # Not Adam, which magnifies the rounding of small gradients.
-    return {**tomllib.loads(block), "optimizer": "sgd", "learning_rate": 0.05}
+    return {**blocks_of_page()[0], "optimizer": "sgd", "learning_rate": 0.05}
+
+
+def blocks_of_page():
+    blocks = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    return [tomllib.loads(block) for block in blocks]
 
 
 def trained(folder, table, cache, **options):
@@ -79,6 +83,13 @@ def test_the_run_of_the_page_is_that_of_whole_samples(tmp_path, capfd):
     assert result(tiled)["samples_hash"] == result(whole)["samples_hash"]
     # Prediction, too, works on windows of the size of a tile.
     assert load_network(RunFolder(tiled)).patch == (72, 72)
+
+
+def test_the_keys_of_all_together_fit_those_of_the_page():
+    tiled, together = blocks_of_page()
+    config = from_dict({**tiled, **together})
+    assert config.num_devices == 8
+    assert config.replica_tiles == config.micro_batches == 4
 
 
 @pytest.mark.multiprocess

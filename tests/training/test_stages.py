@@ -377,6 +377,7 @@ def test_a_run_says_of_what_batch_normalization_takes_its_statistics():
     assert said(inside, micro_batches=2) == "each micro-batch"
     assert said(inside, micro_batches=2, batch_norm="deferred") == "deferred"
     assert said(inside) == said(inside, batch_norm="deferred") == "whole batch"
+    assert said(inside, tiling=(2, 1)) == "each micro-batch"
 
 
 def test_a_norm_is_clipped_if_keras_would():

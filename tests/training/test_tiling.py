@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from fed_tiles import fed_tiles
 from keras import layers
 
 from tfunet.backend import Launch
@@ -18,13 +19,15 @@ from tfunet.geometry.receptive_field import alignment, reach
 from tfunet.learning.averaging import Averaging
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.losses import CrossEntropy
+from tfunet.learning.own_part import loss_of_tile
 from tfunet.models import unet
 from tfunet.single_device import SingleDevice
 from tfunet.swap import LargeModelSupport
 from tfunet.train import run
 from tfunet.training import checkpoint
 from tfunet.training.checks import uses_of_samples
-from tfunet.training.tiling import TileStep, check_metrics, check_model, look_at_network
+from tfunet.training.tile_step import TileStep, WholeNetwork
+from tfunet.training.tiling import check_metrics, check_model, look_at_network
 
 CLASSES = 3
 
@@ -89,39 +92,15 @@ def change(model, step):
     return [new - old for new, old in zip(after, before, strict=True)], said
 
 
-def fed(cut, images, masks):
-    """All tiles of some samples, as a pipeline would feed them."""
-    rows = []
-    for sample, (image, mask) in enumerate(zip(images, masks, strict=True)):
-        for number, tile in enumerate(cut.even_tiles):
-            window = tuple(
-                slice(begin, begin + size)
-                for begin, size in zip(tile.begin, cut.largest_window, strict=True)
-            )
-            rows.append(
-                {
-                    "image": image[window][None],
-                    "mask": mask[window][None],
-                    "own_start": np.subtract(tile.start, tile.begin).astype(np.int32)[None],
-                    "own_stop": np.subtract(tile.stop, tile.begin).astype(np.int32)[None],
-                    "tile": np.array([sample * cut.num_tiles + number]),
-                }
-            )
-    return rows
-
-
 def stepped(build, cut, rows, **how):
     """A step over tiles by one replica."""
     model = compiled(build, cut.largest_window, **how)
     batches = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    step = TileStep(
-        SingleDevice(Launch()),
-        model,
-        cut,
-        num_local=1,
-        passes=len(rows),
-        averaging=Averaging(average=list, is_alone=True),
+    averaging = Averaging(average=list, is_alone=True)
+    work = WholeNetwork(
+        SingleDevice(Launch()), model, cut, num_local=1, passes=len(rows), averaging=averaging
     )
+    step = TileStep(work, passes=len(rows))
     iterator = iter(tf.data.Dataset.from_tensor_slices(batches))
     return change(model, lambda: step(iterator))
 
@@ -163,7 +142,7 @@ def test_gradients_losses_and_metrics_are_those_of_whole_samples(float64, build,
     for tiling in tilings:
         cut = grid(shape, tiling, halo, steps)
         assert not cut.is_finer_than_halo
-        rows = fed(cut, images, masks)
+        rows = fed_tiles(cut, images, masks)
         gradients, logs = stepped(build, cut, rows)
         assert largest_difference(gradients, expected) <= 1e-12
         assert logs == pytest.approx(said, rel=1e-12)
@@ -184,7 +163,7 @@ def test_so_are_those_of_other_losses_and_optimizers(float64, how, tolerance):
     images, masks = data_of(shape)
     expected, said = whole_step(small_unet, shape, images, masks, **how)
     cut = grid(shape, (3, 1), reach(small_unet(shape)), (2, 2))
-    changes, logs = stepped(small_unet, cut, fed(cut, images, masks), **how)
+    changes, logs = stepped(small_unet, cut, fed_tiles(cut, images, masks), **how)
     assert largest_difference(changes, expected) <= tolerance
     assert logs == pytest.approx(said, rel=tolerance)
 
@@ -194,7 +173,7 @@ def test_replicas_that_share_a_sample_average_to_its_gradient(float64):
     images, masks = data_of(shape)
     expected, said = whole_step(small_unet, shape, images, masks)
     cut = grid(shape, (1, 3), reach(small_unet(shape)), (2, 2))
-    rows = fed(cut, images, masks)
+    rows = fed_tiles(cut, images, masks)
     # The second replica has the end of one sample and the begin of the other.
     shares = [rows[at : at + 2] for at in (0, 2, 4)]
     changes, logs = zip(*(stepped(small_unet, cut, share) for share in shares), strict=True)
@@ -209,7 +188,10 @@ def test_the_halo_is_the_least_that_is_exact(float64):
     expected, _ = whole_step(small_unet, shape, images, masks)
     halo = reach(small_unet(shape))[0]
     cut = grid(shape, (2, 1), (halo - 2, 0), (2, 2))
-    assert largest_difference(stepped(small_unet, cut, fed(cut, images, masks))[0], expected) > 1e-6
+    assert (
+        largest_difference(stepped(small_unet, cut, fed_tiles(cut, images, masks))[0], expected)
+        > 1e-6
+    )
 
 
 def test_with_statistics_of_whole_samples_no_halo_is_exact(float64):
@@ -221,8 +203,20 @@ def test_with_statistics_of_whole_samples_no_halo_is_exact(float64):
 
     expected, _ = whole_step(build, shape, images, masks)
     cut = grid(shape, (2, 1), (10, 0), (2, 2))
-    difference = largest_difference(stepped(build, cut, fed(cut, images, masks))[0], expected)
+    difference = largest_difference(stepped(build, cut, fed_tiles(cut, images, masks))[0], expected)
     assert difference > 1e-2
+
+
+@pytest.mark.parametrize("place", [(0, 0), (0, 4), (6, 4)])
+def test_a_part_without_own_pixels_has_no_loss_and_no_gradient(place):
+    cut = grid((8, 8), (2, 1), (0, 0), (1, 1))
+    logits = tf.Variable(np.random.RandomState(0).normal(size=(1, 6, 4, CLASSES)))
+    nothing = tf.constant([place])
+    batch = {"mask": tf.zeros((1, 6, 4)), "own_start": nothing, "own_stop": nothing}
+    with tf.GradientTape() as tape:
+        value = loss_of_tile(CrossEntropy(), batch, tf.convert_to_tensor(logits), cut)
+    assert float(value) == 0
+    assert not np.any(tape.gradient(value, logits))
 
 
 def test_a_weight_that_the_loss_does_not_reach_stays(float64):
@@ -232,7 +226,7 @@ def test_a_weight_that_the_loss_does_not_reach_stays(float64):
         return keras.Model(image, layers.Conv2D(CLASSES, 1, name="used")(image) + lost)
 
     cut = grid((8, 8), (2, 1), (0, 0), (1, 1))
-    changes, _ = stepped(build, cut, fed(cut, *data_of((8, 8))))
+    changes, _ = stepped(build, cut, fed_tiles(cut, *data_of((8, 8))))
     for variable, amount in zip(build((8, 8)).trainable_variables, changes, strict=True):
         assert np.any(amount) == ("used" in variable.path)
 
@@ -257,7 +251,7 @@ def test_a_network_says_how_its_samples_are_cut():
         options = {"filters": 2, "levels": 1, "normalization": normalization}
         warning = look_at_network(task(model_options=options)).warning()
         assert warning.startswith(f"warning: {layer}")
-        assert "With split they are exact." in warning
+        assert "With split instead of tiling they are exact." in warning
 
 
 OWN = """
@@ -301,6 +295,7 @@ def subclassed(*, image_shape, num_classes):
             r"finer than the network's halo of \[23, 23\].*at most about \[2, 2\]",
         ),
         ({"tiling": (20, 1)}, r"makes too many tiles.*at most \[16, 12\]"),
+        ({"split": (57, 1)}, r"57 parts, and the window of a tile, of shape \(56, 48\) has 56"),
         ({"patch": (66, 48)}, "a multiple of 4"),
         ({"loss": "dice_crossentropy"}, "'dice_crossentropy' of a sample is not the mean over its"),
         ({"loss": "Dice"}, "'dice' cannot be computed for masks with 2 labels and 2 logits"),

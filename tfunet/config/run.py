@@ -127,19 +127,17 @@ class RunConfig(
     def _check_tiling(self) -> None:
         """Raise ValueError for what a step on tiles cannot be combined with."""
         unable = {
-            "split": math.prod(self.split) > 1,
-            "stages": self.stages > 1,
+            "batch_norm": self.batch_norm == "deferred",
             "swap": self.swap is not None,
             "xla": self.xla,
             "accumulation": self.accumulation > 1,
-            "time_parts": self.time_parts,
             "pipeline": self.pipeline == "device",
         }
         instead = {
             "xla": "tiles have their own parts in different places of their windows",
             "accumulation": "each tile is a pass of its own already",
-            "time_parts": "more steps over whole samples would take too long",
             "pipeline": "a tile is augmented where it is read",
+            "batch_norm": "each tile has moving statistics of its own",
         }
         for key, is_asked in unable.items():
             if is_asked:

@@ -195,7 +195,7 @@ class StageKeys(Section):
         stages: Number of consecutive parts of the network. Each replica then takes one device for
             each part.
         micro_batches: Number of equal parts of a replica's batch, which follow each other through
-            the stages.
+            the stages. With tiling, number of tiles that do so; it divides those of a step.
         schedule: "gpipe" runs all forward passes first; "1f1b" runs each backward pass as early
             as possible, and keeps fewer micro-batches in memory; "v" gives each device two
             chunks of the network, the first with the last and so on inwards, so that devices wait
@@ -290,7 +290,8 @@ class PlacementKeys(StageKeys):
             Their gradients are averaged.
         tiling: Number of tiles along each axis of a sample, such as [8, 8]. A step then takes whole
             samples tile by tile, each with the halo that the network needs. The tiles of a step
-            are shared out equally among the replicas.
+            are shared out equally among the replicas. With stages each tile is a micro-batch; with
+            split each is cut into parts.
     """
 
     backend: str = fixed("single", **IS_WAY)
@@ -343,7 +344,16 @@ class PlacementKeys(StageKeys):
                 f"replica_batch={self.replica_samples} cannot be cut into accumulation="
                 f"{self.accumulation} equal passes. Choose a divisor of it."
             )
-        if self.replica_samples % self.micro_batches:
+        self._check_micro_batches()
+
+    def _check_micro_batches(self) -> None:
+        if self.tiling and self.replica_tiles % self.micro_batches:
+            raise ValueError(
+                f"micro_batches={self.micro_batches} must divide the {self.replica_tiles} tiles "
+                "that each replica takes in a step, of which each is a micro-batch. Choose a "
+                "divisor of that number."
+            )
+        if not self.tiling and self.replica_samples % self.micro_batches:
             raise ValueError(
                 f"replica_batch={self.replica_samples} cannot be cut into micro_batches="
                 f"{self.micro_batches} of as many samples each. Choose a divisor of it."

@@ -6,7 +6,7 @@ step, `crop` where they are cut, and `augmentation.augment` how they are changed
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from typing import final
@@ -130,7 +130,7 @@ class TrainingPipeline:
         if not mesh.is_split or self.augmented_by == "device":
             # Each device augments the whole sample, and takes its part of it then; each stage of
             # this process has whole samples.
-            dataset = _each_repeated(dataset, len(replicas) // len(groups))
+            dataset = each_repeated(dataset, len(replicas) // len(groups))
         elif rows == _whole(self.cases):
             bounds = part_bounds(self.cases.patch, self.split)
             dataset = parts_of(dataset, mesh, replicas, bounds)
@@ -138,6 +138,10 @@ class TrainingPipeline:
             num_batches = (self.last_step - self.first_step) * len(replicas)
             dataset = dataset.take(len(replicas)).cache().repeat().take(num_batches)
         return finished(dataset)
+
+    def of_steps(self, first: int, last: int, *, synthetic: bool = False) -> "TrainingPipeline":
+        """Return the same batches for other steps."""
+        return replace(self, first_step=first, last_step=last, synthetic=synthetic)
 
     @property
     def changes_rows_alone(self) -> bool:
@@ -286,7 +290,8 @@ class EvaluationPipeline:
         tells_places: Whether batches say where their windows lie.
         replica_batch: Windows per replica and step.
         num_replicas: Replicas over all processes.
-        split, stages: See `TrainingPipeline`. A part has a part of the window's core.
+        split, stages: See `TrainingPipeline`. A part has a part of the window's core, and of a
+            tile's own part.
         grid: Cuts each window into tiles, each of which is fed by itself.
     """
 
@@ -349,10 +354,10 @@ class EvaluationPipeline:
         )
         dataset = dataset.batch(self.replica_batch, drop_remainder=True)
         if mesh.is_split:
-            bounds = part_bounds(self.cases.patch, self.split)
-            dataset = parts_of(dataset, mesh, replicas, bounds)
+            whole = self.cases.patch if self.grid is None else self.grid.largest_window
+            dataset = parts_of(dataset, mesh, replicas, part_bounds(whole, self.split))
         else:
-            dataset = _each_repeated(dataset, len(replicas) // len(groups))
+            dataset = each_repeated(dataset, len(replicas) // len(groups))
         return finished(dataset)
 
     def _window_reader(self, replicas: range) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
@@ -411,7 +416,7 @@ def parallel_calls() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _each_repeated(dataset: tf.data.Dataset, times: int) -> tf.data.Dataset:
+def each_repeated(dataset: tf.data.Dataset, times: int) -> tf.data.Dataset:
     """Return a data set with each element so many times, one after the other."""
     if times == 1:
         return dataset

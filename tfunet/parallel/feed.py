@@ -95,17 +95,14 @@ def _part(
                 width[spatial + axis] = (0, missing)
                 tensor = tf.pad(tensor, width)
         part[name] = tensor
-    if "core_start" in batch:
-        offset = [
-            0 if cut_at is None else cut_at[at] for cut_at, at in zip(bounds, place, strict=True)
-        ]
-        rows = [
-            2**30 if cut_at is None else cut_at[at + 1] - cut_at[at]
-            for cut_at, at in zip(bounds, place, strict=True)
-        ]
-        for name in ("core_start", "core_stop"):
-            moved = batch[name] - tf.constant(offset, batch[name].dtype)
-            part[name] = tf.clip_by_value(moved, 0, tf.constant(rows, moved.dtype))
-        if "start" in batch:
-            part["start"] = batch["start"] + tf.constant(offset, batch["start"].dtype)
+    offset = [0 if cut_at is None else cut_at[at] for cut_at, at in zip(bounds, place, strict=True)]
+    rows = [
+        2**30 if cut_at is None else cut_at[at + 1] - cut_at[at]
+        for cut_at, at in zip(bounds, place, strict=True)
+    ]
+    for name in {"core_start", "core_stop", "own_start", "own_stop"} & set(batch):
+        moved = batch[name] - tf.constant(offset, batch[name].dtype)
+        part[name] = tf.clip_by_value(moved, 0, tf.constant(rows, moved.dtype))
+    if "start" in batch:
+        part["start"] = batch["start"] + tf.constant(offset, batch["start"].dtype)
     return part

@@ -22,23 +22,26 @@ class Traffic:
 
     exchanges: int = 0
     num_bytes: int = 0
-    _is_counted: bool = True
+    # How often a step does what is traced.
+    _times: int = 1
 
     def add(self, num_bytes: int) -> None:
         """Count an exchange, unless it belongs to no step."""
-        if self._is_counted:
-            self.exchanges += 1
-            self.num_bytes += num_bytes
+        self.exchanges += self._times
+        self.num_bytes += self._times * num_bytes
 
     @contextlib.contextmanager
-    def of_step(self) -> Iterator[None]:
-        """Count anew in the block, and nothing after it: an evaluation exchanges too."""
+    def of_step(self, times: int = 1) -> Iterator[None]:
+        """Count anew in the block, of which a step makes so many, and nothing after it.
+
+        An evaluation exchanges too.
+        """
         self.exchanges = self.num_bytes = 0
-        self._is_counted = True
+        self._times = times
         try:
             yield
         finally:
-            self._is_counted = False
+            self._times = 0
 
 
 @dataclass(frozen=True, kw_only=True)

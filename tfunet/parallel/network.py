@@ -51,6 +51,7 @@ class SplitNetwork:
         mesh: All devices.
         bounds: Of the parts of the model's input, for each spatial axis.
         group: Returns the group of the device that is being traced.
+        unit: What is split, in words.
 
     Attributes:
         gathered: What runs on whole tensors, by name; known once the model has been traced.
@@ -61,14 +62,18 @@ class SplitNetwork:
     mesh: Mesh
     bounds: tuple[Bounds | None, ...]
     group: Callable[[], SampleGroup]
+    unit: str = "sample"
     gathered: dict[str, Gathered] = field(default_factory=dict)
     loss_calls: Counter[str] = field(default_factory=Counter)
 
     @contextlib.contextmanager
-    def traced_step(self) -> Iterator[None]:
-        """Count what the trace of a step in the block calls and exchanges."""
+    def traced_step(self, times: int = 1) -> Iterator[None]:
+        """Count what the trace of a step in the block calls and exchanges.
+
+        A step does what is traced so many times.
+        """
         self.loss_calls.clear()
-        with self.group().traffic.of_step():
+        with self.group().traffic.of_step(times):
             yield
 
     def install(self) -> None:
@@ -135,7 +140,7 @@ class SplitNetwork:
         """Return in a line how samples are split, and what could not be."""
         shape = " x ".join(map(str, self.mesh.split))
         where = " of each stage" if self.mesh.stages > 1 else ""
-        line = f"Split: each sample over {self.mesh.sample_parts} devices{where} ({shape})"
+        line = f"Split: each {self.unit} over {self.mesh.sample_parts} devices{where} ({shape})"
         if not self.gathered:
             return f"{line}."
         layers = ", ".join(map(str, self.gathered.values()))

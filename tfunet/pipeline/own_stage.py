@@ -22,9 +22,10 @@ import keras
 import tensorflow as tf
 
 from tfunet.backend import Exchange
-from tfunet.learning.averaging import Switch
+from tfunet.learning.averaging import Switch, average_present
 from tfunet.parallel.group import SampleGroup
 from tfunet.parallel.mesh import Mesh
+from tfunet.pipeline.in_order import InOrder
 from tfunet.pipeline.network import Network
 from tfunet.pipeline.rounds import Message, Round, forward_only, rounds
 from tfunet.pipeline.schedules import Action, homes, waiting
@@ -98,7 +99,7 @@ class OwnStage:
         self.orders = training_orders(schedule, mesh.stages, micro_batches, self._traffic.crossing)
         self._recomputed = waiting(self.orders) if recompute else {}
         self._rounds = rounds(self.orders, self._traffic, self.homes)
-        self._in_order = _InOrder(exchange) if in_order else None
+        self._in_order = InOrder(exchange) if in_order else None
         self.group = SampleGroup(mesh=mesh, device=device, exchange=self._in_order or exchange)
         self.average = Switch(self._means)
 
@@ -114,11 +115,28 @@ class OwnStage:
 
         Both are means over the micro-batches; the gradients over all pipelines and parts, too.
         """
+        value, gradients, outputs = self.passes(images, truth, loss)
+        output = tf.concat(outputs, 0) if self.is_last else None
+        return value, self.averaged(gradients), output
+
+    def averaged(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
+        """Return the means of this stage's gradients over all pipelines and parts."""
+        return average_present(gradients, self.average)
+
+    def passes(
+        self, images: tf.Tensor, truth: Any, loss: Callable[[Any, Any], tf.Tensor]
+    ) -> tuple[tf.Tensor, list[tf.Tensor | None], list[tf.Tensor]]:
+        """Return the loss, this device's gradients, and the last stage's output of each
+        micro-batch.
+
+        `truth` has tensors in any structure, which are cut into micro-batches. Loss and gradients
+        are means over these.
+        """
         count = self.micro_batches
         for chunk, step in self.steps.items():
             step.begin(count, self._recomputed.get(chunk, ()))
         self._after = []
-        inputs, targets = tf.split(images, count), tf.split(truth, count)
+        inputs, targets = tf.split(images, count), _cut(truth, count)
         outputs: dict[int, tf.Tensor] = {}
 
         def act(action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
@@ -147,9 +165,7 @@ class OwnStage:
         value = self.sum_over_stages(tf.cast(own_loss, keras.config.floatx()) / count)
         sums = [one for step in self.steps.values() for one in step.sums]
         gradients = [None if one is None else one / count for one in sums]
-        output = tf.concat(list(outputs.values()), 0) if self.is_last else None
-        means = iter(self.average([one for one in gradients if one is not None]))
-        return value, [None if one is None else next(means) for one in gradients], output
+        return value, gradients, list(outputs.values())
 
     def predict(self, images: tf.Tensor) -> tf.Tensor:
         """Return the output for some samples, on all stages."""
@@ -355,27 +371,7 @@ class OwnStage:
         ]
 
 
-class _InOrder:
-    """Exchanges one after the other."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._graph: Any = None
-        self._after: list[tf.Operation] = []
-
-    def last(self) -> list[tf.Operation]:
-        """Return the operations of the last exchange of this graph."""
-        return self._after if tf.compat.v1.get_default_graph() is self._graph else []
-
-    def __call__(
-        self, sent: Mapping[int, tf.Tensor], received: Mapping[int, Sequence[int]], dtype: tf.DType
-    ) -> dict[int, tf.Tensor]:
-        if tf.executing_eagerly():
-            return self._exchange(sent, received, dtype)
-        graph = tf.compat.v1.get_default_graph()
-        after = self.last()
-        before = len(graph.get_operations())
-        with tf.control_dependencies(after):
-            came = self._exchange(sent, received, dtype)
-        self._graph, self._after = graph, graph.get_operations()[before:] or after
-        return came
+def _cut(values: Any, count: int) -> list[Any]:
+    """Return the equal parts of a batch of tensors in any structure."""
+    flat = [tf.split(one, count) for one in tf.nest.flatten(values)]
+    return [tf.nest.pack_sequence_as(values, list(parts)) for parts in zip(*flat, strict=True)]

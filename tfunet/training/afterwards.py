@@ -52,14 +52,15 @@ def measure(trainer: Trainer) -> Measurements:
     peaks = _peak_bytes(backend, topology)
     has_parts = config.time_parts and topology.num_replicas > 1 and not config.synthetic
     pipeline = trainer.steps.pipeline
-    if isinstance(pipeline, TilePipeline):
-        # More steps over whole samples, tile by tile, would take longer than they tell.
+    if isinstance(pipeline, TilePipeline) and not config.time_parts:
+        # Steps over whole samples, tile by tile, take long.
         return Measurements(
             elapsed_seconds=elapsed_seconds, peaks=peaks, turns=(), parts={}, step=Measured()
         )
     turns = _turns(trainer, pipeline, has_parts=has_parts)
     step = Measured(why_not="there was no room for more steps")
-    if attempt.support is not None and turns is not None:
+    is_planned = attempt.support is not None and turns is not None
+    if is_planned and isinstance(pipeline, TrainingPipeline):
         again = functools.partial(_timed, attempt, trainer.steps.take)
         step = step_memory(again, backend, topology, pipeline, network.variables)
         if step.why_not not in ("", NO_ACCOUNT):
@@ -79,7 +80,7 @@ def measure(trainer: Trainer) -> Measurements:
 
 
 def _turns(
-    trainer: Trainer, pipeline: TrainingPipeline, *, has_parts: bool
+    trainer: Trainer, pipeline: TrainingPipeline | TilePipeline, *, has_parts: bool
 ) -> Sequence[tuple[float, ...]] | None:
     """Return `input_bound.paired_seconds`; () where it is not asked for, None without room."""
     attempt = trainer.attempt

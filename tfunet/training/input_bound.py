@@ -18,7 +18,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -27,6 +26,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.data.pipeline import PREFETCHED_BATCHES, TrainingPipeline
+from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.files.atomic import WriteError
 from tfunet.graph.traced import traced
 
@@ -71,7 +71,7 @@ def share_line(pairs: Sequence[tuple[float, ...]]) -> str:
 def paired_seconds(
     timed_step: Callable[[Any], float],
     backend: Backend,
-    pipeline: TrainingPipeline,
+    pipeline: TrainingPipeline | TilePipeline,
     variables: Sequence[Any],
     *,
     steps: int,
@@ -86,15 +86,14 @@ def paired_seconds(
     """
     pairs = max(PARTS_TURNS if without else 1, num_pairs(steps))
     last = pipeline.last_step
-    more = replace(pipeline, first_step=last, last_step=last + pairs * BLOCK_STEPS)
+    end = last + pairs * BLOCK_STEPS
 
-    def fed(data: TrainingPipeline) -> Any:
-        return iter(backend.feed(data))
+    def fed(end: int, *, synthetic: bool) -> Any:
+        return iter(backend.feed(pipeline.of_steps(last, end, synthetic=synthetic)))
 
-    blocks = [(timed_step, fed(more)), (timed_step, fed(replace(more, synthetic=True)))]
+    blocks = [(timed_step, fed(end, synthetic=is_synthetic)) for is_synthetic in (False, True)]
     # One step more, in which it is traced.
-    traced = replace(more, synthetic=True, last_step=more.last_step + 1)
-    others = [(step, fed(traced)) for step in without]
+    others = [(step, fed(end + 1, synthetic=True)) for step in without]
 
     def median_seconds(step: Callable[[Any], float], iterator: Any) -> float:
         seconds = [step(iterator) for _ in range(BLOCK_STEPS)]

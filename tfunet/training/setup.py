@@ -228,6 +228,9 @@ class RunData:
             samples=self._samples(first_step, config.global_samples, num_replicas=1),
             grid=self.tiles.grid,
             num_replicas=config.num_replicas,
+            pass_tiles=config.micro_batches,
+            split=config.split,
+            stages=config.stages,
         )
 
     def _samples(self, first_step: int, replica_batch: int, num_replicas: int) -> TrainingPipeline:
@@ -476,7 +479,8 @@ def build(attempt: Attempt, data: RunData) -> Network:
     groups, split = split_network(attempt, data, model)
     if split is not None:
         split.install()
-        split_loss(loss, split)
+        if data.tiles is None:  # Their parts add up.
+            split_loss(loss, split)
     ignored = data.task.source.ignored
     if ignored is not None:
         check_can_ignore(config, model)
@@ -599,5 +603,8 @@ def split_network(
         )
     switch = ExchangeSwitch(exchange, attempt.note)
     groups = Groups(mesh, attempt.topology.local_replicas, switch)
-    bounds = part_bounds(data.task.patch, mesh.split)
-    return groups, SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=groups.current)
+    bounds = part_bounds(data.input_shape[:-1], mesh.split)
+    unit = "sample" if data.tiles is None else "tile"
+    return groups, SplitNetwork(
+        model=model, mesh=mesh, bounds=bounds, group=groups.current, unit=unit
+    )

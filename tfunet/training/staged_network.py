@@ -3,7 +3,6 @@
 import contextlib
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
 
@@ -23,38 +22,15 @@ from tfunet.pipeline.noise import draws_otherwise
 from tfunet.pipeline.own_stage import OwnStage
 from tfunet.pipeline.statistics import batch_normalizations
 from tfunet.process.full_memory import OF_STAGE
+from tfunet.training.local_stage import LocalStage
 from tfunet.training.setup import Attempt
 from tfunet.training.stage_cut import Cut
 from tfunet.training.stage_forecast import forecast_bytes
 from tfunet.training.stage_variables import Owned
+from tfunet.training.traced_device import alone, traced_device
 
 # Steps over which the memory of a stage is measured.
 MEMORY_STEPS = 3
-
-
-@final
-@dataclass(kw_only=True)
-class LocalStage:
-    """A stage of this process.
-
-    Args:
-        spans: Unix times of the begin and the end of each of its passes, as they are made.
-
-    Attributes:
-        busy_seconds: Of its passes in each step but the first.
-        alone_seconds: Of each of its passes, in each step without any exchange.
-    """
-
-    stage: OwnStage
-    spans: list[tuple[float, float]]
-    busy_seconds: list[float] = field(default_factory=list)
-    alone_seconds: list[list[float]] = field(default_factory=list)
-
-    def note(self, *, counts: bool) -> None:
-        """Note the passes of a step."""
-        if counts:
-            self.busy_seconds.append(sum(end - begin for begin, end in self.spans))
-        self.spans.clear()
 
 
 @final
@@ -67,6 +43,7 @@ class StagedNetwork:
         owned: Its variables.
         exchange: Sends what crosses from stage to stage.
         split: Runs its layers on parts of samples; None where samples are whole.
+        passes: How often a step runs all its micro-batches; more than once with tiles only.
     """
 
     def __init__(
@@ -80,10 +57,11 @@ class StagedNetwork:
         owned: Owned,
         exchange: ExchangeSwitch,
         split: SplitNetwork | None = None,
+        passes: int = 1,
     ) -> None:
         self._attempt, self._model, self._graph = attempt, model, graph
         self._cut, self._stages, self._owned, self._split = cut, stages, owned, split
-        self.exchange = exchange
+        self.exchange, self._passes = exchange, passes
         # Seconds of all steps but the first, and bytes that some of them held.
         self._step_seconds: list[float] = []
         self._step_bytes: list[int] = []
@@ -105,11 +83,11 @@ class StagedNetwork:
 
     def predict(self, images: tf.Tensor) -> tf.Tensor:
         """Return the model's output, without training, on all stages; called on the device."""
-        return self._stage().predict(self._cast(images))
+        return self.stage().predict(self._cast(images))
 
     def counted(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return a batch of which only the last stage counts windows of an evaluation."""
-        if "valid" not in batch or self._stage().is_last:
+        if "valid" not in batch or self.stage().is_last:
             return batch
         names = ("core_start", "core_stop", "valid")
         return {**batch, **{name: tf.zeros_like(batch[name]) for name in names}}
@@ -129,23 +107,68 @@ class StagedNetwork:
         """Whether this process has one stage."""
         return len(self._stages) == 1
 
-    def _stage(self) -> OwnStage:
+    def stage(self) -> OwnStage:
         """Return the stage of the device that is being traced."""
+        return self._local().stage
+
+    def sums(self) -> list[tf.Variable]:
+        """Return the sums of its gradients of tiles."""
+        return self._local().sums
+
+    def _local(self) -> LocalStage:
         if self._is_alone:
             (local,) = self._stages.values()
-            return local.stage
-        return self._stages[traced_device()].stage
+            return local
+        return self._stages[traced_device()]
 
     def _train_step(
         self, loss: keras.Loss, data: tuple[tf.Tensor, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         images, truth = data
-        stage, model = self._stage(), self._model
-        optimizer = self._owned.optimizers[stage.number]
+        stage = self.stage()
         took_over = self._owned.common_state(stage.number)
-        of_parts = contextlib.nullcontext() if self._split is None else self._split.traced_step()
-        with of_parts, stage.group.traffic.of_step():
+        with self.traced_step():
             value, gradients, output = stage.train(self._cast(images), truth, loss)
+        self.update(gradients, took_over)
+        seen = [] if output is None else [(truth, output)]
+        return self.counted_logs(value, images.shape[0], seen)
+
+    def passes(
+        self,
+        images: tf.Tensor,
+        truth: Any,
+        loss: Callable[[Any, tf.Tensor], tf.Tensor],
+        *,
+        times: int,
+    ) -> tuple[tf.Tensor, list[tf.Tensor | None], list[tf.Tensor]]:
+        """Return what `OwnStage.passes` does; a step does this so many times."""
+        with self.traced_step(times):
+            return self.stage().passes(self._cast(images), truth, loss)
+
+    @contextlib.contextmanager
+    def traced_step(self, times: int = 1) -> Iterator[None]:
+        """Count what the trace of a step in the block exchanges; a step does it so many times."""
+        of_parts = (
+            contextlib.nullcontext() if self._split is None else self._split.traced_step(times)
+        )
+        with of_parts, self.stage().group.traffic.of_step(times):
+            yield
+
+    def common_states(self) -> dict[int, list[tuple[Any, tf.Tensor]]]:
+        """Return `Owned.common_state` of each stage of this process."""
+        return {number: self._owned.common_state(number) for number in self._owned.optimizers}
+
+    def update(
+        self,
+        gradients: Sequence[tf.Tensor | None],
+        took_over: Sequence[tuple[Any, tf.Tensor]],
+    ) -> None:
+        """Update this stage's weights by their averaged gradients.
+
+        `took_over` is its `Owned.common_state`, which was read before any stage changed it.
+        """
+        stage = self.stage()
+        optimizer = self._owned.optimizers[stage.number]
         limit = optimizer.global_clipnorm
         if clips(limit):
             gradients = self._clipped(stage, gradients, limit)
@@ -163,18 +186,31 @@ class StagedNetwork:
                 optimizer.global_clipnorm = limit
             else:  # Keras would count no step.
                 optimizer.iterations.assign_add(1)
+
+    def counted_logs(
+        self,
+        value: tf.Tensor,
+        num_samples: int,
+        seen: Sequence[tuple[tf.Tensor, tf.Tensor]],
+    ) -> dict[str, tf.Tensor]:
+        """Count the loss of some samples, and return the running means.
+
+        `seen` has truths and outputs, in the last stage.
+        """
+        stage, model = self.stage(), self._model
+        with alone():
             # All devices together count a sample once, so that an epoch may go on on more of them.
             # The stages of one process share the metrics.
             if self._is_alone or stage.is_last:
                 num_devices = self._attempt.mesh.parts if self._is_alone else 1
-                share = images.shape[0] / num_devices
-                model._loss_tracker.update_state(value, sample_weight=share)
-            if output is not None and model._compile_metrics is not None:
-                model._compile_metrics.update_state(truth, output)
+                model._loss_tracker.update_state(value, sample_weight=num_samples / num_devices)
+            if model._compile_metrics is not None:
+                for truth, output in seen:
+                    model._compile_metrics.update_state(truth, output)
             logs = model.get_metrics_result()
         if self._is_alone:
             if not self._forecast_bytes:
-                variables = self._owned.variables
+                variables = [*self._owned.variables, *self.sums()]
                 sizes = [num_bytes(tf.TensorSpec(one.shape, one.dtype)) for one in variables]
                 self._forecast_bytes = sum(sizes) + forecast_bytes([*logs.values()], sizes)
             return logs
@@ -218,7 +254,7 @@ class StagedNetwork:
         return watched_step
 
     def _name(self) -> str:
-        stage, names = self._stage(), [node.name for node in self._graph.nodes]
+        stage, names = self.stage(), [node.name for node in self._graph.nodes]
         begins = self._cut.begins
         parts = [
             f"{names[begins[chunk]]} to {names[begins[chunk + 1] - 1]}"
@@ -246,7 +282,11 @@ class StagedNetwork:
             local.spans.clear()
         seconds = step()
         for local in self._stages.values():
-            local.alone_seconds.append([end - begin for begin, end in local.spans])
+            seconds_each = [end - begin for begin, end in local.spans]
+            size = len(seconds_each) // self._passes
+            local.alone_seconds += [
+                seconds_each[at : at + size] for at in range(0, len(seconds_each), size)
+            ]
             local.spans.clear()
         return seconds
 
@@ -260,7 +300,8 @@ class StagedNetwork:
         table = np.zeros((self._attempt.mesh.num_devices, len(any_stage.orders[0])))
         for device, local in self._stages.items():
             table[device] = np.median(local.alone_seconds, axis=0)
-        return any_stage.bubble_seconds(self._attempt.backend.sum(table).tolist())
+        seconds = any_stage.bubble_seconds(self._attempt.backend.sum(table).tolist())
+        return self._passes * seconds
 
     def _first_layers(self) -> list[str]:
         return [self._graph.nodes[begin].name for begin in self._cut.begins[:-1]]
@@ -280,7 +321,11 @@ class StagedNetwork:
         table = np.zeros((mesh.num_devices, 5))
         for device, local in self._stages.items():
             busy, size = local.busy_seconds, self._owned.num_bytes(local.stage.number)
-            held = size + statistics.median(self._step_bytes) if self._step_bytes else 0
+            held = (
+                size + local.sum_bytes + statistics.median(self._step_bytes)
+                if self._step_bytes
+                else 0
+            )
             traffic = local.stage.group.traffic.num_bytes
             own = [statistics.median(busy) if busy else 0.0, size, traffic, held]
             table[device] = [*own, self._forecast_bytes]
@@ -298,7 +343,7 @@ class StagedNetwork:
             "stage_seconds": table[:, 0].tolist() if step else None,
             "predicted_stage_seconds": None
             if seconds is None
-            else [one * config.micro_batches for one in seconds],
+            else [one * config.micro_batches * self._passes for one in seconds],
             "bubble": 1 - float(table[:, 0].mean()) / step if step else None,
             "variable_bytes": table[:, 1].astype(int).tolist(),
             "stage_bytes": table[:, 3].astype(int).tolist() if table[:, 3].all() else None,
@@ -309,12 +354,6 @@ class StagedNetwork:
             "batch_normalization": batch_norm_of(config, layers),
             "random_layers": [layer.name for layer in layers if draws_otherwise(layer)],
         }
-
-
-def traced_device() -> int:
-    """Return which device is being traced, in a process that has several."""
-    context = tf.distribute.get_replica_context()
-    return int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
 def _last_line(error: Exception) -> str:
@@ -333,17 +372,6 @@ def batch_norm_of(config: RunConfig, layers: Sequence[Any]) -> str | None:
     """Return of what batch normalisation takes its statistics; None without such layers."""
     if not batch_normalizations(layers):
         return None
-    if config.micro_batches == 1:
+    if config.micro_batches == 1 and not config.tiling:
         return "whole batch"
     return "deferred" if config.batch_norm == "deferred" else "each micro-batch"
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Let Keras believe that this device is the only one: others have other variables."""
-    with tf.distribute.ReplicaContext(_ALONE, 0):
-        yield
-
-
-# TensorFlow's strategy outside of any other.
-_ALONE = tf.distribute.get_strategy()

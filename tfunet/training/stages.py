@@ -6,7 +6,7 @@ On most backends a stage has a process, which makes the variables of this stage 
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -39,6 +39,7 @@ from tfunet.pipeline.schedules import homes
 from tfunet.record import MODEL, WEIGHTS
 from tfunet.training import preflight, saving
 from tfunet.training.compiled_model import batch_metrics, compile_model
+from tfunet.training.local_stage import LocalStage
 from tfunet.training.setup import (
     Attempt,
     Network,
@@ -49,7 +50,9 @@ from tfunet.training.setup import (
 )
 from tfunet.training.stage_cut import check_graph, check_own_methods, find_cut
 from tfunet.training.stage_variables import Elsewhere, Owned, num_slots, own_variables
-from tfunet.training.staged_network import LocalStage, StagedNetwork, alone, traced_device
+from tfunet.training.staged_network import StagedNetwork
+from tfunet.training.tiling import check_metrics
+from tfunet.training.traced_device import alone, traced_device
 
 # Returns the costs of a network's layers, with the loss of an output, for micro-batches of so many
 # samples, measured here.
@@ -87,7 +90,8 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     truth = truth_of(batch)
     own_truth, fed = truth, batch
     if groups is not None and split is not None:
-        split_loss(loss, split)
+        if data.tiles is None:  # Their parts add up.
+            split_loss(loss, split)
         own = own_part(batch, split.group(), split.bounds)
         graph = part_network(graph, split, groups.exchange, own["image"].shape[1:])
         attempt.say(split.summary())
@@ -95,10 +99,12 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
         # Else each device cuts its part from the whole sample.
         fed = batch if config.pipeline == "device" else own
     fed_tensors = (fed["image"], truth_of(fed))
-    batch_bytes = config.replica_samples * sum(map(_sample_bytes, fed_tensors))
+    # With tiles, a tile is a micro-batch.
+    fed_samples = config.micro_batches if config.tiling else config.replica_samples
+    batch_bytes = fed_samples * sum(map(_sample_bytes, fed_tensors))
 
     def measured() -> Chain:
-        rows = config.replica_samples // config.micro_batches
+        rows = fed_samples // config.micro_batches
         shape = (rows, *own_truth.shape[1:])
         with contextlib.nullcontext() if groups is None else groups.exchange.off():
             chain = costs(
@@ -127,7 +133,16 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
             note=partial(_note, spans),
         )
         stages[device] = LocalStage(stage=stage, spans=spans)
-    owned = _owned(attempt, data, model, graph, cut.begins)
+    names = {} if len(stages) == 1 else _devices(backend)
+    owned = _owned(attempt, data, model, graph, cut.begins, names)
+    if data.tiles is not None:
+        check_metrics(model._compile_metrics.metrics if model._compile_metrics else ())
+        for device, local in stages.items():
+            with tf.device(names.get(device)):
+                local.sums = [
+                    tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False)
+                    for one in local.stage.variables
+                ]
     staged = StagedNetwork(
         attempt,
         model,
@@ -137,6 +152,7 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
         owned=owned,
         exchange=exchange,
         split=split,
+        passes=config.replica_tiles // config.micro_batches if config.tiling else 1,
     )
     ignored = data.task.source.ignored
     if ignored is not None:
@@ -222,7 +238,7 @@ def _made(attempt: Attempt, data: RunData) -> keras.Model:
     build = partial(
         make_model,
         config.model,
-        image_shape=(*task.patch, task.source.channels),
+        image_shape=data.input_shape,
         num_classes=task.source.num_outputs,
         options=config.model_options,
     )
@@ -238,9 +254,17 @@ def _made(attempt: Attempt, data: RunData) -> keras.Model:
 
 
 def _owned(
-    attempt: Attempt, data: RunData, model: keras.Model, graph: Graph, cuts: Sequence[int]
+    attempt: Attempt,
+    data: RunData,
+    model: keras.Model,
+    graph: Graph,
+    cuts: Sequence[int],
+    devices: Mapping[int, str],
 ) -> Owned:
-    """Keep the variables of this process's stages, and build the optimizers for them."""
+    """Keep the variables of this process's stages, and build the optimizers for them.
+
+    `devices` has the names of the devices of this process, if it has several stages.
+    """
     config, topology = attempt.config, attempt.topology
     # A variable that no layer of the graph has stays with the chief.
     owners = {id(variable): 0 for variable in model.variables}
@@ -256,7 +280,7 @@ def _owned(
         topology=topology,
         mesh=attempt.mesh,
         more=lambda: _optimizer(attempt, data),
-        devices={} if len(topology.local_replicas) == 1 else _devices(attempt.backend),
+        devices=devices,
     )
 
 

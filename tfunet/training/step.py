@@ -17,7 +17,8 @@ from tfunet.parallel.network import SplitNetwork
 from tfunet.swap import LargeModelSupport
 from tfunet.timing.stamps import Note, timed
 from tfunet.training.setup import Attempt, Network, RunData
-from tfunet.training.tiling import TileStep
+from tfunet.training.staged_tiles import StagedTiles
+from tfunet.training.tile_step import TileStep, TileWork, WholeNetwork
 
 Step = Callable[[Any], dict[str, Any]]
 
@@ -54,7 +55,13 @@ class Steps:
                         "Large-model support is not built for tiles yet. Leave out its callback, "
                         "or tiling."
                     )
-                step = _tile_step(attempt, network, pipeline)
+                step = TileStep(
+                    _tile_work(attempt, network, pipeline),
+                    passes=pipeline.passes,
+                    # A step may take longer than a process may be silent.
+                    alive=lambda: attempt.begin("step"),
+                    note=attempt.note,
+                )
             else:
                 step = make_step(
                     attempt.backend,
@@ -83,17 +90,28 @@ class Steps:
         )
 
 
-def _tile_step(attempt: Attempt, network: Network, pipeline: TilePipeline) -> TileStep:
-    return TileStep(
+def _tile_work(attempt: Attempt, network: Network, pipeline: TilePipeline) -> TileWork:
+    if network.stages is None:
+        return WholeNetwork(
+            attempt.backend,
+            network.model,
+            pipeline.grid,
+            num_local=len(attempt.topology.local_replicas),
+            passes=pipeline.passes,
+            averaging=network.averaging,
+            prepare=network.own_part,
+            split=network.split,
+        )
+    split = network.split
+    return StagedTiles(
         attempt.backend,
-        network.model,
+        network.stages,
+        network.loss,
         pipeline.grid,
-        num_local=len(attempt.topology.local_replicas),
-        passes=pipeline.replica_tiles,
+        passes=pipeline.passes,
         averaging=network.averaging,
-        # A step may take longer than a process may be silent.
-        alive=lambda: attempt.begin("step"),
-        note=attempt.note,
+        prepare=network.own_part,
+        whole=(lambda value: value) if split is None else (lambda value: split.group().sum(value)),
     )
 
 

@@ -1,18 +1,15 @@
-"""A run that takes whole samples tile by tile: sample parallelism."""
+"""How whole samples are cut into tiles, and which networks and losses that suits."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
 import keras
-import tensorflow as tf
 
-from tfunet.backend import Backend
-from tfunet.data.pipeline import truth_of
 from tfunet.data.task import Task
 from tfunet.geometry.grid import Grid, grid
+from tfunet.geometry.parts import check_split
 from tfunet.geometry.receptive_field import (
     UnknownReachError,
     alignment,
@@ -20,17 +17,15 @@ from tfunet.geometry.receptive_field import (
     statistics_layers,
 )
 from tfunet.learning import losses
-from tfunet.learning.averaging import Averaging
-from tfunet.learning.own_part import check_adds_up, own_part, own_pixels
+from tfunet.learning.own_part import check_adds_up
 from tfunet.models import MODELS
 from tfunet.models.files import is_file
 from tfunet.models.make import make_model
 from tfunet.models.symbolic import build_symbolic
-from tfunet.timing.stamps import Note, timed
 
 NOT_EXACT = (
     "uses statistics of whole samples or batches, which no tile has: gradients on tiles were 13 to "
-    "25 % off where this was measured, at every halo. With split they are exact."
+    "25 % off where this was measured, at every halo. With split instead of tiling they are exact."
 )
 
 
@@ -116,6 +111,7 @@ def look_at_network(task: Task) -> Tiles:
     check_multiple(config.tiling, patch, steps)
     cut = grid(patch, config.tiling, halo, steps)
     check_not_finer(cut)
+    check_split(config.split, cut.largest_window, what="the window of a tile,")
     window = _network_for(task, cut.largest_window)
     shapes = [[tuple(one.shape) for one in model.variables] for model in (whole, window)]
     if shapes[0] != shapes[1] or (reach(window), alignment(window)) != (halo, steps):
@@ -213,114 +209,3 @@ def check_metrics(metrics: Sequence[keras.metrics.Metric]) -> None:
                 f"The metric {metric.name!r} is not Keras's, so that it is not known whether it "
                 "adds up over tiles. Leave it out with tiling: validation cases are scored whole."
             )
-
-
-@final
-class TileStep:
-    """An optimizer step over the tiles of its samples, of which one is worked on at a time.
-
-    Args:
-        cut: The tiles of a sample.
-        num_local: Replicas of this process.
-        passes: Tiles of a replica in a step.
-        averaging: How the optimizer averages gradients over replicas.
-        alive: Called before each tile.
-        note: Told of each wait for a tile, as "input".
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        model: keras.Model,
-        cut: Grid,
-        *,
-        num_local: int,
-        passes: int,
-        averaging: Averaging,
-        alive: Callable[[], None] = lambda: None,
-        note: Note | None = None,
-    ) -> None:
-        self._backend, self._model, self._cut = backend, model, cut
-        self._num_local, self._passes = num_local, passes
-        self._averaging, self._alive, self._note = averaging, alive, note
-        # Whether the loss depends on each weight.
-        self._is_reached: list[bool] = []
-        self._add = tf.function(self._added, autograph=False, reduce_retracing=True)
-        self._update = tf.function(self._updated, autograph=False)
-
-    def __call__(self, batches: Any) -> dict[str, Any]:
-        """Make a step with the iterator of a feed.
-
-        Returns "sample" (local replicas, tiles): the numbers of the tiles; and "logs", as
-        `training.step.make_step`.
-        """
-        sums = [
-            tf.zeros(self._of_local(weight.shape), weight.dtype)
-            for weight in self._model.trainable_variables
-        ]
-        numbers: list[tf.Tensor] = []
-        logs: dict[str, tf.Tensor] = {}
-        for _ in range(self._passes):
-            self._alive()
-            result = self._add(batches, sums)
-            sums, logs = result["sums"], result["logs"]
-            numbers.append(result["tile"])
-        self._update(sums)
-        return {"sample": tf.concat(numbers, axis=1), "logs": logs}
-
-    def _of_local(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of what `Backend.run` takes for tensors of this shape."""
-        return (self._num_local, *shape) if self._num_local > 1 else tuple(shape)
-
-    def _added(self, batches: Any, sums: list[tf.Tensor]) -> dict[str, Any]:
-        """Add the gradients of the next tiles."""
-        batch = timed("input", self._note, lambda _: next(batches), device="CPU:0")
-        result = self._backend.run(self._replica_tile, batch, sums)
-        if self._num_local == 1:
-            result["sums"] = [one[0] for one in result["sums"]]
-        return result
-
-    def _replica_tile(self, batch: dict[str, tf.Tensor], sums: list[tf.Tensor]) -> dict[str, Any]:
-        model, image = self._model, batch["image"]
-        weights = model.trainable_variables
-        truth = own_part(batch, truth_of(batch))
-        # The mean over all tiles is then the mean over all pixels of the samples.
-        share = self._cut.num_tiles / math.prod(self._cut.image)
-        with tf.GradientTape() as tape:
-            output = own_part(batch, model(image, training=True))
-            value = model.compute_loss(
-                x=image,
-                y=truth,
-                y_pred=output,
-                sample_weight=own_pixels(batch, keras.config.floatx()) * share,
-                training=True,
-            )
-            scaled = model.optimizer.scale_loss(value)
-        gradients = tape.gradient(scaled, weights)
-        self._is_reached = [gradient is not None for gradient in gradients]
-        model._loss_tracker.update_state(value)
-        # Each pixel as a sample, so that large tiles count more than small ones.
-        pixels = tf.reshape(truth, [-1]), tf.reshape(output, [-1, output.shape[-1]])
-        return {
-            "sums": [
-                total if gradient is None else total + tf.convert_to_tensor(gradient)
-                for total, gradient in zip(sums, gradients, strict=True)
-            ],
-            "tile": batch["tile"],
-            "logs": model.compute_metrics(image, *pixels, None),
-        }
-
-    def _updated(self, sums: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Update the weights by the mean of all gradients."""
-
-        def replica_update(totals: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-            gradients = [
-                total / self._passes if is_reached else None
-                for total, is_reached in zip(totals, self._is_reached, strict=True)
-            ]
-            weights = self._model.trainable_variables
-            self._model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-            return {}
-
-        with self._averaging.traced():
-            return self._backend.run(replica_update, sums)

@@ -94,6 +94,30 @@ def test_of_shared_samples_a_device_counts_by_its_share_and_the_exchange_is_a_pa
     assert lost_rows(family)[-1]["halo"] == "+0.133"
 
 
+def test_on_tiles_what_is_computed_for_halos_is_a_part(tmp_path):
+    study = make_study(
+        repeats=1,
+        base={"patch": [32, 32], "global_batch": 2, "loss": "crossentropy"},
+        grid={},
+        skip=[],
+        case=[
+            {"backend": "single"},
+            {"backend": "multiworker", "tiling": [2, 1], "num_replicas": 2},
+        ],
+    )
+    for trial in write_sweep(tmp_path, study):
+        is_tiled = bool(trial.config.tiling)
+        table = record(TWO if is_tiled else ONE, 2 if is_tiled else 1)
+        if is_tiled:
+            table["tiling"] = {"redundancy": 1.5}
+        write_trial(tmp_path, trial, **table)
+    (family,) = summarise(read_sweep(tmp_path)).families
+    (parts,) = next(cell for cell in family.cells if not cell.is_baseline).lost
+    assert parts.halo == pytest.approx((97 - 97 / 1.5) / 150)
+    assert parts.computation == pytest.approx((97 / 1.5 - 95 / 2) / 150)
+    assert parts.total == pytest.approx(1 - 100 / 2 / 150)
+
+
 def test_of_stages_of_split_samples_each_exchange_and_each_wait_is_a_part(tmp_path):
     both = {"backend": "multiworker", "split": [2, 1], "stages": 2}
     study = make_study(

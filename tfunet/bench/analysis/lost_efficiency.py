@@ -27,6 +27,9 @@ Where the network is in stages, other parts take the place of the stragglers:
     steps alone, mean of the processes
       | computation      - the same work on one replica, undisturbed
     one replica
+
+On tiles, the share of the time of steps alone that is spent on halos goes from computation to halo,
+by the number of pixels.
 """
 
 from collections.abc import Sequence
@@ -79,7 +82,8 @@ def lost(run: Result, single: Result, scaling: str) -> Lost | None:
     if bubble is None or exchanging is None or mean is None:
         if exchanging is not None:
             parts["halo"] = exchanging - slowest
-        parts |= {"stragglers": slowest - fastest, "computation": fastest - single_synthetic}
+        alone = fastest
+        parts["stragglers"] = slowest - fastest
     else:
         crossing = exchanging
         if run.crossing_seconds is not None:
@@ -89,8 +93,13 @@ def lost(run: Result, single: Result, scaling: str) -> Lost | None:
             "transfer": crossing - slowest - bubble,
             "bubble": bubble,
             "imbalance": slowest - mean,
-            "computation": mean - single_synthetic,
         }
+        alone = mean
+    # Of what is computed alone, halos of tiles are what no pixel needs as its own.
+    parts["computation"] = alone / run.redundancy - single_synthetic / single.redundancy
+    if run.redundancy > 1 or single.redundancy > 1:
+        redundant = (alone - single_synthetic) - parts["computation"]
+        parts["halo"] = parts.get("halo", 0.0) + redundant
     return Lost(**{name: seconds / step_seconds for name, seconds in parts.items()})
 
 

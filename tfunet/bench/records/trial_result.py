@@ -16,6 +16,7 @@ READ_APART = (
     "replicas_from_step",
     *("real_seconds", "synthetic_seconds", "slowest_alone_seconds", "fastest_alone_seconds"),
     *("exchanging_seconds", "crossing_seconds", "mean_alone_seconds", "num_parts"),
+    "redundancy",
     "average_seconds",
 )
 # Slower or faster than this is no machine, and overflows what is computed from it.
@@ -29,6 +30,7 @@ KINDS_APART = {
     "crossing_seconds": list[Seconds] | None,
     "pipeline": dict[str, Any] | None,
     "split": list[Positive] | None,
+    "tiling": dict[str, Any] | None,
     "average_seconds": list[Amount] | None,
     "peak_resident_bytes": list[Count | None] | None,
     "peak_device_bytes": list[Count | None] | None,
@@ -93,6 +95,8 @@ class Result:
     replicas_from_step: tuple[tuple[int, int], ...] = ()
     # Devices that share a sample.
     num_parts: int = 1
+    # Pixels that are computed for each pixel of a sample; more than 1 on tiles.
+    redundancy: float = 1.0
     # Mean absolute error of each predicted number; empty for masks.
     mae: Mapping[str, float] = field(default_factory=dict)
 
@@ -137,6 +141,7 @@ def parse_result(table: Mapping[str, Any]) -> Result:
         exchanging_seconds=max(exchanging, default=None),
         crossing_seconds=max(crossing, default=None),
         num_parts=math.prod(table.get("split") or ()) * _num_stages(table),
+        redundancy=_redundancy(table),
         average_seconds=statistics.median(averages) if averages else None,
         peak_resident_bytes=_bytes(table, "peak_resident_bytes"),
         peak_device_bytes=_bytes(table, "peak_device_bytes"),
@@ -168,6 +173,14 @@ def _num_stages(table: Mapping[str, Any]) -> int:
     if not isinstance(stages, int) or isinstance(stages, bool) or not 1 <= stages < MOST:
         raise FieldError(f"pipeline.stages must be a positive number, got {stages!r}")
     return stages
+
+
+def _redundancy(table: Mapping[str, Any]) -> float:
+    redundancy = (table.get("tiling") or {}).get("redundancy", 1.0)
+    is_number = isinstance(redundancy, int | float) and not isinstance(redundancy, bool)
+    if not is_number or not 1 <= redundancy < MOST:
+        raise FieldError(f"tiling.redundancy must be a number of at least 1, got {redundancy!r}")
+    return float(redundancy)
 
 
 def _bytes(table: Mapping[str, Any], name: str) -> tuple[int, ...]:
