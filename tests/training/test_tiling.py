@@ -295,7 +295,7 @@ def subclassed(*, image_shape, num_classes):
             r"finer than the network's halo of \[23, 23\].*at most about \[2, 2\]",
         ),
         ({"tiling": (20, 1)}, r"makes too many tiles.*at most \[16, 12\]"),
-        ({"split": (57, 1)}, r"57 parts, and the window of a tile, of shape \(56, 48\) has 56"),
+        ({"split": (57, 1)}, r"57 parts, and a tile's window of shape \(56, 48\) has 56"),
         ({"patch": (66, 48)}, "a multiple of 4"),
         ({"loss": "dice_crossentropy"}, "'dice_crossentropy' of a sample is not the mean over its"),
         ({"loss": "Dice"}, "'dice' cannot be computed for masks with 2 labels and 2 logits"),

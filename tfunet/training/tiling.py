@@ -111,7 +111,7 @@ def look_at_network(task: Task) -> Tiles:
     check_multiple(config.tiling, patch, steps)
     cut = grid(patch, config.tiling, halo, steps)
     check_not_finer(cut)
-    check_split(config.split, cut.largest_window, what="the window of a tile,")
+    check_split(config.split, cut.largest_window, what="a tile's window")
     window = _network_for(task, cut.largest_window)
     shapes = [[tuple(one.shape) for one in model.variables] for model in (whole, window)]
     if shapes[0] != shapes[1] or (reach(window), alignment(window)) != (halo, steps):

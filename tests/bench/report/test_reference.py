@@ -232,6 +232,23 @@ def test_the_page_on_stages_has_what_parts_and_stages_cost():
         assert f"| {' | '.join(row)} |" in page
 
 
+def test_all_ways_together_take_the_same_steps_and_lose_the_parts_of_each():
+    sweep = read_sweep(REFERENCE / "together-tiles")
+    results = [trial.result for trial in sweep.trials]
+    assert [all(result.checks.values()) for result in results] == [True] * 5
+    assert len({result.samples_hash for result in results}) == 1
+    dice = [result.mean_dice for result in results]
+    assert max(dice) - min(dice) <= 1e-4
+    (family,) = summarise(sweep).families
+    on_all = {"input", "communication", "rest", "computation", "halo"}
+    in_stages = {*on_all, "transfer", "bubble", "imbalance"}
+    cells = {cell.label: cell for cell in family.cells if not cell.is_baseline}
+    assert sorted(cell.num_devices for cell in cells.values()) == [2, 2, 2, 8]
+    for label, cell in cells.items():
+        expected = in_stages if "stages" in label else {*on_all, "stragglers"}
+        assert [set(one.parts) for one in cell.lost] == [expected], label
+
+
 @pytest.mark.parametrize("study", ["folds-sem", "folds-hippocampus"])
 def test_the_page_on_folds_has_what_its_studies_found(study):
     page = (ROOT / "docs/folds.md").read_text()
