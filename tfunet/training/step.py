@@ -73,7 +73,7 @@ class Steps:
                     split=network.split if network.stages is None else None,
                     note=attempt.note,
                 )
-            if config.deterministic:
+            if config.deterministic or not attempt.has_gpus:
                 step = in_order_of_graph(step)
             for support in supports:
                 step = support.guarding(step)
