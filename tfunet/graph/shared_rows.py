@@ -37,7 +37,14 @@ def with_shared_rows(trace: Trace, ops: Sequence[tf.Operation]) -> Trace:
             num_bytes = max(num_bytes, tensors[cut].num_bytes)
             tensors[cut] = replace(tensors[cut], num_bytes=num_bytes)
         if _cuts(op) and _is_view(op):
-            traced[at] = replace(traced[at], kind="Identity", inputs=(cut,))
+            others = (one for place, one in enumerate(traced[at].inputs) if place != source)
+            traced[at] = replace(
+                traced[at],
+                kind="Identity",
+                inputs=(cut, *others),
+                # Another order of inputs than that of the op cannot be made again.
+                is_repeatable=traced[at].is_repeatable and source == 0,
+            )
     return replace(trace, ops=tuple(traced), tensors=tuple(tensors))
 
 
