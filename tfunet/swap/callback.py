@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tfunet.config.memory import check_compression
 from tfunet.graph import forward, passes, reader
 from tfunet.graph.capture import taken_over
 from tfunet.graph.gradient_sums import in_order_of_graph
-from tfunet.graph.shared_rows import with_shared_rows
+from tfunet.graph.shared_rows import largest_message, with_shared_rows
 from tfunet.graph.step import Trace
 from tfunet.machine import device
 from tfunet.swap import compiled, making
@@ -383,9 +384,14 @@ class LargeModelSupport(keras.callbacks.Callback):
         return with_shared_rows(trace, ops) if is_staged else trace, handles
 
     def _memory(self, trace: Trace, handles: Sequence[tf.Tensor]) -> Memory:
-        return device_memory.before_step(
+        memory = device_memory.before_step(
             self._resident(), self._budget, self._first_bytes, trace, handles
         )
+        if self._of_stage is None:
+            return memory
+        # A message may come earlier than the plan has it: another process sends it.
+        more_bytes = memory.more_bytes + largest_message(trace)
+        return replace(memory, more_bytes=more_bytes)
 
     def _make_plan(self, trace: Trace, ops: Sequence[tf.Operation], memory: Memory) -> Plan:
         make = making.make_plan
