@@ -118,7 +118,7 @@ class OwnStage:
         for chunk, step in self.steps.items():
             step.begin(count, self._recomputed.get(chunk, ()))
         self._after = []
-        inputs, targets = tf.split(images, count), tf.split(truth, count)
+        inputs, targets = _cut(images, count), _cut(truth, count)
         outputs: dict[int, tf.Tensor] = {}
 
         def act(action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
@@ -155,7 +155,7 @@ class OwnStage:
         """Return the output for some samples, on all stages."""
         rows = images.shape[0]
         count = self.micro_batches if rows % self.micro_batches == 0 else 1
-        inputs = tf.split(images, count)
+        inputs = _cut(images, count)
         (result,) = self._network.outputs
         outputs: list[tf.Tensor] = []
 
@@ -353,6 +353,14 @@ class OwnStage:
             tf.cast(tf.reshape(mean, one.shape), one.dtype)
             for mean, one in zip(means, gradients, strict=True)
         ]
+
+
+def _cut(batch: tf.Tensor, count: int) -> list[tf.Tensor]:
+    """Return the micro-batches of a batch."""
+    # Not tf.split: TensorFlow would do to the whole batch at once what is done first to each of
+    # its parts, and keep the result for the whole step.
+    rows = batch.shape[0] // count
+    return [batch[at * rows : (at + 1) * rows] for at in range(count)]
 
 
 class _InOrder:
