@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,12 @@ from tfunet.config.memory import check_compression
 from tfunet.graph import forward, passes, reader
 from tfunet.graph.capture import taken_over
 from tfunet.graph.gradient_sums import in_order_of_graph
-from tfunet.graph.shared_rows import largest_message, with_shared_rows
 from tfunet.graph.step import Trace
 from tfunet.machine import device
 from tfunet.swap import compiled, making
 from tfunet.swap.arena import device_memory
 from tfunet.swap.arena.arena import Memory, step_bytes
+from tfunet.swap.held_part import HeldPart, Stage, WholeNetwork
 from tfunet.swap.plan.plan import WAYS, Plan, Way, check_plan
 from tfunet.swap.report import text
 from tfunet.swap.report.scalars import scalars
@@ -167,8 +166,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._room: Room | None = None
         self._is_alone = False  # with an evaluation or a prediction, without training
         self._follows = False  # a plan in a training step
-        self._of_stage: Sequence[Any] | None = None  # the variables of a stage
-        self._resident: Callable[[], list[int]]
+        self._stage: Stage | None = None
+        self._held: HeldPart
         self._budget = self._first_bytes = 0
         self._timed: dict[Any, Any] = {}  # see `profile.measure`
         self._stopwatch = Stopwatch()
@@ -201,7 +200,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         used = device.used_bytes() if device.device_bytes() is not None else None
         line = self.plans and text.end_line(
             _largest(self.plans),
-            resident_bytes=sum(self._resident()),
+            resident_bytes=sum(self._held.sizes()),
             used_bytes=None if used is None else used[1],
             seconds=self._stopwatch.median_seconds(),
         )
@@ -236,8 +235,10 @@ class LargeModelSupport(keras.callbacks.Callback):
                 raise  # The data of an epoch has ended; another may follow.
             except BaseException as error:
                 plans = self.evaluation_plans if evaluates else self.plans
+                # No plan of a stage splits tensors, whatever is allowed.
+                allowed = self.allowed if self._stage is None else WAYS
                 if isinstance(error, tf.errors.ResourceExhaustedError) and plans:
-                    error.add_note(text.out_of_memory_line(plans[-1], allowed=self.allowed))
+                    error.add_note(text.out_of_memory_line(plans[-1], allowed=allowed))
                 explained = self._room and self._room.explained()
                 self._remove()
                 if explained is not None:
@@ -272,7 +273,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             )
         self.allowed = tuple(way for way in self.allowed if way != "split")
         self.strategy = Planner(self.allowed)
-        self._of_stage = variables
+        self._stage = Stage(variables)
 
     def _begin_alone(self, logs: dict[str, Any] | None = None) -> None:
         if self._undo is None:
@@ -300,10 +301,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._room = Room(
             self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
         )
-        if self._of_stage is None:
-            self._resident = partial(device_memory.variable_bytes, model)
-        else:
-            self._resident = partial(device_memory.sizes, self._of_stage)
+        self._held = self._stage or WholeNetwork(model)
         self._budget = device_memory.in_bytes(self.budget)
         self._first_bytes = device_memory.join_regions(self.budget)
         steps = {
@@ -332,7 +330,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         if not any(passes.is_backward(op) for op in ops):
             return
         room = self._open_room()
-        trace, handles = self._read(ops, results, self.compression)
+        trace, handles = self._held.read(ops, results, self.compression)
         memory = self._memory(trace, handles)
         unknown = reader.of_unknown_size(trace, handles)
         if unknown and self.verbose and not self._told_of_unknown:
@@ -341,9 +339,9 @@ class LargeModelSupport(keras.callbacks.Callback):
         plan = self.plan or self._make_plan(trace, ops, memory)
         check_plan(plan, self.compression)
         trace = as_planned(trace, plan)
-        if self._of_stage is not None:
+        if self._stage is not None:
             actions = scheduled(trace, plan)
-            self.stage_bytes.append(step_bytes(trace, actions, self._resident()))
+            self.stage_bytes.append(step_bytes(trace, actions, self._held.sizes()))
         device.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
@@ -362,7 +360,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         if self._room is None or not ops:
             return
         # Never compressed: that would change the results.
-        trace, handles = self._read(ops, results)
+        trace, handles = self._held.read(ops, results)
         trace = forward.divided(trace)
         with device.uncounted():
             plan = self._make_plan(trace, ops, self._memory(trace, handles))
@@ -373,31 +371,17 @@ class LargeModelSupport(keras.callbacks.Callback):
         if self.verbose and line:
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
-    def _read(
-        self,
-        ops: Sequence[tf.Operation],
-        results: Sequence[tf.Tensor],
-        compression: str | None = None,
-    ) -> tuple[Trace, list[tf.Tensor]]:
-        is_staged = self._of_stage is not None
-        trace, handles = reader.read(ops, results, compression=compression, takes_turns=is_staged)
-        return with_shared_rows(trace, ops) if is_staged else trace, handles
-
     def _memory(self, trace: Trace, handles: Sequence[tf.Tensor]) -> Memory:
         memory = device_memory.before_step(
-            self._resident(), self._budget, self._first_bytes, trace, handles
+            self._held.sizes(), self._budget, self._first_bytes, trace, handles
         )
-        if self._of_stage is None:
-            return memory
-        # A message may come earlier than the plan has it: another process sends it.
-        more_bytes = memory.more_bytes + largest_message(trace)
-        return replace(memory, more_bytes=more_bytes)
+        return self._held.left(memory, trace)
 
     def _make_plan(self, trace: Trace, ops: Sequence[tf.Operation], memory: Memory) -> Plan:
         make = making.make_plan
         if tf.config.list_logical_devices("GPU"):
             make = in_order_of_graph(make)  # Ops are timed as they will run.
-        return make(
+        plan = make(
             trace,
             ops,
             self._open_room(),
@@ -408,6 +392,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             margin=self.margin,
             say=self._begins,
         )
+        return self._held.advised(plan)
 
     def _begins(self, line: str) -> None:
         """Print that planning begins, and once what makes it, and training, take longer."""
