@@ -183,9 +183,10 @@ def _build_wheel(plan: BuildPlan, folder: Path, log: Path) -> None:
     hashed = ("--require-hashes", "--requirement", pinned)
     _run(_pip("download", *source_only, "--dest", work, *hashed), log, environment)
     with tarfile.open(next(work.glob("horovod-*.tar.gz"))) as archive:
-        # Python 3.11 knows no filters before 3.11.4. The hash of the archive was checked.
-        has_filters = hasattr(tarfile, "data_filter")
-        archive.extractall(work, **({"filter": "data"} if has_filters else {}))
+        # Python 3.11 has no filters before 3.11.4. The hash of the archive was checked.
+        if hasattr(tarfile, "data_filter"):
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(work)
     source = work / f"horovod-{HOROVOD_VERSION}"
     cmake_lists = source / "horovod" / "tensorflow" / "CMakeLists.txt"
     cmake_lists.write_text(without_sources(cmake_lists.read_text(), plan.left_out))

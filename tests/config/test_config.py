@@ -58,7 +58,7 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
         ({"schedule": "gpipe"}, 'schedule = "gpipe" has an effect only on'),
         ({"balance": ("a",)}, "balance = .* has an effect only on"),
         ({"recompute": True}, "recompute = true has an effect only on"),
-        ({"stages": 2, "swap": "auto"}, 'combined with swap = "auto"'),
+        ({"stages": 2, "split": (2, 1), "swap": "auto"}, 'with swap = "auto": plans of stages'),
         ({"stages": 2, "xla": True}, "combined with xla = true"),
         ({"stages": 2, "elastic": True}, "combined with elastic = true"),
         ({"stages": 2, "accumulation": 2}, "micro_batches cuts the batch into parts already"),

@@ -1,6 +1,7 @@
 """A network in stages, in processes of their own or in one: the run of one device."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import checks
 import pytest
@@ -85,6 +86,95 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
         assert run.result["exchanged_bytes"] > 0 <= run.result["bubble_seconds"]
         kinds = ("exchanging", "crossing", "alone")
         assert [len(run.result[f"{kind}_seconds"]) for kind in kinds] == [4, 4, 4]
+
+
+@pytest.mark.parametrize(("backend", "schedule"), [("multiworker", "1f1b"), ("horovod", "v")])
+def test_plans_of_stages_change_no_bit(backend, schedule, contract_folder):
+    settings = {
+        **MODEL,
+        "backend": backend,
+        "stages": 2,
+        "micro_batches": 2,
+        "schedule": schedule,
+        "balance": ["add", "second", "late"] if schedule == "v" else ["second"],
+        "steps": 8,
+    }
+    support = {
+        "name": "tfunet.swap:LargeModelSupport",
+        "budget": 0,
+        "threshold_bytes": 1024,
+        "verbose": 0,
+    }
+    with_support = {"callbacks": [*kill_at(KILL_STEP)["callbacks"], support]}
+    folder = contract_folder / f"{backend}-stages-swapped"
+    plain = runs.train(contract_folder / f"{backend}-stages-kept", **settings)
+    assert plain.exit_code == 0, plain.output
+    if backend == "horovod":
+        killed = runs.train(folder, {"TFUNET_TEST_KILL": "1"}, **settings, **with_support)
+        checks.ended_at_once(killed, 1)
+    run = runs.train(folder, **settings, **with_support)
+    assert run.exit_code == 0, run.output
+    assert ("Going on from step 6 of 8" in run.output) == (backend == "horovod")
+    checks.bit_identical(run, plain)
+    checks.same_losses(run, plain)
+    pipeline = run.result["pipeline"]
+    assert min(pipeline["swapped_tensors"]) > 0
+    assert plain.result["pipeline"]["swapped_tensors"] == [0, 0]
+    for planned, kept in zip(
+        pipeline["predicted_stage_bytes"],
+        plain.result["pipeline"]["predicted_stage_bytes"],
+        strict=True,
+    ):
+        assert planned < kept
+
+
+def test_a_volume_that_two_stages_cannot_hold_trains_with_swap(contract_folder):
+    settings = {
+        "model_options": {"filters": 16, "levels": 2},
+        "data": "tumours",
+        "data_options": {"num_cases": 5, "size": 48},
+        "global_batch": 2,
+        "steps": 4,
+        "augmentation": {},
+        "deterministic": False,
+        "metrics": [],
+        "backend": "multiworker",
+        "stages": 2,
+        "balance": ["up0_upsampling"],
+        "micro_batches": 2,
+        "schedule": "gpipe",
+        "cpu_memory": "150MiB",
+    }
+    with ThreadPoolExecutor() as pool:
+        # TensorFlow waits for ten seconds before it refuses memory.
+        refused = pool.submit(runs.train, contract_folder / "two-stages", **settings)
+        swapped = runs.train(contract_folder / "two-stages-swap", **settings, swap="auto")
+    without = refused.result()
+    assert without.exit_code == 3
+    # oneDNN may end the process where TensorFlow has no memory for it.
+    reason = without.failure["reason"]
+    expected = "out of memory.* in stage [12] of 2 .*swap = 'auto'|SIGSEGV|SIGABRT"
+    assert re.search(expected, reason), reason
+    assert swapped.exit_code == 0, swapped.output
+    pipeline = swapped.result["pipeline"]
+    pairs = zip(pipeline["stage_bytes"], pipeline["predicted_stage_bytes"], strict=True)
+    assert [predicted / measured for measured, predicted in pairs] == [
+        pytest.approx(1, abs=0.2)
+    ] * 2
+    assert min(pipeline["swapped_tensors"]) > 0
+
+
+def test_what_large_model_support_cannot_plan_in_stages_is_refused(contract_folder):
+    run = runs.train(
+        contract_folder / "mirrored-stages-swap",
+        backend="mirrored",
+        stages=2,
+        micro_batches=2,
+        swap="1GiB",
+        **MODEL,
+    )
+    assert run.exit_code == 2
+    assert "'mirrored' has all stages in one process" in run.output
 
 
 def test_stages_of_one_process_run_each_on_its_device(alone, contract_folder):

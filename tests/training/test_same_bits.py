@@ -17,7 +17,5 @@ LARGE = RunConfig(
 
 
 def test_two_runs_have_the_same_bits(tmp_path):
-    hashes = {
-        run(LARGE, SingleDevice(Launch()), tmp_path / name)["weights_hash"] for name in "abc"
-    }
+    hashes = {run(LARGE, SingleDevice(Launch()), tmp_path / name)["weights_hash"] for name in "abc"}
     assert len(hashes) == 1

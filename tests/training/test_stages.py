@@ -350,7 +350,7 @@ def test_buffers_of_exchanges_fit_too_or_the_least_is_taken():
     config = RunConfig(backend="horovod", stages=2)
     more = {(0, 2, 4): 90, (0, 1, 4): 55}
 
-    def fitting(memory_bytes):
+    def fitting(memory_bytes, config=config):
         return fitting_balance(chain, config, lambda one: [more[one.cuts]], memory_bytes).cuts
 
     assert fitting(None) == (0, 2, 4)
@@ -359,6 +359,9 @@ def test_buffers_of_exchanges_fit_too_or_the_least_is_taken():
     assert fitting(50) == (0, 1, 4)  # Which is said, and tried.
     with pytest.raises(ValueError, match="No cut into 2 stages"):
         fitting(15)
+    # Large-model support makes room in the fastest.
+    swaps = RunConfig(backend="horovod", stages=2, swap="1GiB")
+    assert [fitting(size, swaps) for size in (70, 50, 15)] == [(0, 1, 4), (0, 2, 4), (0, 2, 4)]
 
 
 def test_two_chunks_a_device_are_cut_for_the_fastest_step():

@@ -23,7 +23,8 @@ class MemoryKeys(Section):
     Args:
         swap: Limit of each replica's device memory: "auto" (the memory of the device), an
             amount ("12GiB") or a share ("0.5"). Tensors that do not fit are moved to host memory
-            or disk, recomputed, or split. By default, and with "none", large-model support is off.
+            or disk, recomputed, or split; in stages not split. By default, and with "none",
+            large-model support is off.
         swap_host: Limit of the host memory for each process's swapped tensors, such as "64GiB".
             By default there is no limit.
         swap_disk: Folder for swapped tensors beyond `swap_host`, on a disk of each machine. They

@@ -97,7 +97,7 @@ class RunConfig(
     def _check_stages(self) -> None:
         """Raise ValueError for what a network in stages cannot be trained with."""
         unable = {
-            "swap": self.swap is not None,
+            "swap": self.swap is not None and math.prod(self.split) > 1,
             "xla": self.xla,
             "elastic": self.elastic,
             "accumulation": self.accumulation > 1,
@@ -106,6 +106,7 @@ class RunConfig(
             "precision": self.precision == "mixed_float16",
         }
         instead = {
+            "swap": "plans of stages are not made for split samples, which exchange within a pass",
             "accumulation": "micro_batches cuts the batch into parts already",
             "elastic": "without one process, the network of its replica is not whole",
             "precision": "the loss scale of mixed_float16 is one number for all stages",

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfunet.graph import slab_ops, slab_rules
 from tfunet.graph.clock import Clock
 from tfunet.graph.edits import like
+from tfunet.graph.passes import COLLECTIVE
 from tfunet.graph.reader import NO_SIZE, num_bytes
 from tfunet.graph.slabs import Slabs
 from tfunet.graph.static_values import known_value
@@ -126,6 +127,8 @@ def _can_be_alone(op: tf.Operation) -> bool:
     if (
         not op.outputs
         or op.op_def.is_stateful
+        # It would wait for others, which time other ops.
+        or op.type.startswith(COLLECTIVE)
         or any(tensor.dtype in NO_SIZE for tensor in (*op.inputs, *op.outputs))
         or not all(tensor.shape.is_fully_defined() for tensor in op.inputs)
     ):

@@ -6,14 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 import tensorflow as tf
 
 from tfunet.config.memory import COMPRESSIONS
-from tfunet.graph import slab_rules
+from tfunet.graph import passes, slab_rules
+from tfunet.graph.passes import COLLECTIVE, is_backward
 from tfunet.graph.regrouped import SUMS, made_by, regrouped
 from tfunet.graph.static_values import of_one_value
 from tfunet.graph.step import FUSED_WITH_BIAS, READS, SHAPE_READERS, Op, Tensor, Trace, root
 from tfunet.graph.unrolled import unrolled
 
-# Ops between replicas: an op that ran twice in one replica would wait for the others for ever.
-COLLECTIVE = ("Collective", "Horovod", "Nccl")
 NO_SIZE = (tf.resource, tf.variant, tf.string)
 
 
@@ -77,6 +76,7 @@ def read(
     results: Sequence[tf.Tensor] = (),
     *,
     compression: str | None = None,
+    takes_turns: bool = False,
 ) -> tuple[Trace, list[tf.Tensor]]:
     """Return the trace of one replica's step, and the tensors behind its indices.
 
@@ -84,6 +84,7 @@ def read(
         ops: The ops that were made while the step was traced, from `in_order`.
         compression: The type in which tensors may be stored, of
             `tfunet.config.memory.COMPRESSIONS`.
+        takes_turns: Whether forward passes come after backward passes, too.
     """
     names = {op.name for op in ops}
     returned = {tensor.name for tensor in results}
@@ -119,9 +120,8 @@ def read(
         return indices[handle.name]
 
     traced_ops = []
-    in_backward = False
+    backward = passes.of_many_turns(ops) if takes_turns else passes.of_one_turn(ops)
     for position, op in enumerate(ops):
-        in_backward = in_backward or is_backward(op)
         read_inputs = () if op.type in SHAPE_READERS else op.inputs
         traced_ops.append(
             Op(
@@ -129,7 +129,7 @@ def read(
                 kind=op.type,
                 inputs=tuple(index(tensor, -1) for tensor in read_inputs),
                 outputs=tuple(index(tensor, position) for tensor in op.outputs),
-                is_backward=in_backward,
+                is_backward=backward[position],
                 is_repeatable=_is_repeatable(op),
                 flops=_flops(op),
                 item_bytes=op.outputs[0].dtype.size if op.outputs else 4,
@@ -226,12 +226,6 @@ def of_unknown_size(trace: Trace, handles: Sequence[tf.Tensor]) -> list[str]:
     ]
 
 
-def is_backward(op: tf.Operation) -> bool:
-    """Whether a gradient tape made an op."""
-    # TensorFlow's tape makes every op of a gradient in this name scope.
-    return "gradient_tape/" in op.name
-
-
 def _is_inner(op: tf.Operation) -> bool:
     """Whether only a bias reads the output of an op, so that TensorFlow fuses the two."""
     if op.type not in FUSED_WITH_BIAS or is_backward(op):
@@ -244,6 +238,7 @@ def _is_repeatable(op: tf.Operation) -> bool:
     tensors = (*op.inputs, *op.outputs)
     has_handle = any(tensor.dtype in (tf.resource, tf.variant) for tensor in tensors)
     has_function = any(attribute.type == "func" for attribute in op.op_def.attr)
+    # An op that ran twice in one replica would wait for the others for ever.
     runs_once = op.op_def.is_stateful or op.type in READS or op.type.startswith(COLLECTIVE)
     return not (runs_once or has_function or has_handle)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfunet.graph.reader import COLLECTIVE
+from tfunet.graph.passes import COLLECTIVE
 from tfunet.graph.step import ALIASES, READS, SHAPE_READERS
 
 # TensorFlow counts all others as costly in the first hundred steps.

@@ -7,6 +7,7 @@ from math import prod
 import tensorflow as tf
 
 from tfunet.graph import reader
+from tfunet.graph.passes import COLLECTIVE
 from tfunet.graph.step import ALIASES, Trace
 
 # Of an op that cuts: where the tensor stands among its inputs, and the axis.
@@ -37,8 +38,22 @@ def with_shared_rows(trace: Trace, ops: Sequence[tf.Operation]) -> Trace:
             num_bytes = max(num_bytes, tensors[cut].num_bytes)
             tensors[cut] = replace(tensors[cut], num_bytes=num_bytes)
         if _cuts(op) and _is_view(op):
-            traced[at] = replace(traced[at], kind="Identity", inputs=(cut,))
+            others = (one for place, one in enumerate(traced[at].inputs) if place != source)
+            traced[at] = replace(
+                traced[at],
+                kind="Identity",
+                inputs=(cut, *others),
+                # Another order of inputs than that of the op cannot be made again.
+                is_repeatable=traced[at].is_repeatable and source == 0,
+            )
     return replace(trace, ops=tuple(traced), tensors=tuple(tensors))
+
+
+def largest_message(trace: Trace) -> int:
+    """Return the bytes of the largest tensor that an exchange makes."""
+    exchanges = (op for op in trace.ops if op.kind.startswith(COLLECTIVE))
+    made = (tensor for op in exchanges for tensor in op.outputs)
+    return max((trace.tensors[tensor].num_bytes for tensor in made), default=0)
 
 
 def _cuts(op: tf.Operation) -> bool:

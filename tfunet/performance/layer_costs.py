@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfunet.graph import reader
+from tfunet.graph import passes, reader
 from tfunet.graph.step import root
 from tfunet.models import trained_options
 from tfunet.models.make import make_model
@@ -170,7 +170,7 @@ def _layer(
     given = {tensor.op.name for tensor in traced.given}
     ops = [op for op in traced.ops if op.name not in given]
     forward, backward = (
-        sum(seconds.get(op.name, 0.0) for op in ops if reader.is_backward(op) == is_backward)
+        sum(seconds.get(op.name, 0.0) for op in ops if passes.is_backward(op) == is_backward)
         for is_backward in (False, True)
     )
     # What the layer makes is not a result here: it stays only if a gradient reads it.

@@ -136,7 +136,7 @@ class OwnStage:
         for chunk, step in self.steps.items():
             step.begin(count, self._recomputed.get(chunk, ()))
         self._after = []
-        inputs, targets = tf.split(images, count), _cut(truth, count)
+        inputs, targets = _cut(images, count), _cut(truth, count)
         outputs: dict[int, tf.Tensor] = {}
 
         def act(action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
@@ -171,7 +171,7 @@ class OwnStage:
         """Return the output for some samples, on all stages."""
         rows = images.shape[0]
         count = self.micro_batches if rows % self.micro_batches == 0 else 1
-        inputs = tf.split(images, count)
+        inputs = _cut(images, count)
         (result,) = self._network.outputs
         outputs: list[tf.Tensor] = []
 
@@ -373,5 +373,11 @@ class OwnStage:
 
 def _cut(values: Any, count: int) -> list[Any]:
     """Return the equal parts of a batch of tensors in any structure."""
-    flat = [tf.split(one, count) for one in tf.nest.flatten(values)]
+    # Not tf.split: TensorFlow would do to the whole batch at once what is done first to each of
+    # its parts, and keep the result for the whole step.
+    flat = [
+        [batch[at * rows : (at + 1) * rows] for at in range(count)]
+        for batch in tf.nest.flatten(values)
+        for rows in [batch.shape[0] // count]
+    ]
     return [tf.nest.pack_sequence_as(values, list(parts)) for parts in zip(*flat, strict=True)]

@@ -13,14 +13,15 @@ import tensorflow as tf
 from tfunet.config import amount
 from tfunet.config.amount import MIB
 from tfunet.config.memory import check_compression
-from tfunet.graph import forward, reader
+from tfunet.graph import forward, passes, reader
 from tfunet.graph.capture import taken_over
 from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.graph.step import Trace
 from tfunet.machine import device
 from tfunet.swap import compiled, making
 from tfunet.swap.arena import device_memory
-from tfunet.swap.arena.arena import Memory
+from tfunet.swap.arena.arena import Memory, step_bytes
+from tfunet.swap.held_part import HeldPart, Stage, WholeNetwork
 from tfunet.swap.plan.plan import WAYS, Plan, Way, check_plan
 from tfunet.swap.report import text
 from tfunet.swap.report.scalars import scalars
@@ -91,6 +92,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         plans: One for each training step that was traced.
         evaluation_plans: The same for evaluations and predictions: for those since training began,
             or outside of training for those since the last one began.
+        stage_bytes: What each step of `plans` is predicted to hold beside the variables, in the
+            blocks of TensorFlow's allocator; for stages only (`plan_stage`).
 
     Raises ValueError if the model is compiled with jit_compile=True or XLA is forced on (XLA plans
     the memory of a step itself, and moves nothing out), if the model runs eagerly, if a budget
@@ -158,11 +161,14 @@ class LargeModelSupport(keras.callbacks.Callback):
         self.note = note
         self.plans: list[Plan] = []
         self.evaluation_plans: list[Plan] = []
+        self.stage_bytes: list[int] = []
         self._undo: Callable[[], None] | None = None
         self._room: Room | None = None
         self._is_alone = False  # with an evaluation or a prediction, without training
         self._follows = False  # a plan in a training step
-        self._memory: Callable[[Trace, Sequence[tf.Tensor]], Memory]
+        self._stage: Stage | None = None
+        self._held: HeldPart
+        self._budget = self._first_bytes = 0
         self._timed: dict[Any, Any] = {}  # see `profile.measure`
         self._stopwatch = Stopwatch()
         self._told_of_unknown = False
@@ -194,7 +200,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         used = device.used_bytes() if device.device_bytes() is not None else None
         line = self.plans and text.end_line(
             _largest(self.plans),
-            resident_bytes=device_memory.resident_bytes(self.model),
+            resident_bytes=sum(self._held.sizes()),
             used_bytes=None if used is None else used[1],
             seconds=self._stopwatch.median_seconds(),
         )
@@ -229,8 +235,10 @@ class LargeModelSupport(keras.callbacks.Callback):
                 raise  # The data of an epoch has ended; another may follow.
             except BaseException as error:
                 plans = self.evaluation_plans if evaluates else self.plans
+                # No plan of a stage splits tensors, whatever is allowed.
+                allowed = self.allowed if self._stage is None else WAYS
                 if isinstance(error, tf.errors.ResourceExhaustedError) and plans:
-                    error.add_note(text.out_of_memory_line(plans[-1], allowed=self.allowed))
+                    error.add_note(text.out_of_memory_line(plans[-1], allowed=allowed))
                 explained = self._room and self._room.explained()
                 self._remove()
                 if explained is not None:
@@ -250,6 +258,23 @@ class LargeModelSupport(keras.callbacks.Callback):
         """
         return taken_over(step, partial(self._rewrite_forward, what=what))
 
+    def plan_stage(self, variables: Sequence[Any]) -> None:
+        """From now on plan steps of a stage of a pipeline, whose device has these variables only.
+
+        In such a step, passes of several micro-batches take turns. Nothing runs in slabs, so that
+        results keep their bits.
+
+        Raises ValueError for options that are about the step of a whole network.
+        """
+        if not isinstance(self.strategy, Planner) or self.plan is not None:
+            raise ValueError(
+                "In stages, LargeModelSupport makes a plan of its own for each stage. Leave out "
+                "plan, strategy, and the parameters of TFLMS v2."
+            )
+        self.allowed = tuple(way for way in self.allowed if way != "split")
+        self.strategy = Planner(self.allowed)
+        self._stage = Stage(variables)
+
     def _begin_alone(self, logs: dict[str, Any] | None = None) -> None:
         if self._undo is None:
             self._install(self.model, trains=False)
@@ -267,7 +292,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         compiled.check(model)
         if trains:
             compiled.build_optimizer(model)
-            self.plans = []
+            self.plans, self.stage_bytes = [], []
             self._follows = False
             self._stopwatch = Stopwatch()
             self._told_of_unknown = False
@@ -276,12 +301,9 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._room = Room(
             self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
         )
-        self._memory = partial(
-            device_memory.of_model,
-            model,
-            device_memory.in_bytes(self.budget),
-            device_memory.join_regions(self.budget),
-        )
+        self._held = self._stage or WholeNetwork(model)
+        self._budget = device_memory.in_bytes(self.budget)
+        self._first_bytes = device_memory.join_regions(self.budget)
         steps = {
             "train_step": taken_over(model.train_step, self._rewrite),
             "test_step": self.evaluating(model.test_step),
@@ -305,10 +327,10 @@ class LargeModelSupport(keras.callbacks.Callback):
     def _rewrite(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> None:
         """Plan a step of one device and make its graph follow the plan."""
         since = time.perf_counter()
-        if not any(reader.is_backward(op) for op in ops):
+        if not any(passes.is_backward(op) for op in ops):
             return
         room = self._open_room()
-        trace, handles = reader.read(ops, results, compression=self.compression)
+        trace, handles = self._held.read(ops, results, self.compression)
         memory = self._memory(trace, handles)
         unknown = reader.of_unknown_size(trace, handles)
         if unknown and self.verbose and not self._told_of_unknown:
@@ -317,6 +339,9 @@ class LargeModelSupport(keras.callbacks.Callback):
         plan = self.plan or self._make_plan(trace, ops, memory)
         check_plan(plan, self.compression)
         trace = as_planned(trace, plan)
+        if self._stage is not None:
+            actions = scheduled(trace, plan)
+            self.stage_bytes.append(step_bytes(trace, actions, self._held.sizes()))
         device.forget_peak()  # That of timing the ops is not training's.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
@@ -335,7 +360,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         if self._room is None or not ops:
             return
         # Never compressed: that would change the results.
-        trace, handles = reader.read(ops, results)
+        trace, handles = self._held.read(ops, results)
         trace = forward.divided(trace)
         with device.uncounted():
             plan = self._make_plan(trace, ops, self._memory(trace, handles))
@@ -346,11 +371,17 @@ class LargeModelSupport(keras.callbacks.Callback):
         if self.verbose and line:
             print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
 
+    def _memory(self, trace: Trace, handles: Sequence[tf.Tensor]) -> Memory:
+        memory = device_memory.before_step(
+            self._held.sizes(), self._budget, self._first_bytes, trace, handles
+        )
+        return self._held.left(memory, trace)
+
     def _make_plan(self, trace: Trace, ops: Sequence[tf.Operation], memory: Memory) -> Plan:
         make = making.make_plan
         if tf.config.list_logical_devices("GPU"):
             make = in_order_of_graph(make)  # Ops are timed as they will run.
-        return make(
+        plan = make(
             trace,
             ops,
             self._open_room(),
@@ -361,6 +392,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             margin=self.margin,
             say=self._begins,
         )
+        return self._held.advised(plan)
 
     def _begins(self, line: str) -> None:
         """Print that planning begins, and once what makes it, and training, take longer."""

@@ -62,6 +62,7 @@ def _call(clock: Callable[..., np.ndarray], *given: tf.Tensor) -> tf.Tensor:
     # Not tf.timestamp, which op determinism refuses.
     with tf.device("CPU:0"):
         seconds = tf.numpy_function(clock, given, tf.float64, name="stamp")
+    seconds.set_shape(())
     unordered(seconds.op)
     return seconds
 

@@ -33,11 +33,6 @@ class Callbacks:
         self.supports = [
             callback for callback in self.all if isinstance(callback, LargeModelSupport)
         ]
-        if self.supports and attempt.config.stages > 1:
-            raise ValueError(
-                f"stages={attempt.config.stages} cannot be combined with LargeModelSupport: it is "
-                "not built for stages yet. Leave out one of them."
-            )
         for support in self.supports:
             support.note = support.note or attempt.note
         self._fresh: dict[int, dict[str, Any]] = {}

@@ -80,6 +80,9 @@ class Trainer:
         self.attempt, self.data, self.network, self.callbacks = attempt, data, network, callbacks
         self.progress = resumed.progress
         self._resumed = resumed
+        stages = network.stages
+        if stages is not None:
+            stages.plan_with(callbacks.supports)
         # Of the devices that share a sample, one reports it.
         mesh, local = attempt.mesh, attempt.topology.local_replicas
         self._first_of_samples = [mesh.is_first(device) for device in local]
@@ -89,7 +92,6 @@ class Trainer:
             labels=data.labels if self.tells_labels else None,
         )
         self.rounds = self._rounds()
-        stages = network.stages
         self._metrics = state.MetricState(
             attempt.backend,
             network.model,

@@ -134,11 +134,12 @@ def start(
         begin=begin if spans is None else spans.begin,
         spans=spans,
         has_gpus=has_gpus,
-        support=_support(config, is_chief=topology.is_chief),
+        # Each stage has a plan of its own, which its process tells.
+        support=_support(config, tells=topology.is_chief or config.stages > 1),
     )
 
 
-def _support(config: RunConfig, *, is_chief: bool) -> LargeModelSupport | None:
+def _support(config: RunConfig, *, tells: bool) -> LargeModelSupport | None:
     if config.swap is None:
         return None
     return LargeModelSupport(
@@ -147,7 +148,7 @@ def _support(config: RunConfig, *, is_chief: bool) -> LargeModelSupport | None:
         disk=config.swap_disk,
         disk_size=config.swap_disk_size,
         compression=config.swap_compression,
-        verbose=int(is_chief),
+        verbose=int(tells),
     )
 
 

@@ -87,7 +87,7 @@ def find_cut(
         attempt.backend, attempt.topology, np.frombuffer(text, np.uint8)
     )
     begins, seconds, num_bytes = json.loads(shared)
-    if memory_bytes is not None and max(num_bytes) > memory_bytes:
+    if config.swap is None and memory_bytes is not None and max(num_bytes) > memory_bytes:
         attempt.say(
             f"A stage is predicted to take {max(num_bytes) / MIB:,.0f} MiB of the "
             f"{memory_bytes / MIB:,.0f} MiB that it has: it may run out of memory."
@@ -121,7 +121,7 @@ def fitting_balance(
     """Return the best cut whose predicted memory leaves the allocator something to lose.
 
     The programme knows no buffers of exchanges, so it is given less memory until these fit, too. If
-    they never do, the cut that takes least is returned.
+    they never do, the cut that takes least is returned; with large-model support, the fastest.
     """
     if memory_bytes is None:
         return best_balance(chain, config, None)
@@ -131,6 +131,8 @@ def fitting_balance(
         try:
             found = best_balance(chain, config, limit)
         except NoBalanceError:
+            if config.swap is not None:
+                return best_balance(chain, config, None)  # Tensors leave a stage that is too large.
             if tried:
                 return min(tried, key=lambda one: one[0])[1]
             raise

@@ -7,11 +7,8 @@ import tensorflow as tf
 from tfunet.graph import reader
 from tfunet.graph.run_order import run_order
 from tfunet.graph.shared_rows import with_shared_rows
-from tfunet.swap.arena.arena import Memory, at_start, most_bytes, requests
+from tfunet.swap.arena.arena import step_bytes
 from tfunet.swap.plan.schedule import Action
-
-# More than any step takes: how much room a device has does not change what is asked of it.
-LIMIT_BYTES = 2**50
 
 
 # AutoGraph would make it ten times as slow.
@@ -31,8 +28,4 @@ def forecast_bytes(results: Sequence[tf.Tensor], resident: Sequence[int]) -> int
     trace, _ = reader.read(ops, results)
     trace = with_shared_rows(trace, ops)
     actions = [Action("op", at, *op.first_copies) for at, op in enumerate(trace.ops)]
-    columns = {
-        at: [op.unrolled.num_bytes()] for at, op in enumerate(trace.ops) if op.unrolled is not None
-    }
-    arena = at_start(Memory(limit_bytes=LIMIT_BYTES, resident=resident))
-    return most_bytes(arena, requests(trace, actions, columns))
+    return step_bytes(trace, actions, resident)

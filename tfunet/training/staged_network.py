@@ -22,6 +22,8 @@ from tfunet.pipeline.noise import draws_otherwise
 from tfunet.pipeline.own_stage import OwnStage
 from tfunet.pipeline.statistics import batch_normalizations
 from tfunet.process.full_memory import OF_STAGE
+from tfunet.swap import LargeModelSupport
+from tfunet.swap.plan.plan import Plan
 from tfunet.training.local_stage import LocalStage
 from tfunet.training.setup import Attempt
 from tfunet.training.stage_cut import Cut
@@ -69,6 +71,27 @@ class StagedNetwork:
         # What a step of this process's stage was predicted to hold when it was traced.
         self._forecast_bytes = 0
         self._is_traced = False
+        self._supports: Sequence[LargeModelSupport] = ()
+
+    def plan_with(self, supports: Sequence[LargeModelSupport]) -> None:
+        """Have large-model support plan this process's stage.
+
+        Raises ValueError where it cannot.
+        """
+        if supports and not self._is_alone:
+            raise ValueError(
+                f"The backend {self._attempt.config.backend!r} has all stages in one process, "
+                "whose large-model support would plan them as one. Leave out swap or stages, or "
+                "choose multiworker or horovod."
+            )
+        if supports and self._split is not None:
+            raise ValueError(
+                "Large-model support makes no plans of stages whose samples are split. Leave out "
+                "LargeModelSupport, split or stages."
+            )
+        for support in supports:
+            support.plan_stage(self._owned.variables)
+        self._supports = supports
 
     def install(self, loss: keras.Loss) -> None:
         """Make the model's calls and steps run in stages."""
@@ -306,6 +329,11 @@ class StagedNetwork:
     def _first_layers(self) -> list[str]:
         return [self._graph.nodes[begin].name for begin in self._cut.begins[:-1]]
 
+    def _plans(self) -> list[tuple[Plan, int]]:
+        """Return the plans of a step that give tensors up, and the bytes of each step."""
+        first = [(one.plans[0], one.stage_bytes[0]) for one in self._supports if one.plans]
+        return [(plan, num_bytes) for plan, num_bytes in first if plan.gives_up]
+
     def summary(self) -> str:
         """Return in a line how the network is cut."""
         config = self._attempt.config
@@ -319,6 +347,7 @@ class StagedNetwork:
         """Return what result.json says of the stages; called by all processes together."""
         config, mesh = self._attempt.config, self._attempt.mesh
         table = np.zeros((mesh.num_devices, 5))
+        swapped = np.zeros((mesh.num_devices, 2))
         for device, local in self._stages.items():
             busy, size = local.busy_seconds, self._owned.num_bytes(local.stage.number)
             held = (
@@ -327,9 +356,14 @@ class StagedNetwork:
                 else 0
             )
             traffic = local.stage.group.traffic.num_bytes
+            forecast = self._forecast_bytes
+            for plan, planned_bytes in self._plans():
+                forecast = size + planned_bytes
+                swapped[device] = plan.count("swap"), plan.count("recompute")
             own = [statistics.median(busy) if busy else 0.0, size, traffic, held]
-            table[device] = [*own, self._forecast_bytes]
+            table[device] = [*own, forecast]
         table = self._attempt.backend.sum(table)
+        swapped = self._attempt.backend.sum(swapped).astype(int)
         step = statistics.median(self._step_seconds) if self._step_seconds else None
         any_stage = next(iter(self._stages.values())).stage
         layers = [layer for one in any_stage.layers for layer in one.layers]
@@ -351,6 +385,8 @@ class StagedNetwork:
             if table[:, 4].all()
             else self._cut.num_bytes,
             "traced_sent_bytes": table[:, 2].astype(int).tolist(),
+            "swapped_tensors": swapped[:, 0].tolist(),
+            "recomputed_tensors": swapped[:, 1].tolist(),
             "batch_normalization": batch_norm_of(config, layers),
             "random_layers": [layer.name for layer in layers if draws_otherwise(layer)],
         }

@@ -6,6 +6,7 @@ On most backends a stage has a process, which makes the variables of this stage 
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,6 +38,7 @@ from tfunet.pipeline.own_stage import OwnStage
 from tfunet.pipeline.part_network import part_network
 from tfunet.pipeline.schedules import homes
 from tfunet.record import MODEL, WEIGHTS
+from tfunet.swap.arena.device_memory import in_bytes
 from tfunet.training import preflight, saving
 from tfunet.training.compiled_model import batch_metrics, compile_model
 from tfunet.training.local_stage import LocalStage
@@ -214,6 +216,8 @@ def _note(spans: list[tuple[float, float]], _: str, begin: float, end: float) ->
 def _memory_bytes(attempt: Attempt, data: RunData) -> int | None:
     """Return the memory that each stage has; None where it is not known."""
     limit = device_bytes()
+    if attempt.config.swap is not None:
+        limit = min(in_bytes(attempt.config.swap), limit or sys.maxsize)
     if limit is None or attempt.has_gpus:
         return limit
     if attempt.topology.process_count == 1:

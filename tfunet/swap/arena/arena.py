@@ -20,6 +20,8 @@ FIRST_REGION_BYTES = 2**21
 SMALL_BYTES = 2**16
 # The address of an allocation of no bytes.
 NOWHERE = -1
+# More than any step takes: how much room a device has does not change what is asked of it.
+NO_LIMIT_BYTES = 2**50
 # How many steps are played through, one after the other.
 STEPS = 2
 # A free block is split if so much of it would be lost, or as much again as was asked for.
@@ -268,3 +270,15 @@ def most_bytes(arena: Arena, asked: Sequence[Request]) -> int:
             for address in (*passed, *(buffers[number] for number in ended)):
                 arena.free(address)
     return most - before
+
+
+def step_bytes(trace: Trace, actions: Sequence[Action], resident: Sequence[int]) -> int:
+    """Return the most bytes of blocks that a step has beside variables of `resident` bytes each.
+
+    Scratch that only a run shows, such as that of convolutions on a GPU, is left out.
+    """
+    columns = {
+        at: [op.unrolled.num_bytes()] for at, op in enumerate(trace.ops) if op.unrolled is not None
+    }
+    arena = at_start(Memory(limit_bytes=NO_LIMIT_BYTES, resident=resident))
+    return most_bytes(arena, requests(trace, actions, columns))

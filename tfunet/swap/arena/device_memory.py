@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -78,15 +79,17 @@ def _join_regions(name: str, limit: int) -> int:
     return min(taken, limit)
 
 
-def of_model(
-    model: keras.Model,
+def before_step(
+    resident: Sequence[int],
     limit_bytes: int,
     first_bytes: int,
     trace: Trace,
     handles: Sequence[tf.Tensor],
 ) -> Memory:
-    """Return a device's memory before a step; tensors that none of its ops makes are the batch."""
-    resident = variable_bytes(model)
+    """Return a device's memory before a step, beside its variables of `resident` bytes each.
+
+    Tensors that none of the step's ops makes are the batch.
+    """
     batch_bytes = sum(
         reader.num_bytes(handle)
         for tensor, handle in zip(trace.tensors, handles, strict=True)
@@ -119,7 +122,12 @@ def variable_bytes(model: keras.Model) -> list[int]:
     """Return the bytes of each weight and of each of the optimizer's variables."""
     optimizer = getattr(model, "optimizer", None)
     optimizer = optimizer.variables if optimizer else ()
-    return [reader.num_bytes(variable.value) for variable in (*model.variables, *optimizer)]
+    return sizes((*model.variables, *optimizer))
+
+
+def sizes(variables: Sequence[Any]) -> list[int]:
+    """Return the bytes of each variable."""
+    return [reader.num_bytes(variable.value) for variable in variables]
 
 
 def free_pieces() -> tuple[int, ...]:
