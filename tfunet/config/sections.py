@@ -513,7 +513,7 @@ class ReliabilityKeys(Section):
 
     Args:
         deterministic: Use only deterministic ops (slower on GPUs), and sum gradients in a fixed
-            order.
+            order, as every run on a CPU does.
         checkpoint_steps: Number of optimizer steps between checkpoints. A checkpoint is also
             written after every epoch.
         elastic: If a process dies or hangs, continue from the last checkpoint with the other
