@@ -175,8 +175,23 @@ def test_two_cases_of_one_name_are_refused(folder):
         ({"classes": {"a": 1}, "threshold": 5}, "Give one of the two"),
         ({"masks": {"a": "masks/{case}.png"}, "classes": {"a": 1}}, "Leave classes out"),
         ({"classes": {}}, "names 0 classes"),
-        ({"classes": {"a": 0}}, "the value 0 to two classes"),
-        ({"classes": {"a": 1, "b": [2, 1]}}, "the value 1 to two classes"),
+        (
+            {"classes": {"a": 0}},
+            "inside classes, such as: classes = { a = 0, background = 255 }.",
+        ),
+        (
+            {"classes": {"a": 0, "b c": [1, 255]}},
+            'write: classes = { a = 0, "b c" = [1, 255], background = [] }.',
+        ),
+        (
+            {"classes": {"a": "#000000"}},
+            'such as: classes = { a = "#000000", background = "#ffffff" }.',
+        ),
+        ({"classes": {"a": 1, "b": [2, 1]}}, "the value 1 to 'a' and to 'b': two classes"),
+        (
+            {"classes": {"a": 0}, "background": 255},
+            "It belongs inside classes: classes = { a = 0, background = 255 }.",
+        ),
         ({"classes": {"a": 1.5}}, "value 1.5; allowed: whole numbers"),
         ({"classes": {"axon": 1}, "regions": {"all": ["axno"]}}, "Did you mean 'axon'?"),
         ({"intensity": "z-score"}, "Unknown intensity 'z-score'. Known: 'zscore'"),

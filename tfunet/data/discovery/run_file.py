@@ -395,13 +395,16 @@ def _add_target(
 
 
 def _comment(reason: str) -> list[str]:
-    lines, line = [], "#"
-    for word in reason.split():
-        if len(line) + len(word) >= WIDTH:
-            lines.append(line)
-            line = "#"
-        line += f" {word}"
-    return [*lines, line] if reason else []
+    lines = []
+    for part in reason.splitlines():
+        line = "#"
+        for word in part.split():
+            if len(line) + len(word) >= WIDTH:
+                lines.append(line)
+                line = "#"
+            line += f" {word}"
+        lines.append(line)
+    return lines
 
 
 def _toml(value: Any) -> str:

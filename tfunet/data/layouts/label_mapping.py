@@ -1,5 +1,6 @@
 """Which values in mask files are which classes. Imports no TensorFlow."""
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ from tfunet.files.printable import is_printable
 
 BACKGROUND = "background"
 IGNORE = "ignore_label"
+# A single class with a larger share of the pixels may be the background.
+MOST_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,32 @@ class LabelMapping:
     def takes_fractions(self) -> bool:
         """Whether the masks need not hold whole numbers."""
         return self.threshold is not None
+
+    def swapped(self) -> str:
+        """Return how to make the background the class; empty for several classes, or objects."""
+        if len(self.names) > 1 or (self.threshold is not None and self.threshold <= 0):
+            return ""
+        (pattern,) = self.patterns
+        if not pattern:  # dataset.json has the classes.
+            return "give them the number of the class in the masks, and 0 to all others"
+        if self.values is None:
+            return (
+                "and the masks hold 0 and one other value, such as 255, write under "
+                f"[data_options], without threshold: masks = {_toml(pattern)} and "
+                f"classes = {{ NAME = 0, {BACKGROUND} = 255 }}"
+            )
+        others, own = ([value for value in self.values if self.values[value] == n] for n in (0, 1))
+        return f"write under [data_options]: {self._classes_line(others, own)}"
+
+    def _classes_line(self, own: Sequence[int], others: Sequence[int]) -> str:
+        """Return the line of a configuration in which these values are the class NAME."""
+        shown: list[list[int | str]] = [
+            [f"#{value:06x}" if self.colours else value for value in values]
+            for values in (own, others)
+        ]
+        texts = [_toml(values[0] if len(values) == 1 else values) for values in shown]
+        rest = "" if list(others) == [0] else f", {BACKGROUND} = {texts[1]}"
+        return f"classes = {{ NAME = {texts[0]}{rest} }}"
 
     def channel_values(self, channels: int) -> Sequence[int]:
         """Return the file value that each channel of a one-hot mask stands for; () if unknown.
@@ -159,16 +188,21 @@ def _class_values(
     if len(kinds) > 1:
         raise ValueError("classes= mixes values and colours. Give only one of the two.")
     values: dict[int, int] = {}
-    for name, several in {BACKGROUND: [0], **given}.items():
-        label = 0 if name == BACKGROUND else names.index(name) + 1
+    owners: dict[int, str] = {}
+    for name, several in given.items():
         for value in several:
             number = _number(name, value)
             if number in values:
                 raise ValueError(
-                    f"classes= gives the value {value} to two classes; each value has one class. "
-                    f"0 is the background, unless {BACKGROUND} = [...] says otherwise."
+                    f"classes= gives the value {value} to {owners[number]!r} and to {name!r}: two "
+                    "classes. Each value has one class."
                 )
-            values[number] = label
+            values[number] = 0 if name == BACKGROUND else names.index(name) + 1
+            owners[number] = name
+    if BACKGROUND not in given:
+        if 0 in values:
+            raise ValueError(_zero_is_taken(owners[0], classes, is_colour=kinds == {True}))
+        values = {0: 0, **values}
     for mark in marks:
         if _number(IGNORE, mark) in values:
             raise ValueError(
@@ -177,6 +211,43 @@ def _class_values(
             )
         values[_number(IGNORE, mark)] = IGNORED
     return names, values, kinds == {True}
+
+
+def _zero_is_taken(name: str, classes: Mapping[str, Any], *, is_colour: bool) -> str:
+    """Return what to write where a class has the value of the background."""
+    white = "#ffffff" if is_colour else 255
+    message = (
+        f"classes= gives {classes[name]!r} to {name!r}, and this is the background unless classes "
+        "says what is. "
+    )
+    if len(classes) > 1:
+        every = inline_table({**classes, BACKGROUND: []})
+        return message + (
+            f"If each pixel has one of these classes, write: classes = {every}. Else name the "
+            f"values of the others in the place of [], inside classes."
+        )
+    other = inline_table({**classes, BACKGROUND: white})
+    return message + (
+        f"Name the value of all other pixels inside classes, such as: classes = {other}."
+    )
+
+
+def inline_table(table: Mapping[str, Any]) -> str:
+    """Return a table of values as a configuration has it."""
+    entries = (
+        f"{key if re.fullmatch('[A-Za-z0-9_-]+', key) else _toml(key)} = {_toml(value)}"
+        for key, value in table.items()
+    )
+    return f"{{ {', '.join(entries)} }}"
+
+
+def dice_everywhere(share: float) -> float:
+    """Return the Dice of a class with this share of a case, if all pixels are taken for it."""
+    return 2 * share / (1 + share)
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _several(given: Any) -> list[Any]:
