@@ -14,6 +14,7 @@ from tfunet.backend import BACKENDS
 from tfunet.config.keys import KEYS, OPTIONS, keys_by_heading
 from tfunet.config.kinds import refuse_standard
 from tfunet.config.optimizer_options import check_optimizer_options
+from tfunet.config.own_signature import check_source
 from tfunet.config.refs import expand, near_match, not_an_option
 from tfunet.config.run import RunConfig
 from tfunet.config.trust import KEYS as PROGRAM_KEYS
@@ -147,6 +148,14 @@ def check_names(config: RunConfig) -> None:
         expand("model", config.model, MODELS)
     expand("data set", config.data, DATASETS)
     expand("backend", config.backend, BACKENDS)
+    for kind, ref, options, fixed in (
+        ("model", config.model, config.model_options, ("image_shape", "num_classes")),
+        ("data set", config.data, config.data_options, ()),
+        ("loss", config.loss, config.loss_options, ()),
+        ("optimizer", config.optimizer, config.optimizer_options, ("learning_rate",)),
+        ("backend", config.backend, config.backend_options, ("launch",)),
+    ):
+        check_source(kind, ref, options, fixed)
     for ref in programs({key: getattr(config, key) for key in PROGRAM_KEYS}):
         file, is_in_file, _ = ref.rpartition(".py:")
         if not is_in_file:

@@ -15,6 +15,7 @@ from paths import ROOT
 from PIL import Image
 
 from tfunet import exit_codes
+from tfunet.arguments import parse
 from tfunet.cli import main
 from tfunet.config.run import RunConfig
 from tfunet.record import RunFolder
@@ -412,3 +413,17 @@ def test_the_run_is_looked_for_before_the_other_arguments(
     RunFolder(tmp_path / "run").write_config(RunConfig())
     assert main(arguments) == exit_codes.BAD_INPUT
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("amount", [["--epochs", "2"], ["--steps", "20"]])
+def test_the_same_command_on_a_finished_run_is_done_already(amount, tmp_path, capsys):
+    given = ["--data", "cells", *amount]
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    folder.begin(parse(given))
+    folder.write_result({})
+    out = ["--out", str(folder.path)]
+    assert main(["train", *given, *out]) == exit_codes.OK
+    assert capsys.readouterr().out.startswith("Done already")
+    assert main(["train", *given, *out, "--seed", "9"]) == exit_codes.BAD_INPUT
+    assert "other settings: seed=9" in capsys.readouterr().err

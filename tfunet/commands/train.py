@@ -64,6 +64,10 @@ def _train(options: argparse.Namespace) -> int:
     config = parse(given)
     check_names(config)
     check_callbacks(config)
+    if options.out is not None and RunFolder(options.out).has_done(config):
+        further = "" if config.steps or config.learning_rate_schedule else ", for more: --epochs"
+        print(f"Done already{further}. Record: {options.out}")
+        return exit_codes.OK
     place = own_place()
     if place is None:
         plan_processes(config, usable_cores())  # Refuses what has no place, before data is read.

@@ -127,7 +127,7 @@ def test_the_file_says_how_long_it_takes_and_how_to_make_a_try_short(tmp_path):
     reason = text[: text.index("\nepochs = ")].rpartition("\n\n")[2]
     above = " ".join(reason.replace("#", "").split())
     assert "On this machine's 2 CPU cores, this takes about 2 minutes. `tfunet train` says" in above
-    assert "--steps 20, or make patch, global_batch or model_options.filters smaller." in above
+    assert "--epochs 1, or make patch, global_batch or model_options.filters smaller." in above
     assert "filters =" not in text
 
 
