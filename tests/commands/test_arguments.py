@@ -242,3 +242,30 @@ def test_options_of_a_file_can_be_left_out(tmp_path):
     file.write_text("[model_options]\nfilters = 4\n")
     given = ["--config", str(file), "--model_options", "{}", "--model_options.width", "8"]
     assert arguments.parse(given).model_options == {"width": 8}
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        (["--patch", "250,240"], "patch", (250, 240)),
+        (["--patch=250, 240"], "patch", (250, 240)),
+        (["--patch", "[250, 240]"], "patch", (250, 240)),
+        (["--decay_epochs", "3"], "decay_epochs", (3,)),
+        (["--metrics", "hd95,assd"], "metrics", ("hd95", "assd")),
+        (["--metrics=nsd@1mm"], "metrics", ("nsd@1mm",)),
+        (["--metrics", '["hd95"]'], "metrics", ("hd95",)),
+        (["--balance", "down,up"], "balance", ("down", "up")),
+        (["--balance", "memory"], "balance", "memory"),
+        (["--validation_groups", "1,2"], "validation_groups", ("1", "2")),
+        (["--validation_groups", "rat 6, rat 8"], "validation_groups", ("rat 6", "rat 8")),
+        (["--data_options.name", "a,b"], "data_options", {"name": "a,b"}),  # A text.
+    ],
+)
+def test_a_list_may_be_written_with_commas(given, key, value):
+    assert getattr(arguments.parse(given), key) == value
+
+
+@pytest.mark.parametrize("given", ["--patch 250,x", "--patch 2.5,3", "--metrics a,,b"])
+def test_what_is_no_list_is_refused(given):
+    with pytest.raises(ValueError, match=" must be a list of"):
+        arguments.parse(given.split())

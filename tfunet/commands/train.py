@@ -28,8 +28,8 @@ part in one run.
 
 options:{OPTIONS}
 
-keys, in the file and on the command line (--model_options.filters 8 for an entry of a table). What
-each means: --help-all, or docs/configuration.md.
+keys, in the file and on the command line (--patch 256,256 for a list, --model_options.filters 8 for
+an entry of a table). What each means: --help-all, or docs/configuration.md.
 """
 
 
