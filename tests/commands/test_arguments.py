@@ -244,6 +244,9 @@ def test_options_of_a_file_can_be_left_out(tmp_path):
     assert arguments.parse(given).model_options == {"width": 8}
 
 
+STAGES = ("--backend", "horovod", "--stages", "3")
+
+
 @pytest.mark.parametrize(
     ("given", "key", "value"),
     [
@@ -254,8 +257,8 @@ def test_options_of_a_file_can_be_left_out(tmp_path):
         (["--metrics", "hd95,assd"], "metrics", ("hd95", "assd")),
         (["--metrics=nsd@1mm"], "metrics", ("nsd@1mm",)),
         (["--metrics", '["hd95"]'], "metrics", ("hd95",)),
-        (["--balance", "down,up"], "balance", ("down", "up")),
-        (["--balance", "memory"], "balance", "memory"),
+        ([*STAGES, "--balance", "down,up"], "balance", ("down", "up")),
+        ([*STAGES, "--balance", "time"], "balance", "time"),
         (["--validation_groups", "1,2"], "validation_groups", ("1", "2")),
         (["--validation_groups", "rat 6, rat 8"], "validation_groups", ("rat 6", "rat 8")),
         (["--data_options.name", "a,b"], "data_options", {"name": "a,b"}),  # A text.
