@@ -217,7 +217,10 @@ def read_table(path: Path) -> dict[str, Any]:
     Raises ValueError for a file that is none, and for unknown keys.
     """
     if not path.is_file():
-        raise ValueError(f"There is no configuration file {str(path)!r}.")
+        others = [one.name for one in path.parent.glob("*.toml")]
+        raise ValueError(
+            f"There is no configuration file {str(path)!r}.{near_match(path.name, others)}"
+        )
     try:
         table = parse_toml(toml_text(path))
     except ValueError as error:

@@ -427,3 +427,42 @@ def test_the_same_command_on_a_finished_run_is_done_already(amount, tmp_path, ca
     assert capsys.readouterr().out.startswith("Done already")
     assert main(["train", *given, *out, "--seed", "9"]) == exit_codes.BAD_INPUT
     assert "other settings: seed=9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], "Did you mean 'train'?"),
+        (["data", "chek"], "Did you mean 'check'?"),
+        (["train", "run.tml"], "no configuration file 'run.tml'. Did you mean 'run.toml'?"),
+        (["data", "check", "rum.toml"], "Did you mean 'run.toml'?"),
+        (["init", "nowhere"], "'nowhere' does not exist. Give the folder"),
+        (["init", "."], "run.toml is there already"),
+    ],
+)
+def test_a_typo_is_named(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text("epochs = 2\n")
+    try:
+        code = main(arguments)
+    except SystemExit as error:
+        code = error.code
+    assert code == exit_codes.BAD_INPUT
+    assert words in capsys.readouterr().err
+
+
+def test_models_list_is_models(capsys):
+    assert main(["models"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["models", "list"]) == 0
+    assert capsys.readouterr().out == listed
+
+
+def test_a_picture_of_samples_overwrites_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text("data_options = { num_cases = 8, size = 32 }\n")
+    (tmp_path / "samples.png").write_text("mine")
+    for name in ("samples-2.png", "samples-3.png"):
+        assert main(["data", "show", "run.toml", "--num_samples", "1"]) == 0
+        assert capsys.readouterr().out.endswith(f"Picture: {name}\n")
+    assert (tmp_path / "samples.png").read_text() == "mine"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import LOGS, add_command, add_trust
+from tfunet.commands.parsers import LOGS, add_command, add_trust, keys_apart
 from tfunet.process.launcher_variables import Place
 
 if TYPE_CHECKING:
@@ -58,9 +58,10 @@ def _train(options: argparse.Namespace) -> int:
     if options.help or options.help_all:
         print(f"{help_of_keys()}{OPTIONS}" if options.help_all else _short_help())
         return exit_codes.OK
-    given = options.rest
-    if given and given[0].endswith(".toml"):  # Without --config, as with the other commands.
-        given = ["--config", *given]
+    files, given = keys_apart(options.rest)
+    if files and not files[0].startswith("-"):  # Without --config, as with the other commands.
+        files = ["--config", *files]
+    given = [*files, *given]
     config = parse(given)
     check_names(config)
     check_callbacks(config)

@@ -118,6 +118,18 @@ def test_labels_out_of_range_say_what_came_and_what_is_allowed(folder):
         source.read(2)
 
 
+@pytest.mark.parametrize(("num_values", "is_smooth"), [(5, False), (30, True)])
+def test_a_mask_with_many_values_in_between_needs_a_threshold(folder, num_values, is_smooth):
+    values = np.arange(1920).reshape(40, 48) % num_values
+    save(folder / "masks" / "c.png", values.astype(np.uint8))
+    source = open_folder(root=str(folder), **PAIRS, classes={"cell": 255})
+    with pytest.raises(ValueError, match="labels out of range") as caught:
+        source.read(2)
+    assert (
+        "masks = { CLASS = PATTERN, ... } and threshold = 127" in str(caught.value)
+    ) is is_smooth
+
+
 def test_check_reads_every_case_and_lists_all_defects(folder):
     source = open_folder(root=str(folder), **PAIRS)
     assert found(source) == []

@@ -140,10 +140,7 @@ def describe_data(
 
     Raises ValueError, with what to say, for what the folder does not say.
     """
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise ValueError(f"{root!r} {what}. Give the folder with your images and masks.")
+    folder = check_folder(root)
     kind = None if images or masks else _described_by(folder)
     if kind is not None:
         source = _opened(kind, {"root": root})
@@ -155,6 +152,15 @@ def describe_data(
         run, share = _of_pairs(root, folder, images, masks, labels, progress)
     _add_pixel_size(run, folder)
     return run, share
+
+
+def check_folder(root: str) -> Path:
+    """Return the folder of the data; raise ValueError if it is none."""
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise ValueError(f"{root!r} {what}. Give the folder with your images and masks.")
+    return folder
 
 
 def _described_by(folder: Path) -> str | None:
