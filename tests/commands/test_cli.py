@@ -438,6 +438,7 @@ def test_the_same_command_on_a_finished_run_is_done_already(amount, tmp_path, ca
         (["data", "check", "rum.toml"], "Did you mean 'run.toml'?"),
         (["init", "nowhere"], "'nowhere' does not exist. Give the folder"),
         (["init", "."], "run.toml is there already"),
+        (["auto", "nowhere"], "'nowhere' does not exist. Give the folder"),
     ],
 )
 def test_a_typo_is_named(arguments, words, tmp_path, monkeypatch, capsys):

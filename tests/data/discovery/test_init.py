@@ -105,6 +105,15 @@ def test_a_class_that_is_most_of_the_image_may_be_the_background(tmp_path, masks
     assert "has 98% of all pixels" in text
 
 
+def test_a_defect_is_said_with_one_full_stop(tmp_path):
+    for name in "abcde":
+        save(tmp_path / "images" / f"{name}.png", grey())
+        save(tmp_path / "masks" / f"{name}.png", square(255))
+    (tmp_path / "images/c.png").write_bytes(b"")
+    said = describe_folder(str(tmp_path)).summary()
+    assert "such as images/c.png: cannot be read (the file is empty). `tfunet data" in said
+
+
 def test_files_that_are_not_used_are_named(tmp_path):
     for name in "abcde":
         save(tmp_path / "raw" / f"{name}.png", grey())

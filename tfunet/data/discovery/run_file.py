@@ -92,7 +92,8 @@ class RunFile:
         if source.defects:
             number = len(source.defects)
             lines.append(
-                f"{number} defect{'s' if number > 1 else ''}, such as {source.defects[0]}. "
+                f"{number} defect{'s' if number > 1 else ''}, such as "
+                f"{str(source.defects[0]).rstrip('.')}. "
                 "`tfunet data check` lists all."
             )
         return "\n".join(lines)
