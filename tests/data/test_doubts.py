@@ -221,9 +221,11 @@ INVERTED = "classes = { NAME = 0, background = 255 }"
 
 def most_are_white(folder):
     for name in "abcdef":
-        mask = np.full((40, 48), 255, np.uint8)
-        mask[:10, :48] = 0
+        mask = np.full((160, 48), 255, np.uint8)
+        mask[:40] = 0
         Image.fromarray(mask).save(folder / f"{name}_m.png")
+        image = RNG.integers(0, 256, mask.shape).astype(np.uint8)
+        Image.fromarray(image).save(folder / f"{name}.png")
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,9 @@ def _train(options: argparse.Namespace) -> int:
     check_names(config)
     check_callbacks(config)
     if options.out is not None and RunFolder(options.out).has_done(config):
-        further = "" if config.steps or config.learning_rate_schedule else ", for more: --epochs"
-        print(f"Done already{further}. Record: {options.out}")
+        is_fixed = config.steps is not None or config.learning_rate_schedule is not None
+        further = "" if is_fixed else " To train it further, give more --epochs."
+        print(f"Done already.{further}\nRecord: {options.out}")
         return exit_codes.OK
     place = own_place()
     if place is None:
