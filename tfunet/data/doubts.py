@@ -8,8 +8,8 @@ from typing import final
 import numpy as np
 
 from tfunet.data.cached_cases import CachedCases
+from tfunet.data.class_lines import MOST_SHARE, dice_everywhere
 from tfunet.data.defects import SHOWN_DEFECTS, Defect, lines_by_cause
-from tfunet.data.layouts.label_mapping import MOST_SHARE, dice_everywhere
 from tfunet.data.source import DataSource
 from tfunet.data.split import GROUP, SIDES, Split
 

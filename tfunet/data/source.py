@@ -10,9 +10,9 @@ import numpy as np
 
 from tfunet.config.refs import call, resolve
 from tfunet.data import DATASETS
+from tfunet.data.class_lines import BACKGROUND, inline_table
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.description_file import described
-from tfunet.data.layouts.label_mapping import BACKGROUND, inline_table
 from tfunet.files.typed import FieldError, check_fields
 
 

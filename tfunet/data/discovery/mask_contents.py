@@ -7,15 +7,10 @@ from typing import Any, final
 
 import numpy as np
 
+from tfunet.data.class_lines import BACKGROUND, MOST_SHARE, dice_everywhere
 from tfunet.data.defects import BadFileError
 from tfunet.data.image_files import read_header, read_mask
-from tfunet.data.layouts.label_mapping import (
-    BACKGROUND,
-    MOST_SHARE,
-    LabelMapping,
-    dice_everywhere,
-    label_mapping,
-)
+from tfunet.data.layouts.label_mapping import LabelMapping, label_mapping
 from tfunet.data.layouts.label_reader import FEW_BITS
 
 # Masks with more values number their objects.

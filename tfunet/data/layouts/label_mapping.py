@@ -1,6 +1,5 @@
 """Which values in mask files are which classes. Imports no TensorFlow."""
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfunet.config.refs import near_match
+from tfunet.data.class_lines import BACKGROUND, inline_table, toml_value
 from tfunet.data.no_data import IGNORED
 from tfunet.files.printable import is_printable
 
-BACKGROUND = "background"
 IGNORE = "ignore_label"
-# A single class with a larger share of the pixels may be the background.
-MOST_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +52,7 @@ class LabelMapping:
         if self.values is None:
             return (
                 "and the masks hold 0 and one other value, such as 255, write under "
-                f"[data_options], without threshold: masks = {_toml(pattern)} and "
+                f"[data_options], without threshold: masks = {toml_value(pattern)} and "
                 f"classes = {{ NAME = 0, {BACKGROUND} = 255 }}"
             )
         others, own = ([value for value in self.values if self.values[value] == n] for n in (0, 1))
@@ -67,7 +64,7 @@ class LabelMapping:
             [f"#{value:06x}" if self.colours else value for value in values]
             for values in (own, others)
         ]
-        texts = [_toml(values[0] if len(values) == 1 else values) for values in shown]
+        texts = [toml_value(values[0] if len(values) == 1 else values) for values in shown]
         rest = "" if list(others) == [0] else f", {BACKGROUND} = {texts[1]}"
         return f"classes = {{ NAME = {texts[0]}{rest} }}"
 
@@ -230,24 +227,6 @@ def _zero_is_taken(name: str, classes: Mapping[str, Any], *, is_colour: bool) ->
     return message + (
         f"Name the value of all other pixels inside classes, such as: classes = {other}."
     )
-
-
-def inline_table(table: Mapping[str, Any]) -> str:
-    """Return a table of values as a configuration has it."""
-    entries = (
-        f"{key if re.fullmatch('[A-Za-z0-9_-]+', key) else _toml(key)} = {_toml(value)}"
-        for key, value in table.items()
-    )
-    return f"{{ {', '.join(entries)} }}"
-
-
-def dice_everywhere(share: float) -> float:
-    """Return the Dice of a class with this share of a case, if all pixels are taken for it."""
-    return 2 * share / (1 + share)
-
-
-def _toml(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _several(given: Any) -> list[Any]:

@@ -7,9 +7,10 @@ from typing import Any, final
 
 import numpy as np
 
+from tfunet.data.class_lines import BACKGROUND
 from tfunet.data.defects import BadFileError
 from tfunet.data.image_files import Header, read_mask
-from tfunet.data.layouts.label_mapping import BACKGROUND, LabelMapping
+from tfunet.data.layouts.label_mapping import LabelMapping
 from tfunet.data.lazy_image import LazyImage, open_mask
 from tfunet.data.mask_values import lossy_hint
 from tfunet.data.no_data import IGNORED
