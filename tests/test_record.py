@@ -365,6 +365,27 @@ def test_a_finished_run_whose_rate_fell_to_0_takes_no_more_epochs(tmp_path):
     assert folder.is_done()
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ({"steps": 100}, {"steps": 120}, r"It ended after steps = 100, .*only runs of epochs can"),
+        ({"steps": 100}, {"epochs": 50}, r"It ended after steps = 100, .*only runs of epochs can"),
+        ({"epochs": 2}, {"epochs": 2, "steps": 9}, "To train it further, give more epochs"),
+        ({"epochs": 2}, {"epochs": 1}, "To train it further, give more epochs"),
+    ],
+)
+def test_how_a_finished_run_goes_on_is_said(tmp_path, before, now, words):
+    folder = RunFolder(tmp_path)
+    folder.begin(RunConfig(**before))
+    assert not folder.has_done(RunConfig(**before))
+    folder.write_result({})
+    assert folder.has_done(RunConfig(**before))
+    assert not folder.has_done(RunConfig(**now))
+    with pytest.raises(ValueError, match=f"holds a finished run. {words}"):
+        folder.begin(RunConfig(**now))
+    assert folder.is_done()
+
+
 def test_a_run_of_a_version_without_a_key_goes_on(tmp_path):
     folder = RunFolder(tmp_path)
     older = json.loads(RunConfig(epochs=3).to_json())

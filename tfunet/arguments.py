@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -14,6 +15,7 @@ from tfunet.backend import BACKENDS
 from tfunet.config.keys import KEYS, OPTIONS, keys_by_heading
 from tfunet.config.kinds import refuse_standard
 from tfunet.config.optimizer_options import check_optimizer_options
+from tfunet.config.own_signature import check_source
 from tfunet.config.refs import expand, near_match, not_an_option
 from tfunet.config.run import RunConfig
 from tfunet.config.trust import KEYS as PROGRAM_KEYS
@@ -55,7 +57,8 @@ def run_parser(prog: str = "tfunet train") -> ArgumentParser:
         parser_mode="toml",
         exit_on_error=True,
         description="Train one model with one backend and write its record. All processes that "
-        "mpirun or srun starts take part in one run.",
+        "mpirun or srun starts take part in one run. A list is written as 256,256 or '[256, 256]', "
+        "an entry of a table as --model_options.filters 8, and a whole table as JSON.",
     )
     parser.add_argument("--config", action="config", help="TOML file with any of the keys below.")
     parser.add_class_arguments(RunConfig, None)
@@ -97,6 +100,7 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
 def parse(arguments: Sequence[str]) -> RunConfig:
     """Return the configuration for command-line arguments."""
+    arguments = _with_lists(arguments)
     for word in arguments:
         key = re.split(r"[.=]", word.removeprefix("--"))[0]
         if word.startswith("--") and key not in (*KEYS, "config"):
@@ -124,6 +128,47 @@ def parse(arguments: Sequence[str]) -> RunConfig:
     return config
 
 
+def _with_lists(arguments: Sequence[str]) -> list[str]:
+    """Return arguments in which a list that was written as 256,256 or hd95,assd is one in TOML."""
+    words: list[str] = []
+    awaited = ""
+    for word in arguments:
+        flag, is_whole, text = word.partition("=")
+        key = flag.removeprefix("--")
+        if not word.startswith("--"):
+            words.append(_as_list(awaited, word))
+        elif is_whole and key in KEYS:
+            words.append(f"{flag}={_as_list(key, text)}")
+        else:
+            words.append(word)
+        awaited = key if word.startswith("--") and not is_whole and key in KEYS else ""
+    return words
+
+
+def _as_list(key: str, text: str) -> str:
+    """Return the value of a key, as TOML where it is a list of numbers or texts with commas."""
+    kind = _kind(key) if key else None
+    parts = [part.strip() for part in text.split(",")]
+    if kind in (tuple[int, ...], tuple[int, ...] | None):
+        return f"[{', '.join(parts)}]" if all(map(str.isdecimal, parts)) else text
+    if kind == tuple[str, ...] | str and len(parts) == 1:
+        return text
+    if kind not in (tuple[str, ...], tuple[str, ...] | str):
+        return text
+    is_other = len(parts) == 1 and (parts[0] in ("null", "true", "false") or _is_number(parts[0]))
+    if is_other or not all(parts) or text.strip()[0] in "[{\"'":
+        return text
+    return json.dumps(parts, ensure_ascii=False)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _texts(table: Mapping[str, Any]) -> dict[str, str]:
     """Return the texts among the options of a data set, as they were written."""
     options = table.get("data_options")
@@ -147,6 +192,14 @@ def check_names(config: RunConfig) -> None:
         expand("model", config.model, MODELS)
     expand("data set", config.data, DATASETS)
     expand("backend", config.backend, BACKENDS)
+    for kind, ref, options, fixed in (
+        ("model", config.model, config.model_options, ("image_shape", "num_classes")),
+        ("data set", config.data, config.data_options, ()),
+        ("loss", config.loss, config.loss_options, ()),
+        ("optimizer", config.optimizer, config.optimizer_options, ("learning_rate",)),
+        ("backend", config.backend, config.backend_options, ("launch",)),
+    ):
+        check_source(kind, ref, options, fixed)
     for ref in programs({key: getattr(config, key) for key in PROGRAM_KEYS}):
         file, is_in_file, _ = ref.rpartition(".py:")
         if not is_in_file:
@@ -164,7 +217,10 @@ def read_table(path: Path) -> dict[str, Any]:
     Raises ValueError for a file that is none, and for unknown keys.
     """
     if not path.is_file():
-        raise ValueError(f"There is no configuration file {str(path)!r}.")
+        others = [one.name for one in path.parent.glob("*.toml")]
+        raise ValueError(
+            f"There is no configuration file {str(path)!r}.{near_match(path.name, others)}"
+        )
     try:
         table = parse_toml(toml_text(path))
     except ValueError as error:

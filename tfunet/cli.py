@@ -24,7 +24,7 @@ from tfunet.commands import (
     sweep,
     train,
 )
-from tfunet.commands.parsers import add_command, keys_apart
+from tfunet.commands.parsers import Parser, add_command, keys_apart
 from tfunet.config import trust
 from tfunet.process.terminal import lines_of
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="tfunet",
         description="Train Keras segmentation models on many devices, and compare backends.",
         epilog="Exit codes: 0 done, 2 bad usage, configuration or data, 3 a process died, 4 a "

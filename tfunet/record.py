@@ -152,18 +152,25 @@ class RunFolder:
             self.write_config(config)
         self.clear_failure()
 
+    def has_done(self, config: RunConfig) -> bool:
+        """Whether the folder holds a finished run of exactly these settings."""
+        before = self.read_config() if self.is_done() else None
+        return before is not None and not _differing(config, before)
+
     def _add_epochs(self, config: RunConfig) -> None:
         """Make a finished run an unfinished one of more epochs; ValueError for another change."""
         before = self.read_config()
         differing = [] if before is None else _differing(config, before)
-        if before is None or not set(differing) <= {"epochs", *_may_change(config)}:
+        if before is None or not set(differing) <= {"epochs", "steps", *_may_change(config)}:
             self.write_config(config)  # Says what differs.
         falls = config.learning_rate_schedule is not None
-        if before is None or config.steps or falls or config.epochs <= before.epochs:
+        steps = config.steps if before is None else before.steps
+        is_more = before is not None and config.steps is None and config.epochs > before.epochs
+        if before is None or not is_more or steps is not None or falls:
             advice = "To train it further, give more epochs, or choose"
-            if config.steps is not None:
+            if steps is not None:
                 advice = (
-                    f"It ended after steps = {config.steps}, which may be in the middle of an "
+                    f"It ended after steps = {steps}, which may be in the middle of an "
                     "epoch, so it cannot be trained further: only runs of epochs can. Choose"
                 )
             elif falls:

@@ -209,3 +209,66 @@ def test_a_text_for_something_else_is_told_how_to_write_it(text, words, tmp_path
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(ValueError, match=words):
         arguments.parse(["--config", str(tmp_path / "run.toml")])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--model", "mynet.py:build", "--model_options.width", "8"], "has no option 'filters'"),
+        (["--model", "mynet.py:biuld"], "Did you mean 'build'"),
+        (["--model", "cosmoflow"], "leaves out the options of the file"),
+        (
+            ["--model_options", "{}", "--data", "cells"],
+            "--data_options '{}' on the command line leaves out",
+        ),
+    ],
+)
+def test_options_of_another_thing_are_refused_before_anything_starts(
+    tmp_path, monkeypatch, capsys, given, words
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mynet.py").write_text("def build(*, image_shape, num_classes, width=8): ...\n")
+    (tmp_path / "run.toml").write_text(
+        'data = "tumours"\n[model_options]\nfilters = 8\nzzz = 2\n[data_options]\nchannels = 1\n'
+    )
+    assert main(["train", "run.toml", *given]) == exit_codes.BAD_INPUT
+    said = capsys.readouterr().err
+    assert words in said
+    assert not (tmp_path / "logs").exists()
+
+
+def test_options_of_a_file_can_be_left_out(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("[model_options]\nfilters = 4\n")
+    given = ["--config", str(file), "--model_options", "{}", "--model_options.width", "8"]
+    assert arguments.parse(given).model_options == {"width": 8}
+
+
+STAGES = ("--backend", "horovod", "--stages", "3")
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        (["--patch", "250,240"], "patch", (250, 240)),
+        (["--patch=250, 240"], "patch", (250, 240)),
+        (["--patch", "[250, 240]"], "patch", (250, 240)),
+        (["--decay_epochs", "3"], "decay_epochs", (3,)),
+        (["--metrics", "hd95,assd"], "metrics", ("hd95", "assd")),
+        (["--metrics=nsd@1mm"], "metrics", ("nsd@1mm",)),
+        (["--metrics", '["hd95"]'], "metrics", ("hd95",)),
+        ([*STAGES, "--balance", "down,up"], "balance", ("down", "up")),
+        ([*STAGES, "--balance", "time"], "balance", "time"),
+        (["--validation_groups", "1,2"], "validation_groups", ("1", "2")),
+        (["--validation_groups", "rat 6, rat 8"], "validation_groups", ("rat 6", "rat 8")),
+        (["--data_options.name", "a,b"], "data_options", {"name": "a,b"}),  # A text.
+    ],
+)
+def test_a_list_may_be_written_with_commas(given, key, value):
+    assert getattr(arguments.parse(given), key) == value
+
+
+@pytest.mark.parametrize("given", ["--patch 250,x", "--patch 2.5,3", "--metrics a,,b"])
+def test_what_is_no_list_is_refused(given):
+    with pytest.raises(ValueError, match=" must be a list of"):
+        arguments.parse(given.split())

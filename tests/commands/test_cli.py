@@ -15,6 +15,7 @@ from paths import ROOT
 from PIL import Image
 
 from tfunet import exit_codes
+from tfunet.arguments import parse
 from tfunet.cli import main
 from tfunet.config.run import RunConfig
 from tfunet.record import RunFolder
@@ -412,3 +413,57 @@ def test_the_run_is_looked_for_before_the_other_arguments(
     RunFolder(tmp_path / "run").write_config(RunConfig())
     assert main(arguments) == exit_codes.BAD_INPUT
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("amount", [["--epochs", "2"], ["--steps", "20"]])
+def test_the_same_command_on_a_finished_run_is_done_already(amount, tmp_path, capsys):
+    given = ["--data", "cells", *amount]
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    folder.begin(parse(given))
+    folder.write_result({})
+    out = ["--out", str(folder.path)]
+    assert main(["train", *given, *out]) == exit_codes.OK
+    assert capsys.readouterr().out.startswith("Done already")
+    assert main(["train", *given, *out, "--seed", "9"]) == exit_codes.BAD_INPUT
+    assert "other settings: seed=9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], "Did you mean 'train'?"),
+        (["data", "chek"], "Did you mean 'check'?"),
+        (["train", "run.tml"], "no configuration file 'run.tml'. Did you mean 'run.toml'?"),
+        (["data", "check", "rum.toml"], "Did you mean 'run.toml'?"),
+        (["init", "nowhere"], "'nowhere' does not exist. Give the folder"),
+        (["init", "."], "run.toml is there already"),
+        (["auto", "nowhere"], "'nowhere' does not exist. Give the folder"),
+    ],
+)
+def test_a_typo_is_named(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text("epochs = 2\n")
+    try:
+        code = main(arguments)
+    except SystemExit as error:
+        code = error.code
+    assert code == exit_codes.BAD_INPUT
+    assert words in capsys.readouterr().err
+
+
+def test_models_list_is_models(capsys):
+    assert main(["models"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["models", "list"]) == 0
+    assert capsys.readouterr().out == listed
+
+
+def test_a_picture_of_samples_overwrites_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text("data_options = { num_cases = 8, size = 32 }\n")
+    (tmp_path / "samples.png").write_text("mine")
+    for name in ("samples-2.png", "samples-3.png"):
+        assert main(["data", "show", "run.toml", "--num_samples", "1"]) == 0
+        assert capsys.readouterr().out.endswith(f"Picture: {name}\n")
+    assert (tmp_path / "samples.png").read_text() == "mine"

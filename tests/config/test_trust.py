@@ -136,7 +136,9 @@ def test_received_record_runs_nothing_without_trust(home, receive, monkeypatch):
     run, _ = recorded(home / "run", model="net.py:build", loss="m:Loss")
     receive(home, run)
     config = run.read_config()
-    with pytest.raises(ValueError, match=r"names the program '.*:build'.* give --trust"):
+    with pytest.raises(
+        ValueError, match=r"the program '.*:build'.* start tfunet there.* give --trust"
+    ):
         run.check_programs(config, ["model"])
     run.check_programs(config, ["data"])  # What is not called may be there.
     monkeypatch.setenv(trust.VARIABLE, "1")

@@ -214,3 +214,55 @@ def test_a_patient_on_both_sides_is_said(tmp_path, names, images, words):
     said = [str(one) for one in check(source, split).warnings]
     assert len(said) == bool(words)
     assert all(words in line for line in said)
+
+
+INVERTED = "classes = { NAME = 0, background = 255 }"
+
+
+def most_are_white(folder):
+    for name in "abcdef":
+        mask = np.full((160, 48), 255, np.uint8)
+        mask[:40] = 0
+        Image.fromarray(mask).save(folder / f"{name}_m.png")
+        image = RNG.integers(0, 256, mask.shape).astype(np.uint8)
+        Image.fromarray(image).save(folder / f"{name}.png")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"masks": "{case}_m.png", "classes": {"cell": 255}}, f"[data_options]: {INVERTED}"),
+        ({"masks": "{case}_m.png", "classes": {"cell": 0, "background": [255]}}, ""),
+        (
+            {"masks": "{case}_m.png", "classes": {"cell": [1, 255], "background": [0, 7]}},
+            "classes = { NAME = [0, 7], background = [1, 255] }",
+        ),
+        (
+            {"masks": "{case}_m.png", "classes": {"cell": "#ffffff"}},
+            'classes = { NAME = "#000000", background = "#ffffff" }',
+        ),
+        ({"threshold": 0}, ""),  # Objects.
+        ({"threshold": 127}, f'masks = "{{case}}_m.png" and {INVERTED}'),
+        ({"masks": "{case}_m.png", "classes": {"a": 0, "b": 255, "background": []}}, ""),
+    ],
+)
+def test_a_class_that_is_most_of_the_image_may_be_the_background(
+    folder, tmp_path_factory, options, words
+):
+    most_are_white(folder)
+    source = opened(folder, **{"threshold": None, **options})
+    said = [str(one) for one in check(source, SPLIT).warnings]
+    decoded = build_cache(source, tmp_path_factory.mktemp("cache"), patch=(64, 64))
+    assert lines_of_doubt(source, decoded, SPLIT) == said
+    assert len(said) == bool(words)
+    # Three quarters of each case are the class.
+    text = "cell has 75% of all pixels: a network that predicts it everywhere has a Dice of 0.857"
+    assert all(line.endswith(words) and text in line for line in said)
+
+
+def test_the_line_for_the_other_pixels_is_right(folder):
+    most_are_white(folder)
+    classes = {"NAME": 0, "background": 255}
+    source = opened(folder, masks="{case}_m.png", classes=classes, threshold=None)
+    (rest,) = {float((source.read(index)[1] == 1).mean()) for index in range(6)}
+    assert rest == 0.25

@@ -111,6 +111,10 @@ def test_onnx_gives_the_logits_of_the_run(
     assert f"{facts['compared']['largest_difference']:.1e}" in said
     assert len(facts["compared"]["images"]) == 2
     assert facts["compared"]["voxels"] == 2 * np.prod(window)
+    assert f"{'pixels' if len(window) == 2 else 'voxels'} have another label" in said
+    assert facts["labels"]["0"] == "background"
+    # Names alone, not "1 cell".
+    assert not any(name.startswith(f"{label} ") for label, name in facts["labels"].items())
     assert facts["input"]["shape"][1:-1] == list(window)
     assert sorted(path.name for path in (folder / "onnx").iterdir()) == [
         "model.onnx",

@@ -241,3 +241,31 @@ def test_an_overlay_shows_the_labels_where_they_are(shape, tmp_path):
     orange = np.abs(pixels - (0xE6, 0x9F, 0)).sum(-1) < 20
     # Outlines in the upper part of the picture; the legend is at its end.
     assert orange[: len(orange) * 9 // 10].any()
+
+
+def test_one_missing_and_one_damaged_mask_do_not_stop_the_scoring_of_the_others(
+    local_run, others, tmp_path, capsys
+):
+    shutil.copy(others / "other0_image.tif", others / "other2_image.tif")
+    shutil.copy(others / "other0_image.tif", others / "other3_image.tif")
+    tifffile.imwrite(others / "other3_mask.tif", np.eye(64, dtype=np.uint8) * 4 + 3)
+    command = ["evaluate", str(local_run), str(others), "--out", str(tmp_path / "out")]
+    assert main(command) == 2
+    assert "--on_bad_sample skip" in capsys.readouterr().err
+    assert main([*command, "--on_bad_sample", "skip", "--no-overlay"]) == 0
+    said = capsys.readouterr().err
+    assert "warning: left out: other2_image.tif: " in said
+    assert "warning: left out: other3_mask.tif: " in said
+    assert [row["case"] for row in rows(tmp_path / "out/scores.csv")] == ["other0", "other1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "picture"),
+    [("predict", "NAME_overlay.png"), ("evaluate", "errors/NAME.png")],
+)
+def test_the_help_says_which_pictures_there_are(command, picture, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert picture in said
+    assert ("_overlay" in said) == (command == "predict")

@@ -53,7 +53,9 @@ def test_absolute_patterns(folder):
 @pytest.mark.parametrize(
     ("given", "num_files", "message"),
     [
-        ("*.tif", 1, r"No file matches '\*.tif'"),
+        ("*.tif", 1, r"No file matches '\*.tif'. The folder '\.' holds "),
+        ("empty/*.tif", 1, r"No file matches 'empty/\*.tif'. The folder 'empty' holds nothing"),
+        ("new/*/*.tif", 1, r"No file matches 'new/\*/\*.tif'. There is no folder 'new'"),
         ("t", 2, "made of 2 files"),
         ("empty", 1, "a folder without images"),
         ("t/{case}_0000.nii.gz,t/{case}_0002.nii.gz", 2, "No file matches"),

@@ -43,6 +43,10 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _auto(options: argparse.Namespace) -> int:
+    from tfunet.data.discovery.run_file import check_folder
+
+    if not options.data.endswith(".toml"):
+        check_folder(options.data)
     check_new(options.out)
     if options.steps < 1:
         raise ValueError(f"--steps must be at least 1, got {options.steps}.")

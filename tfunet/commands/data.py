@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,11 @@ def add(commands: argparse._SubParsersAction) -> None:
         actions, "show", _show, "draw samples before and after augmentation", takes_keys=True
     )
     add_config(show)
-    show.add_argument("--out", type=Path, default=Path("samples.png"), help="file to write")
+    show.add_argument(
+        "--out",
+        type=Path,
+        help="file to write; by default samples.png, or samples-2.png and so on where it exists",
+    )
     show.add_argument(
         "--num_samples", type=int, default=4, help="how many samples of the epoch, from its first"
     )
@@ -78,15 +83,23 @@ def _show(options: argparse.Namespace) -> int:
     config = config_of(options)
     from tfunet.data.sample_pictures import show
 
+    out = options.out or _new_picture(Path("samples.png"))
     show(
         config,
-        options.out,
+        out,
         num_samples=options.num_samples,
         epoch=options.epoch,
         each=options.each,
     )
-    print(f"Picture: {options.out}")
+    print(f"Picture: {out}")
     return exit_codes.OK
+
+
+def _new_picture(path: Path) -> Path:
+    """Return this path, or one with a number that is not taken."""
+    numbered = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    every = itertools.chain((path,), numbered)
+    return next(one for one in every if not (one.exists() or one.is_symlink()))
 
 
 def _cache(options: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     """Add the commands of this module."""
     models = add_command(commands, "models", _models, "list the models, or describe one")
     actions = models.add_subparsers(metavar="ACTION")
+    add_command(actions, "list", _models, "list the models, as `tfunet models` does")
     show = add_command(
         actions, "show", _models_show, "print the levels, shapes, parameters and memory of a model"
     )

@@ -7,14 +7,25 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from tfunet.config.refs import near_match
 from tfunet.files.typed import parse_toml
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
 
 LOGS = Path("logs")
+
+
+class Parser(argparse.ArgumentParser):
+    """Names the command, action or choice that a wrong one is closest to."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong, and end the process."""
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        near = near_match(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else ""
+        super().error(f"{message}.{near}" if near else message)
 
 
 def add_command(

@@ -34,7 +34,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         type=Path,
         help="folder to write to, which is needed; the same command resumes there",
     )
-    _add_options(predict)
+    _add_options(predict, "also draw the labels over the image, NAME_overlay.png")
     add_trust(predict)
     evaluate = add_command(
         commands, "evaluate", _evaluate, "score a run's predictions against given masks"
@@ -59,12 +59,19 @@ def add(commands: argparse._SubParsersAction) -> None:
         help="score the cases that the run was trained on, too",
     )
     evaluate.add_argument("--json", action="store_true", help="print JSON")
-    _add_options(evaluate)
+    evaluate.add_argument(
+        "--on_bad_sample",
+        choices=("refuse", "skip"),
+        default="refuse",
+        help="skip: leave out cases that cannot be used, such as an image without its mask, and "
+        "say why; by default they are refused",
+    )
+    _add_options(evaluate, "also draw each case with its errors, errors/NAME.png")
     add_trust(evaluate)
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Add how to predict."""
+def _add_options(parser: argparse.ArgumentParser, drawn: str) -> None:
+    """Add how to predict; `drawn` says what pictures there are."""
     parser.add_argument(
         "--tiles",
         default="gaussian",
@@ -115,7 +122,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--overlay",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="also draw the labels over the image, NAME_overlay.png",
+        help=drawn,
     )
 
 
@@ -168,6 +175,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             given,
             metrics=options.metrics,
             with_training_cases=options.training_cases,
+            skip_bad=options.on_bad_sample == "skip",
         )
     print(as_json(scored) if options.json else summary(scored))
     return exit_codes.OK

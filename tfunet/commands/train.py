@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import LOGS, add_command, add_trust
+from tfunet.commands.parsers import LOGS, add_command, add_trust, keys_apart
 from tfunet.process.launcher_variables import Place
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ part in one run.
 
 options:{OPTIONS}
 
-keys, in the file and on the command line (--model_options.filters 8 for an entry of a table). What
-each means: --help-all, or docs/configuration.md.
+keys, in the file and on the command line (--patch 256,256 for a list, --model_options.filters 8 for
+an entry of a table). What each means: --help-all, or docs/configuration.md.
 """
 
 
@@ -58,12 +58,18 @@ def _train(options: argparse.Namespace) -> int:
     if options.help or options.help_all:
         print(f"{help_of_keys()}{OPTIONS}" if options.help_all else _short_help())
         return exit_codes.OK
-    given = options.rest
-    if given and given[0].endswith(".toml"):  # Without --config, as with the other commands.
-        given = ["--config", *given]
+    files, given = keys_apart(options.rest)
+    if files and not files[0].startswith("-"):  # Without --config, as with the other commands.
+        files = ["--config", *files]
+    given = [*files, *given]
     config = parse(given)
     check_names(config)
     check_callbacks(config)
+    if options.out is not None and RunFolder(options.out).has_done(config):
+        is_fixed = config.steps is not None or config.learning_rate_schedule is not None
+        further = "" if is_fixed else " To train it further, give more --epochs."
+        print(f"Done already.{further}\nRecord: {options.out}")
+        return exit_codes.OK
     place = own_place()
     if place is None:
         plan_processes(config, usable_cores())  # Refuses what has no place, before data is read.

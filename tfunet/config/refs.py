@@ -32,13 +32,34 @@ def not_an_option(option: str) -> str:
     )
 
 
+# What is named to the table of its options.
+OPTION_TABLES = {
+    "model": "model_options",
+    "data set": "data_options",
+    "loss": "loss_options",
+    "optimizer": "optimizer_options",
+    "backend": "backend_options",
+}
+
+
+def of_another(kind: str) -> str:
+    """Return what to do where options are those of another model, loss and so on."""
+    table = OPTION_TABLES.get(kind)
+    if table is None:
+        return ""
+    return (
+        f" If a file gives it for another {kind}: --{table} '{{}}' on the command line leaves out "
+        f"the options of the file, and --{table}.NAME after it adds yours; or change [{table}]."
+    )
+
+
 def check_option(kind: str, name: str, option: str, allowed: Collection[str]) -> None:
     """Raise ValueError, with the near match, for an option that is not among the allowed ones."""
     if option not in allowed:
+        advice = not_an_option(option) or near_match(option, allowed)
         raise ValueError(
-            f"The {kind} {name!r} has no option {option!r}."
-            f"{not_an_option(option) or near_match(option, allowed)} "
-            f"Its options: {', '.join(allowed) or 'none'}."
+            f"The {kind} {name!r} has no option {option!r}.{advice} "
+            f"Its options: {', '.join(allowed) or 'none'}.{'' if advice else of_another(kind)}"
         )
 
 
@@ -233,7 +254,7 @@ def call(
         if keyword is not None and keyword[1] in options:
             raise ValueError(
                 f"The {kind} {name!r} has no option {keyword[1]!r}."
-                f"{not_an_option(keyword[1]) or near_match(keyword[1], named)}"
+                f"{not_an_option(keyword[1]) or near_match(keyword[1], named) or of_another(kind)}"
             ) from error
         if ":" in ref and kind != "backend":
             call_words = call_text(name.rpartition(":")[2], {**fixed, **options})

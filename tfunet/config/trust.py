@@ -88,9 +88,11 @@ def check_signed(place: Path, text: str, named: Iterable[str], signed: str | Non
     expected = signature(text, named)
     if expected is None or signed is None or not hmac.compare_digest(expected, signed.strip()):
         raise ValueError(
-            f"{place} names the program {named[0]!r}, which this command would run. You did not "
-            "make this record here, or from another folder, or it has changed since. Read the "
-            "program; if you trust it, give --trust."
+            f"{place} names the program {named[0]!r}, which this command would run, and in this "
+            "folder the record is not known to be yours. If you trained the run in another folder, "
+            "start tfunet there: paths of programs begin there. If somebody else made the record, "
+            "or another machine, or it was changed since, read the program; if you trust it, give "
+            "--trust."
         )
 
 

@@ -33,6 +33,7 @@ class StoredSigns:
     """What index.json holds of a case; see `CaseSigns`."""
 
     content: str
+    label_pixels: list[Count]
     constant: list[Count]
     notes: list[tuple[str, str, str]]
 
@@ -162,6 +163,10 @@ def _is_of(index: Index, source: DataSource, patch: tuple[int, ...]) -> bool:
         len(index.extents) == len(index.foreground) == len(index.signs) == num_cases
         and all(len(extent) == len(patch) for extent in index.extents)
         and len({len(counts) for counts in index.foreground}) == 1
+        and all(
+            len(case.label_pixels) == len(counts)
+            for case, counts in zip(index.signs, index.foreground, strict=True)
+        )
         and all(case < num_cases for case in index.defects)
     )
 

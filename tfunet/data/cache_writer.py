@@ -101,7 +101,7 @@ class _Seen:
 
     def __init__(self, source: DataSource, shape: tuple[int, ...]) -> None:
         self.voxels = ForegroundVoxels(source.num_classes)
-        self.pixels = SignsReader(shape, source.channels)
+        self.pixels = SignsReader(shape, source.channels, source.num_classes)
 
 
 class _BadCaseError(Exception):
@@ -164,7 +164,7 @@ def _padded_rows(
             yield padding(before)
         for image, mask in case.parts:
             _check_part(source, image, mask, rank=rank)
-            seen.pixels.add(image)
+            seen.pixels.add(image, mask)
             yield to_bytes(
                 _padded(image, (0, *patch[1:], source.channels), "<f4"),
                 _padded(mask, (0, *patch[1:]), "u1"),

@@ -17,24 +17,32 @@ class CaseSigns:
 
     Args:
         content: Hash of its pixels.
+        label_pixels: Pixels of each label from 1 in its mask.
         constant: Channels in which all pixels have one value.
         notes: What its files show.
     """
 
     content: str
+    label_pixels: tuple[int, ...]
     constant: tuple[int, ...] = ()
     notes: tuple[Defect, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
         notes = [[note.file, note.what, note.case_id] for note in self.notes]
-        return {"content": self.content, "constant": self.constant, "notes": notes}
+        return {
+            "content": self.content,
+            "label_pixels": self.label_pixels,
+            "constant": self.constant,
+            "notes": notes,
+        }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "CaseSigns":
         """Return what `to_json` gave."""
         return cls(
             content=str(stored["content"]),
+            label_pixels=tuple(int(pixels) for pixels in stored["label_pixels"]),
             constant=tuple(int(channel) for channel in stored["constant"]),
             notes=tuple(
                 Defect(file=str(file), what=str(what), case_id=str(case_id))
@@ -47,13 +55,16 @@ class CaseSigns:
 class SignsReader:
     """Looks at a case part by part."""
 
-    def __init__(self, shape: Sequence[int], channels: int) -> None:
+    def __init__(self, shape: Sequence[int], channels: int, num_classes: int) -> None:
         self._digest = hashlib.blake2b(repr((*shape, channels)).encode(), digest_size=16)
         self._is_constant = np.ones(channels, bool)
         self._first: np.ndarray | None = None
+        self._label_pixels = np.zeros(num_classes, np.int64)
 
-    def add(self, image: np.ndarray) -> None:
-        """Look at a part (rows, ..., channels) of the image, cut along its first axis."""
+    def add(self, image: np.ndarray, mask: np.ndarray) -> None:
+        """Look at a part of the image (rows, ..., channels) and of the mask (rows, ...)."""
+        num_classes = len(self._label_pixels)
+        self._label_pixels += np.bincount(mask.ravel(), minlength=num_classes)[:num_classes]
         self._digest.update(np.ascontiguousarray(image, np.float32).data)
         pixels = image.reshape(-1, image.shape[-1])
         if self._first is None:
@@ -65,4 +76,9 @@ class SignsReader:
     def signs(self, notes: Sequence[Defect]) -> CaseSigns:
         """Return what all parts showed, and the notes of whoever read the files."""
         constant = tuple(map(int, np.flatnonzero(self._is_constant)))
-        return CaseSigns(content=self._digest.hexdigest(), constant=constant, notes=tuple(notes))
+        return CaseSigns(
+            content=self._digest.hexdigest(),
+            label_pixels=tuple(map(int, self._label_pixels[1:])),
+            constant=constant,
+            notes=tuple(notes),
+        )

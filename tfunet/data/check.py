@@ -1,6 +1,7 @@
 """`tfunet data check`: reads every case once, reports facts and defects. No TensorFlow."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -195,7 +196,8 @@ def _look(facts: CaseFacts, notes: tuple[Defect, ...]) -> CaseLook:
         case_id=facts.case_id,
         file=facts.file,
         side=facts.side,
-        has_label=tuple(pixels > 0 for pixels in facts.label_pixels[1:]),
+        label_pixels=facts.label_pixels[1:],
+        num_pixels=math.prod(facts.shape),
         constant={channel: f"is {low:g}" for channel, (low, high) in ends if low == high},
         content=facts.content,
         spacing=facts.target or facts.spacing,

@@ -9,7 +9,8 @@ SHOWN_DEFECTS = 20
 # Of the files with one cause, in a message that must stay short.
 SHOWN_FILES = 3
 ADVICE = (
-    'Correct or remove these files, or train without their cases: on_bad_sample = "skip". '
+    'Correct or remove these files, or leave out their cases: on_bad_sample = "skip" in the '
+    "configuration of a run, or --on_bad_sample skip. "
     "'tfunet data check' reads every file and lists all defects."
 )
 

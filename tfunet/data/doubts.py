@@ -1,5 +1,6 @@
 """What training can use in a data set, but may be a mistake. Imports no TensorFlow."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -7,6 +8,7 @@ from typing import final
 import numpy as np
 
 from tfunet.data.cached_cases import CachedCases
+from tfunet.data.class_lines import MOST_SHARE, dice_everywhere
 from tfunet.data.defects import SHOWN_DEFECTS, Defect, lines_by_cause
 from tfunet.data.source import DataSource
 from tfunet.data.split import GROUP, SIDES, Split
@@ -24,7 +26,8 @@ class CaseLook:
         case_id: Its name.
         file: The file to name in messages.
         side: "train" or "validation"; empty without a split.
-        has_label: Whether each label from 1 is in its mask.
+        label_pixels: Pixels of each label from 1 in its mask.
+        num_pixels: All pixels of its mask.
         constant: Channels in which all pixels have one value, to words for that.
         content: Hash of the pixels.
         spacing: Pixel size along its axes as training sees it, where known.
@@ -34,7 +37,8 @@ class CaseLook:
     case_id: str
     file: str
     side: str
-    has_label: tuple[bool, ...]
+    label_pixels: tuple[int, ...]
+    num_pixels: int
     constant: dict[int, str]
     content: str
     spacing: tuple[float, ...] | None
@@ -47,10 +51,10 @@ def doubts(source: DataSource, cases: Sequence[CaseLook]) -> tuple[list[Defect],
     Defects are images on both sides of the split, and classes that no case has.
     """
     leaks, copies = _duplicates(cases)
-    warnings = [*source.warnings, *copies, *_divided(source, cases)]
+    warnings = [*source.warnings, *copies, *_divided(source, cases), *_swapped(source, cases)]
     for case in cases:
         warnings += case.notes
-        if not source.targets and not any(case.has_label):
+        if not source.targets and not any(case.label_pixels):
             warnings.append(Defect(file=case.file, what="its mask is empty", case_id=case.case_id))
         for channel, words in case.constant.items():
             what = f"every pixel of channel {channel} {words}"
@@ -58,7 +62,7 @@ def doubts(source: DataSource, cases: Sequence[CaseLook]) -> tuple[list[Defect],
     absent = _absent(source, cases)
     leaks += [Defect(file=source.name, what=what) for what in absent.values()]
     for side in sorted({case.side for case in cases}):
-        present = np.any([case.has_label for case in cases if case.side == side], axis=0)
+        present = np.any([case.label_pixels for case in cases if case.side == side], axis=0)
         for label, name in source.label_names().items():
             if not present[label - 1] and label not in absent:
                 where = f"no case of {side}" if side else "no case"
@@ -82,7 +86,7 @@ def _absent(source: DataSource, cases: Sequence[CaseLook]) -> dict[int, str]:
     """Return what to do about each label that no case has anywhere."""
     if not cases or source.targets:
         return {}
-    present = np.any([case.has_label for case in cases], axis=0)
+    present = np.any([case.label_pixels for case in cases], axis=0)
     return {
         label: f"no case has a pixel of the class {name}: nothing can be learnt or scored. Correct "
         "its value, colour or threshold, or leave the class out."
@@ -108,7 +112,8 @@ def _looks(source: DataSource, cached: CachedCases, split: Split) -> list[CaseLo
             case_id=source.case_ids[index],
             file=source.files[index] if source.files else source.case_ids[index],
             side=side,
-            has_label=tuple(count > 0 for count in cached.foreground_counts[index]),
+            label_pixels=cached.signs[index].label_pixels,
+            num_pixels=math.prod(cached.extents[index]),
             constant=dict.fromkeys(cached.signs[index].constant, "has the same value"),
             content=cached.signs[index].content,
             spacing=source.spacings[index] if source.spacings else None,
@@ -122,6 +127,23 @@ def _looks(source: DataSource, cached: CachedCases, split: Split) -> list[CaseLo
 def sizes_in_words(values: Iterable[float]) -> str:
     """Return sizes along axes, such as "0.5 x 1"."""
     return " x ".join(f"{value:g}" for value in values)
+
+
+def _swapped(source: DataSource, cases: Sequence[CaseLook]) -> list[Defect]:
+    """Return a warning where the only class has most pixels, and may be the background."""
+    counts = [(case.label_pixels[0], case.num_pixels) for case in cases if source.swapped]
+    pixels, all_pixels = map(sum, zip(*counts, strict=True)) if counts else (0, 0)
+    if pixels <= MOST_SHARE * all_pixels:
+        return []
+    scored = [case for case in cases if case.side == "validation"] or list(cases)
+    dice = np.mean([dice_everywhere(case.label_pixels[0] / case.num_pixels) for case in scored])
+    where = "the validation cases" if scored[0].side == "validation" else "these cases"
+    what = (
+        f"the class {source.label_names()[1]} has {pixels / all_pixels:.0%} of all pixels: a "
+        f"network that predicts it everywhere has a Dice of {dice:.3f} in {where}. If the other "
+        f"pixels are what you look for, {source.swapped}"
+    )
+    return [Defect(file=source.name, what=what)]
 
 
 def _divided(source: DataSource, cases: Sequence[CaseLook]) -> list[Defect]:

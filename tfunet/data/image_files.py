@@ -411,6 +411,8 @@ def _suffix(path: Path) -> str:
 def _module(path: Path) -> ModuleType:
     suffix = _suffix(path)
     if suffix not in FORMATS:
+        if not path.exists():
+            raise BadFileError(path, "does not exist.")
         known = ", ".join(suffix for suffix in FORMATS if suffix.startswith("."))
         raise BadFileError(path, f"unknown format. Known: {known}, and folders of slices.")
     try:

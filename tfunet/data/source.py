@@ -1,5 +1,6 @@
 """The interface of a data set: cases by index. Imports no TensorFlow."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 
 from tfunet.config.refs import call, resolve
 from tfunet.data import DATASETS
+from tfunet.data.class_lines import BACKGROUND, inline_table
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.description_file import described
 from tfunet.files.typed import FieldError, check_fields
@@ -90,6 +92,7 @@ class DataSource:
         found: How many files there are, in words, for messages.
         preparation: How images were prepared, for `tfunet.predict.prepare`; None if the data set's
             own code did it.
+        swapped: What to do where the background is what one looks for; empty for several classes.
         ignored: Label, beyond the others, of pixels that count neither in the loss nor in scores.
         in_colour: Whether pictures show the first three channels as red, green and blue.
         restore: Case index to what gives pixels (..., channels) of `read` the intensities of the
@@ -118,6 +121,7 @@ class DataSource:
     warnings: tuple[Defect, ...] = ()
     found: str = ""
     preparation: Mapping[str, Any] | None = None
+    swapped: str = ""
     ignored: int | None = None
     class_names: tuple[str, ...] = ()
     in_colour: bool = False
@@ -212,6 +216,7 @@ def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False
     data, options = described(data, options)
     function = resolve("data set", data, DATASETS, DataSource)
     if data in DATASETS:
+        _check_background(data, function, options)
         try:
             check_fields(options, get_type_hints(function))
         except FieldError as error:
@@ -225,3 +230,15 @@ def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False
     if source.defects and not skip_bad:
         raise DefectsError(source.name, source.defects, source.found)
     return source
+
+
+def _check_background(data: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise ValueError for a background that stands beside the classes, not inside."""
+    classes = options.get("classes", {"NAME": 255})
+    takes = inspect.signature(function).parameters
+    if BACKGROUND in options and "classes" in takes and isinstance(classes, Mapping):
+        line = inline_table({**classes, BACKGROUND: options[BACKGROUND]})
+        raise ValueError(
+            f"The data set {data!r} has no option {BACKGROUND!r}. It belongs inside classes: "
+            f"classes = {line}."
+        )

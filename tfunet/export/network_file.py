@@ -51,6 +51,7 @@ class Exported:
         names: The images on which it was compared with the network of the run.
         difference: Largest difference of a logit.
         bound: The largest that is accepted.
+        element: "pixel" or "voxel".
         num_voxels: Voxels that were compared.
         num_other_labels: Voxels among them with another label.
     """
@@ -59,6 +60,7 @@ class Exported:
     names: tuple[str, ...]
     difference: float
     bound: float
+    element: str
     num_voxels: int
     num_other_labels: int
 
@@ -67,7 +69,7 @@ class Exported:
         return (
             f"{self.path}: run in a process of its own on {', '.join(self.names)}, it gives the "
             f"logits of the run to {self.difference:.1e} (at most {self.bound:.1e} is accepted); "
-            f"{self.num_other_labels} of {self.num_voxels} voxels have another label."
+            f"{self.num_other_labels} of {self.num_voxels} {self.element}s have another label."
         )
 
 
@@ -332,6 +334,7 @@ def _compared(
         names=names,
         difference=difference,
         bound=bound,
+        element="voxel" if ours.ndim > 3 else "pixel",
         num_voxels=ours.size,
         num_other_labels=int((ours != theirs).sum()),
     )
@@ -357,6 +360,7 @@ def _facts(
     num_logits: int,
 ) -> dict[str, Any]:
     """Return what one must know to use the file: its input, its output, its images."""
+    names = network.label_names().items()
     return {
         "tfunet": __version__,
         "format": file_format,
@@ -372,7 +376,10 @@ def _facts(
             "shape": [None, *window, num_logits],
             "probabilities": "sigmoid" if num_logits == 1 else "softmax",
         },
-        "labels": {"0": "background", **{str(k): v for k, v in network.label_names().items()}},
+        "labels": {
+            "0": "background",
+            **{str(label): name.removeprefix(f"{label} ") for label, name in names},
+        },
         "preparation": network.preparation,
         "compared": {
             "images": list(exported.names),

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from tfunet.config.optimizer_options import check_optimizer_options
-from tfunet.config.refs import call, near_match, resolve
+from tfunet.config.refs import call, near_match, of_another, resolve
 from tfunet.config.run import RunConfig
 from tfunet.learning.learning_rate import learning_rate
 
@@ -33,7 +33,7 @@ def make(config: RunConfig, num_replicas: int, steps_per_epoch: int) -> keras.Op
         # Keras's take any keyword, and name those that they do not know themselves.
         raise ValueError(
             f"The optimizer {config.optimizer!r} cannot be made with optimizer_options={options}: "
-            f"{error}"
+            f"{str(error).rstrip('.')}.{of_another('optimizer')}"
         ) from error
     if not isinstance(optimizer, keras.Optimizer):
         raise ValueError(

@@ -13,6 +13,7 @@ import numpy as np
 
 from tfunet.config.case_metrics import PLAIN, CaseMetric, case_metrics
 from tfunet.data.check import raw_case
+from tfunet.data.defects import BadFileError, DefectsError, defect_of, lines_by_cause
 from tfunet.data.description_file import described
 from tfunet.data.formats.units import converted
 from tfunet.data.image_files import read_mask
@@ -65,6 +66,7 @@ def evaluate(
     *,
     metrics: Sequence[str] | None = None,
     with_training_cases: bool = False,
+    skip_bad: bool = False,
 ) -> Scored:
     """Predict the cases of a data set with a run's network, and score them against their masks.
 
@@ -78,6 +80,7 @@ def evaluate(
         options: How to predict.
         metrics: Names of metrics of whole cases; by default those of the run.
         with_training_cases: Whether to score cases that the run was trained on, too.
+        skip_bad: Whether to leave out cases with defects, with a warning for each cause.
 
     Raises ValueError for what does not fit, DefectsError for defects of the data set.
     """
@@ -91,11 +94,10 @@ def evaluate(
             "See docs/training.md."
         )
     check_library(wanted)
-    source = _opened(data, network)
+    source = _opened(data, network, skip_bad=skip_bad)
     _check(source, network)
     chosen = _chosen(source, members, with_training_cases=with_training_cases)
-    # Not all pixels of all cases at once.
-    cases = [_without_pixels(raw_case(source, index)) for index in chosen]
+    chosen, cases = _readable(source, chosen, skip_bad=skip_bad)
     if not all(case.image_files for case in cases):
         raise ValueError(
             f"The data set {source.name!r} is made in code. tfunet evaluate needs files: a folder, "
@@ -145,11 +147,31 @@ def evaluate(
     return Scored(rows=tuple(rows), metrics=extra, path=path)
 
 
+def _readable(
+    source: DataSource, chosen: Sequence[int], *, skip_bad: bool
+) -> tuple[list[int], list[RawCase]]:
+    """Return the cases that can be read, without their pixels: not all pixels at once."""
+    cases: dict[int, RawCase] = {}
+    defects = list(source.defects)
+    for index in chosen:
+        try:
+            cases[index] = _without_pixels(raw_case(source, index))
+        except BadFileError as error:
+            if not skip_bad:
+                raise
+            defects.append(defect_of(error, source.case_ids[index], source.root))
+    if not cases:
+        raise DefectsError(source.name, defects, source.found)
+    for line in lines_by_cause(defects):
+        print(lines_of(f"warning: left out: {line}"), file=sys.stderr)
+    return list(cases), list(cases.values())
+
+
 def _without_pixels(raw: RawCase) -> RawCase:
     return replace(raw, image=np.empty(0), mask=np.empty(0))
 
 
-def _opened(data: str, network: Network) -> DataSource:
+def _opened(data: str, network: Network, *, skip_bad: bool) -> DataSource:
     path = Path(data).expanduser()
     config = network.config
     if path.is_dir():
@@ -158,7 +180,8 @@ def _opened(data: str, network: Network) -> DataSource:
                 f"{data} is a folder, and the data of this run, {config.data!r}, have no root=. "
                 "Name a .toml file that describes the data set."
             )
-        return open_source(config.data, {**config.data_options, "root": str(path)})
+        options = {**config.data_options, "root": str(path)}
+        return open_source(config.data, options, skip_bad=skip_bad)
     if path.suffix != ".toml" or not path.is_file():
         raise ValueError(
             f"{data!r} is neither a folder nor a .toml file. Name a configuration, a description "
@@ -170,8 +193,9 @@ def _opened(data: str, network: Network) -> DataSource:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
     kind = str(table.get("data", "folder"))
     if "data_options" in table or kind.endswith(".toml"):
-        return open_source(*described(kind, table.get("data_options", {})))
-    return open_source(data, {})
+        described_data, options = described(kind, table.get("data_options", {}))
+        return open_source(described_data, options, skip_bad=skip_bad)
+    return open_source(data, {}, skip_bad=skip_bad)
 
 
 def _check(source: DataSource, network: Network) -> None:

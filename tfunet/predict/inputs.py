@@ -80,7 +80,7 @@ def _matching(patterns: Sequence[str]) -> list[str]:
     found = [_by_wildcards(pattern) for pattern in patterns]
     for pattern, files in zip(patterns, found, strict=True):
         if not files:
-            raise ValueError(f"No file matches {pattern!r}. Put it in quotes, as it is.")
+            raise ValueError(f"No file matches {pattern!r}. {_holds(pattern)}")
     images = []
     for key, first in found[0].items():
         missing = [
@@ -90,6 +90,18 @@ def _matching(patterns: Sequence[str]) -> list[str]:
             raise ValueError(f"{first} has no file that belongs to it by {missing[0]!r}.")
         images.append(",".join(files[key] for files in found))
     return images
+
+
+def _holds(pattern: str) -> str:
+    """Return what is in the folder in which a pattern begins, in words."""
+    outside, _ = split_container(pattern)
+    fixed = [part for part in outside.parents if not _WILD.search(str(part))]
+    folder = fixed[0]
+    if not folder.is_dir():
+        return f"There is no folder {str(folder)!r}."
+    names = sorted(f"{path.name}{'/' * path.is_dir()}" for path in folder.iterdir())
+    shown = ", ".join([*names[:3], *(["..."] if len(names) > 3 else [])])
+    return f"The folder {str(folder)!r} holds {shown or 'nothing'}."
 
 
 def _by_wildcards(pattern: str) -> dict[tuple[str, ...], str]:

@@ -21,6 +21,7 @@ from tfunet.data.preprocess import (
     statistics_for,
 )
 from tfunet.files.typed import FieldError, Positive, typed
+from tfunet.process.terminal import counted
 
 
 class RecordedPreparation(TypedDict):
@@ -71,8 +72,8 @@ class Preparation:
         """
         if len(files) != self.num_files:
             raise ValueError(
-                f"{files[0]}: an image of this run is made of {self.num_files} files, got "
-                f"{len(files)}. Join their paths by commas, in the order of the run's images."
+                f"{files[0]}: an image of this run is made of {counted(self.num_files, 'file')}, "
+                f"got {len(files)}. Join their paths by commas, in the order of the run's images."
             )
         options: dict[str, Any] = {
             "grey": self.grey,

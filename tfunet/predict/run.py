@@ -39,7 +39,7 @@ from tfunet.predict.network import Facts, Forward, Network
 from tfunet.predict.overlay_picture import NO_DRAWING, drawing, write_overlay
 from tfunet.predict.prepare import Preparation, check_memory
 from tfunet.predict.raster import RawFile, raster_of
-from tfunet.process.terminal import lines_of
+from tfunet.process.terminal import counted, lines_of
 from tfunet.record import LOCK, RunFolder
 
 WAYS = ("gaussian", "halo")
@@ -197,7 +197,8 @@ def predict(
         tiling = _run_job(job, identity, members, cleaning, facts, forward_of)
         size, windows = (" x ".join(map(str, shape)) for shape in (tiling.extent, tiling.window))
         seconds = f"{time.perf_counter() - started:.1f} s"
-        line = f"{job.name}: {size} in {tiling.num_windows} windows of {windows}, {seconds}"
+        count = counted(tiling.num_windows, "window")
+        line = f"{job.name}: {size} in {count} of {windows}, {seconds}"
         print(lines_of(f"{line}, {job.labels}"), flush=True)
     return [job.labels for job in jobs]
 
@@ -230,10 +231,25 @@ def followed(run: Path, options: Options) -> tuple[tuple[Member, ...], Cleaning]
 def _check_image(job: Job, image: LazyImage, network: Network) -> None:
     if len(image.shape) != len(network.patch) or image.channels != network.channels:
         raise ValueError(
-            f"{job.files[0]}: a {len(image.shape)}D image with {image.channels} channels; the "
-            f"network was trained on {len(network.patch)}D images with {network.channels}."
+            f"{job.files[0]}: a {len(image.shape)}D image with "
+            f"{counted(image.channels, 'channel')}; the network was trained on "
+            f"{len(network.patch)}D images with {network.channels}.{_conversion(image, network)}"
         )
     output.check_rank(job.format, job.files[0], len(image.shape))
+
+
+def _conversion(image: LazyImage, network: Network) -> str:
+    """Return what to do with a colour image where the network takes grey ones, and vice versa."""
+    if len(image.shape) != len(network.patch):
+        return ""
+    if network.channels == 1 and image.channels > 1:
+        return (
+            " Save it in grey, such as with Pillow: Image.open(FILE).convert('L').save(NEW). A run "
+            "with grey = true under [data_options] takes both."
+        )
+    if network.channels == 3 and image.channels == 1:
+        return " Save it in colour, such as with Pillow: Image.open(FILE).convert('RGB').save(NEW)."
+    return ""
 
 
 def _window(

@@ -699,6 +699,22 @@ time.sleep(600)
     assert failure["reason"].endswith("see log-1.txt: line 49")
 
 
+@pytest.mark.parametrize(
+    ("end", "lines"),
+    [
+        ("print('error: no', file=sys.stderr); sys.exit(2)", ["error: no"]),
+        ("sys.exit(2)", 2 * ["tfunet: "]),  # Nothing else says what happened.
+        ("print('error: no', file=sys.stderr); sys.exit(4)", ["error: no", *2 * ["tfunet: "]]),
+    ],
+)
+def test_an_error_of_use_of_a_single_process_is_said_once(mark, capfd, end, lines):
+    run(end, num_replicas=1)
+    said = capfd.readouterr().err.splitlines()
+    assert [line.startswith(start) for line, start in zip(said, lines, strict=True)] == [
+        True for _ in lines
+    ]
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_what_all_processes_found_wrong_is_said_once(mark, monkeypatch, capfd, first):
     monkeypatch.setattr(supervisor_module, "SETTLE_SECONDS", MOST_SECONDS)

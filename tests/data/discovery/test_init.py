@@ -77,6 +77,43 @@ def test_two_folders(tmp_path):
     assert table["patch"] == [32, 48]
 
 
+@pytest.mark.parametrize(
+    ("masks", "lines"),
+    [
+        (
+            "masks/{}",
+            ["# classes = { NAME = 0, background = 255 }", "classes = { foreground = 255 }"],
+        ),
+        (
+            "images/{}_seg-axon",
+            [
+                '# masks = "images/{case}_seg-axon.png"',
+                "# classes = { NAME = 0, background = 255 }",
+                'masks = { axon = "images/{case}_seg-axon.png" }',
+            ],
+        ),
+    ],
+)
+def test_a_class_that_is_most_of_the_image_may_be_the_background(tmp_path, masks, lines):
+    for name in "abcde":
+        save(tmp_path / "images" / f"{name}.png", grey())
+        save(tmp_path / f"{masks.format(name)}.png", 255 - square(255))
+        if "axon" in masks:
+            save(tmp_path / "images" / f"{name}_seg-background.png", square(255))
+    text = describe_folder(str(tmp_path)).text([])
+    assert "\n" + "\n".join(lines) + "\n" in text
+    assert "has 98% of all pixels" in text
+
+
+def test_a_defect_is_said_with_one_full_stop(tmp_path):
+    for name in "abcde":
+        save(tmp_path / "images" / f"{name}.png", grey())
+        save(tmp_path / "masks" / f"{name}.png", square(255))
+    (tmp_path / "images/c.png").write_bytes(b"")
+    said = describe_folder(str(tmp_path)).summary()
+    assert "such as images/c.png: cannot be read (the file is empty). `tfunet data" in said
+
+
 def test_files_that_are_not_used_are_named(tmp_path):
     for name in "abcde":
         save(tmp_path / "raw" / f"{name}.png", grey())
@@ -99,7 +136,7 @@ def test_the_file_says_how_long_it_takes_and_how_to_make_a_try_short(tmp_path):
     reason = text[: text.index("\nepochs = ")].rpartition("\n\n")[2]
     above = " ".join(reason.replace("#", "").split())
     assert "On this machine's 2 CPU cores, this takes about 2 minutes. `tfunet train` says" in above
-    assert "--steps 20, or make patch, global_batch or model_options.filters smaller." in above
+    assert "--epochs 1, or make patch, global_batch or model_options.filters smaller." in above
     assert "filters =" not in text
 
 

@@ -118,6 +118,18 @@ def test_labels_out_of_range_say_what_came_and_what_is_allowed(folder):
         source.read(2)
 
 
+@pytest.mark.parametrize(("num_values", "is_smooth"), [(5, False), (30, True)])
+def test_a_mask_with_many_values_in_between_needs_a_threshold(folder, num_values, is_smooth):
+    values = np.arange(1920).reshape(40, 48) % num_values
+    save(folder / "masks" / "c.png", values.astype(np.uint8))
+    source = open_folder(root=str(folder), **PAIRS, classes={"cell": 255})
+    with pytest.raises(ValueError, match="labels out of range") as caught:
+        source.read(2)
+    assert (
+        "masks = { CLASS = PATTERN, ... } and threshold = 127" in str(caught.value)
+    ) is is_smooth
+
+
 def test_check_reads_every_case_and_lists_all_defects(folder):
     source = open_folder(root=str(folder), **PAIRS)
     assert found(source) == []
@@ -175,8 +187,23 @@ def test_two_cases_of_one_name_are_refused(folder):
         ({"classes": {"a": 1}, "threshold": 5}, "Give one of the two"),
         ({"masks": {"a": "masks/{case}.png"}, "classes": {"a": 1}}, "Leave classes out"),
         ({"classes": {}}, "names 0 classes"),
-        ({"classes": {"a": 0}}, "the value 0 to two classes"),
-        ({"classes": {"a": 1, "b": [2, 1]}}, "the value 1 to two classes"),
+        (
+            {"classes": {"a": 0}},
+            "inside classes, such as: classes = { a = 0, background = 255 }.",
+        ),
+        (
+            {"classes": {"a": 0, "b c": [1, 255]}},
+            'write: classes = { a = 0, "b c" = [1, 255], background = [] }.',
+        ),
+        (
+            {"classes": {"a": "#000000"}},
+            'such as: classes = { a = "#000000", background = "#ffffff" }.',
+        ),
+        ({"classes": {"a": 1, "b": [2, 1]}}, "the value 1 to 'a' and to 'b': two classes"),
+        (
+            {"classes": {"a": 0}, "background": 255},
+            "It belongs inside classes: classes = { a = 0, background = 255 }.",
+        ),
         ({"classes": {"a": 1.5}}, "value 1.5; allowed: whole numbers"),
         ({"classes": {"axon": 1}, "regions": {"all": ["axno"]}}, "Did you mean 'axon'?"),
         ({"intensity": "z-score"}, "Unknown intensity 'z-score'. Known: 'zscore'"),

@@ -98,7 +98,8 @@ def test_volumes_that_lie_in_other_directions_are_said(tmp_path, affine, words):
     assert len(said) == bool(words)
     assert all(words in line and "set: the axes of volumes" in line for line in said)
     # Training and `data check` say what is seen at opening.
-    look = {"side": "", "has_label": (True,), "constant": {}, "spacing": None, "notes": ()}
+    look = {"side": "", "label_pixels": (1,), "num_pixels": 9, "constant": {}, "spacing": None}
+    look["notes"] = ()
     looks = [CaseLook(case_id=name, file=name, content=name, **look) for name in "abc"]
     assert doubts(source, looks)[1] == list(source.warnings)
 

@@ -337,6 +337,7 @@ class Supervisor:
 
     def _report(self, outcome: Outcome) -> None:
         index, reason = outcome.process, outcome.reason
+        is_explained = False
         if index is not None:
             on_purpose = outcome.exit_code in exit_codes.ON_PURPOSE
             words = last_words(self.logs[index].tail)
@@ -348,8 +349,11 @@ class Supervisor:
                     self.screen.say(f"[{index}] {line}")
             if on_purpose:
                 reason = reason.removesuffix(f": {words}")
-        self.screen.say(f"tfunet: {reason}")
-        if index is not None:
+            is_alone = len(self.processes) == 1
+            is_explained = is_alone and bool(is_said) and outcome.exit_code == exit_codes.BAD_INPUT
+        if not is_explained:  # Its error says all.
+            self.screen.say(f"tfunet: {reason}")
+        if index is not None and not is_explained:
             self.screen.say(f"tfunet: All its output is in {self.logs[index].path}")
         if outcome.exit_code in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
             path = self.folder.path

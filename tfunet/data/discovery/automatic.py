@@ -143,8 +143,9 @@ class Settings:
         keys["steps"] = (
             self.steps,
             "As --steps says. nnU-Net takes 250,000: take as many as you have time for. "
-            f"{Machine.here().time(flops, self.steps)} For a try, give it --steps 20, or make "
-            "patch, replica_batch or filters smaller.",
+            f"{Machine.here().time(flops, self.steps)} For a try, give it --steps 20 (its "
+            "learning rate falls to 0, so no such run is trained further), or make patch, "
+            "replica_batch or filters smaller.",
         )
         keys["learning_rate"] = (
             LEARNING_RATE,

@@ -122,7 +122,7 @@ def add_training(
     keys["epochs"] = (
         epochs,
         f"About {num_steps} steps: a first look. Take ten times as many for a result. The same "
-        f"folder goes on with more. {time} For a try, give it --steps 20, or make patch, "
+        f"folder goes on with more. {time} For a try, give it --epochs 1, or make patch, "
         "global_batch or model_options.filters smaller.",
     )
     keys["augmentation"] = (

@@ -7,9 +7,10 @@ from typing import Any, final
 
 import numpy as np
 
+from tfunet.data.class_lines import BACKGROUND, MOST_SHARE, dice_everywhere
 from tfunet.data.defects import BadFileError
 from tfunet.data.image_files import read_header, read_mask
-from tfunet.data.layouts.label_mapping import BACKGROUND
+from tfunet.data.layouts.label_mapping import LabelMapping, label_mapping
 from tfunet.data.layouts.label_reader import FEW_BITS
 
 # Masks with more values number their objects.
@@ -205,9 +206,22 @@ def _of_one_file(values: Values, pattern: str, path: str, labels: str | None) ->
         )
     return LabelOptions(
         options={"masks": pattern, "classes": classes},
-        reasons={"classes": reason},
+        reasons={"classes": reason + _swapped(label_mapping(pattern, classes, None), share)},
         num_classes=len(classes) - (BACKGROUND in classes),
         foreground_share=share,
+    )
+
+
+def _swapped(mapping: LabelMapping, share: float) -> str:
+    """Return what to do if the class is the background; empty unless it has most pixels."""
+    advice, colon, line = mapping.swapped().rpartition(": ")
+    if not advice or share <= MOST_SHARE:
+        return ""
+    return (
+        f" The class {mapping.names[0]} has {share:.0%} of all pixels: a network that predicts it "
+        f"everywhere has a Dice of about {dice_everywhere(share):.2f}. If the other pixels are "
+        f"what you look for, {advice.replace(' under [data_options]', '')}{colon}\n"
+        + line.replace(" and classes", "\nclasses")
     )
 
 
@@ -264,7 +278,11 @@ def _of_a_file_each(
         reasons["masks"] += f" {', '.join(unions)} is left out: it is the others together."
     # Of nested classes the inner one must come later.
     kept.sort(key=lambda name: -values[name].foreground)
-    options: dict[str, Any] = {"masks": {name: masks[name] for name in kept}}
+    chosen = {name: masks[name] for name in kept}
+    options: dict[str, Any] = {"masks": chosen}
+    if threshold is None and len(kept) == 1:
+        share = values[kept[0]].foreground_share
+        reasons["masks"] += _swapped(label_mapping(chosen, None, None), share)
     if threshold is not None:
         options["threshold"] = threshold
     return LabelOptions(

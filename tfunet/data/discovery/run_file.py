@@ -92,7 +92,8 @@ class RunFile:
         if source.defects:
             number = len(source.defects)
             lines.append(
-                f"{number} defect{'s' if number > 1 else ''}, such as {source.defects[0]}. "
+                f"{number} defect{'s' if number > 1 else ''}, such as "
+                f"{str(source.defects[0]).rstrip('.')}. "
                 "`tfunet data check` lists all."
             )
         return "\n".join(lines)
@@ -140,10 +141,7 @@ def describe_data(
 
     Raises ValueError, with what to say, for what the folder does not say.
     """
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise ValueError(f"{root!r} {what}. Give the folder with your images and masks.")
+    folder = check_folder(root)
     kind = None if images or masks else _described_by(folder)
     if kind is not None:
         source = _opened(kind, {"root": root})
@@ -155,6 +153,15 @@ def describe_data(
         run, share = _of_pairs(root, folder, images, masks, labels, progress)
     _add_pixel_size(run, folder)
     return run, share
+
+
+def check_folder(root: str) -> Path:
+    """Return the folder of the data; raise ValueError if it is none."""
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise ValueError(f"{root!r} {what}. Give the folder with your images and masks.")
+    return folder
 
 
 def _described_by(folder: Path) -> str | None:
@@ -395,13 +402,16 @@ def _add_target(
 
 
 def _comment(reason: str) -> list[str]:
-    lines, line = [], "#"
-    for word in reason.split():
-        if len(line) + len(word) >= WIDTH:
-            lines.append(line)
-            line = "#"
-        line += f" {word}"
-    return [*lines, line] if reason else []
+    lines = []
+    for part in reason.splitlines():
+        line = "#"
+        for word in part.split():
+            if len(line) + len(word) >= WIDTH:
+                lines.append(line)
+                line = "#"
+            line += f" {word}"
+        lines.append(line)
+    return lines
 
 
 def _toml(value: Any) -> str:

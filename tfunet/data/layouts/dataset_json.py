@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from tfunet.data.class_lines import BACKGROUND
 from tfunet.data.defects import Defect
 from tfunet.data.layouts.case_files import (
     case_id_of,
@@ -17,7 +18,7 @@ from tfunet.data.layouts.case_files import (
 from tfunet.data.layouts.file_patterns import find
 from tfunet.data.layouts.file_source import Listing, open_files
 from tfunet.data.layouts.folder import find_root, open_folder
-from tfunet.data.layouts.label_mapping import BACKGROUND, label_mapping
+from tfunet.data.layouts.label_mapping import label_mapping
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
 from tfunet.files.typed import FieldError, RecordError, check_fields, read_json

@@ -190,6 +190,7 @@ def open_files(
             "target_pixel_size": sizes.target,
             **({"unit": unit} if sizes.target is not None and unit else {}),
         },
+        swapped=labels.swapped(),
         ignored=IGNORED if ignores else None,
         in_colour=all(case.headers.image.in_colour for case in cases),
         restore=reader.restore,

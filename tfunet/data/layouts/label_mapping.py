@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfunet.config.refs import near_match
+from tfunet.data.class_lines import BACKGROUND, inline_table, toml_value
 from tfunet.data.no_data import IGNORED
 from tfunet.files.printable import is_printable
 
-BACKGROUND = "background"
 IGNORE = "ignore_label"
 
 
@@ -41,6 +41,32 @@ class LabelMapping:
     def takes_fractions(self) -> bool:
         """Whether the masks need not hold whole numbers."""
         return self.threshold is not None
+
+    def swapped(self) -> str:
+        """Return how to make the background the class; empty for several classes, or objects."""
+        if len(self.names) > 1 or (self.threshold is not None and self.threshold <= 0):
+            return ""
+        (pattern,) = self.patterns
+        if not pattern:  # dataset.json has the classes.
+            return "give them the number of the class in the masks, and 0 to all others"
+        if self.values is None:
+            return (
+                "and the masks hold 0 and one other value, such as 255, write under "
+                f"[data_options], without threshold: masks = {toml_value(pattern)} and "
+                f"classes = {{ NAME = 0, {BACKGROUND} = 255 }}"
+            )
+        others, own = ([value for value in self.values if self.values[value] == n] for n in (0, 1))
+        return f"write under [data_options]: {self._classes_line(others, own)}"
+
+    def _classes_line(self, own: Sequence[int], others: Sequence[int]) -> str:
+        """Return the line of a configuration in which these values are the class NAME."""
+        shown: list[list[int | str]] = [
+            [f"#{value:06x}" if self.colours else value for value in values]
+            for values in (own, others)
+        ]
+        texts = [toml_value(values[0] if len(values) == 1 else values) for values in shown]
+        rest = "" if list(others) == [0] else f", {BACKGROUND} = {texts[1]}"
+        return f"classes = {{ NAME = {texts[0]}{rest} }}"
 
     def channel_values(self, channels: int) -> Sequence[int]:
         """Return the file value that each channel of a one-hot mask stands for; () if unknown.
@@ -159,16 +185,21 @@ def _class_values(
     if len(kinds) > 1:
         raise ValueError("classes= mixes values and colours. Give only one of the two.")
     values: dict[int, int] = {}
-    for name, several in {BACKGROUND: [0], **given}.items():
-        label = 0 if name == BACKGROUND else names.index(name) + 1
+    owners: dict[int, str] = {}
+    for name, several in given.items():
         for value in several:
             number = _number(name, value)
             if number in values:
                 raise ValueError(
-                    f"classes= gives the value {value} to two classes; each value has one class. "
-                    f"0 is the background, unless {BACKGROUND} = [...] says otherwise."
+                    f"classes= gives the value {value} to {owners[number]!r} and to {name!r}: two "
+                    "classes. Each value has one class."
                 )
-            values[number] = label
+            values[number] = 0 if name == BACKGROUND else names.index(name) + 1
+            owners[number] = name
+    if BACKGROUND not in given:
+        if 0 in values:
+            raise ValueError(_zero_is_taken(owners[0], classes, is_colour=kinds == {True}))
+        values = {0: 0, **values}
     for mark in marks:
         if _number(IGNORE, mark) in values:
             raise ValueError(
@@ -177,6 +208,25 @@ def _class_values(
             )
         values[_number(IGNORE, mark)] = IGNORED
     return names, values, kinds == {True}
+
+
+def _zero_is_taken(name: str, classes: Mapping[str, Any], *, is_colour: bool) -> str:
+    """Return what to write where a class has the value of the background."""
+    white = "#ffffff" if is_colour else 255
+    message = (
+        f"classes= gives {classes[name]!r} to {name!r}, and this is the background unless classes "
+        "says what is. "
+    )
+    if len(classes) > 1:
+        every = inline_table({**classes, BACKGROUND: []})
+        return message + (
+            f"If each pixel has one of these classes, write: classes = {every}. Else name the "
+            f"values of the others in the place of [], inside classes."
+        )
+    other = inline_table({**classes, BACKGROUND: white})
+    return message + (
+        f"Name the value of all other pixels inside classes, such as: classes = {other}."
+    )
 
 
 def _several(given: Any) -> list[Any]:

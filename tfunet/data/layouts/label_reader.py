@@ -7,9 +7,10 @@ from typing import Any, final
 
 import numpy as np
 
+from tfunet.data.class_lines import BACKGROUND
 from tfunet.data.defects import BadFileError
 from tfunet.data.image_files import Header, read_mask
-from tfunet.data.layouts.label_mapping import BACKGROUND, LabelMapping
+from tfunet.data.layouts.label_mapping import LabelMapping
 from tfunet.data.lazy_image import LazyImage, open_mask
 from tfunet.data.mask_values import lossy_hint
 from tfunet.data.no_data import IGNORED
@@ -18,6 +19,8 @@ from tfunet.data.no_data import IGNORED
 FEW_BITS = {"bool": 1, "uint1": 1, "uint2": 3, "uint4": 15}
 # A threshold this many times above all values of a mask was meant for another range of values.
 FAR = 16
+# So many values more than the classes have come from interpolation.
+MANY = 3
 
 
 @final
@@ -186,12 +189,21 @@ class LabelReader:
                 f"labels out of range: the mask holds the values {_listed(present, shown)}; "
                 f"allowed: {allowed}. Add the others to classes=, or give the value of pixels that "
                 f"count for nothing as ignore_label=; more background is {BACKGROUND} = "
-                f"[{zero}, ...].{lossy_hint(path)}",
+                f"[{zero}, ...].{lossy_hint(path)}{self._smooth_hint(len(present))}",
             )
         for value in present:
             if values[int(value)]:
                 np.copyto(labels, values[int(value)], where=mask == value)
         return labels
+
+    def _smooth_hint(self, num_values: int) -> str:
+        """Return what to do with a mask that has many values between those of its classes."""
+        if num_values <= len(self._mapping.values or ()) + MANY or self._mapping.colours:
+            return ""
+        return (
+            " Many values in between come from interpolation: give a mask for each class, with a "
+            "threshold: masks = { CLASS = PATTERN, ... } and threshold = 127, without classes."
+        )
 
 
 class _Range:
