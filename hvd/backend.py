@@ -263,17 +263,23 @@ def _interface_of(host: str) -> str:
 
 
 def _check_host_name(slots: Sequence[SlotInfo], name: str, address: str) -> None:
-    """Raise ValueError if Horovod would give other hosts a loopback address of this host.
+    """Raise ValueError if Horovod would end for a host without an address, or give other hosts a
+    loopback address of this host.
 
     HOROVOD_GLOO_IFACE does not prevent it: Horovod 0.28 ignores it for its second set of
     connections (GlooContext::InitializeForProcessSet), and looks up the host's name instead.
     """
-    if len({slot.hostname for slot in slots}) == 1:
-        return
     try:
         resolved = socket.gethostbyname(name)
     except OSError:
         resolved = "unknown"
+    if len({slot.hostname for slot in slots}) == 1:
+        if resolved == "unknown":
+            raise ValueError(
+                f"Horovod looks up the name of this host, and {name} has no address. Give it one, "
+                f"with this line in /etc/hosts: 127.0.0.1 {name}"
+            )
+        return
     if resolved == "unknown" or resolved.startswith("127."):
         raise ValueError(
             f"Other hosts cannot reach this one: Horovod looks up its name, and {name} is "

@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -269,6 +270,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tensorflow_version is None or compiler is None or not shutil.which("make"):
         needed = " and ".join(missing_tools(os.environ)) or "TensorFlow in this environment"
         print(f"Horovod is not built: it needs {needed}. Everything else works. {ASK_DOCTOR}")
+        return NOT_BUILT
+    name = socket.gethostname()
+    try:
+        socket.gethostbyname(name)
+    except OSError:
+        # Its first start would fail, after minutes of building.
+        print(
+            f"Horovod is not built: it looks up the name of this host, and {name} has no address. "
+            f"Put this line into /etc/hosts: 127.0.0.1 {name}. Everything else works. {ASK_DOCTOR}"
+        )
         return NOT_BUILT
     mpicxx = shutil.which("mpicxx")
     for plan in plans_to_try(tensorflow_version, mpicxx=mpicxx, environment=os.environ):

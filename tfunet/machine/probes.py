@@ -66,8 +66,15 @@ print(json.dumps({"workers": 1}))
 HOROVOD_PROBE = """
 import importlib.metadata
 import json
+import socket
 import tensorflow as tf
 import horovod.tensorflow as horovod
+name = socket.gethostname()
+try:
+    socket.gethostbyname(name)
+except OSError:
+    raise OSError(f"this host's name, {name}, has no address, and Horovod looks it up. Put into "
+                  f"/etc/hosts: 127.0.0.1 {name}") from None
 horovod.init()
 total = float(horovod.allreduce(tf.constant(1.0), op=horovod.Sum, name="doctor"))
 if total != 1:
