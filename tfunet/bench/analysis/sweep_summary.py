@@ -136,6 +136,12 @@ class Summary:
         """Trials without numbers."""
         return [trial for trial in self.sweep.trials if trial.result is None]
 
+    @property
+    def num_unfinished(self) -> int:
+        """Trials that the same command would run or go on with."""
+        states = ("waiting", "running", "interrupted")
+        return sum(trial.state in states for trial in self.sweep.trials)
+
 
 def summarise(sweep: SweepRecord) -> Summary:
     """Return the summary of a sweep's trials, less those whose settings cannot be read."""

@@ -11,7 +11,7 @@ from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.analysis.volume_scaling import volume_scaling
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import interval_text, p_text, significant, verdict_text
-from tfunet.bench.study.machine_noise import NOISY
+from tfunet.bench.study.machine_noise import unsteadiness
 from tfunet.config.keys import describe
 from tfunet.process.terminal import counted
 
@@ -308,7 +308,13 @@ def _repeats(summary: Summary) -> Iterator[str]:
         if cell.results and not cell.is_stopped
     ]
     fewest = min(counts, default=0)
-    if 0 < fewest < MIN_INTERVAL:
+    if 0 < fewest < MIN_INTERVAL and summary.num_unfinished:
+        yield (
+            f"Some cells have only {counted(fewest, 'good repeat')}, too few for an interval, and "
+            f"{counted(summary.num_unfinished, 'trial')} of {len(summary.sweep.trials)} have not "
+            "ended. Run the study to its end with the same command: it runs only these."
+        )
+    elif 0 < fewest < MIN_INTERVAL:
         yield (
             f"Some cells have only {counted(fewest, 'good repeat')}, too few for an interval. Give "
             f"the study repeats = {MIN_INTERVAL} or more and run it again: it runs only the new "
@@ -317,18 +323,16 @@ def _repeats(summary: Summary) -> Iterator[str]:
 
 
 def _noise(summary: Summary) -> Iterator[str]:
-    measured = summary.sweep.noise
-    spreads = [float(measurement.get("spread", 0)) for measurement in measured]
-    if spreads and max(spreads) > NOISY:
+    spread, change = unsteadiness(summary.sweep.noise)
+    if spread:
         yield (
-            f"The machine was not quiet: the time of a fixed computation varied by "
-            f"{max(spreads):.0%} (10th to 90th percentile)."
+            f"The machine was not quiet: the time of a fixed computation varied by {spread:.0%} "
+            "(10th to 90th percentile)."
         )
-    medians = [float(measurement.get("median_seconds", 0)) for measurement in measured]
-    if medians and min(medians) > 0 and max(medians) / min(medians) - 1 > NOISY:
+    if change:
         yield (
-            f"The machine's speed changed by {max(medians) / min(medians) - 1:.0%} between the "
-            "beginning and the end of the sweep."
+            f"The machine's speed changed by {change:.0%} between the beginning and the end of the "
+            "sweep."
         )
 
 
