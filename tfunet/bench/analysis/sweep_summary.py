@@ -137,6 +137,12 @@ class Summary:
         return [trial for trial in self.sweep.trials if trial.result is None]
 
     @property
+    def lone_run(self) -> TrialRecord | None:
+        """The trial of a report on one run, which is no study; None for others."""
+        trials = self.sweep.trials
+        return trials[0] if len(trials) == 1 and not self.sweep.is_study else None
+
+    @property
     def num_unfinished(self) -> int:
         """Trials that the same command would run or go on with."""
         states = ("waiting", "running", "interrupted")

@@ -13,6 +13,7 @@ from tfunet.bench.analysis.confidence_intervals import (
 from tfunet.bench.analysis.folds import num_folds
 from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.ways_of_training import by_repeat
+from tfunet.bench.report.lone_run import lone_answer
 from tfunet.bench.study.machine_noise import unsteadiness
 from tfunet.process.terminal import counted
 
@@ -58,6 +59,8 @@ def answer(summary: Summary) -> str:
     """Return what the sweep says on the question which backend to take."""
     if all(trial.result is None for trial in summary.sweep.trials):
         return "No answer yet: no trial has numbers. The table of trials has the reasons."
+    if summary.lone_run is not None:
+        return lone_answer(summary.lone_run)
     rankings = {
         family.title: ranking
         for family in summary.families

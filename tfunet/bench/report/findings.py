@@ -9,10 +9,12 @@ from tfunet.bench.analysis.scaling_laws import fit
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.analysis.volume_scaling import volume_scaling
+from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import interval_text, p_text, significant, verdict_text
 from tfunet.bench.study.machine_noise import unsteadiness
 from tfunet.config.keys import describe
+from tfunet.learning.divergence import warning
 from tfunet.process.terminal import counted
 
 # Steps that reach a smaller share of the speed on data in memory wait for their data.
@@ -54,6 +56,7 @@ def doubts(summary: Summary) -> list[str]:
     """Return sentences on what weakens the findings."""
     return [
         *_missing_trials(summary),
+        *_diverged(summary),
         *(f"A file of the records is wrong. {fault}." for fault in summary.sweep.faults),
         *_stopped(summary),
         *_warm_up(summary),
@@ -207,6 +210,14 @@ def _missing_trials(summary: Summary) -> Iterator[str]:
         )
 
 
+def _diverged(summary: Summary) -> Iterator[str]:
+    for trial in _done(summary):
+        losses = read_steps(trial.folder)["loss"]
+        last = trial.result.loss if trial.result is not None else None
+        if last is not None and losses and (words := warning(losses[0], last)):
+            yield f"{trial.id}: {words}"
+
+
 def _stopped(summary: Summary) -> Iterator[str]:
     cells: dict[int, list[TrialRecord]] = {}
     for trial in summary.sweep.trials:
@@ -301,6 +312,8 @@ def _changed_replicas(summary: Summary) -> Iterator[str]:
 
 
 def _repeats(summary: Summary) -> Iterator[str]:
+    if not summary.sweep.is_study:
+        return  # Nobody asked for repeats.
     counts = [
         len(cell.results)
         for family in summary.families

@@ -16,7 +16,7 @@ from tfunet.bench.analysis.swapping import (
     compare_budgets,
     swap_fault,
 )
-from tfunet.bench.analysis.sweep_summary import Summary, summarise
+from tfunet.bench.analysis.sweep_summary import Family, Summary, summarise
 from tfunet.bench.records.run_tables import table_faults
 from tfunet.bench.records.shown_cases import shown_fault
 from tfunet.bench.records.sweep_record import read_sweep
@@ -28,6 +28,7 @@ from tfunet.bench.report.ensemble_section import (
     values_text,
 )
 from tfunet.bench.report.findings import Targets, doubts, findings
+from tfunet.bench.report.lone_run import case_rows, shown_rows
 from tfunet.bench.report.number_text import csv_text, markdown_line, markdown_text, plain_text
 from tfunet.bench.report.population_facts import tournament_facts
 from tfunet.bench.report.population_tables import population_answer, tournament_section
@@ -137,9 +138,14 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     summary = _summary(folder)
     blocks = []
     targets = _read_targets(summary, target_dice)
+    if cases := case_rows(summary):
+        blocks.append("\n".join(plain_text(cases)))
     for family, target in targets:
-        blocks.append("\n".join([family_heading(family), *plain_text(summary_rows(family))]))
-        blocks.append("\n".join(plain_text(cost_rows(family, target))))
+        above = [_heading(summary, family)] if summary.lone_run is None else []
+        rows = plain_text(shown_rows(summary, summary_rows(family)))
+        blocks.append("\n".join([*above, *rows]))
+        if costs := shown_rows(summary, cost_rows(family, target)):
+            blocks.append("\n".join(plain_text(costs)))
         if measured := metric_rows(family):
             blocks.append("\n".join(plain_text(measured)))
         if intervals := metric_interval_rows(family):
@@ -169,6 +175,11 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
             "\n".join(["Before you rely on this:", *(f"- {warning}" for warning in warnings)])
         )
     return "\n\n".join(blocks)
+
+
+def _heading(summary: Summary, family: Family) -> str:
+    """Return the line above a family's table; "" where nothing is compared."""
+    return "" if summary.lone_run is not None else family_heading(family)
 
 
 def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[str, Any]:
@@ -258,6 +269,8 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
     sweep = summary.sweep
     done = sum(trial.result is not None for trial in sweep.trials)
     return {
+        "is_lone": summary.lone_run is not None,
+        "cases": case_rows(summary),
         "name": sweep.name,
         "num_trials": len(sweep.trials),
         "num_done": done,
@@ -269,9 +282,9 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         "doubts": doubts(summary),
         "families": [
             {
-                "heading": family_heading(family),
-                "rows": summary_rows(family),
-                "costs": cost_rows(family, target),
+                "heading": _heading(summary, family),
+                "rows": shown_rows(summary, summary_rows(family)),
+                "costs": shown_rows(summary, cost_rows(family, target)),
                 "lost": lost_rows(family),
                 "metrics": metric_rows(family),
                 "metric_intervals": metric_interval_rows(family),
