@@ -9,7 +9,7 @@ from synthetic_sweep import make_study, write_sweep, write_trial
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.answer import answer
-from tfunet.bench.report.findings import doubts
+from tfunet.bench.report.findings import doubts, findings
 from tfunet.bench.report.terms import explained
 
 GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
@@ -170,3 +170,17 @@ def test_folds_are_repeats_of_one_configuration(tmp_path):
 )
 def test_columns_are_explained_by_what_their_names_begin_with(column, words):
     assert explained(column).startswith(words) if not words else words in explained(column)
+
+
+def test_scores_that_are_equal_have_no_largest_difference(tmp_path):
+    trials = write_sweep(tmp_path, make_study(grid=GRID, repeats=3))
+    for trial in trials:
+        path = tmp_path / trial.id / "result.json"
+        table = json.loads(path.read_text())
+        path.write_text(json.dumps({**table, "dice": dict.fromkeys(table["dice"], 0.7)}))
+    sentences = [
+        text for some in findings(summarise(read_sweep(tmp_path))).values() for text in some
+    ]
+    (scores,) = (text for text in sentences if "mean Dice of single x1" in text)
+    assert scores.startswith("The same to three digits as the mean Dice of single x1")
+    assert "Largest difference" not in " ".join(sentences)

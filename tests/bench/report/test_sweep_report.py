@@ -264,6 +264,27 @@ def test_one_run_alone_has_a_report(tmp_path):
     assert Page(page).open == []
 
 
+def test_runs_that_no_study_planned_have_the_names_of_their_folders(tmp_path):
+    grid = {"learning_rate": [0.1, 0.2, 0.3, 0.4]}
+    study = make_study(repeats=1, grid=grid, skip=[])
+    trials = write_sweep(tmp_path, study)
+    (tmp_path / "plan.json").unlink()
+    for number, trial in enumerate(trials):
+        (tmp_path / trial.id).rename(tmp_path / f"run{number}")
+    shutil.copytree(tmp_path / "run0", tmp_path / "again")
+    said = summary_table(tmp_path)
+    page = write_report(tmp_path).html.read_text()
+    assert "learning_rate=" not in said
+    assert "\nrun1: 1 replica" in said
+    assert re.search(r"Of 4 ways to train, single x1 of (run\d|again, run0) has the highest", said)
+    # What is the same twice is said to be the same, and not repeated with bounds.
+    words = "again, run0 have the same settings and seed, and ended with the same weights"
+    assert words in said
+    assert words in page
+    assert "Give the study repeats" not in said
+    assert not re.search(r"(\d\S*) \[\1, \1\]", said)
+
+
 def test_a_diverged_run_is_a_doubt(tmp_path):
     (trial,) = write_sweep(tmp_path, make_study(repeats=1, grid={"backend": ["single"]}, skip=[]))
     result = tmp_path / trial.id / "result.json"

@@ -120,7 +120,7 @@ def _cross_validation(summary: Summary) -> str:
             )
             some = "" if done == cell.num_folds else f"{done} of "
             folds = f"{some}{cell.num_folds} folds"
-            name = f"{cell.label} with {family.title}" if family.title else cell.label
+            name = family.label_of(cell)
             parts.append(f"{name} has a mean Dice of {estimate.value:.3f}{interval} over {folds}")
     if not parts:
         return ""
@@ -135,7 +135,7 @@ def _cross_validation(summary: Summary) -> str:
 def _settings(summary: Summary) -> str:
     """Return which settings have the highest mean Dice; "" for one way to train."""
     dice = {
-        f"{cell.label} with {family.title}" if family.title else cell.label: found
+        family.label_of(cell): found
         for family in summary.families
         for cell in family.cells
         if (found := by_repeat(cell.trials, lambda result: result.mean_dice))

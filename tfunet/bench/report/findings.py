@@ -20,6 +20,8 @@ from tfunet.process.terminal import counted
 # Steps that reach a smaller share of the speed on data in memory wait for their data.
 LEAST_SHARE = 0.9
 MAX_NAMES = 5
+# Differences of Dice are shown with three digits.
+SAME_DICE = 0.0005
 # So many ways are named with their time to a score.
 MOST_IN_TIME = 4
 
@@ -62,6 +64,7 @@ def doubts(summary: Summary) -> list[str]:
         *_warm_up(summary),
         *_environment(summary),
         *_samples(summary),
+        *_copies(summary),
         *_cores(summary),
         *_input(summary),
         *_changed_replicas(summary),
@@ -172,11 +175,14 @@ def _scores(family: Family) -> Iterator[str]:
         largest = max(same, key=_dice_distance)
         can_tell = any(cell.dice_p is not None for cell in same)
         names = ", ".join(cell.label for cell in same)
-        yield (
-            f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from {reference}: "
-            f"{names if apart or len(same) < MAX_NAMES else f'all {len(same)} others'}. Largest "
-            f"difference: {_dice_difference(largest)}."
-        )
+        told = names if apart or len(same) < MAX_NAMES else f"all {len(same)} others"
+        if _dice_distance(largest) < SAME_DICE:
+            yield f"The same to three digits as {reference}: {told}."
+        else:
+            yield (
+                f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from "
+                f"{reference}: {told}. Largest difference: {_dice_difference(largest)}."
+            )
     steps = sorted({result.steps for cell in scored for result in cell.results if result.steps})
     if len(steps) > 1:
         yield (
@@ -273,6 +279,23 @@ def _samples(summary: Summary) -> Iterator[str]:
                 )
 
 
+def _copies(summary: Summary) -> Iterator[str]:
+    for family in summary.families:
+        for cell in family.cells:
+            weights: dict[tuple[int, str], list[str]] = {}
+            for trial in cell.done:
+                if trial.result is not None and trial.result.weights_hash:
+                    key = (trial.config.seed, trial.result.weights_hash)
+                    weights.setdefault(key, []).append(trial.id)
+            for names in weights.values():
+                if len(names) > 1:
+                    yield (
+                        f"{', '.join(names)} have the same settings and seed, and ended with the "
+                        "same weights: they are repeats of a speed, but their scores are one, not "
+                        f"{len(names)}."
+                    )
+
+
 def _cores(summary: Summary) -> Iterator[str]:
     counts = {trial.config.num_replicas for trial in _done(summary)}
     open_share = any(trial.config.cores_per_replica is None for trial in _done(summary))
@@ -294,8 +317,9 @@ def _input(summary: Summary) -> Iterator[str]:
         for cell in family.cells:
             share = cell.synthetic_share
             if share is not None and share.median < LEAST_SHARE:
+                label = family.label_of(cell)
                 yield (
-                    f"{cell.label} waits for its input: its steps reach {share.median:.2f} of the "
+                    f"{label} waits for its input: its steps reach {share.median:.2f} of the "
                     "speed on data in memory. Give it more CPU cores, or less augmentation."
                 )
 

@@ -1,8 +1,9 @@
 """What a report says of a run that is compared with no other."""
 
 from tfunet.bench.analysis.case_dice import dice_by_case
-from tfunet.bench.analysis.sweep_summary import Summary
+from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.bench.report.tables import family_heading
 from tfunet.process.terminal import counted
 
 # Columns that say how runs compare.
@@ -22,6 +23,11 @@ def shown_rows(summary: Summary, rows: list[dict[str, str]]) -> list[dict[str, s
         {name: text for name, text in row.items() if name not in OF_SEVERAL_RUNS} for row in rows
     ]
     return [row for row in rows if any(name not in NAMES for name in row)]
+
+
+def heading(summary: Summary, family: Family) -> str:
+    """Return the line above a family's table; "" where nothing is compared."""
+    return "" if summary.lone_run is not None else family_heading(family)
 
 
 def case_rows(summary: Summary) -> list[dict[str, str]]:

@@ -16,7 +16,7 @@ from tfunet.bench.analysis.swapping import (
     compare_budgets,
     swap_fault,
 )
-from tfunet.bench.analysis.sweep_summary import Family, Summary, summarise
+from tfunet.bench.analysis.sweep_summary import Summary, summarise
 from tfunet.bench.records.run_tables import table_faults
 from tfunet.bench.records.shown_cases import shown_fault
 from tfunet.bench.records.sweep_record import read_sweep
@@ -28,7 +28,7 @@ from tfunet.bench.report.ensemble_section import (
     values_text,
 )
 from tfunet.bench.report.findings import Targets, doubts, findings
-from tfunet.bench.report.lone_run import case_rows, shown_rows
+from tfunet.bench.report.lone_run import case_rows, heading, shown_rows
 from tfunet.bench.report.number_text import csv_text, markdown_line, markdown_text, plain_text
 from tfunet.bench.report.population_facts import tournament_facts
 from tfunet.bench.report.population_tables import population_answer, tournament_section
@@ -43,7 +43,6 @@ from tfunet.bench.report.tables import (
     cell_facts,
     comparison_facts,
     cost_rows,
-    family_heading,
     lost_rows,
     metric_interval_rows,
     metric_rows,
@@ -53,7 +52,7 @@ from tfunet.bench.report.tables import (
     trial_row,
 )
 from tfunet.bench.report.terms import explained, terms_of
-from tfunet.config.keys import show
+from tfunet.config.keys import show, show_setting
 from tfunet.files.atomic import write_atomic
 from tfunet.record import RunFolder
 
@@ -141,7 +140,7 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     if cases := case_rows(summary):
         blocks.append("\n".join(plain_text(cases)))
     for family, target in targets:
-        above = [_heading(summary, family)] if summary.lone_run is None else []
+        above = list(filter(None, [heading(summary, family)]))
         rows = plain_text(shown_rows(summary, summary_rows(family)))
         blocks.append("\n".join([*above, *rows]))
         if costs := shown_rows(summary, cost_rows(family, target)):
@@ -165,9 +164,9 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
         blocks += ["\n".join(plain_text(rows)) for rows in tournaments["tables"]]
         blocks[-1] += "".join(f"\n- {sentence}" for sentence in tournaments["sentences"])
     by_heading = findings(summary, targets)
-    for heading, sentences in by_heading.items():
-        if not heading.startswith("Scaling"):
-            blocks.append("\n".join([heading, *(f"- {sentence}" for sentence in sentences)]))
+    for topic, sentences in by_heading.items():
+        if not topic.startswith("Scaling"):
+            blocks.append("\n".join([topic, *(f"- {sentence}" for sentence in sentences)]))
     blocks.append(f"Answer: {_answer(summary)}")
     warnings = doubts(summary)
     if warnings:
@@ -175,11 +174,6 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
             "\n".join(["Before you rely on this:", *(f"- {warning}" for warning in warnings)])
         )
     return "\n\n".join(blocks)
-
-
-def _heading(summary: Summary, family: Family) -> str:
-    """Return the line above a family's table; "" where nothing is compared."""
-    return "" if summary.lone_run is not None else family_heading(family)
 
 
 def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[str, Any]:
@@ -282,7 +276,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         "doubts": doubts(summary),
         "families": [
             {
-                "heading": _heading(summary, family),
+                "heading": heading(summary, family),
                 "rows": shown_rows(summary, summary_rows(family)),
                 "costs": shown_rows(summary, cost_rows(family, target)),
                 "lost": lost_rows(family),
@@ -300,7 +294,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
             "tables": ensemble_tables(summary.ensemble),
         },
         "varying": {key: _values_text(summary, values) for key, values in summary.varying.items()},
-        "fixed": {key: show(value) for key, value in summary.fixed.items()},
+        "fixed": {key: show_setting(key, value) for key, value in summary.fixed.items()},
         "num_comparisons": summary.num_comparisons,
         "repeats": max((trial.repeat for trial in sweep.trials), default=0),
         "environment": {key: show(value) for key, value in summary.environment.items()},
