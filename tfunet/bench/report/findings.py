@@ -176,7 +176,7 @@ def _scores(family: Family) -> Iterator[str]:
         can_tell = any(cell.dice_p is not None for cell in same)
         names = ", ".join(cell.label for cell in same)
         told = names if apart or len(same) < MAX_NAMES else f"all {len(same)} others"
-        if _dice_distance(largest) < SAME_DICE:
+        if all(map(_is_same, same)):
             yield f"The same to three digits as {reference}: {told}."
         else:
             yield (
@@ -193,6 +193,13 @@ def _scores(family: Family) -> Iterator[str]:
 
 def _dice_distance(cell: Cell) -> float:
     return abs(cell.dice_difference.value) if cell.dice_difference else 0.0
+
+
+def _is_same(cell: Cell) -> bool:
+    """Whether the scores are equal in every repeat, as far as they are shown."""
+    by = cell.dice_difference
+    ends = (by.value, by.low, by.high) if by is not None and by.has_interval else ()
+    return bool(ends) and max(map(abs, ends)) < SAME_DICE
 
 
 def _differs(cell: Cell) -> bool:
